@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import threading
@@ -35,17 +36,26 @@ from embodied_env.errors import (
 
 
 @pytest.fixture
-def scene():
-    made = Scene()
-    made.reset()
-    yield made
-    made.close()
+def make_scene():
+    with contextlib.ExitStack() as scenes:
+        yield lambda *arguments, **options: scenes.enter_context(contextlib.closing(Scene(*arguments, **options)))
 
 
-def scene_of(task=None, *, options=None, **changes):
-    made = Scene(scripted_tasks.contract(task=task, **changes), **(options or {}))
-    made.reset()
-    return made
+@pytest.fixture
+def scene_of(make_scene):
+    """Return a function that starts an episode of a changed contract."""
+
+    def start(task=None, *, options=None, **changes):
+        made = make_scene(scripted_tasks.contract(task=task, **changes), **(options or {}))
+        made.reset()
+        return made
+
+    return start
+
+
+@pytest.fixture
+def scene(scene_of):
+    return scene_of()
 
 
 # ---------------------------------------------------------------------------------------------------------- any action
@@ -123,22 +133,20 @@ def test_modifying_the_transition_does_not_change_the_reference_of_the_gate(scen
 # ------------------------------------------------------------------------------------------------- outside an episode
 
 
-def test_a_step_before_the_reset_raises_and_publishes_nothing():
-    scene = Scene()
+def test_a_step_before_the_reset_raises_and_publishes_nothing(make_scene):
+    scene = make_scene()
     with pytest.raises(ResetNeededError):
         scene.step()
     assert scene.sent == []
-    scene.close()
 
 
-def test_a_step_after_the_end_raises_and_publishes_nothing():
+def test_a_step_after_the_end_raises_and_publishes_nothing(scene_of):
     scene = scene_of(task={"success_at": 1})
     assert scene.step().terminated
     published = len(scene.sent)
     with pytest.raises(ResetNeededError):
         scene.step()
     assert len(scene.sent) == published
-    scene.close()
 
 
 def test_a_step_after_close_raises_and_publishes_nothing(scene):
@@ -181,8 +189,8 @@ def test_close_can_be_called_twice(scene):
     scene.close()
 
 
-def test_close_without_a_reset_publishes_nothing():
-    scene = Scene()
+def test_close_without_a_reset_publishes_nothing(make_scene):
+    scene = make_scene()
     scene.close()
     assert scene.sent == []
 
@@ -194,7 +202,7 @@ def test_close_during_an_episode_brakes(scene):
     assert scene.sent[-1].report.disposition is Severity.HOLD
 
 
-def test_close_after_the_end_of_an_episode_publishes_nothing_more():
+def test_close_after_the_end_of_an_episode_publishes_nothing_more(scene_of):
     scene = scene_of(task={"success_at": 1})
     scene.step()
     scene.close()
@@ -207,7 +215,7 @@ def test_close_on_a_halted_backend_raises_nothing(scene):
     scene.close()
 
 
-def test_close_after_a_lost_world_sends_nothing():
+def test_close_after_a_lost_world_sends_nothing(scene_of):
     scene = scene_of(options={"faults": [Fault(kind="refuse", step=2)]})
     scene.run(2)
     scene.close()
@@ -217,14 +225,17 @@ def test_close_after_a_lost_world_sends_nothing():
 # ------------------------------------------------------------------------------------------------------------ end reasons
 
 
-def ending(task=None, *, steps=1, options=None, action=(0.0, 0.0), **changes):
-    scene = scene_of(task, options=options, **changes)
-    done = scene.run(steps, action)
-    scene.close()
-    return done
+@pytest.fixture
+def ending(scene_of):
+    """Return a function that returns the last of some steps."""
+
+    def run(task=None, *, steps=1, options=None, action=(0.0, 0.0), **changes):
+        return scene_of(task, options=options, **changes).run(steps, action)
+
+    return run
 
 
-def test_success_terminates():
+def test_success_terminates(ending):
     done = ending({"success_at": 1})
     assert (done.terminated, done.truncated, done.info["end_reason"], done.info["is_success"]) == (
         True,
@@ -234,7 +245,7 @@ def test_success_terminates():
     )
 
 
-def test_failure_terminates_with_its_reason():
+def test_failure_terminates_with_its_reason(ending):
     done = ending({"failure_at": 1})
     assert (done.terminated, done.truncated, done.info["end_reason"], done.info["is_success"]) == (
         True,
@@ -244,24 +255,24 @@ def test_failure_terminates_with_its_reason():
     )
 
 
-def test_out_of_bounds_truncates_with_its_reason():
+def test_out_of_bounds_truncates_with_its_reason(ending):
     done = ending({"out_of_bounds_at": 1})
     assert (done.terminated, done.truncated, done.info["end_reason"]) == (False, True, "out_of_bounds:fence")
 
 
-def test_a_time_limit_truncates():
+def test_a_time_limit_truncates(ending):
     done = ending(steps=3, episode={"horizon_steps": 3, "kind": "time_limit"})
     assert (done.terminated, done.truncated, done.info["end_reason"]) == (False, True, "time_limit")
     assert "time_remaining" not in done.observation
 
 
-def test_a_finite_horizon_terminates_with_no_time_left():
+def test_a_finite_horizon_terminates_with_no_time_left(ending):
     done = ending(steps=3, episode={"horizon_steps": 3, "kind": "finite_horizon"})
     assert (done.terminated, done.truncated, done.info["end_reason"]) == (True, False, "horizon")
     assert done.observation["time_remaining"].tolist() == [0.0]
 
 
-def test_a_running_episode_has_no_end_reason():
+def test_a_running_episode_has_no_end_reason(ending):
     done = ending(steps=2)
     assert (done.terminated, done.truncated, done.info["end_reason"], done.end_reasons) == (False, False, "", ())
 
@@ -292,7 +303,7 @@ HORIZON = {"horizon_steps": 3, "kind": "finite_horizon"}
         ({"out_of_bounds_at": 3}, None, {}, {}, ("safety_stop:form.repeated", "out_of_bounds:fence")),
     ],
 )
-def test_the_first_of_several_end_reasons_by_precedence_is_named(task, action, options, changes, reasons):
+def test_the_first_of_several_end_reasons_by_precedence_is_named(ending, task, action, options, changes, reasons):
     done = ending(task, steps=3, options=options, action=action, **changes)
     assert done.end_reasons == reasons
     assert done.info["end_reason"] == reasons[0]
@@ -323,7 +334,7 @@ def test_the_order_of_precedence_matches_the_design():
     ("kind", "quality"),
     [("drop", Quality.STALE), ("nan", Quality.INVALID), ("stale", Quality.STALE), ("future", Quality.FUTURE)],
 )
-def test_a_sensor_fault_holds_the_last_reading_in_the_space_with_mask_and_quality(kind, quality):
+def test_a_sensor_fault_holds_the_last_reading_in_the_space_with_mask_and_quality(scene_of, kind, quality):
     scene = scene_of(options={"faults": [Fault(kind=kind, step=2, sensor="beacon")]})
     before = scene.step().observation
     done = scene.step()
@@ -334,18 +345,17 @@ def test_a_sensor_fault_holds_the_last_reading_in_the_space_with_mask_and_qualit
     assert done.info["sensors"]["beacon"]["age_s"] == pytest.approx(PERIOD_S)
     assert (done.terminated, done.truncated) == (False, False)
     assert scene.step().observation["beacon_valid"].tolist() == [1]
-    scene.close()
 
 
 @pytest.mark.parametrize("kind", ["drop", "nan", "stale", "future"])
-def test_a_fault_of_a_sensor_with_on_gap_stop_truncates_the_episode(kind):
+def test_a_fault_of_a_sensor_with_on_gap_stop_truncates_the_episode(ending, kind):
     done = ending(
         steps=2, options={"faults": [Fault(kind=kind, step=2, sensor="beacon")]}, sensors__beacon__on_gap="stop"
     )
     assert (done.truncated, done.info["end_reason"]) == (True, "sensor_gap:beacon")
 
 
-def test_a_refused_command_loses_the_world():
+def test_a_refused_command_loses_the_world(scene_of):
     scene = scene_of(options={"faults": [Fault(kind="refuse", step=2)]})
     before = scene.step((0.1, 0.1))
     done = scene.step((0.1, 0.1))
@@ -354,10 +364,9 @@ def test_a_refused_command_loses_the_world():
     assert done.observation["joints_position"].tolist() == before.observation["joints_position"].tolist()
     assert done.info["sensors"]["joints"]["quality"] == Quality.LOST
     assert len(scene.sent) == 1
-    scene.close()
 
 
-def test_a_world_past_its_deadline_is_lost_and_halted():
+def test_a_world_past_its_deadline_is_lost_and_halted(scene_of):
     scene = scene_of(options={"faults": [Fault(kind="delay", step=2, delay_s=1.5)], "step_timeout_s": 1.0})
     scene.step()
     began_ns = scene.clock.now_ns()
@@ -365,44 +374,39 @@ def test_a_world_past_its_deadline_is_lost_and_halted():
     assert done.info["end_reason"] == "backend_lost:timeout"
     assert scene.clock.now_ns() - began_ns == NS_PER_S
     assert len(scene.backend.halted) == 1
-    scene.close()
 
 
-def test_a_delay_within_the_deadline_does_not_lose_the_world():
+def test_a_delay_within_the_deadline_does_not_lose_the_world(scene_of):
     scene = scene_of(options={"faults": [Fault(kind="delay", step=1, delay_s=0.9)], "step_timeout_s": 1.0})
     done = scene.step()
     assert done.info["end_reason"] == ""
     assert done.info["latency"]["world_s"] == pytest.approx(0.9)
-    scene.close()
 
 
-def test_reset_restarts_a_lost_world():
+def test_reset_restarts_a_lost_world(scene_of):
     scene = scene_of(options={"faults": [Fault(kind="refuse", step=2)]})
     scene.run(2)
     scene.reset()
     assert scene.step((0.1, 0.0)).info["end_reason"] == ""
-    scene.close()
 
 
-def test_the_task_does_not_evaluate_a_lost_world():
+def test_the_task_does_not_evaluate_a_lost_world(make_scene):
     contract = scripted_tasks.contract(task={"type": "scripted_tasks:Spy"})
-    scene = Scene(contract, faults=[Fault(kind="refuse", step=2)])
+    scene = make_scene(contract, faults=[Fault(kind="refuse", step=2)])
     scene.reset()
     scene.step()
     done = scene.step()
     assert done.reward == 0.0
     assert math.isnan(done.info["task"]["step"])
     assert len(scene.stepper._task.asked) == 1
-    scene.close()
 
 
-def test_a_reading_outside_its_declared_range_is_returned_unclipped():
+def test_a_reading_outside_its_declared_range_is_returned_unclipped(scene_of):
     narrow = {"joints": ["shoulder", "elbow"], "unit": "rad", "low": -0.02, "high": 0.02}
     scene = scene_of(sensors__joints__fields={"position": narrow})
     done = scene.run(5, (1.0, 0.0))
     assert done.observation["joints_position"][0] == scene.sent[-1].values[0] > 0.02
     assert done.info["sensors"]["joints"]["quality"] == Quality.OUT_OF_RANGE
-    scene.close()
 
 
 # ----------------------------------------------------------------------------------------------------------------- reset
@@ -440,16 +444,14 @@ def test_a_reset_option_sets_the_world_and_is_reported(scene):
     assert info["reset"]["sampled"]["goal"].tolist() == [0.2, 0.3, 0.4]
 
 
-def test_values_drawn_for_the_evaluator_are_hidden_from_the_agent():
-    scene = Scene()
+def test_values_drawn_for_the_evaluator_are_hidden_from_the_agent(make_scene):
+    scene = make_scene()
     assert set(scene.reset()[1]["reset"]["sampled"]) == {"goal"}
-    scene.close()
 
 
-def test_values_drawn_for_the_evaluator_are_reported_to_the_evaluator():
-    scene = Scene(evaluator_info=True)
+def test_values_drawn_for_the_evaluator_are_reported_to_the_evaluator(make_scene):
+    scene = make_scene(evaluator_info=True)
     assert set(scene.reset()[1]["reset"]["sampled"]) == {"goal", "load"}
-    scene.close()
 
 
 def test_reset_info_describes_the_reset(scene):
@@ -460,15 +462,14 @@ def test_reset_info_describes_the_reset(scene):
     assert (info["step_index"], info["end_reason"], info["is_success"]) == (0, "", False)
 
 
-def test_a_world_that_is_not_ready_raises_and_the_next_reset_retries():
-    scene = Scene(backend=FailingResets)
+def test_a_world_that_is_not_ready_raises_and_the_next_reset_retries(make_scene):
+    scene = make_scene(backend=FailingResets)
     with pytest.raises(BackendNotReadyError):
         scene.reset()
     with pytest.raises(ResetNeededError):
         scene.step()
     scene.reset()
     assert scene.step().info["end_reason"] == ""
-    scene.close()
 
 
 class LostAtReset(FakeBackend):
@@ -483,14 +484,13 @@ class LostAtReset(FakeBackend):
         return super().reset(request, deadline)
 
 
-def test_a_world_lost_during_reset_is_not_ready():
-    scene = Scene(backend=LostAtReset)
+def test_a_world_lost_during_reset_is_not_ready(make_scene):
+    scene = make_scene(backend=LostAtReset)
     with pytest.raises(BackendNotReadyError, match="listener: receiving failed") as caught:
         scene.reset()
     assert isinstance(caught.value.__cause__, BackendLostError)
     scene.reset()
     assert scene.step().info["end_reason"] == ""
-    scene.close()
 
 
 def test_a_reset_clears_a_latched_stop(scene):
@@ -510,23 +510,21 @@ class Listener:
         self.received.append((self.name, transition.info["step_index"], transition))
 
 
-def test_observers_receive_each_transition_in_order():
+def test_observers_receive_each_transition_in_order(make_scene):
     received = []
-    scene = Scene(observers=[Listener("first", received), Listener("second", received)])
+    scene = make_scene(observers=[Listener("first", received), Listener("second", received)])
     scene.reset()
     done = [scene.step() for _ in range(2)]
     assert [(name, step) for name, step, _ in received] == [("first", 1), ("second", 1), ("first", 2), ("second", 2)]
     assert [transition for _, _, transition in received] == [done[0], done[0], done[1], done[1]]
-    scene.close()
 
 
-def test_observers_receive_the_last_transition_of_a_lost_world():
+def test_observers_receive_the_last_transition_of_a_lost_world(make_scene):
     received = []
-    scene = Scene(observers=[Listener("only", received)], faults=[Fault(kind="refuse", step=1)])
+    scene = make_scene(observers=[Listener("only", received)], faults=[Fault(kind="refuse", step=1)])
     scene.reset()
     scene.step()
     assert [transition.info["end_reason"] for _, _, transition in received] == ["backend_lost:refused"]
-    scene.close()
 
 
 def test_the_last_transition_is_kept(scene):
@@ -535,15 +533,14 @@ def test_the_last_transition_is_kept(scene):
     assert scene.stepper.last_transition is done
 
 
-def test_the_task_evaluates_both_snapshots_and_the_applied_action():
-    scene = Scene(scripted_tasks.contract(task={"type": "scripted_tasks:Spy"}))
+def test_the_task_evaluates_both_snapshots_and_the_applied_action(make_scene):
+    scene = make_scene(scripted_tasks.contract(task={"type": "scripted_tasks:Spy"}))
     scene.reset()
     done = scene.step((3.0, 0.1))
     ((previous, current, applied),) = scene.stepper._task.asked
     assert current.now_ns - previous.now_ns == PERIOD_NS
     assert current is done.snapshot
     assert applied.tolist() == done.report.applied.tolist() != [3.0, 0.1]
-    scene.close()
 
 
 def test_the_published_command_equals_the_reported_one(scene):
@@ -551,8 +548,8 @@ def test_the_published_command_equals_the_reported_one(scene):
     assert scene.sent[-1].values.tolist() == list(done.info["action"]["applied_si"].values())
 
 
-def test_evaluator_readings_are_in_info_only_with_evaluator_info():
-    agent, evaluator = Scene(), Scene(evaluator_info=True)
+def test_evaluator_readings_are_in_info_only_with_evaluator_info(make_scene):
+    agent, evaluator = make_scene(), make_scene(evaluator_info=True)
     for scene, sees in ((agent, False), (evaluator, True)):
         observation, info = scene.reset()
         done = scene.step()
@@ -562,7 +559,6 @@ def test_evaluator_readings_are_in_info_only_with_evaluator_info():
         assert "truth_range" not in observation
         assert "truth_range" not in done.observation
         assert ("truth" in done.info["latency"]["capture_age_s"]) == sees
-        scene.close()
 
 
 def test_an_action_within_the_limits_is_not_clipped(scene):
@@ -572,14 +568,13 @@ def test_an_action_within_the_limits_is_not_clipped(scene):
 # ------------------------------------------------------------------------------------------------------ time and threads
 
 
-def test_a_pause_of_two_seconds_between_lockstep_steps_changes_nothing():
+def test_a_pause_of_two_seconds_between_lockstep_steps_changes_nothing(scene_of):
     def run(pause_ns):
         scene = scene_of()
         dones = []
         for action in ((0.3, -0.3), (1.0, 1.0), (-1.0, 0.2), (0.0, 0.0)):
             scene.clock.advance_ns(pause_ns)
             dones.append(scene.step(action))
-        scene.close()
         return [
             (
                 {key: value.tolist() for key, value in done.observation.items()},
@@ -609,8 +604,8 @@ def quick_contract(**changes):
     return scripted_tasks.contract(control_period_s=0.01, **changes)
 
 
-def test_a_free_running_world_has_a_watchdog_thread_until_it_is_closed():
-    scene = Scene(quick_contract(), clock=SteadyClock(), free_running=True)
+def test_a_free_running_world_has_a_watchdog_thread_until_it_is_closed(make_scene):
+    scene = make_scene(quick_contract(), clock=SteadyClock(), free_running=True)
     assert watchdogs() == []
     scene.reset()
     assert len(watchdogs()) == 1
@@ -620,21 +615,24 @@ def test_a_free_running_world_has_a_watchdog_thread_until_it_is_closed():
     assert watchdogs() == []
 
 
-def test_a_free_running_robot_brakes_when_the_agent_stops_stepping():
-    scene = Scene(quick_contract(), clock=SteadyClock(), free_running=True)
-    scene.reset()
-    scene.run(4, (0.5, 0.0))
+def wait_for_rest(scene):
     end = time.monotonic() + 5.0
     while scene.sent[-1].report.velocity_si.any() and time.monotonic() < end:
         time.sleep(0.005)
+
+
+def test_a_free_running_robot_brakes_when_the_agent_stops_stepping(make_scene):
+    scene = make_scene(quick_contract(), clock=SteadyClock(), free_running=True)
+    scene.reset()
+    scene.run(4, (0.5, 0.0))
+    wait_for_rest(scene)
     assert scene.sent[-1].report.findings[0].gate == "watchdog"
     done = scene.step((0.5, 0.0))
     assert done.info["safety"]["watchdog"]["trips"] >= 1
-    scene.close()
 
 
-def test_closing_a_free_running_world_brakes_to_rest():
-    scene = Scene(quick_contract(), clock=SteadyClock(), free_running=True)
+def test_closing_a_free_running_world_brakes_to_rest(make_scene):
+    scene = make_scene(quick_contract(), clock=SteadyClock(), free_running=True)
     scene.reset()
     scene.run(6, (1.0, 0.0))
     scene.close()
@@ -679,8 +677,8 @@ def test_an_orphaned_stepper_brakes_to_rest_and_closes():
         scene.step((1.0, 0.0))
 
 
-def test_an_orphaned_stepper_closes_after_a_failed_reset():
-    scene = Scene(quick_contract(), backend=NeverReady, clock=SteadyClock(), free_running=True)
+def test_an_orphaned_stepper_closes_after_a_failed_reset(make_scene):
+    scene = make_scene(quick_contract(), backend=NeverReady, clock=SteadyClock(), free_running=True)
     with pytest.raises(BackendNotReadyError):
         scene.reset()
     scene.stepper.orphan()
@@ -723,31 +721,27 @@ def test_close_in_a_forked_child_leaves_the_robot_to_the_parent():
 @pytest.mark.parametrize(
     "reason", ["out_of_bounds:fence", "time_limit", "safety_stop:form.repeated", "task_error:RuntimeError"]
 )
-def test_a_free_running_robot_brakes_to_rest_at_the_end_of_an_episode(reason):
+def test_a_free_running_robot_brakes_to_rest_at_the_end_of_an_episode(make_scene, reason):
     """STOP brakes to rest, since the agent takes no more steps."""
     contract = quick_contract(
         task={"out": {"out_of_bounds_at": 7}, "task": {"raise_at": 7}}.get(reason.partition("_")[0], {}),
         episode={"horizon_steps": 7 if reason == "time_limit" else 100, "kind": "time_limit"},
         safety__nonfinite={"stop_after": 1},
     )
-    scene = Scene(contract, clock=SteadyClock(), free_running=True)
+    scene = make_scene(contract, clock=SteadyClock(), free_running=True)
     scene.reset()
     scene.run(6, (1.0, 1.0))
     with contextlib.suppress(TaskError):
         scene.step(None if reason.startswith("safety") else (1.0, 1.0))
     assert scene.stepper.last_transition.info["end_reason"] == reason
-    end = time.monotonic() + 1.0
-    while scene.sent[-1].report.velocity_si.any() and time.monotonic() < end:
-        time.sleep(0.005)
-    speeds = scene.sent[-1].report.velocity_si.tolist()
-    scene.close()
-    assert speeds == [0.0, 0.0]
+    wait_for_rest(scene)
+    assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
 
 
 # -------------------------------------------------------------------------------------------------------- internal errors
 
 
-def test_an_error_in_the_task_ends_the_episode_with_an_account_of_the_step():
+def test_an_error_in_the_task_ends_the_episode_with_an_account_of_the_step(scene_of):
     scene = scene_of(task={"raise_at": 2})
     scene.step()
     with pytest.raises(
@@ -764,7 +758,6 @@ def test_an_error_in_the_task_ends_the_episode_with_an_account_of_the_step():
         scene.step()
     scene.reset()
     assert scene.step().info["step_index"] == 1
-    scene.close()
 
 
 class Interrupted(SlowBackend):
@@ -774,15 +767,14 @@ class Interrupted(SlowBackend):
         raise KeyboardInterrupt
 
 
-def test_an_interrupt_during_a_step_ends_the_episode_and_halts_the_backend():
-    scene = Scene(backend=Interrupted)
+def test_an_interrupt_during_a_step_ends_the_episode_and_halts_the_backend(make_scene):
+    scene = make_scene(backend=Interrupted)
     scene.reset()
     with pytest.raises(KeyboardInterrupt):
         scene.step()
     assert len(scene.backend.halted) == 1
     with pytest.raises(ResetNeededError):
         scene.step()
-    scene.close()
 
 
 class InterruptedWhileRunning(FakeBackend):
@@ -794,18 +786,14 @@ class InterruptedWhileRunning(FakeBackend):
         return super().read(after, deadline)
 
 
-def test_an_interrupt_brakes_a_free_running_robot_before_cutting_the_transport():
+def test_an_interrupt_brakes_a_free_running_robot_before_cutting_the_transport(make_scene):
     """Without a step the newest command brakes (A4.3), however stepping ended."""
-    scene = Scene(quick_contract(), backend=InterruptedWhileRunning, clock=SteadyClock(), free_running=True)
+    scene = make_scene(quick_contract(), backend=InterruptedWhileRunning, clock=SteadyClock(), free_running=True)
     scene.reset()
     with pytest.raises(KeyboardInterrupt):
         scene.run(6, (1.0, 1.0))
-    end = time.monotonic() + 1.0
-    while scene.sent[-1].report.velocity_si.any() and time.monotonic() < end:
-        time.sleep(0.005)
-    speeds = scene.sent[-1].report.velocity_si.tolist()
-    scene.close()
-    assert speeds == [0.0, 0.0]
+    wait_for_rest(scene)
+    assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
 
 
 def test_an_internal_error_publishes_nothing_and_halts_the_world(scene, monkeypatch):
@@ -947,12 +935,11 @@ def test_an_operator_clears_an_emergency_stop_and_a_reset_the_remaining_stop(sce
     assert scene.step((0.1, 0.1)).report.disposition is Severity.PASS
 
 
-def test_clearing_during_an_episode_leaves_a_stop():
+def test_clearing_during_an_episode_leaves_a_stop(scene_of):
     scene = scene_of(options={"free_running": True})
     scene.stepper._gate.latch(scripted_estop())
     scene.stepper.clear_estop()
     assert scene.step().info["end_reason"] == "safety_stop:estop.active"
-    scene.close()
 
 
 def scripted_estop():
@@ -978,11 +965,10 @@ class WithoutInputs(FakeBackend):
         raise AssertionError("not expected")
 
 
-def test_a_world_without_safety_inputs_is_not_polled():
-    scene = Scene(backend=WithoutInputs)
+def test_a_world_without_safety_inputs_is_not_polled(make_scene):
+    scene = make_scene(backend=WithoutInputs)
     scene.reset()
     assert scene.step().report.disposition is Severity.PASS
-    scene.close()
 
 
 class UnreadableInputs(FakeBackend):
@@ -992,16 +978,15 @@ class UnreadableInputs(FakeBackend):
         raise BackendLostError("gone", "no such node")
 
 
-def test_unreadable_safety_inputs_are_unknown():
-    scene = Scene(backend=UnreadableInputs)
+def test_unreadable_safety_inputs_are_unknown(make_scene):
+    scene = make_scene(backend=UnreadableInputs)
     scene.reset()
     done = scene.step((1.0, 1.0))
     assert done.info["end_reason"] == "safety_stop:estop.unknown"
     assert done.report.velocity_si.tolist() == [0.0, 0.0]
-    scene.close()
 
 
-def test_a_silent_required_sensor_holds_and_then_stops():
+def test_a_silent_required_sensor_holds_and_then_stops(scene_of):
     """Its reading may be 0.15 s old, three steps, before an action is refused."""
     scene = scene_of(ENDLESS, options={"faults": silent("joints")}, safety__observation={"stop_steps": 3})
     found = [scene.step((0.1, 0.1)) for _ in range(7)]
@@ -1016,24 +1001,21 @@ def test_a_silent_required_sensor_holds_and_then_stops():
     ]
     assert found[-1].info["end_reason"] == "safety_stop:obs.stale"
     assert gates_of(found[4]) == [("observation", "obs.stale")]
-    scene.close()
 
 
 @pytest.mark.parametrize(("kind", "code"), [("nan", "obs.invalid"), ("future", "obs.future")])
-def test_an_invalid_required_sensor_holds_the_next_action(kind, code):
+def test_an_invalid_required_sensor_holds_the_next_action(scene_of, kind, code):
     scene = scene_of(ENDLESS, options={"faults": [Fault(kind=kind, step=1, sensor="joints")]})
     found = [scene.step() for _ in range(3)]
     assert [gates_of(done) for done in found] == [[], [("observation", code)], []]
-    scene.close()
 
 
-def test_a_sensor_that_is_not_required_may_be_silent_for_the_whole_episode():
+def test_a_sensor_that_is_not_required_may_be_silent_for_the_whole_episode(scene_of):
     scene = scene_of(options={"faults": silent("goal")})
     assert [scene.step((0.1, 0.1)).report.disposition for _ in range(8)] == [Severity.PASS] * 8
-    scene.close()
 
 
-def test_stale_readings_do_not_survive_a_reset():
+def test_stale_readings_do_not_survive_a_reset(scene_of):
     scene = scene_of(ENDLESS, options={"faults": silent("joints", since=2)}, safety__observation={"stop_steps": 2})
     while not scene.step().truncated:
         pass
@@ -1041,16 +1023,14 @@ def test_stale_readings_do_not_survive_a_reset():
     done = scene.step((0.1, 0.1))
     assert done.report.disposition is Severity.PASS
     assert done.info["safety"]["latched"] is False
-    scene.close()
 
 
-def test_a_blocked_robot_is_held_and_stopped():
+def test_a_blocked_robot_is_held_and_stopped(scene_of):
     scene = scene_of(options={"backend": Blocked}, safety__tracking=STRICT_TRACKING)
     found = [scene.step((1.0, 0.0)) for _ in range(20) if scene.stepper._running]
     codes = [done.info["end_reason"] for done in found]
     assert codes[-1] == "safety_stop:track.error"
     assert [done.report.disposition for done in found[-3:]] == [Severity.HOLD, Severity.HOLD, Severity.STOP]
-    scene.close()
 
 
 class Blocked(FakeBackend):
@@ -1062,18 +1042,18 @@ class Blocked(FakeBackend):
         self._positions = start
 
 
-def test_the_commanded_position_is_cleared_by_a_reset():
+def test_the_commanded_position_is_cleared_by_a_reset(scene_of):
     scene = scene_of(safety__tracking={**STRICT_TRACKING, "tolerance": 1e-6})
     scene.run(5, (1.0, 1.0))
     scene.reset()
     assert scene.step().report.disposition is Severity.PASS
-    scene.close()
 
 
-def running_scene(**changes):
-    """Return a free-running world on a manual clock; the watchdog does not advance it."""
-    changes.setdefault("safety__watchdog", {"hold_steps": 50, "stop_steps": 100})
-    return scene_of(options={"free_running": True}, **changes)
+@pytest.fixture
+def running_scene(scene_of):
+    """Return a function that starts a free-running world on a manual clock; the watchdog does not advance it."""
+    watchdog = {"hold_steps": 50, "stop_steps": 100}
+    return functools.partial(scene_of, options={"free_running": True}, safety__watchdog=watchdog)
 
 
 def test_an_action_is_never_late_in_lockstep(scene):
@@ -1081,7 +1061,7 @@ def test_an_action_is_never_late_in_lockstep(scene):
     assert scene.step().report.disposition is Severity.PASS
 
 
-def test_an_action_is_valid_up_to_its_maximum_age_in_real_time():
+def test_an_action_is_valid_up_to_its_maximum_age_in_real_time(running_scene):
     scene = running_scene()
     scene.step()
     scene.clock.advance_ns(2 * PERIOD_NS)
@@ -1089,36 +1069,32 @@ def test_an_action_is_valid_up_to_its_maximum_age_in_real_time():
     scene.clock.advance_ns(2 * PERIOD_NS + 1)
     assert gates_of(scene.step()) == [("action_age", "act.late")]
     assert gates_of(scene.step()) == []
-    scene.close()
 
 
-def test_the_first_action_after_a_reset_is_as_old_as_the_reset():
+def test_the_first_action_after_a_reset_is_as_old_as_the_reset(running_scene):
     scene = running_scene()
     scene.clock.advance_ns(2 * PERIOD_NS + 1)
     assert gates_of(scene.step()) == [("action_age", "act.late")]
     scene.clock.advance_ns(50 * PERIOD_NS)
     scene.reset()
     assert gates_of(scene.step()) == []
-    scene.close()
 
 
-def test_readings_age_while_the_agent_computes_in_real_time():
+def test_readings_age_while_the_agent_computes_in_real_time(running_scene):
     scene = running_scene(safety__action={"max_age_steps": 50})
     scene.step()
     scene.clock.advance_ns(3 * PERIOD_NS)
     assert gates_of(scene.step()) == []
     scene.clock.advance_ns(3 * PERIOD_NS + 1)
     assert gates_of(scene.step()) == [("observation", "obs.stale")]
-    scene.close()
 
 
-def test_a_step_over_its_latency_budget_is_reported():
+def test_a_step_over_its_latency_budget_is_reported(running_scene):
     scene = running_scene(safety__latency={"budget_s": 0.02, "misses": 1})
     scene.clock.advance_ns(20_000_000)
     assert gates_of(scene.step()) == []
     scene.clock.advance_ns(20_000_001)
     assert gates_of(scene.step()) == [("latency", "lat.budget")]
-    scene.close()
 
 
 def test_each_step_reports_the_intervention_share(scene):
@@ -1137,12 +1113,11 @@ class ReadlessBackend(FakeBackend):
         return super().read(after, deadline)
 
 
-def test_a_silent_world_is_braked_before_it_is_halted():
-    scene = Scene(quick_contract(), backend=ReadlessBackend, clock=SteadyClock(), free_running=True)
+def test_a_silent_world_is_braked_before_it_is_halted(make_scene):
+    scene = make_scene(quick_contract(), backend=ReadlessBackend, clock=SteadyClock(), free_running=True)
     scene.reset()
     last = scene.run(4, (0.5, 0.0))
     assert last.info["end_reason"] == "backend_lost:silent"
     assert any(command.report.velocity_si.any() for command in scene.sent)
     assert not scene.sent[-1].report.velocity_si.any()
     assert scene.backend.halted
-    scene.close()
