@@ -48,6 +48,15 @@ def without_recorder(info):
     return {key: value for key, value in info.items() if key != "record"}
 
 
+def record(env, *actions):
+    """Record one episode; return an iterator over the rows of its steps."""
+    env.reset(seed=1)
+    for action in actions:
+        env.step(action)
+    env.close()
+    return read_run(env.path).transitions()
+
+
 def manifest_of(env):
     return strict((env.path / "manifest.json").read_text())
 
@@ -196,10 +205,7 @@ def test_transition_row_has_action_and_results(env):
 
 
 def test_transition_row_has_the_inner_record(env):
-    env.reset(seed=1)
-    env.step(np.full(6, 2.0))
-    env.close()
-    (row,) = read_run(env.path).transitions()
+    (row,) = record(env, np.full(6, 2.0))
     transition = env.unwrapped.last_transition
     inner, report = row["inner"], transition.report
     assert inner["end_reasons"] == []
@@ -219,10 +225,7 @@ def test_transition_row_has_the_inner_record(env):
 
 
 def test_evaluator_readings_are_in_the_account_but_not_in_info(env):
-    env.reset(seed=1)
-    env.step(STILL)
-    env.close()
-    (row,) = read_run(env.path).transitions()
+    (row,) = record(env, STILL)
     assert "evaluator" not in row["info"]
     assert list(row["inner"]["evaluator"]) == ["true_distance"]
     (distance,) = row["inner"]["evaluator"]["true_distance"]["range"]
@@ -230,10 +233,7 @@ def test_evaluator_readings_are_in_the_account_but_not_in_info(env):
 
 
 def test_stamp_of_the_pending_return_is_not_recorded(env):
-    env.reset(seed=1)
-    env.step(STILL)
-    env.close()
-    (row,) = read_run(env.path).transitions()
+    (row,) = record(env, STILL)
     assert "returned" not in row["inner"]["stamps_ns"]
 
 
@@ -255,10 +255,7 @@ def test_stamp_of_the_pending_return_is_not_recorded(env):
     ids=repr,
 )
 def test_any_action_is_recorded(env, action, recorded):
-    env.reset(seed=1)
-    env.step(action)
-    env.close()
-    (row,) = read_run(env.path).transitions()
+    (row,) = record(env, action)
     assert row["action"] == row["inner"]["action"] == recorded
 
 
@@ -268,20 +265,14 @@ class Unprintable:
 
 
 def test_action_whose_repr_raises_is_recorded(env):
-    env.reset(seed=1)
-    env.step(Unprintable())
-    env.close()
-    (row,) = read_run(env.path).transitions()
+    (row,) = record(env, Unprintable())
     assert row["action"] == {"repr": "<Unprintable whose repr raises RuntimeError>"}
 
 
 def test_self_referential_action_is_recorded(env):
     action = []
     action.append(action)
-    env.reset(seed=1)
-    env.step(action)
-    env.close()
-    (row,) = read_run(env.path).transitions()
+    (row,) = record(env, action)
     assert "[[...]]" in json.dumps(row["action"])
 
 
@@ -334,11 +325,7 @@ class OverwriteAction(gymnasium.ActionWrapper):
 
 
 def test_action_is_copied_before_wrappers_modify_it(tmp_path):
-    env = RecordTransitions(OverwriteAction(fake()), tmp_path)
-    env.reset(seed=1)
-    env.step(np.full(6, 0.1))
-    env.close()
-    (row,) = read_run(env.path).transitions()
+    (row,) = record(RecordTransitions(OverwriteAction(fake()), tmp_path), np.full(6, 0.1))
     assert row["action"] == [0.1] * 6
     assert row["inner"]["action"] == [0.05] * 6
 
@@ -387,20 +374,13 @@ def test_patched_step_is_recorded_with_the_given_action(tmp_path):
         return observation, 7.0, terminated, truncated, info
 
     inner.step = step
-    env = RecordTransitions(inner, tmp_path)
-    env.reset(seed=1)
-    env.step(STILL)
-    env.close()
-    (row,) = read_run(env.path).transitions()
+    (row,) = record(RecordTransitions(inner, tmp_path), STILL)
     assert row["reward"] == 7.0
 
 
 def test_floats_keep_every_bit(env):
     action = np.array([0.1, 1 / 3, 5e-324, 1e308, -0.0, np.nextafter(1.0, 2.0)])
-    env.reset(seed=1)
-    env.step(action)
-    env.close()
-    (row,) = read_run(env.path).transitions()
+    (row,) = record(env, action)
     assert np.array(row["action"]).tobytes() == action.tobytes()
 
 
@@ -421,9 +401,7 @@ class Camera(gymnasium.ObservationWrapper):
 def test_image_is_stored_outside_its_row_bit_for_bit(tmp_path):
     camera = Camera(fake())
     env = RecordTransitions(camera, tmp_path)
-    env.reset(seed=1)
-    env.step(STILL)
-    env.close()
+    record(env, STILL)
     run = read_run(env.path)
     for row, image in zip(run.rows(), camera.seen, strict=True):
         reference = row["observation"]["front_image"]
@@ -433,9 +411,7 @@ def test_image_is_stored_outside_its_row_bit_for_bit(tmp_path):
 
 def test_first_transition_refers_to_its_images(tmp_path):
     env = RecordTransitions(Camera(fake()), tmp_path)
-    env.reset(seed=1)
-    env.step(STILL)
-    env.close()
+    record(env, STILL)
     first = strict((env.path / "first_transition.json").read_text())
     assert first == next(read_run(env.path).transitions())
 
@@ -504,12 +480,7 @@ class ReplacedStep(gymnasium.Wrapper):
 
 
 def test_step_made_by_a_wrapper_has_no_inner_record(tmp_path):
-    env = RecordTransitions(ReplacedStep(fake()), tmp_path)
-    env.reset(seed=1)
-    env.step(STILL)
-    env.step(STILL)
-    env.close()
-    first, second = read_run(env.path).transitions()
+    first, second = record(RecordTransitions(ReplacedStep(fake()), tmp_path), STILL, STILL)
     assert first["inner"] is not None
     assert second["inner"] is None
 
@@ -665,17 +636,13 @@ def test_first_transition_file_is_written_with_the_first_step(env):
 
 
 def test_all_json_files_are_strict(env):
-    env.reset(seed=1)
-    env.step([float("nan")] * 6)
-    env.close()
+    record(env, [float("nan")] * 6)
     for name in ("manifest.json", "first_transition.json", "summary.json"):
         strict((env.path / name).read_text())
 
 
 def test_run_directory_has_only_the_four_files(env):
-    env.reset(seed=1)
-    env.step(STILL)
-    env.close()
+    record(env, STILL)
     assert sorted(file.name for file in env.path.iterdir()) == [
         "first_transition.json", "manifest.json", "summary.json", "transitions.mcap",
     ]  # fmt: skip
@@ -860,10 +827,7 @@ def test_failed_reset_keeps_the_unfinished_episode_counted(tmp_path):
 
 def test_end_by_a_wrapper_has_its_own_end_reason(tmp_path):
     env = RecordTransitions(TimeLimit(fake(), 2), tmp_path)
-    env.reset(seed=1)
-    env.step(STILL)
-    env.step(STILL)
-    env.close()
+    record(env, STILL, STILL)
     summary = summary_of(env)
     assert (summary["episodes"], summary["success_rate"]) == (1, 0.0)
     assert summary["end_reasons"] == {"outer_wrapper": 1}
@@ -882,29 +846,19 @@ def test_steps_after_an_end_belong_to_no_episode(tmp_path):
 
 def test_return_with_a_missing_reward_is_null(tmp_path):
     env = RecordTransitions(TransformReward(TimeLimit(fake(), 2), lambda _: float("nan")), tmp_path)
-    env.reset(seed=1)
-    env.step(STILL)
-    env.step(STILL)
-    env.close()
+    record(env, STILL, STILL)
     assert summary_of(env)["return"]["mean"] is None
 
 
 def test_lost_backend_is_one_truncated_episode(tmp_path):
     env = RecordTransitions(fake(faults=[Fault(kind="refuse", step=2)]), tmp_path)
-    env.reset(seed=1)
-    env.step(STILL)
-    env.step(STILL)
-    env.close()
+    record(env, STILL, STILL)
     summary = summary_of(env)
     assert (summary["truncated"], summary["end_reasons"]) == (1, {"backend_lost:refused": 1})
 
 
 def test_info_keys_added_by_a_wrapper_pass_the_audit(tmp_path):
-    env = RecordTransitions(RecordEpisodeStatistics(TimeLimit(fake(), 1)), tmp_path)
-    env.reset(seed=1)
-    env.step(STILL)
-    env.close()
-    (row,) = read_run(env.path).transitions()
+    (row,) = record(RecordTransitions(RecordEpisodeStatistics(TimeLimit(fake(), 1)), tmp_path), STILL)
     assert row["info"]["episode"]["l"] == 1
     assert audit_transition(row) == [
         "truncated is True (expected False, as the environment returned); changed by an outer wrapper"
