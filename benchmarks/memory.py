@@ -1,6 +1,6 @@
 """Resources that must not grow over a million steps: threads, file descriptors, shared memory and resident memory.
 
-    python -m benchmarks.memory STEPS BACKEND [record]
+    python -m benchmarks.memory STEPS BACKEND
 
 prints what the process holds after each tenth of the steps, as JSON; the first tenth is the warm-up.
 """
@@ -11,7 +11,6 @@ import gc
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -37,11 +36,10 @@ def holdings() -> dict[str, int]:
     }
 
 
-def over_steps(count: int, backend: str, *, record: bool = False) -> Held:
+def over_steps(count: int, backend: str) -> Held:
     """Step this often, with resets in between; return the resources after each tenth."""
     held: Held = {}
-    with tempfile.TemporaryDirectory() as folder:
-        env = embodied_env.make("arm_reach", backend=backend, record=folder if record else None)
+    with embodied_env.make("arm_reach", backend=backend) as env:
         env.reset(seed=0)
         for number in range(1, count + 1):
             *_, terminated, truncated, _ = env.step(np.zeros(6))
@@ -49,7 +47,6 @@ def over_steps(count: int, backend: str, *, record: bool = False) -> Held:
                 env.reset()
             if number % max(1, count // TENTHS) == 0:
                 held[f"{number} steps"] = holdings()
-        env.close()
     return held
 
 
@@ -69,4 +66,4 @@ def grown(held: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(over_steps(int(sys.argv[1]), sys.argv[2], record="record" in sys.argv[3:])))
+    print(json.dumps(over_steps(int(sys.argv[1]), sys.argv[2])))

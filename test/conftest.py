@@ -130,6 +130,13 @@ def lasting(lasting_domain):
         env.close()
 
 
+@pytest.fixture
+def close_later():
+    """Return a function that returns its argument, which is closed after the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda made: stack.enter_context(contextlib.closing(made))
+
+
 @pytest.fixture(autouse=True)
 def no_leaks(request):
     """Fail a test that leaves a thread, a child process or a Fast DDS shared-memory segment.

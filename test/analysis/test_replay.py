@@ -106,12 +106,12 @@ def test_run_with_gaps_records_the_velocities_used_and_replays_equal(tmp_path):
     assert not [broken for broken in audit_run(env.path).violations if broken.rule.startswith(("gates", "clipping"))]
 
 
-def test_replayed_images_are_equal_and_owned_by_the_agent(tmp_path):
+def test_replayed_images_are_equal_and_owned_by_the_agent(close_later, tmp_path):
     path = record(tmp_path, [[None] * 2], load_contract("door_open"), backend="mujoco", evaluator_info=True)
     replay = replay_run(path)
     assert (replay.difference, replay.transitions) == (None, 2)
     run = read_run(path)
-    env = embodied_env.make(backend="replay", run=run)
+    env = close_later(embodied_env.make(backend="replay", run=run))
     env.reset()
     for row in run.transitions():
         observation, *_ = env.step(np.array(row["inner"]["action"]))
@@ -120,7 +120,6 @@ def test_replayed_images_are_equal_and_owned_by_the_agent(tmp_path):
         for key, reference in images.items():
             assert refer_to(observation[key], to_bytes(observation[key])) == reference
             assert observation[key].flags.writeable
-    env.close()
 
 
 def test_changed_image_differs_in_its_hash():
@@ -138,8 +137,8 @@ def test_changed_record_differs(one, other):
     assert list(differences(recorded, recorded)) == []
 
 
-def test_latencies_are_replayed_from_the_record(simulated):
-    env = embodied_env.make(backend="replay", run=simulated)
+def test_latencies_are_replayed_from_the_record(close_later, simulated):
+    env = close_later(embodied_env.make(backend="replay", run=simulated))
     _, info = env.reset()
     rows = read_run(simulated).rows()
     assert info["sensors"]["tcp"]["arrival_age_s"] == next(rows)["info"]["sensors"]["tcp"]["arrival_age_s"]
@@ -148,7 +147,6 @@ def test_latencies_are_replayed_from_the_record(simulated):
     assert info["latency_ms"] == row["info"]["latency_ms"]
     assert info["latency"]["inference_s"] == row["info"]["latency"]["inference_s"]
     assert info["backend"] == "replay"
-    env.close()
 
 
 def test_recorded_replay_passes_the_audit_and_can_be_replayed(simulated, tmp_path):
@@ -382,8 +380,8 @@ def test_run_of_an_old_version_is_rejected(simulated, tmp_path):
 # ------------------------------------------------------------------------------------------------------------ the backend
 
 
-def test_unpublished_command_is_counted(simulated):
-    env = embodied_env.make(backend="replay", run=simulated)
+def test_unpublished_command_is_counted(close_later, simulated):
+    env = close_later(embodied_env.make(backend="replay", run=simulated))
     backend = env.unwrapped._stepper._backend
     env.reset()
     action = np.array(next(read_run(simulated).transitions())["action"])
@@ -391,36 +389,32 @@ def test_unpublished_command_is_counted(simulated):
     assert backend.departures == 0
     env.step(-action)
     assert backend.departures == 1
-    env.close()
 
 
-def test_step_after_the_last_recorded_one_loses_the_backend(tmp_path):
-    env = embodied_env.make(backend="replay", run=record(tmp_path, [[np.zeros(6)]]))
+def test_step_after_the_last_recorded_one_loses_the_backend(close_later, tmp_path):
+    env = close_later(embodied_env.make(backend="replay", run=record(tmp_path, [[np.zeros(6)]])))
     env.reset()
     env.step(np.zeros(6))
     *_, truncated, info = env.step(np.zeros(6))
     assert (truncated, info["end_reason"]) == (True, "backend_lost:recording_ended")
     with pytest.raises(BackendNotReadyError, match="no more episodes"):
         env.reset()
-    env.close()
 
 
-def test_early_reset_continues_with_the_next_recorded_episode(simulated):
-    env = embodied_env.make(backend="replay", run=simulated)
+def test_early_reset_continues_with_the_next_recorded_episode(close_later, simulated):
+    env = close_later(embodied_env.make(backend="replay", run=simulated))
     env.reset()
     observation, _ = env.reset()
     second = list(read_run(simulated).resets())[1]
     assert observation["target_position"].tolist() == second["observation"]["target_position"]
-    env.close()
 
 
-def test_backend_accepts_only_approved_commands(simulated):
-    env = embodied_env.make(backend="replay", run=simulated)
+def test_backend_accepts_only_approved_commands(close_later, simulated):
+    env = close_later(embodied_env.make(backend="replay", run=simulated))
     backend = env.unwrapped._stepper._backend
     env.reset()
     with pytest.raises(TypeError, match="expected an ApprovedCommand"):
         backend.send(np.zeros(6))
-    env.close()
 
 
 def test_contract_is_optional_only_for_replay():
@@ -428,12 +422,10 @@ def test_contract_is_optional_only_for_replay():
         embodied_env.make(backend="fake")
 
 
-def test_spec_has_the_contract_of_the_run(simulated):
-    env = embodied_env.make(backend="replay", run=str(simulated))
-    again = EmbodiedEnv(**env.unwrapped.spec.kwargs)
+def test_spec_has_the_contract_of_the_run(close_later, simulated):
+    env = close_later(embodied_env.make(backend="replay", run=str(simulated)))
+    again = close_later(EmbodiedEnv(**env.unwrapped.spec.kwargs))
     assert again.contract == env.unwrapped.contract
-    again.close()
-    env.close()
 
 
 # --------------------------------------------------------------------------------------------------------------- policies

@@ -222,8 +222,8 @@ def test_a_closed_world_takes_no_step(clock):
         backend.advance(LATER, LATER)
 
 
-def test_steps_on_the_steady_clock_keep_the_grid():
-    env = embodied_env.make(ARM, pacing="realtime")
+def test_steps_on_the_steady_clock_keep_the_grid(close_later):
+    env = close_later(embodied_env.make(ARM, pacing="realtime"))
     env.reset(seed=1)
     for _ in range(5):
         env.step(np.zeros(6))
@@ -232,7 +232,6 @@ def test_steps_on_the_steady_clock_keep_the_grid():
     assert env.unwrapped.pacing == "realtime"
     assert snapshot.now_ns - env.unwrapped.last_reset.now_ns >= (5 - 1) * PERIOD_NS
     assert backend.pacer.deadline_ns > snapshot.now_ns - snapshot.clock.offset_ns
-    env.close()
 
 
 # ------------------------------------------------------------------------------------------------- slow machines

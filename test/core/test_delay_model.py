@@ -154,8 +154,8 @@ def test_inference_and_actuation_delay_a_command_together():
     assert np.array_equal(positions(apart), positions(together))
 
 
-def test_pending_commands_are_dropped_at_a_reset():
-    env = embodied_env.make(ARM, delay_profile=model(actuation_s=0.12), clock="virtual")
+def test_pending_commands_are_dropped_at_a_reset(close_later):
+    env = close_later(embodied_env.make(ARM, delay_profile=model(actuation_s=0.12), clock="virtual"))
     env.reset(seed=1)
     for _ in range(5):
         env.step(TURN)
@@ -164,7 +164,6 @@ def test_pending_commands_are_dropped_at_a_reset():
     for _ in range(2):
         observation, *_ = env.step(np.zeros(6))
     assert np.allclose(observation["joints_position"], start, atol=1e-4)
-    env.close()
 
 
 # ------------------------------------------------------------------------------------------------------------ reports
@@ -190,12 +189,11 @@ def test_measured_stages_are_unchanged_by_injection():
     assert info["latency_ms"] == 0.0
 
 
-def test_no_profile_no_injected_info():
-    env = embodied_env.make(ARM, clock="virtual")
+def test_no_profile_no_injected_info(close_later):
+    env = close_later(embodied_env.make(ARM, clock="virtual"))
     env.reset(seed=1)
     *_, info = env.step(TURN)
     assert "injected" not in info["latency"]
-    env.close()
 
 
 def test_missing_actuation_delay_is_unknown():

@@ -114,9 +114,9 @@ class LostWhileMoving(SlowBackend):
             raise BackendLostError("gone", "it was there a moment ago")
 
 
-def test_lost_world_does_not_lengthen_publish_stage():
+def test_lost_world_does_not_lengthen_publish_stage(close_later):
     clock = ManualClock()
-    scene = Scene(clock=clock, backend=LostWhileMoving, step_timeout_s=1e6)
+    scene = close_later(Scene(clock=clock, backend=LostWhileMoving, step_timeout_s=1e6))
     scene.reset()
     scene.run(2)
     scene.backend.world_ns = DELAY_NS
@@ -124,7 +124,6 @@ def test_lost_world_does_not_lengthen_publish_stage():
     assert done.info["end_reason"] == "backend_lost:gone"
     found = stages(done.stamps_ns)
     assert (found["publish"], found["world"]) == (0, DELAY_NS)
-    scene.close()
 
 
 def test_info_has_the_stages_in_seconds_and_the_whole_in_milliseconds(line):
@@ -193,13 +192,12 @@ def test_the_first_step_uses_the_observation_of_its_own_reset(line):
     assert stages(line.scene.step().stamps_ns)["obs_to_command"] == DELAY_NS
 
 
-def test_inference_takes_no_virtual_time():
-    scene = Scene(clock=VirtualClock())
+def test_inference_takes_no_virtual_time(close_later):
+    scene = close_later(Scene(clock=VirtualClock()))
     scene.reset()
     infos = [scene.step().info["latency"] for _ in range(3)]
     assert [info["obs_to_command_s"] for info in infos] == [0.0, 0.0, 0.0]
     assert infos[1]["period_s"] == PERIOD_NS / 1e9
-    scene.close()
 
 
 def test_raw_stamps_belong_to_this_step():

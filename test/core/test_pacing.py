@@ -148,10 +148,9 @@ def test_a_wait_is_never_longer_than_a_period(period_ns, works_ns):
         assert clock.now_ns() - before_ns <= period_ns
 
 
-def test_free_running_world_is_paced_in_real_time():
-    env = embodied_env.make("arm_reach", backend="fake", free_running=True, pacing="realtime")
+def test_free_running_world_is_paced_in_real_time(close_later):
+    env = close_later(embodied_env.make("arm_reach", backend="fake", free_running=True, pacing="realtime"))
     assert env.unwrapped.pacing == "realtime"
-    env.close()
 
 
 @pytest.mark.parametrize(
@@ -209,10 +208,9 @@ def test_unknown_pacing_lists_supported_ones(backend, allowed):
 
 @pytest.mark.parametrize("backend", ["fake", "mujoco"])
 @pytest.mark.parametrize(("asked", "pacing"), [(None, "lockstep"), ("lockstep", "lockstep"), ("realtime", "realtime")])
-def test_simulator_supports_both_pacings_and_defaults_to_lockstep(backend, asked, pacing):
-    env = embodied_env.make("arm_reach", backend=backend, pacing=asked)
+def test_simulator_supports_both_pacings_and_defaults_to_lockstep(close_later, backend, asked, pacing):
+    env = close_later(embodied_env.make("arm_reach", backend=backend, pacing=asked))
     assert env.unwrapped.pacing == pacing
-    env.close()
 
 
 @pytest.mark.parametrize("backend", ["fake", "mujoco"])
@@ -242,10 +240,9 @@ def third_party(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("asked", "pacing"), [(None, "lockstep"), ("lockstep", "lockstep"), ("realtime", "realtime")])
-def test_third_party_factory_receives_pacing(third_party, asked, pacing):
-    env = embodied_env.make("arm_reach", backend="both", pacing=asked)
+def test_third_party_factory_receives_pacing(close_later, third_party, asked, pacing):
+    env = close_later(embodied_env.make("arm_reach", backend="both", pacing=asked))
     assert env.unwrapped.pacing == pacing
-    env.close()
 
 
 def test_third_party_factory_without_pacing_has_one_pacing(third_party):

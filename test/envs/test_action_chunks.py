@@ -33,10 +33,8 @@ class Base(EmbodiedEnv):
 
 
 @pytest.fixture
-def base():
-    made = Base()
-    yield made
-    made.close()
+def base(close_later):
+    return close_later(Base())
 
 
 @pytest.fixture
@@ -173,8 +171,8 @@ def test_parts_of_different_lengths_are_not_a_chunk(base_of_two):
     assert info["safety"]["disposition"] == Severity.HOLD
 
 
-def test_vector_environments_stack_chunks():
-    envs = gymnasium.vector.SyncVectorEnv([lambda: ActionChunks(Base(episode__horizon_steps=6), 4)] * 2)
+def test_vector_environments_stack_chunks(close_later):
+    envs = close_later(gymnasium.vector.SyncVectorEnv([lambda: ActionChunks(Base(episode__horizon_steps=6), 4)] * 2))
     envs.reset(seed=1)
     *_, infos = envs.step(envs.action_space.sample())
     assert infos["chunk_result"]["rewards"].shape == (2, 4)
@@ -182,7 +180,6 @@ def test_vector_environments_stack_chunks():
     *_, truncated, infos = envs.step(envs.action_space.sample())
     assert truncated.all()
     assert infos["chunk_result"]["executed"].tolist() == [2, 2]
-    envs.close()
 
 
 # ----------------------------------------------------------------------------------- recorders, errors and lifetimes
@@ -221,15 +218,14 @@ def test_a_chunk_after_a_reset_of_the_inner_environment_is_rejected(env, base):
     assert base.taken == []
 
 
-def test_a_chunk_after_a_failed_step_is_rejected():
+def test_a_chunk_after_a_failed_step_is_rejected(close_later):
     base = Base(task={"raise_at": 2})
-    env = ActionChunks(base, 3)
+    env = close_later(ActionChunks(base, 3))
     env.reset(seed=1)
     with pytest.raises(TaskError, match="the task has an error"):
         give(env)
     with pytest.raises(ResetNeededError):
         give(env)
-    env.close()
 
 
 def test_a_rejected_reset_keeps_the_running_episode(env, base):
@@ -274,10 +270,8 @@ def test_an_unsupported_action_space_is_rejected(base):
         ActionChunks(DiscretizeAction(base, 3), 2)
 
 
-def test_the_spec_contains_the_wrapper(tmp_path):
-    env = ActionChunks(gymnasium.make("embodied_env/ArmReach-v0", backend="fake"), 3)
-    again = gymnasium.make(env.spec)
+def test_the_spec_contains_the_wrapper(close_later, tmp_path):
+    env = close_later(ActionChunks(gymnasium.make("embodied_env/ArmReach-v0", backend="fake"), 3))
+    again = close_later(gymnasium.make(env.spec))
     assert isinstance(again, ActionChunks)
     assert again.length == 3
-    env.close()
-    again.close()

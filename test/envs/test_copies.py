@@ -44,13 +44,12 @@ def test_a_copy_behaves_like_the_original(duplicate):
             np.testing.assert_array_equal(other[key], value)
 
 
-def test_a_copy_of_an_open_simulation_is_not_opened(duplicate):
-    env = embodied_env.make("arm_reach", backend="fake")
+def test_a_copy_of_an_open_simulation_is_not_opened(close_later, duplicate):
+    env = close_later(embodied_env.make("arm_reach", backend="fake"))
     env.reset(seed=1)
     twin = duplicate(env)
     with pytest.raises(gymnasium.error.ResetNeeded):
         twin.step(env.action_space.sample())
-    env.close()
 
 
 def test_a_copy_outlives_its_original(duplicate):
@@ -60,21 +59,19 @@ def test_a_copy_outlives_its_original(duplicate):
     assert rollout(twin)
 
 
-def test_wrappers_are_copied_with_the_environment(duplicate):
-    twin = duplicate(embodied_env.make("arm_reach", backend="fake", max_episode_steps=2))
+def test_wrappers_are_copied_with_the_environment(close_later, duplicate):
+    twin = close_later(duplicate(embodied_env.make("arm_reach", backend="fake", max_episode_steps=2)))
     twin.reset(seed=1)
     twin.step(twin.action_space.sample())
     assert twin.step(twin.action_space.sample())[3]
-    twin.close()
 
 
-def test_a_copy_made_during_a_step_is_not_opened(duplicate):
-    env = EmbodiedEnv("arm_reach", backend="fake")
+def test_a_copy_made_during_a_step_is_not_opened(close_later, duplicate):
+    env = close_later(EmbodiedEnv("arm_reach", backend="fake"))
     env.reset(seed=1)
     env._stepper.begin(env.action_space.sample())
     assert "not opened" in repr(duplicate(env))
     env._stepper.finish()
-    env.close()
 
 
 def test_a_copy_of_an_open_free_running_environment_is_not_opened(duplicate):
@@ -114,13 +111,12 @@ def test_copied_recorder_records_into_a_new_directory(duplicate, tmp_path):
     assert [embodied_env.audit_run(each.path).problems for each in (env, twin)] == [(), ()]
 
 
-def test_chunks_are_copied_with_their_recorder(duplicate, tmp_path):
+def test_chunks_are_copied_with_their_recorder(close_later, duplicate, tmp_path):
     env = embodied_env.ActionChunks(embodied_env.make("arm_reach", backend="fake", record=tmp_path), 2)
-    twin = duplicate(env)
+    twin = close_later(duplicate(env))
     env.close()
     twin.reset(seed=1)
     assert twin.step(twin.action_space.sample())[4]["chunk_result"]["executed"] == 2
-    twin.close()
 
 
 def test_a_copied_vector_steps_like_the_original(duplicate):
@@ -136,15 +132,13 @@ def test_a_copied_vector_steps_like_the_original(duplicate):
             np.testing.assert_array_equal(other[key], value)
 
 
-def test_a_copied_team_steps_like_the_original(duplicate):
+def test_a_copied_team_steps_like_the_original(close_later, duplicate):
     pytest.importorskip("pettingzoo")
-    env = embodied_env.parallel_env("two_carts", backend="mujoco", clock="virtual")
+    env = close_later(embodied_env.parallel_env("two_carts", backend="mujoco", clock="virtual"))
     env.reset(seed=4)
-    twin = duplicate(env)
+    twin = close_later(duplicate(env))
     assert twin.agents == []
     first, second = env.reset(seed=5)[0], twin.reset(seed=5)[0]
     for agent, observation in first.items():
         for key, value in observation.items():
             np.testing.assert_array_equal(second[agent][key], value)
-    env.close()
-    twin.close()

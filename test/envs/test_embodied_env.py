@@ -20,10 +20,8 @@ from embodied_env.errors import BackendNotReadyError, ClosedError, MissingDepend
 
 
 @pytest.fixture
-def env():
-    made = EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock=ManualClock())
-    yield made
-    made.close()
+def env(close_later):
+    return close_later(EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock=ManualClock()))
 
 
 def seeds(env, *arguments):
@@ -59,17 +57,15 @@ def test_a_seed_of_another_type_is_rejected(env, seed):
     assert env.epoch == -1
 
 
-def test_two_environments_with_one_seed_are_equal(env):
-    other = EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock=ManualClock())
+def test_two_environments_with_one_seed_are_equal(close_later, env):
+    other = close_later(EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock=ManualClock()))
     pair = [made.reset(seed=5)[0] for made in (env, other)]
     assert all(np.array_equal(pair[0][key], pair[1][key]) for key in pair[0])
-    other.close()
 
 
-def test_two_environments_without_a_seed_differ(env):
-    other = EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock=ManualClock())
+def test_two_environments_without_a_seed_differ(close_later, env):
+    other = close_later(EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock=ManualClock()))
     assert seeds(env, None) != seeds(other, None)
-    other.close()
 
 
 def test_a_rejected_option_does_not_change_the_next_world(env):
@@ -82,12 +78,12 @@ def test_a_rejected_option_does_not_change_the_next_world(env):
     assert (info["reset"]["seed_applied"], info["episode_index"]) == (expected[1], 1)
 
 
-def test_seed_and_episode_index_name_the_same_world_after_a_failed_reset():
-    expected = EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock=ManualClock())
+def test_seed_and_episode_index_name_the_same_world_after_a_failed_reset(close_later):
+    expected = close_later(EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock=ManualClock()))
     names = dict(zip((0, 1, 2, 3), seeds(expected, 3, None, None, None), strict=True))
     scene = Scene(backend=scripted_tasks.FailingResets)
     scene.backend.failing = (3,)
-    env = EmbodiedEnv(scene.contract, backend="fake", clock=scene.clock)
+    env = close_later(EmbodiedEnv(scene.contract, backend="fake", clock=scene.clock))
     env.stepper = scene.stepper
     env.reset(seed=8)
     env.reset()
@@ -95,8 +91,6 @@ def test_seed_and_episode_index_name_the_same_world_after_a_failed_reset():
         env.reset(seed=3)
     _, info = env.reset()
     assert info["reset"]["seed_applied"] == names[info["episode_index"]]
-    env.close()
-    expected.close()
 
 
 def test_episodes_are_counted_from_a_seeded_reset(env):
@@ -188,14 +182,13 @@ def test_a_step_before_reset_raises_gymnasiums_reset_needed(env):
         env.step(HOLD)
 
 
-def test_a_step_after_the_end_needs_a_reset():
-    env = EmbodiedEnv(scripted_tasks.contract(task={"failure_at": 1}), backend="fake", clock=ManualClock())
+def test_a_step_after_the_end_needs_a_reset(close_later):
+    env = close_later(EmbodiedEnv(scripted_tasks.contract(task={"failure_at": 1}), backend="fake", clock=ManualClock()))
     env.reset(seed=1)
     assert env.step(HOLD)[2]
     with pytest.raises(ResetNeededError):
         env.step(HOLD)
     env.reset()
-    env.close()
 
 
 def test_every_call_after_close_is_rejected(env):
@@ -295,11 +288,10 @@ def test_human_rendering_needs_a_display(monkeypatch):
     env.close()
 
 
-def test_render_before_the_first_reset_is_rejected():
-    env = embodied_env.make("arm_reach", backend="mujoco", render_mode="rgb_array")
+def test_render_before_the_first_reset_is_rejected(close_later):
+    env = close_later(embodied_env.make("arm_reach", backend="mujoco", render_mode="rgb_array"))
     with pytest.raises(ResetNeededError):
         env.render()
-    env.close()
 
 
 def test_render_returns_the_declared_image_size():
@@ -315,12 +307,11 @@ def test_render_returns_the_declared_image_size():
     assert picture.std() > 1.0
 
 
-def test_render_without_a_render_mode_returns_none_and_warns():
-    env = embodied_env.make("arm_reach", backend="mujoco")
+def test_render_without_a_render_mode_returns_none_and_warns(close_later):
+    env = close_later(embodied_env.make("arm_reach", backend="mujoco"))
     env.reset(seed=1)
     with pytest.warns(UserWarning, match="without a render_mode"):
         assert env.render() is None
-    env.close()
 
 
 # ------------------------------------------------------------------------------------------------- applied actions

@@ -16,11 +16,10 @@ from embodied_env.safety.interlocks import AFTER_ESTOP
 
 
 @pytest.fixture
-def env():
-    env = embodied_env.make("arm_reach", backend="fake", clock="virtual")
+def env(close_later):
+    env = close_later(embodied_env.make("arm_reach", backend="fake", clock="virtual"))
     env.reset(seed=1)
-    yield env
-    env.close()
+    return env
 
 
 def explanation_of(env, action):
@@ -67,14 +66,13 @@ def test_the_end_by_a_safety_input_includes_the_next_action(reason, next_step):
     assert list(explanation._explain_end(reason))[-1] == f"Next: {next_step}"
 
 
-def test_reset_and_info_from_json():
-    env = embodied_env.make("arm_reach", backend="fake")
+def test_reset_and_info_from_json(close_later):
+    env = close_later(embodied_env.make("arm_reach", backend="fake"))
     info = env.reset(seed=1)[1]
     assert embodied_env.explain(info).startswith("Reset to episode 0 of arm_reach v1 on fake, in 0.0")
     info = env.step([np.nan] * 6)[4]
     as_json = json.loads(json.dumps(info, default=lambda array: array.tolist()).replace("NaN", "null"))
     assert embodied_env.explain(as_json) == embodied_env.explain(info)
-    env.close()
 
 
 def test_late_readings_are_named():

@@ -78,10 +78,10 @@ def test_f17_a_step_of_the_system_clock_changes_no_duration(offset_s):
     assert set(dispositions) == {Severity.PASS}
 
 
-def test_f24_a_slow_lockstep_world_is_late_in_wall_time_and_punctual_in_world_time():
+def test_f24_a_slow_lockstep_world_is_late_in_wall_time_and_punctual_in_world_time(close_later):
     """Each step takes four periods of wall time for one of the world."""
     slow = [Fault(kind="delay", step=step, delay_s=4 * PERIOD_S) for step in range(1, 31)]
-    scene = Scene(contract(), faults=slow)
+    scene = close_later(Scene(contract(), faults=slow))
     scene.reset()
     for _ in range(30):
         done = scene.step((0.2, 0.1))
@@ -90,7 +90,6 @@ def test_f24_a_slow_lockstep_world_is_late_in_wall_time_and_punctual_in_world_ti
         assert not done.truncated
     assert scene.clock.now_ns() >= 30 * 4 * PERIOD_NS
     check_published(scene)
-    scene.close()
 
 
 # ----------------------------------------------------------------------------------------------------- blocked robot
@@ -108,8 +107,8 @@ class Blocked(FakeBackend):
             self._positions = start
 
 
-def test_f39_a_blocked_robot_has_no_windup_and_does_not_jump_when_released():
-    scene = Scene(contract(safety__tracking={"tolerance": 0.02, "stop_steps": 100}), backend=Blocked)
+def test_f39_a_blocked_robot_has_no_windup_and_does_not_jump_when_released(close_later):
+    scene = close_later(Scene(contract(safety__tracking={"tolerance": 0.02, "stop_steps": 100}), backend=Blocked))
     scene.reset()
     scene.run(3, (1.0, 0.0))
     scene.backend.is_free = False
@@ -127,7 +126,6 @@ def test_f39_a_blocked_robot_has_no_windup_and_does_not_jump_when_released():
     assert [done.report.applied_si[0] - blocked_at for done in after] == [leads[-1]] * 5
     assert after[-1].report.disposition is Severity.PASS
     check_published(scene)
-    scene.close()
 
 
 # ------------------------------------------------------------------------------------------------- concurrent callers
@@ -219,9 +217,9 @@ def test_f42_full_disk_does_not_stop_the_robot_and_is_reported(tmp_path, free_ru
 # ---------------------------------------------------------------------------------------------------------- resets
 
 
-def test_the_fake_backend_bounds_its_list_of_commands(monkeypatch):
+def test_the_fake_backend_bounds_its_list_of_commands(close_later, monkeypatch):
     monkeypatch.setattr(fake, "KEPT", 10)
-    scene = Scene(contract())
+    scene = close_later(Scene(contract()))
     scene.reset()
     scene.run(1)
     first = scene.sent[0].seq
@@ -230,7 +228,6 @@ def test_the_fake_backend_bounds_its_list_of_commands(monkeypatch):
         numbers = [command.seq for command in scene.sent]
         assert min(step, 10) <= len(numbers) < 20
         assert numbers == list(range(first + step - len(numbers), first + step))
-    scene.close()
 
 
 def test_f47_a_thousand_resets_leak_no_thread_or_file():

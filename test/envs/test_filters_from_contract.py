@@ -95,10 +95,10 @@ def beside_a_wall(wall_x_m):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_no_action_moves_a_link_through_a_wall(seed):
+def test_no_action_moves_a_link_through_a_wall(close_later, seed):
     pytest.importorskip("mujoco")
     contract = beside_a_wall(0.45)
-    env = embodied_env.make(contract, backend="mujoco")
+    env = close_later(embodied_env.make(contract, backend="mujoco"))
     workspace = make_command_filters(contract)["workspace"]._workspace
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
@@ -115,7 +115,6 @@ def test_no_action_moves_a_link_through_a_wall(seed):
         if terminated or truncated:
             env.reset()
     assert CODES["ws.keepout"] in codes
-    env.close()
 
 
 def test_a_region_around_the_fixed_base_is_rejected_before_anything_starts():

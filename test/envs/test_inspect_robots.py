@@ -35,17 +35,13 @@ SCENE = Scene(id="one", instruction="reach the target")
 
 
 @pytest.fixture
-def make():
+def make(close_later):
     """Return a function that makes embodiments over the fake world, closed after the test."""
-    made = []
 
     def build(contract="arm_reach", **options):
-        made.append(EmbodiedEmbodiment(contract, **({"backend": "fake", "clock": "virtual"} | options)))
-        return made[-1]
+        return close_later(EmbodiedEmbodiment(contract, **({"backend": "fake", "clock": "virtual"} | options)))
 
-    yield build
-    for one in made:
-        one.close()
+    return build
 
 
 class FunctionPolicy:

@@ -225,8 +225,8 @@ def test_check_env_finds_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])  # noqa: S301
-def test_copies_and_the_spec_make_the_same_environment(duplicate):
-    env = make(clock="virtual")
+def test_copies_and_the_spec_make_the_same_environment(close_later, duplicate):
+    env = close_later(make(clock="virtual"))
     _, info = env.reset(seed=1)
     for twin in (
         duplicate(env),
@@ -236,7 +236,6 @@ def test_copies_and_the_spec_make_the_same_environment(duplicate):
         assert "not opened" in repr(twin)
         np.testing.assert_equal(twin.reset(seed=1)[1], info)
         twin.close()
-    env.close()
 
 
 def test_it_encodes_single_environments_of_this_package():

@@ -37,17 +37,13 @@ def loaded(team):
 
 
 @pytest.fixture
-def make():
+def make(close_later):
     """Make environments that are closed after the test."""
-    made = []
 
     def build(team="two_carts", **options):
-        made.append(embodied_env.parallel_env(loaded(team), **{"clock": "virtual", **options}))
-        return made[-1]
+        return close_later(embodied_env.parallel_env(loaded(team), **{"clock": "virtual", **options}))
 
-    yield build
-    for env in made:
-        env.close()
+    return build
 
 
 @functools.cache

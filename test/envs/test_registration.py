@@ -63,7 +63,7 @@ def test_spec_has_the_given_options():
 
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("kind", ["name", "path", "contract"])
-def test_registered_contract_is_made_by_gymnasium(kind, tmp_path, monkeypatch):
+def test_registered_contract_is_made_by_gymnasium(close_later, kind, tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text(changed_text(ARM))
     monkeypatch.chdir(tmp_path)
     name = embodied_env.register({"name": "arm_reach", "path": "mine.yaml", "contract": ARM}[kind], "my/Arm-v3")
@@ -72,9 +72,8 @@ def test_registered_contract_is_made_by_gymnasium(kind, tmp_path, monkeypatch):
     assert env.unwrapped.contract.fingerprint == ARM.fingerprint
     assert json.loads(env.spec.to_json())["id"] == "my/Arm-v3"
     env.close()
-    vector = gymnasium.make_vec(name, num_envs=2, backend="fake")
+    vector = close_later(gymnasium.make_vec(name, num_envs=2, backend="fake"))
     assert vector.num_envs == 2
-    vector.close()
 
 
 @pytest.mark.usefixtures("registered")
@@ -113,22 +112,20 @@ def test_repr_names_contract_world_and_state():
     ],
     ids=["batch", "short", "text", "none"],
 )
-def test_malformed_action_warns_once_with_its_reason(action, words):
-    env = make()
+def test_malformed_action_warns_once_with_its_reason(close_later, action, words):
+    env = close_later(make())
     env.reset(seed=1)
     with pytest.warns(UserWarning, match=f"malformed action: action has {words}.*brakes.*env.action_space"):
         env.step(action)
     with warnings.catch_warnings(action="error"):
         env.step(action)
-    env.close()
 
 
-def test_malformed_action_raises_no_warning_as_an_error():
-    env = make()
+def test_malformed_action_raises_no_warning_as_an_error(close_later):
+    env = close_later(make())
     env.reset(seed=1)
     with warnings.catch_warnings(action="error"):
         assert env.step("left")[4]["action_clipped"]
-    env.close()
 
 
 # -------------------------------------------------------------------------------------------------- usage errors

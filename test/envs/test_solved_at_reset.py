@@ -288,27 +288,25 @@ def expected_reward(env):
     return float(np.linalg.norm(errors[1] - errors[0]))
 
 
-def test_each_reset_resets_the_task_state():
-    env = EmbodiedEnv(DWELL, backend="mujoco")
+def test_each_reset_resets_the_task_state(close_later):
+    env = close_later(EmbodiedEnv(DWELL, backend="mujoco"))
     env.action_space.seed(1)
     for seed in (1, 2):
         env.reset(seed=seed)
         for _ in range(3):
             _, reward, *_ = env.step(env.action_space.sample())
             assert reward == expected_reward(env)
-    env.close()
 
 
 def near(radius_m):
     return replace(DWELL, task=replace(DWELL.task, parameters={**DWELL.task.parameters, "radius_m": radius_m}))
 
 
-def test_a_dwell_time_restarts_in_each_episode():
-    env = EmbodiedEnv(near(5.0), backend="fake")
+def test_a_dwell_time_restarts_in_each_episode(close_later):
+    env = close_later(EmbodiedEnv(near(5.0), backend="fake"))
     for _ in range(2):
         assert not env.reset(seed=1)[1]["reset"]["solved"]
         assert [env.step(np.zeros(6))[2] for _ in range(3)] == [False, False, True]
-    env.close()
 
 
 def test_each_slot_of_a_vector_has_its_own_task_state():
@@ -332,7 +330,7 @@ def test_each_slot_of_a_vector_has_its_own_task_state():
         env.close()
 
 
-def test_each_robot_of_a_team_has_its_own_task_state():
+def test_each_robot_of_a_team_has_its_own_task_state(close_later):
     pytest.importorskip("pettingzoo", reason="needs the extra multi")
     from embodied_env.contract.team import load_team
 
@@ -342,7 +340,7 @@ def test_each_robot_of_a_team_has_its_own_task_state():
         sensors = {"tip": contract.task.parameters["pose"], "goal": contract.task.parameters["goal"]}
         task = TaskSpec(type="resettable_tasks:Dwell", parameters={**sensors, "radius_m": 0.1, "steps": 3})
         agents[name] = replace(contract, task=task)
-    env = embodied_env.parallel_env(replace(team, agents=agents), clock="virtual")
+    env = close_later(embodied_env.parallel_env(replace(team, agents=agents), clock="virtual"))
     for seed in (1, 2):
         env.reset(seed=seed)
         for _ in range(2):
@@ -352,7 +350,6 @@ def test_each_robot_of_a_team_has_its_own_task_state():
                 seen = (env._agent_envs[name].last_reset, env.last_transition(name).snapshot)
                 errors = [s.samples[goal].values["position"] - s.samples[pose].values["position"] for s in seen]
                 assert reward == float(np.linalg.norm(errors[1] - errors[0]))
-    env.close()
 
 
 # -------------------------------------------------------------------------------------------------------------- replay

@@ -23,11 +23,10 @@ def torchrl_envs():
     return envs
 
 
-def test_torchrl_makes_the_environment_by_its_id(torchrl_envs):
-    env = torchrl_envs.GymEnv("embodied_env/ArmReach-v0")
+def test_torchrl_makes_the_environment_by_its_id(close_later, torchrl_envs):
+    env = close_later(torchrl_envs.GymEnv("embodied_env/ArmReach-v0"))
     torchrl_envs.check_env_specs(env)
     assert env.rollout(5)["next", "joints_position"].shape == (5, 6)
-    env.close()
 
 
 def test_torchrl_reads_numeric_infos(torchrl_envs):
@@ -59,12 +58,12 @@ def test_minari_collects_infos(tmp_path, monkeypatch, data_format):
         assert isinstance(recovered, NumericInfo)
 
 
-def test_tianshou_stacks_infos():
+def test_tianshou_stacks_infos(close_later):
     pytest.importorskip("tianshou")
     from tianshou.data import Batch, VectorReplayBuffer
     from tianshou.env import DummyVectorEnv
 
-    env = DummyVectorEnv([lambda: NumericInfo(embodied_env.make("arm_reach", backend="fake"))] * 2)
+    env = close_later(DummyVectorEnv([lambda: NumericInfo(embodied_env.make("arm_reach", backend="fake"))] * 2))
     observation, infos = env.reset()
     actions = np.stack([space.sample() for space in env.action_space])
     following, reward, terminated, truncated, infos = env.step(actions)
@@ -73,7 +72,6 @@ def test_tianshou_stacks_infos():
     buffer = VectorReplayBuffer(10, 2)
     buffer.add(Batch(**step, terminated=terminated, truncated=truncated))
     assert buffer.sample(1)[0].info["safety.code"].dtype == np.int16
-    env.close()
 
 
 @pytest.mark.parametrize("is_open", [False, True])

@@ -28,17 +28,11 @@ def contract(*, task="Running", horizon_steps=200, kind="time_limit", joints_gap
 
 
 @pytest.fixture
-def make():
-    made = []
-
+def make(close_later):
     def make_env(the_contract=None, **options):
-        env = embodied_env.make(the_contract or contract(), backend="fake", **options)
-        made.append(env)
-        return env
+        return close_later(embodied_env.make(the_contract or contract(), backend="fake", **options))
 
-    yield make_env
-    for env in made:
-        env.close()
+    return make_env
 
 
 def sent(env):

@@ -41,11 +41,10 @@ def following(contract=None):
 
 
 @pytest.fixture
-def env():
-    env = following()
+def env(close_later):
+    env = close_later(following())
     env.reset(seed=1)
-    yield env
-    env.close()
+    return env
 
 
 def account(info):
@@ -118,21 +117,19 @@ def test_chunks_of_a_learner_are_previewed(env):
 
 
 @pytest.mark.parametrize("chunks", ["wait", "replace"])
-def test_the_runners_preview_the_rest_of_their_chunk(chunks):
-    runner = ChunkRunner(as_policy(lambda _: np.array(CHUNK)), chunks)
+def test_the_runners_preview_the_rest_of_their_chunk(close_later, chunks):
+    runner = close_later(ChunkRunner(as_policy(lambda _: np.array(CHUNK)), chunks))
     runner.reset(seed=0, episode_index=0)
     assert np.array_equal(runner({}), CHUNK[0])
     assert np.array_equal(runner.upcoming(2), CHUNK[1:3])
     assert np.array_equal(runner.upcoming(50), CHUNK[1:])
-    runner.close()
 
 
-def test_in_lockstep_a_preview_has_no_effect():
-    env = EmbodiedEnv(contract_of(), backend="fake")
+def test_in_lockstep_a_preview_has_no_effect(close_later):
+    env = close_later(EmbodiedEnv(contract_of(), backend="fake"))
     env.reset(seed=1)
     env.preview(CHUNK)
     assert "trajectory" not in env.step(CHUNK[0])[4].get("annotations", {})
-    env.close()
 
 
 def test_a_preview_that_is_no_sequence_is_refused(env):
@@ -140,11 +137,10 @@ def test_a_preview_that_is_no_sequence_is_refused(env):
         env.preview(5)
 
 
-def test_a_preview_outside_an_episode_is_refused():
-    env = following()
+def test_a_preview_outside_an_episode_is_refused(close_later):
+    env = close_later(following())
     with pytest.raises(ResetNeededError, match="preview"):
         env.preview(CHUNK)
-    env.close()
 
 
 def test_a_run_has_a_clean_audit_and_replays_equal(tmp_path):

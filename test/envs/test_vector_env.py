@@ -42,16 +42,11 @@ def sync(contract, num_envs, mode, *, per_slot=limits, **options):
 
 
 @pytest.fixture
-def make_vec():
-    made = []
-
+def make_vec(close_later):
     def make(contract="arm_reach", *, num_envs=2, backend="fake", **options):
-        made.append(embodied_env.make_vec(contract, num_envs=num_envs, backend=backend, **options))
-        return made[-1]
+        return close_later(embodied_env.make_vec(contract, num_envs=num_envs, backend=backend, **options))
 
-    yield make
-    for env in made:
-        env.close()
+    return make
 
 
 def backend_of(env, slot):
@@ -318,13 +313,12 @@ def test_every_registered_id_has_the_vector_entry_point(env_id):
     assert observations in env.observation_space
 
 
-def test_the_spec_recreates_the_environment(make_vec):
+def test_the_spec_recreates_the_environment(close_later, make_vec):
     made = make_vec(embodied_env.load_contract("arm_reach"), autoreset_mode=SAME_STEP, max_episode_steps=9)
-    again = gymnasium.make_vec(made.spec)
+    again = close_later(gymnasium.make_vec(made.spec))
     assert (again.num_envs, again.autoreset_mode, again.contract) == (2, SAME_STEP, made.contract)
     assert again.envs[0].spec.max_episode_steps == 9
     assert json.loads(made.spec.to_json())["kwargs"]["num_envs"] == 2
-    again.close()
 
 
 def test_gymnasiums_statistics_count_the_episodes_of_each_slot(make_vec):

@@ -472,8 +472,7 @@ def test_time_awareness_finds_the_limit_given_to_make(make):
     assert seen[-1][1:3] == (False, True)
 
 
-def test_time_awareness_finds_the_limit_given_to_gymnasium():
+def test_time_awareness_finds_the_limit_given_to_gymnasium(close_later):
     inner = gymnasium.make("embodied_env/ArmReach-v0", backend="fake", clock="virtual", max_episode_steps=2)
-    env = wrap_all(inner, "TimeAwareObservation")
+    env = close_later(wrap_all(inner, "TimeAwareObservation"))
     assert run_out(env)[-1][1:3] == (False, True)
-    env.close()

@@ -240,20 +240,19 @@ def test_served_policy_of_two_actuators_has_the_joints_in_order():
 
 
 @pytest.mark.parametrize("contract", [None, ARM])
-def test_remote_policy_equals_the_local_one(serve, tmp_path, contract):
+def test_remote_policy_equals_the_local_one(close_later, serve, tmp_path, contract):
     pytest.importorskip("onnxruntime")
     weights = np.random.default_rng(0).normal(size=(spaces.flatdim(ARM.observation_space), 6))
     (tmp_path / "policy.onnx").write_bytes(onnx_models.linear(weights))
     address = f"onnx:{tmp_path / 'policy.onnx'}"
     local = embodied_env.load_policy(address, ARM)
     port = serve(load_model(address) if contract is None else ServedPolicy(local, ARM), contract=contract)
-    remote = embodied_env.load_policy(f"openpi://127.0.0.1:{port}", ARM)
+    remote = close_later(embodied_env.load_policy(f"openpi://127.0.0.1:{port}", ARM))
     ARM.observation_space.seed(3)
     for _ in range(3):
         observation = ARM.observation_space.sample()
         assert np.ravel(remote(observation)).tolist() == local(observation).tolist()
     assert remote.identity.server["embodied_env"]["identity"]["name"] == address
-    remote.close()
 
 
 class Continuing:

@@ -269,12 +269,12 @@ def test_policy_file_has_the_statistics_of_vec_normalize(tmp_path):
     assert policy({key: values[0] for key, values in seen.items()}) == pytest.approx(expected[0], abs=1e-5)
 
 
-def test_slots_step_like_environments_of_stable_baselines3():
+def test_slots_step_like_environments_of_stable_baselines3(close_later):
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     options = {"backend": "fake", "clock": "virtual"}
-    ours = sb3_vec_env.SlotsVecEnv(follow(), 2, **options)
-    theirs = DummyVecEnv([lambda: embodied_env.make(follow(), **options)] * 2)
+    ours = close_later(sb3_vec_env.SlotsVecEnv(follow(), 2, **options))
+    theirs = close_later(DummyVecEnv([lambda: embodied_env.make(follow(), **options)] * 2))
     rng, ends = np.random.default_rng(0), 0
     for worlds in (ours, theirs):
         worlds.seed(5)
@@ -297,8 +297,6 @@ def test_slots_step_like_environments_of_stable_baselines3():
             for key, values in mine["terminal_observation"].items():
                 np.testing.assert_array_equal(values, other["terminal_observation"][key])
     assert ends >= 4
-    ours.close()
-    theirs.close()
 
 
 def test_wrapped_env_passes_checks_without_warnings(begin):

@@ -93,20 +93,18 @@ def test_log_has_no_chunks(path):
         assert not any(isinstance(record, Chunk) for record in StreamReader(file, emit_chunks=True).records)
 
 
-def test_the_channels_are_on_disk_before_the_first_row(path):
-    writer = RowLog(path)
+def test_the_channels_are_on_disk_before_the_first_row(close_later, path):
+    writer = close_later(RowLog(path))
     size = path.stat().st_size
     writer.write("transition", {"row": 0}, log_time_ns=0)
     assert path.stat().st_size - size < 100
-    writer.close()
 
 
-def test_row_is_on_disk_before_flush_returns(path):
-    writer = RowLog(path)
+def test_row_is_on_disk_before_flush_returns(close_later, path):
+    writer = close_later(RowLog(path))
     for row in rows(5):
         writer.write("transition", row, log_time_ns=0)
         assert list(LogReader(path)) == rows(row["row"] + 1)
-    writer.close()
 
 
 def test_non_strict_json_row_is_rejected_and_not_written(path):
@@ -251,8 +249,8 @@ def test_damaged_array_raises_in_an_unclosed_log(path):
     writer.close()
 
 
-def test_every_row_of_a_truncated_log_has_its_array(path):
-    writer = RowLog(path)
+def test_every_row_of_a_truncated_log_has_its_array(close_later, path):
+    writer = close_later(RowLog(path))
     start = path.stat().st_size
     for n, image in enumerate(images(4)):
         writer.write("transition", {"row": n, "image": writer.store(image, log_time_ns=n)}, log_time_ns=n)
@@ -262,7 +260,6 @@ def test_every_row_of_a_truncated_log_has_its_array(path):
         reader = LogReader(path)
         for row, image in zip(reader, images(4), strict=False):
             assert np.array_equal(reader.array(row["image"]), image), end
-    writer.close()
 
 
 # ------------------------------------------------------------------------------------------------------ unclean files

@@ -105,14 +105,13 @@ def test_missing_image_raises(closed):
         read_run(closed).array({"sha256": "0" * 64, "dtype": "uint8", "shape": [4, 5, 3]})
 
 
-def test_run_can_be_read_while_recording(tmp_path):
-    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
+def test_run_can_be_read_while_recording(close_later, tmp_path):
+    env = close_later(RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path))
     env.reset(seed=1)
     env.step(np.zeros(6))
     env.step(np.zeros(6))
     env.flush()
     assert [row["row"] for row in read_run(env.path).rows()] == [0, 1, 2]
-    env.close()
 
 
 # --------------------------------------------------------------------------------------------------------- unclean runs

@@ -720,8 +720,7 @@ def test_reset_row_is_not_a_transition(folder, tmp_path):
     assert [problem.split(" is ")[0] for problem in audit_transition(row)][:2] == ["action", "reward"]
 
 
-def test_invalid_option_raises_under_the_recorder(tmp_path):
-    env = RecordTransitions(arm(), tmp_path)
+def test_invalid_option_raises_under_the_recorder(close_later, tmp_path):
+    env = close_later(RecordTransitions(arm(), tmp_path))
     with pytest.raises(UsageError):
         env.reset(options={"goal": 1})
-    env.close()

@@ -414,8 +414,8 @@ def rows_of(env):
     return len(list(read_run(env.path).rows()))
 
 
-def test_lockstep_reset_first_and_last_step_flush_their_rows(tmp_path):
-    env = RecordTransitions(TimeLimit(EmbodiedEnv("arm_reach", backend="fake"), 20), tmp_path)
+def test_lockstep_reset_first_and_last_step_flush_their_rows(close_later, tmp_path):
+    env = close_later(RecordTransitions(TimeLimit(EmbodiedEnv("arm_reach", backend="fake"), 20), tmp_path))
     env.reset(seed=1)
     assert (env.rows_flushed, rows_of(env)) == (1, 1)
     env.step(STILL)
@@ -425,7 +425,6 @@ def test_lockstep_reset_first_and_last_step_flush_their_rows(tmp_path):
     assert (env.rows_flushed, rows_of(env)) == (21, 21)
     env.reset()
     assert (env.rows_flushed, rows_of(env)) == (22, 22)
-    env.close()
 
 
 class Elsewhere(EmbodiedEnv):
@@ -476,14 +475,13 @@ def test_garbage_collected_environment_with_a_held_row_leaves_all_rows(tmp_path)
 
 
 @pytest.mark.parametrize("world", [EmbodiedEnv, Elsewhere], ids=["in process", "another process"])
-def test_explicit_flush_writes_all_rows(tmp_path, world):
-    env = RecordTransitions(world("arm_reach", backend="fake"), tmp_path)
+def test_explicit_flush_writes_all_rows(close_later, tmp_path, world):
+    env = close_later(RecordTransitions(world("arm_reach", backend="fake"), tmp_path))
     env.reset(seed=1)
     for count in range(2, 6):
         env.step(STILL)
         assert env.flush()
         assert (env.rows_flushed, rows_of(env)) == (count, count)
-    env.close()
 
 
 def test_lockstep_waits_once_for_a_hanging_disk_and_warns(tmp_path, gate):

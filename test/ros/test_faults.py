@@ -532,16 +532,12 @@ def relayed(environment_variables):
 
 
 @pytest.fixture
-def make(environment_variables):
-    made = []
-
+def make(environment_variables, close_later):
     def make_one(contract, **options):
-        made.append(embodied_env.make(contract, backend="real", namespace=OTHER, domain_id=DOMAIN_ID, **options))
-        return made[-1]
+        real = {"backend": "real", "namespace": OTHER, "domain_id": DOMAIN_ID}
+        return close_later(embodied_env.make(contract, **real, **options))
 
-    yield make_one
-    for env in made:
-        env.close()
+    return make_one
 
 
 def test_f01_killed_sensor_publisher_stops_the_robot_and_is_named_at_reset(other_robot, relayed, make, record_property):

@@ -14,14 +14,9 @@ pytestmark = pytest.mark.ros
 
 
 @pytest.fixture
-def pair(domain_id):
-    made = [
-        embodied_env.parallel_env("two_carts", evaluator_info=True),
-        embodied_env.parallel_env("two_carts", evaluator_info=True, backend="mujoco_ros", domain_id=domain_id),
-    ]
-    yield made
-    for env in made:
-        env.close()
+def pair(domain_id, close_later):
+    kinds = {}, {"backend": "mujoco_ros", "domain_id": domain_id}
+    return [close_later(embodied_env.parallel_env("two_carts", evaluator_info=True, **kind)) for kind in kinds]
 
 
 def results_of(env, actions):

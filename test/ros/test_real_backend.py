@@ -103,17 +103,13 @@ def robot(domain_id):
 
 
 @pytest.fixture
-def make():
+def make(close_later):
     """Return a function that makes environments of the robot, closed after the test."""
-    made = []
 
     def make_one(contract=QUICK_ARM, **options):
-        made.append(embodied_env.make(contract, backend="real", **{"namespace": NAMESPACE, **options}))
-        return made[-1]
+        return close_later(embodied_env.make(contract, backend="real", **{"namespace": NAMESPACE, **options}))
 
-    yield make_one
-    for env in made:
-        env.close()
+    return make_one
 
 
 @pytest.fixture
@@ -430,10 +426,8 @@ SIMPLE = with_profile(replace(ARM, sensors={name: ARM.sensors[name] for name in 
 
 
 @pytest.fixture
-def in_process_robot(domain_id):
-    made = InProcessRobot(SIMPLE)
-    yield made
-    made.close()
+def in_process_robot(domain_id, close_later):
+    return close_later(InProcessRobot(SIMPLE))
 
 
 @pytest.fixture

@@ -300,19 +300,15 @@ def env(hosted, monitor):
 
 
 @pytest.fixture
-def make(hosted):
+def make(hosted, close_later):
     """Return a function that makes environments behind the relay, closed after the test."""
-    made = []
     hosted.close_env()
 
     def make_one(contract=RELAYED, **options):
         options = {"namespace": hosted.namespace, "domain_id": DOMAIN_ID, **options}
-        made.append(embodied_env.make(contract, backend="real", **options))
-        return made[-1]
+        return close_later(embodied_env.make(contract, backend="real", **options))
 
-    yield make_one
-    for env in made:
-        env.close()
+    return make_one
 
 
 def drive(env, monitor):

@@ -19,16 +19,8 @@ pytestmark = pytest.mark.ros
 
 
 @pytest.fixture
-def make_vec():
-    made = []
-
-    def make(**options):
-        made.append(embodied_env.make_vec("arm_reach", **options))
-        return made[-1]
-
-    yield make
-    for env in made:
-        env.close()
+def make_vec(close_later):
+    return lambda **options: close_later(embodied_env.make_vec("arm_reach", **options))
 
 
 def pids(env):

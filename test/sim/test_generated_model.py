@@ -35,9 +35,9 @@ def world_of(contract):
 
 
 @pytest.mark.parametrize("robot", ["fr3", "xarm7"])
-def test_joints_start_at_home_and_reach_their_commands(robot):
+def test_joints_start_at_home_and_reach_their_commands(close_later, robot):
     contract = contract_over(robot)
-    world = world_of(contract)
+    world = close_later(world_of(contract))
     world.reset(0, {})
     home = contract.backends["real"]["reset"]["home"]
     positions = world.read()["joints"].values["position"]
@@ -48,22 +48,20 @@ def test_joints_start_at_home_and_reach_their_commands(robot):
         world.step()
     np.testing.assert_allclose(world.read()["joints"].values["position"], target, atol=1e-3)
     assert not np.allclose(world.read()["tcp"].values["position"], 0.0)
-    world.close()
 
 
-def test_joints_stop_at_the_contracts_limits():
+def test_joints_stop_at_the_contracts_limits(close_later):
     contract = contract_over("xarm7")
-    world = world_of(contract)
+    world = close_later(world_of(contract))
     world.reset(0, {})
     world.command(np.array([0.0, 0.0, 0.0, -2.0, 0.0, 0.0, 0.0]))
     for _ in range(20):
         world.step()
     assert world.read()["joints"].values["position"][3] == pytest.approx(-0.19198, abs=1e-3)
-    world.close()
 
 
-def test_a_base_drives_as_commanded():
-    world = world_of(contract_over("husky"))
+def test_a_base_drives_as_commanded(close_later):
+    world = close_later(world_of(contract_over("husky")))
     world.reset(0, {})
     world.command(np.array([0.5, 0.0]))
     for _ in range(40):
@@ -73,14 +71,12 @@ def test_a_base_drives_as_commanded():
     for _ in range(40):
         world.step()
     assert world.read()["odom"].values["angular"][2] == pytest.approx(0.5, abs=0.01)
-    world.close()
 
 
-def test_bodies_of_reset_draws_are_placed():
-    world = world_of(contract_over("fr3"))
+def test_bodies_of_reset_draws_are_placed(close_later):
+    world = close_later(world_of(contract_over("fr3")))
     drawn = world.reset(0, {})
     np.testing.assert_allclose(world.read()["target"].values["position"], drawn["target"])
-    world.close()
 
 
 def test_a_keyframe_of_a_generated_model_is_rejected():

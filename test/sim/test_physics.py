@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from embodied_env.contract import load_contract
-from embodied_env.errors import BackendLostError
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.model import Model
 from embodied_env.sim.physics import Physics
@@ -55,14 +54,3 @@ def test_a_warning_ends_a_rollout_but_not_the_simulation(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(together, "run", warned_after_seven_steps)
     assert run(together, 4) == run(single, 4)
-
-
-def test_an_unstable_simulation_is_lost_until_the_next_episode() -> None:
-    lost = physics()
-    with pytest.raises(BackendLostError, match="mjWARN_BADCTRL"):
-        lost.step(np.full((STEPS, len(lost._data.ctrl)), np.nan), {})
-    lost.step(np.zeros((STEPS, len(lost._data.ctrl))), {})
-    with pytest.raises(BackendLostError, match="mjWARN_BADCTRL"):
-        lost.check_stable()
-    lost.begin()
-    lost.check_stable()

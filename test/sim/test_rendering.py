@@ -78,16 +78,8 @@ def data(model):
 
 
 @pytest.fixture
-def new_renderer(model):
-    made = []
-
-    def make(of=model):
-        made.append(Renderer(mujoco, of))
-        return made[-1]
-
-    yield make
-    for renderer in made:
-        renderer.close()
+def new_renderer(model, close_later):
+    return lambda of=model: close_later(Renderer(mujoco, of))
 
 
 @pytest.fixture(scope="module")
