@@ -1,5 +1,5 @@
 """Comparison of this package with its alternatives: `python -m benchmarks --help`.
 
-Studies that the documentation cites run as scripts: `setpoints.py`, `trajectories.py`, `network_delay.py`, and
-`simulator_step.py` for a Gazebo server.
+Studies that the documentation cites run as scripts: `smooth_motion.py`, `network_delay.py`, and `simulator_step.py` for
+a Gazebo server.
 """

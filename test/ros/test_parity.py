@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from randomised_arm import OPTIONS, randomised_arm
 
 import embodied_env
+from embodied_env.core.latency.delay_model import DelayDistribution, DelayModel
+from embodied_env.errors import UsageError
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.tasks import load_task
@@ -66,6 +69,8 @@ def account(transition):
             for name, truth in transition.info["evaluator"].items()
             for field, values in truth.items()
         },
+        transition.info["latency"]["quality"].get("injected"),
+        transition.info["latency"].get("injected"),
     )
 
 
@@ -163,3 +168,56 @@ def test_three_resets_in_a_row_without_a_seed_are_bit_identical(pair):
         results.append(readings)
     assert results[0] == results[1]
     assert len({seed for _, seed, _ in results[0]}) == 3
+
+
+# ------------------------------------------------------------------------------------------ drawn episodes and delays
+
+
+def in_both(contract, seeds, steps, **options):
+    """Return the drawn values and the accounts of random actions, in process and over ROS 2."""
+    drawn, accounts = [], []
+    for backend in ("mujoco", "mujoco_ros"):
+        with embodied_env.make(contract, backend=backend, evaluator_info=True, **options) as env:
+            drawn.append([])
+            accounts.append([])
+            for seed in range(seeds):
+                actions = np.random.default_rng(seed).uniform(-0.5, 0.5, (steps, *env.action_space.shape))
+                sampled = env.reset(seed=seed)[1]["reset"]["sampled"]
+                drawn[-1].append({name: value.tobytes() for name, value in sampled.items()})
+                accounts[-1] += run(env, actions)
+    return drawn, accounts
+
+
+@pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.long)])
+def test_randomised_episodes_are_bit_identical(seeds):
+    drawn, accounts = in_both(randomised_arm(), seeds, 15)
+    assert drawn[0][0].keys() == {*OPTIONS, "target"}
+    assert drawn[0] == drawn[1]
+    assert accounts[0] == accounts[1]
+
+
+def delays(contract):
+    seen = [name for name, sensor in contract.sensors.items() if sensor.visibility == "agent"]
+    return DelayModel(
+        sensors={
+            name: DelayDistribution(kind="lognormal", values=(0.02 + 0.01 * i, 0.4)) for i, name in enumerate(seen)
+        },
+        inference=DelayDistribution(kind="empirical", values=(0.003, 0.011)),
+        actuation=DelayDistribution(kind="lognormal", values=(0.06, 0.3)),
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["arm_reach", *(pytest.param(name, marks=pytest.mark.long) for name in ("cart_goal", "door_open"))]
+)
+def test_injected_delays_are_bit_identical(name):
+    contract = embodied_env.load_contract(name)
+    _, accounts = in_both(contract, 2, 40, delay_profile=delays(contract))
+    assert accounts[0] == accounts[1]
+    assert len({injected["age_s"]["joints" if name != "cart_goal" else "odom"] for *_, injected in accounts[0]}) > 10
+
+
+def test_delays_are_rejected_for_an_attached_simulator():
+    contract = embodied_env.load_contract("arm_reach")
+    with pytest.raises(UsageError, match="spawn=True"):
+        embodied_env.make(contract, backend="mujoco_ros", spawn=False, delay_profile=delays(contract))

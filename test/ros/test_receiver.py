@@ -17,7 +17,7 @@ from std_srvs.srv import Trigger
 
 from embodied_env.core.clock import ManualClock, SteadyClock
 from embodied_env.ros.node import RosNode
-from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.qos import ANY, RELIABLE
 from embodied_env.ros.receiver import RETRY_S, Receiver
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
@@ -35,16 +35,30 @@ def nodes(domain_id):
 
 
 @pytest.fixture
-def connected(nodes):
+def receiver(nodes):
+    _, ours, _ = nodes
+    return Receiver(ours, SteadyClock())
+
+
+@pytest.fixture
+def publish_to(nodes):
+    """Return a function that makes a publisher and waits for its subscription."""
+    _, _, theirs = nodes
+
+    def make(topic, message_type=String, qos=RELIABLE):
+        publisher, end = theirs.create_publisher(message_type, topic, qos), time.monotonic() + 5
+        while not publisher.get_subscription_count() and time.monotonic() < end:
+            time.sleep(0.01)
+        return publisher
+
+    return make
+
+
+@pytest.fixture
+def connected(receiver, publish_to):
     """A receiver and a matched publisher."""
-    _, ours, theirs = nodes
-    receiver = Receiver(ours, SteadyClock())
     receiver.subscribe("words", String, "topic")
-    publisher = theirs.create_publisher(String, "topic", RELIABLE)
-    end = time.monotonic() + 5
-    while not publisher.get_subscription_count() and time.monotonic() < end:
-        time.sleep(0.01)
-    return receiver, publisher
+    return receiver, publish_to("topic")
 
 
 def take_all(receiver, count):
@@ -77,37 +91,26 @@ def test_receive_times_out(connected):
     assert time.monotonic() - started < 5.0
 
 
-def test_arrivals_are_stamped_by_the_injected_clock(nodes):
-    _, ours, theirs = nodes
-    receiver = Receiver(ours, ManualClock(42))
+def test_arrivals_are_stamped_by_the_injected_clock(nodes, publish_to):
+    receiver = Receiver(nodes[1], ManualClock(42))
     receiver.subscribe("words", String, "topic")
-    publisher = theirs.create_publisher(String, "topic", RELIABLE)
-    end = time.monotonic() + 5
-    while not publisher.get_subscription_count() and time.monotonic() < end:
-        time.sleep(0.01)
-    publisher.publish(String(data="x"))
+    publish_to("topic").publish(String(data="x"))
     (arrival,) = take_all(receiver, 1)
     assert (arrival.arrival_ns, arrival.arrival_system_ns) == (42, 42)
 
 
-def test_an_unavailable_service_times_out(nodes):
-    _, ours, _ = nodes
-    receiver = Receiver(ours, SteadyClock())
+def test_an_unavailable_service_times_out(receiver):
     with pytest.raises(TimeoutError, match="service /nothing is not available"):
         receiver.call(Trigger, "/nothing", Trigger.Request(), 0.2, lambda: None)
 
 
-def test_a_service_without_a_response_times_out(nodes):
-    _, ours, theirs = nodes
-    theirs.create_service(Trigger, "mute", lambda _request, response: response)  # no executor spins it
-    receiver = Receiver(ours, SteadyClock())
+def test_a_service_without_a_response_times_out(nodes, receiver):
+    nodes[2].create_service(Trigger, "mute", lambda _request, response: response)  # no executor spins it
     with pytest.raises(TimeoutError, match="no response from service mute"):
         receiver.call(Trigger, "mute", Trigger.Request(), 0.5, lambda: None)
 
 
-def test_an_error_of_patrol_ends_a_call(nodes):
-    _, ours, _ = nodes
-    receiver = Receiver(ours, SteadyClock())
+def test_an_error_of_patrol_ends_a_call(receiver):
 
     def alarm():
         raise RuntimeError("the simulator has died")
@@ -123,17 +126,11 @@ def test_closing_a_node_is_idempotent(domain_id):
 
 
 @pytest.fixture
-def pair(nodes):
+def pair(receiver, publish_to):
     """A receiver of raw joint states and typed strings, and their publishers."""
-    _, ours, theirs = nodes
-    receiver = Receiver(ours, SteadyClock())
     receiver.subscribe("joints", JointState, "joints", raw=True)
     receiver.subscribe("words", String, "words")
-    publishers = theirs.create_publisher(JointState, "joints", 10), theirs.create_publisher(String, "words", 10)
-    end = time.monotonic() + 5
-    while not all(each.get_subscription_count() for each in publishers) and time.monotonic() < end:
-        time.sleep(0.01)
-    return receiver, *publishers
+    return receiver, publish_to("joints", JointState, 10), publish_to("words", String, 10)
 
 
 def test_a_selective_wait_ends_with_its_key_and_takes_one_message_per_key(pair):
@@ -210,9 +207,7 @@ def take_until(receiver, condition):
         receiver.receive(0.1)
 
 
-def test_an_async_response_arrives_with_a_later_receive(nodes, server):
-    _, ours, _ = nodes
-    receiver = Receiver(ours, SteadyClock())
+def test_an_async_response_arrives_with_a_later_receive(receiver, server):
     answer = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
     assert answer.response is None
     server.serve(1)
@@ -220,9 +215,7 @@ def test_an_async_response_arrives_with_a_later_receive(nodes, server):
     assert answer.response.message == "answer 1"
 
 
-def test_an_async_request_is_sent_once(nodes, server):
-    _, ours, _ = nodes
-    receiver = Receiver(ours, SteadyClock())
+def test_an_async_request_is_sent_once(receiver, server):
     answer = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
     end = time.monotonic() + 1.2 * RETRY_S
     while time.monotonic() < end:
@@ -233,9 +226,7 @@ def test_an_async_request_is_sent_once(nodes, server):
     assert server.requests == 1
 
 
-def test_a_response_to_an_abandoned_request_is_dropped(nodes, server):
-    _, ours, _ = nodes
-    receiver = Receiver(ours, SteadyClock())
+def test_a_response_to_an_abandoned_request_is_dropped(receiver, server):
     old = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
     new = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
     server.serve(2)
@@ -250,29 +241,17 @@ def test_messages_arrive_while_a_response_is_pending(connected, server):
     assert [a.message.data for a in take_all(receiver, 1)] == ["meanwhile"]
 
 
-def test_an_async_call_of_an_unavailable_service_sends_nothing(nodes):
-    _, ours, _ = nodes
-    receiver = Receiver(ours, SteadyClock())
+def test_an_async_call_of_an_unavailable_service_sends_nothing(receiver):
     with pytest.raises(TimeoutError, match="not available"):
         receiver.call_async(Trigger, "absent", Trigger.Request(), 0.05)
 
 
-def test_services_returns_names_and_types(nodes, server):
-    _, ours, _ = nodes
-    receiver = Receiver(ours, SteadyClock())
+def test_services_returns_names_and_types(receiver, server):
     take_until(receiver, lambda: "/work" in receiver.services())
     assert receiver.services()["/work"] == ("std_srvs/srv/Trigger",)
 
 
-def test_a_subscription_uses_the_given_qos(nodes):
-    from embodied_env.ros.qos import ANY
-
-    _, ours, theirs = nodes
-    receiver = Receiver(ours, SteadyClock())
+def test_a_subscription_uses_the_given_qos(receiver, publish_to):
     receiver.subscribe("words", String, "topic", ANY)
-    publisher = theirs.create_publisher(String, "topic", ANY)
-    end = time.monotonic() + 5
-    while not publisher.get_subscription_count() and time.monotonic() < end:
-        time.sleep(0.01)
-    publisher.publish(String(data="best effort"))
+    publish_to("topic", qos=ANY).publish(String(data="best effort"))
     assert [a.message.data for a in take_all(receiver, 1)] == ["best effort"]
