@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_pages import HOSTILE, Drawing
+from report_pages import HOSTILE, Html
 
 from embodied_env.analysis.report.charts import (
     COLUMNS,
@@ -40,7 +40,7 @@ def charts(name=HOSTILE, x=(0, 1, 2), y=(1.0, math.nan, 3.0)):
 
 @pytest.mark.parametrize("kind", charts())
 def test_texts_are_escaped(kind):
-    drawn = Drawing(charts()[kind])
+    drawn = Html(charts()[kind])
     assert not {tag for tag, _ in drawn.elements} & {"script", "img"}
     assert not drawn.open
     assert "alert(1)" in " ".join(drawn.shown)
@@ -48,7 +48,7 @@ def test_texts_are_escaped(kind):
 
 @pytest.mark.parametrize("kind", charts())
 def test_every_drawing_has_an_accessible_name(kind):
-    drawn = Drawing(charts(name="speed")[kind])
+    drawn = Html(charts(name="speed")[kind])
     assert drawn.of("svg")
     for attributes in (*drawn.of("svg"), *drawn.of("a")):
         assert "speed" in attributes["aria-label"]
@@ -57,7 +57,7 @@ def test_every_drawing_has_an_accessible_name(kind):
 def points_of(source):
     return [
         [[int(part) for part in pair.split(",")] for pair in re.findall(r"-?\d+,-?\d+", path["d"])]
-        for path in Drawing(source).of("path")
+        for path in Html(source).of("path")
         if "curve" in path.get("class", "")
     ]
 
@@ -112,14 +112,14 @@ def test_an_outlier_of_a_request_does_not_flatten_the_other_lines():
 
 
 def test_ends_beyond_the_limits_are_shaded():
-    drawn = Drawing(line_chart("j1", [Line("x", [0, 1], [-2.0, 2.0], "a")], x_title="step", limits=(-1.0, 1.0)))
+    drawn = Html(line_chart("j1", [Line("x", [0, 1], [-2.0, 2.0], "a")], x_title="step", limits=(-1.0, 1.0)))
     assert len([each for each in drawn.of("rect") if each["class"] == "beyond"]) == 2
-    drawn = Drawing(line_chart("j1", [Line("x", [0, 1], [-0.2, 0.2], "a")], x_title="step", limits=(-1.0, 1.0)))
+    drawn = Html(line_chart("j1", [Line("x", [0, 1], [-0.2, 0.2], "a")], x_title="step", limits=(-1.0, 1.0)))
     assert not drawn.of("rect")
 
 
 def test_adjacent_marks_are_one_bar():
-    drawn = Drawing(event_chart([Marks("gate", [(3, 4), (5, 5), (90, 90)], 4)], (0, 100), x_title="step"))
+    drawn = Html(event_chart([Marks("gate", [(3, 4), (5, 5), (90, 90)], 4)], (0, 100), x_title="step"))
     (path,) = drawn.of("path")
     assert path["d"].count("M") == 2
 
@@ -127,7 +127,7 @@ def test_adjacent_marks_are_one_bar():
 def test_bars_of_the_strip_are_links_to_their_episodes():
     bars = [Bar("episode 1", {"success": 0.5, "failure": 0.5}, 3, -1.0, 2.0, "#episode-1"),
             Bar("episode 2", {"cut": 1.0}, 0, math.nan, math.nan)]  # fmt: skip
-    drawn = Drawing(episode_strip("Episodes", bars))
+    drawn = Html(episode_strip("Episodes", bars))
     assert [link["href"] for link in drawn.of("a")] == ["#episode-1"]
     assert [rect["class"] for rect in drawn.of("rect") if rect["class"] != "hit"] == ["success", "failure", "cut"]
 

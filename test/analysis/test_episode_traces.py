@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from report_pages import HOSTILE, Drawing, record, rows_of
+from report_pages import HOSTILE, Html, record, rows_of
 
 from embodied_env.analysis.report.episode_traces import MOST_TRACED, EpisodeTrace, EpisodeTraces
 from embodied_env.analysis.report.figures import FIGURES, draw_episode
@@ -132,9 +132,9 @@ def test_figures_have_accessible_names_and_limits(steps, contract):
     sections = dict(draw_episode(trace_of(steps, contract)))
     assert list(sections) == [heading for heading, _ in FIGURES]
     assert len(sections["Joints"]) == 6
-    for drawing in (Drawing(figure) for figures in sections.values() for figure in figures):
+    for drawing in (Html(figure) for figures in sections.values() for figure in figures):
         assert all(svg["aria-label"] for svg in drawing.of("svg"))
-    assert "j1: requested" in Drawing(sections["Joints"][0]).of("svg")[0]["aria-label"]
+    assert "j1: requested" in Html(sections["Joints"][0]).of("svg")[0]["aria-label"]
 
 
 def test_names_and_reasons_in_figures_are_escaped(steps):
@@ -147,7 +147,7 @@ def test_names_and_reasons_in_figures_are_escaped(steps):
     figures = [figure for _, drawn in draw_episode(trace_of(rows, None)) for figure in drawn]
     assert len(figures) == 4
     for figure in figures:
-        assert not {tag for tag, _ in Drawing(figure).elements} & {"script", "img"}
+        assert not {tag for tag, _ in Html(figure).elements} & {"script", "img"}
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -165,7 +165,7 @@ def test_episode_of_lost_readings_and_values_that_are_not_finite_is_drawn(steps,
         row["info"]["sensors"] = {name: {**each, "quality": 3} for name, each in row["info"]["sensors"].items()}
     sections = dict(draw_episode(trace_of(rows, contract)))
     assert len(sections["Joints"]) == 6
-    assert "joints: LOST" in " ".join(Drawing(sections["Events"][0]).shown)
+    assert "joints: LOST" in " ".join(Html(sections["Events"][0]).shown)
 
 
 def test_step_of_an_outer_wrapper_has_a_reward_only(steps, contract):

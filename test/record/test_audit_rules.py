@@ -17,6 +17,7 @@ from delayed_fake import FakeDelays
 from gymnasium.wrappers import TimeLimit
 from run_files import rewrite_log
 from scripted_tasks import OneClock
+from shipped_contracts import with_hidden_velocities
 
 from embodied_env.backends.fake import Fault
 from embodied_env.contract import load_contract, parse_contract
@@ -38,16 +39,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "audit.md"
 
 
 # ---------------------------------------------------------------------------------------------------------------- worlds
-
-
-def with_hidden_velocities():
-    """Return a contract whose velocities, which vary in the fake world too, are for the evaluator only."""
-    contract = load_contract("arm_reach")
-    joints = contract.sensors["joints"]
-    seen = dataclasses.replace(joints, fields={"position": joints.fields["position"]})
-    velocity = {"velocity": joints.fields["velocity"]}
-    hidden = dataclasses.replace(joints, topic="truth", visibility="evaluator", mask=False, fields=velocity)
-    return dataclasses.replace(contract, sensors={**contract.sensors, "joints": seen, "truth": hidden})
 
 
 def small(**settings):

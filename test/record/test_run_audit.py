@@ -12,9 +12,9 @@ import pytest
 import strategies
 from gymnasium.wrappers import FlattenObservation
 from run_files import as_journal, rewrite_log
+from shipped_contracts import with_hidden_velocities
 
 import embodied_env
-from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
 from embodied_env.evaluation import evaluate
@@ -23,16 +23,6 @@ from embodied_env.record.audit.evaluator_leaks import STEPS, LeakDetector
 from embodied_env.record.row_log import LogReader
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.summary import Summary
-
-
-def with_hidden_velocities():
-    """Return a contract whose joint velocities, which vary in the fake world too, are for the evaluator only."""
-    contract = load_contract("arm_reach")
-    joints = contract.sensors["joints"]
-    seen = dataclasses.replace(joints, fields={"position": joints.fields["position"]})
-    velocity = {"velocity": joints.fields["velocity"]}
-    hidden = dataclasses.replace(joints, topic="truth", visibility="evaluator", mask=False, fields=velocity)
-    return dataclasses.replace(contract, sensors={**contract.sensors, "joints": seen, "truth": hidden})
 
 
 def fake(**options):

@@ -1,4 +1,4 @@
-"""Runs for reports, and the parsed HTML of charts."""
+"""Runs for reports, and the parsed HTML of pages and charts."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, read_run
 
 HOSTILE = "<script>alert(1)</script><img src=//evil.example/x>\"'&"
-
-
 VOID = ("meta", "img", "br")
+LOADS = ("src", "href", "srcset", "data", "action", "poster", "background", "formaction")
 
 
-class Drawing(HTMLParser):
-    """The elements of a chart: tags with their attributes, and the text."""
+class Html(HTMLParser):
+    """The elements of a page or chart: tags with their attributes, the text, and the styles."""
 
     def __init__(self, source):
         super().__init__()
-        self.elements, self.shown, self.open = [], [], []
+        self.elements, self.shown, self.styles, self.open = [], [], [], []
         self.feed(source)
         self.close()
 
@@ -36,7 +35,18 @@ class Drawing(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.shown.append(data)
+        inside = self.open[-1] if self.open else ""
+        if inside != "script":
+            (self.styles if inside == "style" else self.shown).append(data)
+
+    @property
+    def loads(self):
+        """The resources it would load."""
+        return [value for _, attributes in self.elements for name, value in attributes.items() if name in LOADS]
+
+    @property
+    def words(self):
+        return " ".join(" ".join(self.shown).split())
 
     def of(self, tag):
         return [attributes for found, attributes in self.elements if found == tag]

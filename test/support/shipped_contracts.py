@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 from strategies import Document, changed
 
@@ -29,3 +30,13 @@ def changed_text(name: str | Contract, changes: Mapping[str, object] = NO_CHANGE
 def changed_contract(name: str | Contract, changes: Mapping[str, object]) -> Contract:
     """Return a contract, like `resolved_document`; the files it names are relative to the shipped one."""
     return parse_contract(changed_text(name, changes), source=load_contract(name).source)
+
+
+def with_hidden_velocities() -> Contract:
+    """Return a contract whose joint velocities, which vary in the fake world too, are for the evaluator only."""
+    contract = load_contract("arm_reach")
+    joints = contract.sensors["joints"]
+    seen = replace(joints, fields={"position": joints.fields["position"]})
+    velocity = {"velocity": joints.fields["velocity"]}
+    hidden = replace(joints, topic="truth", visibility="evaluator", mask=False, fields=velocity)
+    return replace(contract, sensors={**contract.sensors, "joints": seen, "truth": hidden})
