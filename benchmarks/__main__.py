@@ -12,7 +12,6 @@ each round, with its bootstrap interval of 95 %.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 
@@ -33,14 +32,9 @@ def main() -> int:
     )
     parser.add_argument("--smoke", action="store_true", help="short run in comparison with the recorded results")
     parser.add_argument("--page", action="store_true", help="write the page, measure nothing")
-    parser.add_argument(
-        "--fifo-priority", type=int, help="SCHED_FIFO priority of all processes, 1 to 99 (default: none)"
-    )
     args = parser.parse_args()
     if unknown := [name for name in args.names if name not in BENCHMARKS]:
         parser.error(f"unknown benchmark: {unknown[0]} (expected one of: {', '.join(BENCHMARKS)})")
-    if args.fifo_priority is not None:  # processes and threads inherit it
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(args.fifo_priority))
     if args.smoke:
         names = args.names or [name for name, benchmark in BENCHMARKS.items() if benchmark.is_in_smoke]
         return max(smoke(name) for name in names)

@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -42,28 +42,6 @@ WARM_UP_S = 1.0
 LENGTH = 16  # of a chunk
 JOINTS, RADIUS, FREQUENCY_HZ = (0, 5), 0.5, 0.25  # of the circle, rad and Hz
 SPREAD, SETTLING_S = 0.02, 0.2  # of the circles, rad; time constant in which a chunk reaches its own
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """The parameters of one measurement."""
-
-    rate_hz: int
-    mode: str
-    delay_ms: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """The ages of the executed actions, ms, and the share of the control periods without an action, %."""
-
-    ages_ms: Sequence[float]
-    without_percent: float
-
-    @property
-    def age(self) -> str:
-        """Return mean and maximum."""
-        return f"{np.mean(self.ages_ms):.0f} ({max(self.ages_ms):.0f})" if self.ages_ms else "-"
 
 
 class Circles:
@@ -138,14 +116,16 @@ def contract_at(rate_hz: int) -> Contract:
     )
 
 
-def measure(setting: Setting, seconds: float, backend: str = "mujoco", *, warm_up_s: float = WARM_UP_S) -> Found:
-    """Run one episode."""
-    contract = contract_at(setting.rate_hz)
-    policy = Circles(contract, setting.delay_ms / 1e3)
+def measure(
+    rate_hz: int, mode: str, delay_ms: int, seconds: float, backend: str = "mujoco", *, warm_up_s: float = WARM_UP_S
+) -> tuple[list[float], float]:
+    """Run one episode; return the ages of the executed actions, ms, and the share of periods without an action, %."""
+    contract = contract_at(rate_hz)
+    policy = Circles(contract, delay_ms / 1e3)
     ages_ms: list[float] = []
     began_ns = now_ns = 0
     with (
-        closing(ChunkRunner(policy, setting.mode, pacing="realtime")) as runner,
+        closing(ChunkRunner(policy, mode, pacing="realtime")) as runner,
         closing(embodied_env.make(contract, backend=backend, pacing="realtime")) as env,
     ):
         runner.reset(seed=1, episode_index=0)
@@ -157,14 +137,14 @@ def measure(setting: Setting, seconds: float, backend: str = "mujoco", *, warm_u
             observation, _, terminated, truncated, info = env.step(action)
             now_ns = time.monotonic_ns()
             if terminated or truncated:
-                raise SystemExit(f"{setting}: the episode ended ({info['end_reason']})")
+                raise SystemExit(f"{rate_hz} Hz, {mode}, {delay_ms} ms: the episode ended ({info['end_reason']})")
             taken = env.unwrapped.last_transition
             if not began_ns:
                 began_ns = now_ns if now_ns > warm_ns else 0
             elif taken.report.disposition < Severity.HOLD:
                 ages_ms.append((taken.stamps_ns["published"] - begun_ns(policy.begun_ns, account)) / 1e6)
     periods = (now_ns - began_ns) / contract.control_period_ns
-    return Found(ages_ms=ages_ms, without_percent=100.0 * max(0.0, 1.0 - len(ages_ms) / periods))
+    return ages_ms, 100.0 * max(0.0, 1.0 - len(ages_ms) / periods)
 
 
 def begun_ns(begun: Sequence[int], account: Mapping[str, Any] | None) -> float:
@@ -175,34 +155,24 @@ def begun_ns(begun: Sequence[int], account: Mapping[str, Any] | None) -> float:
     return sum(weight * begun[number] for number, weight in used)
 
 
-def table(title: str, cells: Mapping[Setting, str]) -> str:
-    """Return a table in Markdown: a line for each rate and mode, a column for each delay."""
-    delays = sorted({setting.delay_ms for setting in cells})
-    heads = ["rate", "chunks", *(f"{delay} ms" for delay in delays)]
-    lines = [f"\n{title}\n", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for rate, mode in sorted({(setting.rate_hz, CHUNK_MODES.index(setting.mode)) for setting in cells}):
-        name = CHUNK_MODES[mode]
-        row = [cells[Setting(rate_hz=rate, mode=name, delay_ms=delay)] for delay in delays]
-        lines.append(f"| {' | '.join([f'{rate} Hz', f'`{name}`', *row])} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
-    """Measure, and print the tables."""
+    """Measure, and print a table for each result: a line for each rate and mode, a column for each delay."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rates", type=int, nargs="*", default=RATES_HZ, help="in Hz (default: 10 20 50)")
     parser.add_argument("--delays", type=int, nargs="*", default=DELAYS_MS, help="in ms (default: 0 to 500)")
     parser.add_argument("--modes", nargs="*", default=CHUNK_MODES, choices=CHUNK_MODES, help="default: all")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each setting (default: 6)")
     args = parser.parse_args()
-    found = {}
-    for rate, delay, mode in product(args.rates, args.delays, args.modes):
-        setting = Setting(rate_hz=rate, mode=mode, delay_ms=delay)
-        print(setting, file=sys.stderr)
-        found[setting] = measure(setting, args.seconds)
-    ages, shares = "Age of the executed action, ms: mean (max)", "Control periods without an action, %"
-    print(table(ages, {setting: each.age for setting, each in found.items()}))
-    print(table(shares, {setting: f"{each.without_percent:.0f}" for setting, each in found.items()}))
+    heads = ["rate", "chunks", *(f"{delay} ms" for delay in args.delays)]
+    ages, shares = ([f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"] for _ in range(2))
+    for rate, mode in product(args.rates, args.modes):
+        print(f"{rate} Hz, {mode}", file=sys.stderr)
+        found = [measure(rate, mode, delay, args.seconds) for delay in args.delays]
+        cells = [f"{np.mean(ages_ms):.0f} ({max(ages_ms):.0f})" if ages_ms else "-" for ages_ms, _ in found]
+        ages.append(f"| {rate} Hz | `{mode}` | {' | '.join(cells)} |")
+        shares.append(f"| {rate} Hz | `{mode}` | {' | '.join(f'{without:.0f}' for _, without in found)} |")
+    print("\nAge of the executed action, ms: mean (max)\n", *ages, sep="\n")
+    print("\nControl periods without an action, %\n", *shares, sep="\n")
 
 
 if __name__ == "__main__":

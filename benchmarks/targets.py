@@ -56,8 +56,9 @@ class Benchmark:
     """A measurement: the function that runs it, and the targets of its samples."""
 
     run: str  # module:function
-    unit: str
     targets: Sequence[Target]
+    _: KW_ONLY
+    unit: str = "µs"
     reference: str | None = None  # the case to which the others are compared
 
     def measure(self, *, smoke: bool) -> Samples:
@@ -79,7 +80,6 @@ def _account(kind: str) -> Figures:
 BENCHMARKS = {
     "batched": Benchmark(
         "batched:measure",
-        "µs",
         [
             Target(
                 "steps/s of `make_vec` to `mujoco.rollout` with 2 threads, N = 64",
@@ -108,21 +108,19 @@ BENCHMARKS = {
     ),
     "batch_sizes": Benchmark(
         "batched:measure_sizes",
-        "µs",
         [Target("time of `make_vec` per environment, N = 1024 to N = 64", ratio("N = 1024", "N = 64"), at_most=1.15)],
         reference="N = 64",
     ),
     "batch_memory": Benchmark(
         "batched:measure_memory",
-        "kB",
         [
             Target(f"memory of one environment more, {name}, N = 64 to 1024", figure(name), at_most=200.0, unit=" kB")
             for name in ("arm_reach", "every model drawn")
         ],
+        unit="kB",
     ),
     "single_step": Benchmark(
         "single_step:measure",
-        "µs",
         [
             Target(
                 "`env.step` in process to the bare loop of `mj_step`",
@@ -141,13 +139,11 @@ BENCHMARKS = {
     ),
     "recorded_step": Benchmark(
         "single_step:measure_recorded",
-        "µs",
         [Target("p99 to p50 of a recorded step in process", ratio("recorded, p99", "recorded, p50"), at_most=3.0)],
         reference="not recorded, p50",
     ),
     "over_ros": Benchmark(
         "over_ros:measure",
-        "µs",
         [
             Target("recorded `env.step` to a typed WaitSet", ratio("env.step, recorded", "typed WaitSet"), at_most=1.5),
             Target("recorded `env.step` to `spin_once`", ratio("env.step, recorded", "spin_once"), at_most=1.15),
@@ -168,7 +164,6 @@ BENCHMARKS = {
     ),
     "several_simulators": Benchmark(
         "several_simulators:measure",
-        "µs",
         [
             Target(
                 "steps/s of 4 simulators over ROS 2 to cores that are never idle", figure("N = 4, share"), at_least=0.8
@@ -177,7 +172,6 @@ BENCHMARKS = {
     ),
     "pacing": Benchmark(
         "pacing:measure",
-        "µs",
         [
             *(
                 Target(
@@ -193,7 +187,6 @@ BENCHMARKS = {
     ),
     "images": Benchmark(
         "images:measure",
-        "µs",
         [
             Target(
                 "p95 to p50 of the time from the request of a 640x480 frame to its array, with the Fast DDS profile",
@@ -205,7 +198,6 @@ BENCHMARKS = {
     ),
     "policy_server": Benchmark(
         "policy_server:measure",
-        "µs",
         [
             Target(
                 "`openpi://` and `serve`, null policy, two 224x224 images, to bare `websockets`",
@@ -217,8 +209,8 @@ BENCHMARKS = {
     ),
     "imports": Benchmark(
         "imports:measure",
-        "ms",
         [Target("`import embodied_env` to `import gymnasium`", ratio("embodied_env", "gymnasium"), at_most=1.3)],
+        unit="ms",
         reference="gymnasium",
     ),
 }
