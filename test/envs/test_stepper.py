@@ -258,6 +258,7 @@ def test_failure_terminates_with_its_reason(ending):
 def test_out_of_bounds_truncates_with_its_reason(ending):
     done = ending({"out_of_bounds_at": 1})
     assert (done.terminated, done.truncated, done.info["end_reason"]) == (False, True, "out_of_bounds:fence")
+    assert done.info["is_success"] is False
 
 
 def test_a_time_limit_truncates(ending):

@@ -80,7 +80,7 @@ class NoParameters:
 
 
 class Running:
-    """Never ends. Each subclass ends at once in its own way."""
+    """Never ends."""
 
     version = 1
     terms = ("step",)
@@ -96,18 +96,6 @@ class Running:
 
 class Succeeding(Running):
     verdict = Verdict.succeeded()
-
-
-class Failing(Running):
-    verdict = Verdict.failed("fell")
-
-
-class Leaving(Running):
-    verdict = Verdict(out_of_bounds="tip")
-
-
-class Everything(Running):
-    verdict = Verdict(success=True, failure="fell", out_of_bounds="tip")
 
 
 def document() -> dict[str, Any]:

@@ -319,7 +319,7 @@ def test_a_filter_named_by_a_run_must_be_installed_under_that_name(world):
         {"type": "scripted_tasks:Scripted", "success_at": 2},
         {"type": "scripted_tasks:Scripted", "failure_at": 2},
         {"type": "scripted_tasks:Scripted", "out_of_bounds_at": 2},
-        {"type": "scripted_tasks:Everything"},
+        {"type": "scripted_tasks:Scripted", "success_at": 2, "failure_at": 2, "out_of_bounds_at": 2},
         {"type": "scripted_tasks:Running"},
     ],
 )
