@@ -111,7 +111,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._writer = WriterThread(
             self._run.settle,
             blocks=not self._is_paced,
-            gather_s=0.0 if self._is_paced or self._closes_aside else GATHER_S,
+            gather_s=0.0 if self._is_paced else GATHER_S,
             max_jobs=MAX_JOBS if self._is_paced else MAX_JOBS_IN_LOCKSTEP,
         )
         weakref.finalize(self, self._writer.close_when_idle).atexit = False

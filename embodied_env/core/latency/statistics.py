@@ -97,7 +97,7 @@ class LatencyStatistics:
     def statistics(self) -> dict[str, StageStatistics]:
         """Return the statistics of each stage that was measured at least once."""
         found = {}
-        for (stage, sensor), sample in self._samples.items():
+        for (stage, sensor), sample in list(self._samples.items()):  # a step may still be taken
             p50_s, p95_s, p99_s = np.percentile(sample.values(), _PERCENTILES).tolist()
             found[f"{stage}[{sensor}]" if sensor else stage] = StageStatistics(
                 count=sample.count, p50_s=p50_s, p95_s=p95_s, p99_s=p99_s, max_s=sample.most
