@@ -39,7 +39,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
     ``summary.json``; with `messages` also ``messages.mcap``, the raw ROS 2 messages (`docs/concepts/record.md`). A step
     that raises leaves no row. A run without a successful reset leaves no run directory, unless it has raw messages.
 
-    `step` encodes its row, which takes less time than a copy; a background thread hashes and writes it. In lockstep at
+    `step` encodes its row, and a background thread hashes and writes it. In real time the thread also encodes the
+    environment's own account, while `step` waits; in lockstep it would compete for Python with `step`. In lockstep at
     most 64 rows are queued; then `step` waits.
     `reset`, the first step, the last step of an episode, `flush` and `close` return once all rows so far are passed to
     the operating system. That time counts as handoff, not as the agent's. In real time nothing waits, and rows are
@@ -103,7 +104,9 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             self._manifest["messages"] = messages
             write_json(self.path / MANIFEST, self._manifest)
             evaluator = [name for name, spec in base.contract.sensors.items() if spec.visibility == "evaluator"]
-            self._run = RunWriter(self.path.absolute(), evaluator=evaluator, messages=messages)
+            self._run = RunWriter(
+                self.path.absolute(), evaluator=evaluator, messages=messages, encodes_at_once=not self._is_paced
+            )
         except BaseException:
             remove_run(self.path)
             raise

@@ -66,29 +66,35 @@ def transition_row(
         outer: the six `FIELDS`, as the outermost wrapper received and returned them, the action in JSON types.
         evaluator: the sensors visible only to the evaluator; their values go to ``inner.evaluator``.
     """
-    inner = None
-    if transition is not None:
-        snapshot, report = transition.snapshot, transition.report
-        stamps_ns = {name: ns for name, ns in transition.stamps_ns.items() if name != "returned"}  # not returned yet
-        inner = {
-            "observation": transition.observation,
-            "action": to_json_types(transition.action),
-            "reward": transition.reward,
-            "terminated": transition.terminated,
-            "truncated": transition.truncated,
-            "end_reasons": list(transition.end_reasons),
-            "findings": [_fields(finding) for finding in report.findings],
-            "stamps_ns": stamps_ns,
-            "report": _report(report),
-            "circumstances": _circumstances(transition.circumstances),
-            "now_ns": snapshot.now_ns,
-            "sensors": {name: _sample(sample) for name, sample in snapshot.samples.items()},
-            "clock": _fields(snapshot.clock),
-            "actuation": _fields(snapshot.actuation),
-            "injected": _fields(snapshot.injected),
-            "evaluator": {name: snapshot.samples[name].values for name in evaluator},
-        }
+    inner = None if transition is None else step_account(transition, to_json_types(transition.action), evaluator)
     return {"schema": TRANSITION, "row": row, **{field: outer[field] for field in FIELDS}, "inner": inner}
+
+
+def step_account(transition: Transition, action: Any, evaluator: Collection[str]) -> Row:  # noqa: ANN401 - JSON types
+    """Return ``inner`` of the row of a step: the account of the environment itself, whose values never change.
+
+    `action`: that of `transition`, which may change after the step, in JSON types.
+    """
+    snapshot, report = transition.snapshot, transition.report
+    stamps_ns = {name: ns for name, ns in transition.stamps_ns.items() if name != "returned"}  # not returned yet
+    return {
+        "observation": transition.observation,
+        "action": action,
+        "reward": transition.reward,
+        "terminated": transition.terminated,
+        "truncated": transition.truncated,
+        "end_reasons": list(transition.end_reasons),
+        "findings": [_fields(finding) for finding in report.findings],
+        "stamps_ns": stamps_ns,
+        "report": _report(report),
+        "circumstances": _circumstances(transition.circumstances),
+        "now_ns": snapshot.now_ns,
+        "sensors": {name: _sample(sample) for name, sample in snapshot.samples.items()},
+        "clock": _fields(snapshot.clock),
+        "actuation": _fields(snapshot.actuation),
+        "injected": _fields(snapshot.injected),
+        "evaluator": {name: snapshot.samples[name].values for name in evaluator},
+    }
 
 
 def reset_row(

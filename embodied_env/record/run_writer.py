@@ -6,7 +6,8 @@ import contextlib
 import json
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +19,12 @@ from embodied_env.core.types import Snapshot, Transition
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, refer_to
 from embodied_env.record.foxglove import encode_array
+from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import write_json
 from embodied_env.record.message_log import MessageLog
 from embodied_env.record.rewrite import rewrite_log, rewrite_messages, temporary_path
 from embodied_env.record.row_log import LogWriter
-from embodied_env.record.rows import encode_row, reset_row, transition_row
+from embodied_env.record.rows import TRANSITION, Row, encode_row, reset_row, step_account, transition_row
 from embodied_env.record.summary import Summary
 
 MANIFEST = "manifest.json"
@@ -70,18 +72,19 @@ class RowArrays:
 
 
 class EncodedRow(NamedTuple):
-    """A row as JSON with placeholders for the hashes of its `arrays`."""
+    """A row as JSON with placeholders for the hashes of its `arrays`, or without ``inner``, if that is in `account`."""
 
     topic: str
     data: bytes
     arrays: RowArrays
     number: int
     now_ns: int
+    account: Callable[[], Row] | None = None
 
     @property
     def nbytes(self) -> int:
-        """Size in memory."""
-        return len(self.data) + self.arrays.nbytes
+        """Approximate size in memory; an account has about as much as the rest."""
+        return (len(self.data) + self.arrays.nbytes) * (1 if self.account is None else 2)
 
 
 class RunWriter:
@@ -94,14 +97,21 @@ class RunWriter:
         log: the rows on disk.
     """
 
-    def __init__(self, path: Path, *, evaluator: Sequence[str], messages: bool) -> None:
-        """Create the logs in `path`; `evaluator`: the sensors visible only to the evaluator. Raises RecordError."""
+    def __init__(self, path: Path, *, evaluator: Sequence[str], messages: bool, encodes_at_once: bool) -> None:
+        """Create the logs in `path`; raises RecordError.
+
+        Args:
+            path: the run directory.
+            evaluator: the sensors visible only to the evaluator.
+            messages: whether to log raw messages.
+            encodes_at_once: `encode_step` encodes the whole row; otherwise `write` encodes the environment's account.
+        """
         self.losses = LossCounter()
         self.summary = Summary()
         self.path, self._evaluator = path, evaluator
         self.log = LogWriter(path / LOG)
         self._messages = MessageLog(path / MESSAGES) if messages else None
-        self._has_step = False
+        self._encodes_at_once, self._has_step = encodes_at_once, False
 
     def encode_reset(
         self, made: Snapshot | None, outer: Mapping[str, Any], *, number: int, now_ns: int
@@ -121,8 +131,12 @@ class RunWriter:
         with self._count_losses(rows=1):
             self.summary.add_step(outer)
             arrays = RowArrays()
-            row = transition_row(made, row=number, outer=outer, evaluator=self._evaluator)
-            return EncodedRow("transition", encode_row(row, arrays), arrays, number, now_ns)
+            if made is None or self._encodes_at_once:
+                row = transition_row(made, row=number, outer=outer, evaluator=self._evaluator)
+                return EncodedRow("transition", encode_row(row, arrays), arrays, number, now_ns)
+            data = encode_row({"schema": TRANSITION, "row": number, **outer}, arrays)
+            account = partial(step_account, made, to_json_types(made.action), self._evaluator)
+            return EncodedRow("transition", data, arrays, number, now_ns, account)
         return None
 
     def write(self, row: EncodedRow) -> None:
@@ -130,6 +144,8 @@ class RunWriter:
         with self._count_losses(rows=1):
             self._flush_messages()
             data = row.data
+            if row.account is not None:
+                data = b'%b,"inner":%b}' % (data[:-1], encode_row(row.account(), row.arrays))
             for placeholder, reference, message in row.arrays.hashed():
                 data = data.replace(placeholder.encode(), reference["sha256"].encode())
                 self.log.put(reference, message, log_time_ns=row.now_ns)

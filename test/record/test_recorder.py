@@ -345,6 +345,24 @@ def test_wrappers_do_not_change_the_recorded_step(tmp_path):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("changes_results", [False, True])
+def test_an_account_encoded_by_the_thread_gives_the_same_row(tmp_path, changes_results):
+    texts = []
+    for encodes_at_once in (True, False):
+        env = RecordTransitions(fake(clock="virtual"), tmp_path)
+        env._run._encodes_at_once = encodes_at_once
+        env.reset(seed=1)
+        for action in (np.full(6, 0.1), [np.float64(0.2)] * 6, np.full(6, np.nan)):
+            observation, _, _, _, info = env.step(action)
+            if changes_results:
+                observation["joints_position"][:] = action[:] = [99.0] * 6
+                info["action"]["applied"] = info["latency"]["gate_s"] = 99.0
+        env.close()
+        texts.append([json.dumps(row) for row in read_run(env.path).rows()])
+    assert texts[0] == texts[1]
+    assert "99.0" not in "".join(texts[0])
+
+
 class RewardOverride(EmbodiedEnv):
     """An environment whose step returns another reward than its transition."""
 
