@@ -24,7 +24,7 @@ EXTRAS = {
     ],
     "sim": ["mujoco>=3.2"],
     "images": ["pillow>=10"],
-    "record": ["mcap>=1.2"],
+    "record": ["mcap>=1.2", "orjson>=3.10"],
     "analysis": ["scipy>=1.11"],
     "report": ["jinja2>=3.1", "scipy>=1.11"],
     "multi": ["pettingzoo>=1.25"],

@@ -40,6 +40,7 @@ EXTRAS: Mapping[str, str] = {
     "mujoco": "sim",
     "pillow": "images",
     "mcap": "record",
+    "orjson": "record",
     "scipy": "analysis",
     "jinja2": "report",
     "pettingzoo": "multi",

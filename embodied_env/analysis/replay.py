@@ -23,7 +23,6 @@ from embodied_env.errors import BackendError, ResetNeededError, TaskError, Usage
 from embodied_env.policies.chunks import ChunkRunner
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.differences import differences
-from embodied_env.record.json_values import detached_action
 from embodied_env.record.row_decoder import RowDecoder
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, Row, reset_row, to_json_row, transition_row
 from embodied_env.record.run import Run, read_json, read_run
@@ -209,8 +208,7 @@ class _Replayer:
             result = made.result
         observation, *others = result
         outer = dict(zip(FIELDS, (observation, None, *others), strict=True))
-        requested = None if made is None else detached_action(made.action)
-        raw = transition_row(made, row=row["row"], outer=outer, action=requested, evaluator=self._evaluator)
+        raw = transition_row(made, row=row["row"], outer=outer, evaluator=self._evaluator)
         return to_json_row(raw, _refer)
 
 

@@ -132,7 +132,7 @@ class BatchedSlots:
         inputs, gate, is_idle = stepper._inputs, stepper._gate, stepper._running and stepper._pending is None
         is_plain = not (inputs._annotations or inputs._preview or stepper._episode.missed)
         is_limited = gate.latched is None and gate.changed is None
-        return is_idle and is_plain and is_limited and stepper.on_waiting is None
+        return is_idle and is_plain and is_limited
 
     def write(self, slot: int) -> None:
         """Write the state before the last step back to the slot's own environment."""

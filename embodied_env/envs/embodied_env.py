@@ -93,10 +93,6 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         """The snapshot of the last reset with its report, or None before the first."""
         return self._stepper.last_reset
 
-    def call_while_waiting(self, call: Callable[[], None]) -> None:
-        """Let each step call `call` while the world moves; for the recorder."""
-        self._stepper.on_waiting = call
-
     def mark(self, name: str) -> None:
         """Stamp the end of a stage outside the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
         self._stepper.mark(name)

@@ -7,7 +7,7 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, cast
 
@@ -60,7 +60,6 @@ class Stepper:
     Attributes:
         last_transition: the last step, or None.
         last_reset: the snapshot of the last reset, or None.
-        on_waiting: called in each step while the world moves; it must not raise.
     """
 
     def __init__(  # noqa: PLR0913 - the options of an environment
@@ -83,7 +82,6 @@ class Stepper:
         self.capabilities = capabilities = backend.capabilities
         self.last_transition: Transition | None = None
         self.last_reset: Snapshot | None = None
-        self.on_waiting: Callable[[], None] | None = None
         self._backend, self._task, self._clock, self._observers = backend, task, clock, tuple(observers)
         self._advances_clock = advances_clock
         self._free_running = capabilities.free_running
@@ -241,8 +239,6 @@ class Stepper:
             self._publish(action, judged, target, deadline)
             published = True
             self._backend.advance(target, deadline)
-            if self.on_waiting is not None:
-                self.on_waiting()
             if self._advances_clock:
                 self._clock.on_world_advanced(self.contract.control_period_ns)
         except BackendError as error:

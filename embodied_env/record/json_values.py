@@ -1,4 +1,4 @@
-"""Conversion of values to JSON types, and copies of values for a later conversion.
+"""Conversion of values to JSON types.
 
 Floats keep every bit; NaN and infinities become null, because JSON cannot express them. Images and other large arrays
 are stored outside the row, which refers to them (`embodied_env.record.arrays`).
@@ -21,48 +21,19 @@ from embodied_env.record.arrays import Store, is_stored_apart
 
 _MAX_INT_BITS = 128  # of an integer that is written as a number
 _MAX_DEPTH = 32  # deeper nesting, such as a list that contains itself, is described by its repr
-_MAX_COPY_DEPTH = 8  # deeper nesting is encoded at once
 _DOUBLE_BYTES = 8
 _MAX_REPR_CHARS = 2000
-_INT_BOUND = 2**_MAX_INT_BITS
-_IMMUTABLE = frozenset((float, str, bool, type(None)))
-_SCALARS = _IMMUTABLE | {int}
-_TEXT = frozenset((str,))
 _NUMBERS = "biuf"  # kinds of dtypes
+_IMMUTABLE = frozenset((float, str, bool, type(None)))
 
 
 def to_json_types(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - any type to JSON types
     """Return `value` in JSON types, sharing nothing mutable with it.
 
-    Arrays become lists, enums numbers or names, NaN and infinities None. Other types become ``{"repr": "..."}``.
+    Arrays become lists, enums their values, NaN and infinities None. Other types become ``{"repr": "..."}``.
     `store` stores images and other large arrays and returns their references; None: they become lists.
     """
     return _to_json(value, 0, store)
-
-
-def detached_copy(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - any type
-    """Return a copy that shares nothing mutable with `value` and gives the same `to_json_types`.
-
-    Dicts, lists, tuples and arrays of numbers are copied; everything else is `Encoded` now, so that `encode_row` can
-    write the copy as JSON. `store`: see `to_json_types`.
-    """
-    return _detached(value, 0, store)
-
-
-def detached_action(action: Any) -> Any:  # noqa: ANN401 - any type
-    """Return a detached copy of an action; it is never stored outside its row."""
-    if type(action) is np.ndarray and action.dtype.kind in _NUMBERS and not is_stored_apart(action):
-        return action.copy()
-    return Encoded(to_json_types(action))
-
-
-class Encoded:
-    """A value that is already in JSON types."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:  # noqa: ANN401 - JSON types
-        self.value = value
 
 
 def encodable(text: str) -> str:
@@ -73,23 +44,16 @@ def encodable(text: str) -> str:
     return json.dumps(json.loads(replaced), separators=(",", ":"))
 
 
-def memory_size(value: Any) -> int:  # noqa: ANN401 - the result of `detached_copy`
-    """Return the approximate size in bytes of an array, or of the arrays at the top level of a dict."""
-    if not isinstance(value, Mapping):
-        return int(getattr(value, "nbytes", 0))
-    return sum(item.nbytes for item in value.values() if isinstance(item, np.ndarray))
-
-
 def _to_json(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401, C901, PLR0911 - a line per kind
     kind = type(value)
     if kind is float:  # the exact types first: they are most of a row
         return value if math.isfinite(value) else None
     if kind in _IMMUTABLE:
         return value
-    if kind is Encoded:
-        return value.value
+    if kind is np.ndarray and value.dtype.kind in _NUMBERS:
+        return _array(value, depth, store)
     if isinstance(value, Enum):
-        return int(value) if isinstance(value, int) else value.name
+        return _to_json(value.value, depth + 1, store)
     if isinstance(value, str):
         return str(value)
     if isinstance(value, float):
@@ -128,22 +92,3 @@ def _described(value: object) -> dict[str, str]:
     except Exception as error:  # noqa: BLE001 - a foreign object may raise anything; the row must still be written
         text = f"<{type(value).__qualname__} whose repr raises {type(error).__name__}>"
     return {"repr": text if len(text) <= _MAX_REPR_CHARS else f"{text[:_MAX_REPR_CHARS]}..."}
-
-
-def _detached(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401
-    kind = type(value)
-    if kind in _IMMUTABLE or (kind is int and -_INT_BOUND < value < _INT_BOUND):
-        return value
-    if kind is np.ndarray and value.dtype.kind in _NUMBERS:
-        return value.copy()
-    if depth < _MAX_COPY_DEPTH:
-        if kind is dict and _TEXT.issuperset(map(type, value)):  # JSON has no other keys
-            fresh = dict(value)
-            for key, item in value.items():
-                if type(item) not in _IMMUTABLE:  # most are; a call for each would take longer than the rest
-                    fresh[key] = _detached(item, depth + 1, store)
-            return fresh
-        if kind in (list, tuple):
-            return [_detached(item, depth + 1, store) for item in value]
-    encoded = Encoded(_to_json(value, depth, store))
-    return encoded.value if type(encoded.value) in _SCALARS else encoded

@@ -40,8 +40,9 @@ _LARGE = 2**17  # bytes that are written at once instead of being copied into th
 
 
 def check_installed() -> None:
-    """Raise MissingDependencyError if mcap is not installed."""
+    """Raise MissingDependencyError if mcap or orjson is not installed."""
     _library("mcap.writer")
+    _library("orjson")
 
 
 class McapFile:

@@ -6,11 +6,11 @@ import contextlib
 import re
 import secrets
 import weakref
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Sized
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
@@ -21,23 +21,14 @@ from embodied_env.core.message_tap import MessageTap, TappedMessage
 from embodied_env.core.process.signals import close_at_exit, deferred_signals, exit_on_sigterm, run_after_closing
 from embodied_env.core.types import Transition
 from embodied_env.errors import RecordError, TaskError, UsageError
-from embodied_env.record.json_values import detached_action, detached_copy, memory_size, to_json_types
+from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import RecordableEnv, processes, start_of_manifest, write_json
 from embodied_env.record.mcap_file import check_installed
-from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, TRANSITION
-from embodied_env.record.run_writer import MANIFEST, LossCounter, RowArrays, RunWriter, StepRow, remove_run
-from embodied_env.record.writer_thread import GATHER_S, MAX_JOBS, MAX_JOBS_IN_LOCKSTEP, Job, WriterThread
+from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET
+from embodied_env.record.run_writer import MANIFEST, EncodedRow, LossCounter, RunWriter, remove_run
+from embodied_env.record.writer_thread import GATHER_S, MAX_JOBS, MAX_JOBS_IN_LOCKSTEP, WriterThread
 
-_ROW_BYTES = 16 * 2**10  # approximate memory of a queued row without its arrays
 _MESSAGE_BYTES = 2**10
-
-
-@runtime_checkable
-class _WaitHook(Protocol):
-    """An environment that calls a function in each step before it waits for its world."""
-
-    def call_while_waiting(self, call: Callable[[], None]) -> None:
-        """Set the function."""
 
 
 class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -48,9 +39,9 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
     ``summary.json``; with `messages` also ``messages.mcap``, the raw ROS 2 messages (`docs/concepts/record.md`). A step
     that raises leaves no row. A run without a successful reset leaves no run directory, unless it has raw messages.
 
-    Rows are written in a background thread. It also encodes them, except in a lockstep world in this process: its
-    threads would compete for Python with `step`, which therefore encodes the row itself, and over ROS 2 while it waits
-    for the world. In lockstep at most 64 rows are queued; then `step` waits.
+    `step` encodes its row, and a background thread hashes and writes it. In real time the thread also encodes the
+    environment's own account, while `step` waits; in lockstep it would compete for Python with `step`. In lockstep at
+    most 64 rows are queued; then `step` waits.
     `reset`, the first step, the last step of an episode, `flush` and `close` return once all rows so far are passed to
     the operating system. That time counts as handoff, not as the agent's. In real time nothing waits, and rows are
     dropped while the queue is full.
@@ -113,22 +104,20 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             self._manifest["messages"] = messages
             write_json(self.path / MANIFEST, self._manifest)
             evaluator = [name for name, spec in base.contract.sensors.items() if spec.visibility == "evaluator"]
-            self._run = RunWriter(self.path.absolute(), evaluator=evaluator, messages=messages)
+            self._run = RunWriter(
+                self.path.absolute(), evaluator=evaluator, messages=messages, encodes_at_once=not self._is_paced
+            )
         except BaseException:
             remove_run(self.path)
             raise
-        waits_for_world = bool(base.capabilities.transport)
-        self._closes_aside = waits_for_world
-        self._encodes_at_once = not self._is_paced and not waits_for_world
+        self._closes_aside = bool(base.capabilities.transport)
         self._writer = WriterThread(
             self._run.settle,
             blocks=not self._is_paced,
-            gather_s=GATHER_S if self._encodes_at_once else 0.0,
+            gather_s=0.0 if self._is_paced else GATHER_S,
             max_jobs=MAX_JOBS if self._is_paced else MAX_JOBS_IN_LOCKSTEP,
         )
         weakref.finalize(self, self._writer.close_when_idle).atexit = False
-        waits = waits_for_world and not self._is_paced
-        self._wait_hook = base if waits and isinstance(base, _WaitHook) else None
         self._sink = partial(_record_message, self._run, self._writer)  # `self` stays collectable
         self._attach()
 
@@ -166,12 +155,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         made = self._base.last_reset
         if made is before:
             made = None
-        arrays = RowArrays()
-        values = (detached_copy(seed), requested, detached_copy(observation, arrays), detached_copy(info, arrays))
-        outer = dict(zip(FIELDS_OF_RESET, values, strict=True))
-        self._run.summary.queue(RESET, outer, None if made is None else made.reset)
-        write = partial(self._run.reset, made, outer, arrays, number=self._rows, now_ns=self._clock.system_ns())
-        self._queue_row(self._writer.submit, write, outer)
+        outer = dict(zip(FIELDS_OF_RESET, (seed, requested, observation, info), strict=True))
+        self._submit_row(self._run.encode_reset(made, outer, number=self._rows, now_ns=self._clock.system_ns()))
         if seed is not None:
             self._manifest["seeds"].append(to_json_types(seed))
         known = self._manifest["processes"]
@@ -183,7 +168,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
                 "scheduling": to_json_types(getattr(self._base, "scheduling", None)),  # in force since the reset
             }
             manifest = {**self._manifest, "seeds": list(self._manifest["seeds"])}
-            if not self._writer.submit(partial(self._run.file, MANIFEST, manifest), _ROW_BYTES):
+            if not self._writer.submit(partial(self._run.file, MANIFEST, manifest)):
                 self.losses.note(f"{MANIFEST} was not updated: the disk is too slow")
         if not self._is_paced:
             self.flush()
@@ -197,7 +182,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         The action is copied before wrappers can change it, and the result before the agent can. A step that ends with
         a TaskError is recorded too.
         """
-        requested = detached_action(action)
+        requested = to_json_types(action)
         before = self._base.last_transition
         failed: TaskError | None = None
         result: Any
@@ -221,32 +206,13 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     def _record_step(self, before: Transition | None, requested: Any, result: Any) -> bool:  # noqa: ANN401
         """Queue the row of a step after the transition `before`; return whether it is the first one."""
-        observation, reward, terminated, truncated, info = result
+        observation, *others = result
+        outer = dict(zip(FIELDS, (observation, requested, *others), strict=True))
         made = self._base.last_transition
         if made is before:
             made = None
-        arrays = RowArrays()
-        is_own = self._encodes_at_once and made is not None and info is made.info  # encoded before it can change
-        values = (
-            *(detached_copy(observation, arrays), requested, detached_copy(reward), detached_copy(terminated)),
-            *(detached_copy(truncated), info if is_own else detached_copy(info, arrays)),
-        )
-        outer = dict(zip(FIELDS, values, strict=True))
-        self._run.summary.queue(TRANSITION, outer)
+        self._submit_row(self._run.encode_step(made, outer, number=self._rows, now_ns=self._clock.system_ns()))
         is_first, self._has_stepped = not self._has_stepped, True
-        row = StepRow(
-            run=self._run,
-            made=made,
-            action=None if made is None else detached_action(made.action),
-            outer=outer,
-            arrays=arrays,
-            number=self._rows,
-            now_ns=self._clock.system_ns(),
-            is_first=is_first,
-        )
-        if self._encodes_at_once:
-            row.encode()
-        self._queue_row(self._writer.submit if self._wait_hook is None else self._writer.hold, row, outer)
         return is_first
 
     def flush(self) -> bool:
@@ -270,14 +236,12 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
                 self._complete()
 
     def _attach(self) -> None:
-        """Receive the messages and the waits of the environment, which several recorders may record in turn."""
-        if self._wait_hook is not None:
-            self._wait_hook.call_while_waiting(self._writer.encode_held)
+        """Receive the messages of the environment, which several recorders may record in turn."""
         if self._feed is not None:
             self._feed.sink = self._sink
 
-    def _queue_row(self, submit: Callable[[Any, int], bool], row: Job, outer: Mapping[str, Any]) -> None:
-        if not submit(row, _ROW_BYTES + 2 * memory_size(outer["observation"])):  # `outer` and the account
+    def _submit_row(self, row: EncodedRow | None) -> None:
+        if row is not None and not self._writer.submit(partial(self._run.write, row), row.nbytes):
             self.losses.note(f"row {self._rows} was dropped: the disk is too slow", rows=1)
         self._rows += 1
 
@@ -326,7 +290,7 @@ def _record_message(run: RunWriter, writer: WriterThread, message: TappedMessage
     """Queue a message, in the thread that published or received it."""
     data = getattr(message.message, "data", None)
     size = _MESSAGE_BYTES + (len(data) if isinstance(data, Sized) else 0)
-    if not writer.submit(partial(run.message, message), size, passes_held=True):
+    if not writer.submit(partial(run.message, message), size):
         run.losses.note(f"a message of {message.topic} was dropped: the disk is too slow", messages=1)
 
 

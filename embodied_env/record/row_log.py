@@ -37,8 +37,8 @@ ARRAYS = "array"
 LARGEST_ROW = 2**26
 """Size of the JSON of the largest row that is read, in bytes."""
 
-DEEPEST = 64
-"""The deepest nesting of JSON that is read from a run."""
+DEEPEST = 256
+"""The deepest nesting of JSON that is read from a run; the recorder writes no deeper one."""
 
 _DECODED_CHUNKS = 2  # of the arrays read last
 
@@ -76,10 +76,9 @@ class LogWriter:
         """SHA-256 of the rows so far: of the JSON text of each, followed by a newline."""
         return self._digest.hexdigest()
 
-    def append(self, topic: str, text: str, *, number: int, log_time_ns: int) -> None:
-        """Append row `number` to the channel `topic`, as JSON in ASCII, without flushing."""
+    def append(self, topic: str, data: bytes, *, number: int, log_time_ns: int) -> None:
+        """Append row `number`, as JSON, to the channel `topic`, without flushing."""
         with self._file.guarded(f"row {number}"):
-            data = text.encode("ascii")
             self._add_message(topic, data, number, log_time_ns)
             self._digest.update(data + b"\n")
             self._unflushed.append((number, self._file.end))

@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from embodied_env.core.codes import Quality
+from embodied_env.core.optional_packages import import_optional
 from embodied_env.core.types import ExternalInputs, GateReport, Sample, Snapshot, Transition, field_values
 from embodied_env.record.arrays import Store, is_stored_apart
-from embodied_env.record.json_values import Encoded, encodable, to_json_types
+from embodied_env.record.json_values import encodable, to_json_types
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -37,6 +40,8 @@ _SAMPLE_FIELDS = (
     *("quality", "reason", "stamp_quality", "transport_quality", "transport_excess_s", "suspect_clock"),
     *("seq", "lost", "duplicated", "reordered"),
 )
+_sample_fields = attrgetter(*_SAMPLE_FIELDS)
+_QUALITIES = {quality: quality.name for quality in Quality}  # faster than the property
 _REPORT_FIELDS = ("requested", "applied", "applied_si", "velocity_si", "dt_s", "disposition")
 
 
@@ -51,7 +56,6 @@ def transition_row(
     *,
     row: int,
     outer: Mapping[str, Any],
-    action: Any,  # noqa: ANN401 - any action
     evaluator: Collection[str],
 ) -> Row:
     """Return the row of one step, before `encode_row` or `to_json_row` converts its values.
@@ -59,33 +63,38 @@ def transition_row(
     Args:
         transition: the environment's own account, or None if an outer wrapper made the step.
         row: the number of the row in its run, resets included.
-        outer: the six `FIELDS`, as the outermost wrapper received and returned them.
-        action: of `transition`, copied before the step. Like that of `outer` it is never stored outside its row.
+        outer: the six `FIELDS`, as the outermost wrapper received and returned them, the action in JSON types.
         evaluator: the sensors visible only to the evaluator; their values go to ``inner.evaluator``.
     """
-    inner = None
-    if transition is not None:
-        snapshot, report = transition.snapshot, transition.report
-        stamps_ns = {name: ns for name, ns in transition.stamps_ns.items() if name != "returned"}  # not returned yet
-        inner = {
-            "observation": transition.observation,
-            "action": action,
-            "reward": transition.reward,
-            "terminated": transition.terminated,
-            "truncated": transition.truncated,
-            "end_reasons": list(transition.end_reasons),
-            "findings": [_fields(finding) for finding in report.findings],
-            "stamps_ns": stamps_ns,
-            "report": _report(report),
-            "circumstances": _circumstances(transition.circumstances),
-            "now_ns": snapshot.now_ns,
-            "sensors": {name: _sample(sample) for name, sample in snapshot.samples.items()},
-            "clock": _fields(snapshot.clock),
-            "actuation": _fields(snapshot.actuation),
-            "injected": _fields(snapshot.injected),
-            "evaluator": {name: snapshot.samples[name].values for name in evaluator},
-        }
+    inner = None if transition is None else step_account(transition, to_json_types(transition.action), evaluator)
     return {"schema": TRANSITION, "row": row, **{field: outer[field] for field in FIELDS}, "inner": inner}
+
+
+def step_account(transition: Transition, action: Any, evaluator: Collection[str]) -> Row:  # noqa: ANN401 - JSON types
+    """Return ``inner`` of the row of a step: the account of the environment itself, whose values never change.
+
+    `action`: that of `transition`, which may change after the step, in JSON types.
+    """
+    snapshot, report = transition.snapshot, transition.report
+    stamps_ns = {name: ns for name, ns in transition.stamps_ns.items() if name != "returned"}  # not returned yet
+    return {
+        "observation": transition.observation,
+        "action": action,
+        "reward": transition.reward,
+        "terminated": transition.terminated,
+        "truncated": transition.truncated,
+        "end_reasons": list(transition.end_reasons),
+        "findings": [_fields(finding) for finding in report.findings],
+        "stamps_ns": stamps_ns,
+        "report": _report(report),
+        "circumstances": _circumstances(transition.circumstances),
+        "now_ns": snapshot.now_ns,
+        "sensors": {name: _sample(sample) for name, sample in snapshot.samples.items()},
+        "clock": _fields(snapshot.clock),
+        "actuation": _fields(snapshot.actuation),
+        "injected": _fields(snapshot.injected),
+        "evaluator": {name: snapshot.samples[name].values for name in evaluator},
+    }
 
 
 def reset_row(
@@ -132,22 +141,22 @@ def to_json_row(raw: Row, store: Store | None = None) -> Row:
     return {field: to_json_types(value, store) for field, value in raw.items()}
 
 
-def encode_row(row: Row, store: Store | None = None) -> str:
-    """Return ``to_json_row(row, store)`` as JSON in ASCII.
-
-    It takes rows from the functions above, whose values come from `detached_copy` and `detached_action`.
-    """
+def encode_row(row: Row, store: Store | None = None) -> bytes:
+    """Return ``to_json_row(row, store)`` as JSON; UUIDs become text."""
+    orjson = import_optional("orjson", needed_for="recording")
 
     def to_json(value: Any) -> Any:  # noqa: ANN401 - a type that JSON does not have
         if type(value) is np.ndarray and value.itemsize <= _DOUBLE_BYTES:
             return value.tolist() if store is None or not is_stored_apart(value) else store(value)
-        return value.value if type(value) is Encoded else to_json_types(value, store)
+        return to_json_types(value, store)
 
-    encoder = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":"), default=to_json)
+    options = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
     try:
-        return encodable(encoder.encode(row))
-    except (ValueError, TypeError, RecursionError):  # usually NaN, which becomes null
-        return encodable(encoder.encode(to_json_row(row, store)))
+        encoded: bytes = orjson.dumps(row, to_json, options)
+    except (TypeError, RecursionError):  # wide integers, lone surrogates, keys that are no text, cycles
+        text = json.dumps(to_json_row(row, store), allow_nan=False, separators=(",", ":"))
+        encoded = encodable(text).encode()
+    return encoded
 
 
 def _report(report: GateReport) -> Row:
@@ -178,9 +187,9 @@ def _circumstances(inputs: ExternalInputs) -> Row:
 
 def _sample(sample: Sample) -> Row:
     """Return the fields of a reading except its values."""
-    row = {name: getattr(sample, name) for name in _SAMPLE_FIELDS}
+    row = dict(zip(_SAMPLE_FIELDS, _sample_fields(sample), strict=True))
     for name in ("quality", "stamp_quality", "transport_quality"):
-        row[name] = row[name].name
+        row[name] = _QUALITIES[row[name]]
     if sample.raw_sha256:
         row["raw_sha256"] = dict(sample.raw_sha256)
     return row if sample.confidence is None else {**row, "confidence": sample.confidence}

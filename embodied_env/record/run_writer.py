@@ -1,14 +1,15 @@
-"""The files of a run and their contents, as the writer thread writes them."""
+"""The files of a run and their contents: rows are encoded in the stepping thread and written in the writer thread."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -18,11 +19,12 @@ from embodied_env.core.types import Snapshot, Transition
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, refer_to
 from embodied_env.record.foxglove import encode_array
+from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import write_json
 from embodied_env.record.message_log import MessageLog
 from embodied_env.record.rewrite import rewrite_log, rewrite_messages, temporary_path
 from embodied_env.record.row_log import LogWriter
-from embodied_env.record.rows import encode_row, reset_row, transition_row
+from embodied_env.record.rows import TRANSITION, Row, encode_row, reset_row, step_account, transition_row
 from embodied_env.record.summary import Summary
 
 MANIFEST = "manifest.json"
@@ -42,26 +44,47 @@ def remove_run(path: Path) -> None:
 
 
 class RowArrays:
-    """The encoded arrays that one row refers to, by their hash."""
+    """Copies of the arrays that one row refers to, and placeholders for their hashes, which take long."""
 
     def __init__(self) -> None:
-        self.found: dict[str, tuple[Reference, bytes]] = {}
-        self._seen: dict[int, tuple[NDArray[Any], Reference]] = {}  # by id; holding the array keeps its id unique
+        self._found: dict[int, tuple[NDArray[Any], NDArray[Any], str]] = {}  # by id; holding an array keeps it unique
 
     def __call__(self, array: NDArray[Any]) -> Reference:
-        """Encode `array`, which must not change afterwards, and return its reference."""
-        if id(array) not in self._seen:
-            self._seen[id(array)] = array, self._add(array)
-        return dict(self._seen[id(array)][1])
+        """Copy `array`, and return the reference to it with a placeholder."""
+        if id(array) not in self._found:
+            self._found[id(array)] = array, array.copy(), secrets.token_hex(32)
+        return {"sha256": self._found[id(array)][2], "dtype": array.dtype.name, "shape": list(array.shape)}
 
-    def _add(self, array: NDArray[Any]) -> Reference:
-        message, data = encode_array(array)
-        for known, known_message in self.found.values():  # comparing a copy by a wrapper is cheaper than hashing it
-            if known_message == message:
-                return known
-        reference = refer_to(array, data)
-        self.found.setdefault(reference["sha256"], (reference, message))
-        return reference
+    @property
+    def nbytes(self) -> int:
+        """Size of the copies."""
+        return sum(copy.nbytes for _, copy, _ in self._found.values())
+
+    def hashed(self) -> Iterator[tuple[str, Reference, bytes]]:
+        """Yield placeholder, reference and encoded message of each array."""
+        found: list[tuple[Reference, bytes]] = []
+        for _, copy, placeholder in self._found.values():
+            message, data = encode_array(copy)
+            equal = (known for known, other in found if other == message)  # a comparison is cheaper than a hash
+            reference = next(equal, None) or refer_to(copy, data)
+            found.append((reference, message))
+            yield placeholder, reference, message
+
+
+class EncodedRow(NamedTuple):
+    """A row as JSON with placeholders for the hashes of its `arrays`, or without ``inner``, if that is in `account`."""
+
+    topic: str
+    data: bytes
+    arrays: RowArrays
+    number: int
+    now_ns: int
+    account: Callable[[], Row] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate size in memory; an account has about as much as the rest."""
+        return (len(self.data) + self.arrays.nbytes) * (1 if self.account is None else 2)
 
 
 class RunWriter:
@@ -74,46 +97,62 @@ class RunWriter:
         log: the rows on disk.
     """
 
-    def __init__(self, path: Path, *, evaluator: Sequence[str], messages: bool) -> None:
-        """Create the logs in `path`; `evaluator`: the sensors visible only to the evaluator. Raises RecordError."""
+    def __init__(self, path: Path, *, evaluator: Sequence[str], messages: bool, encodes_at_once: bool) -> None:
+        """Create the logs in `path`; raises RecordError.
+
+        Args:
+            path: the run directory.
+            evaluator: the sensors visible only to the evaluator.
+            messages: whether to log raw messages.
+            encodes_at_once: `encode_step` encodes the whole row; otherwise `write` encodes the environment's account.
+        """
         self.losses = LossCounter()
         self.summary = Summary()
         self.path, self._evaluator = path, evaluator
         self.log = LogWriter(path / LOG)
         self._messages = MessageLog(path / MESSAGES) if messages else None
+        self._encodes_at_once, self._has_step = encodes_at_once, False
 
-    def reset(
-        self, made: Snapshot | None, outer: Mapping[str, Any], arrays: RowArrays, *, number: int, now_ns: int
-    ) -> None:
-        """Write the row of a reset."""
+    def encode_reset(
+        self, made: Snapshot | None, outer: Mapping[str, Any], *, number: int, now_ns: int
+    ) -> EncodedRow | None:
+        """Return the row of a reset, or None if it cannot be encoded and counts as lost."""
         with self._count_losses(rows=1):
-            self.summary.add_queued()
+            self.summary.add_reset(None if made is None else made.reset)
+            arrays = RowArrays()
             row = reset_row(made, row=number, outer=outer, evaluator=self._evaluator, store=arrays)
-            self.write_row("reset", encode_row(row), arrays, number=number, now_ns=now_ns)
-
-    def encode_step(self, step: StepRow) -> str | None:
-        """Return the row of a step as JSON, or None if it cannot be encoded and counts as lost."""
-        with self._count_losses(rows=1):
-            self.summary.add_queued()
-            row = transition_row(
-                step.made, row=step.number, outer=step.outer, action=step.action, evaluator=self._evaluator
-            )
-            return encode_row(row, step.arrays)
+            return EncodedRow("reset", encode_row(row), arrays, number, now_ns)
         return None
 
-    def step(self, step: StepRow, text: str) -> None:
-        """Write the row of a step; the first one also to a separate file."""
+    def encode_step(
+        self, made: Transition | None, outer: Mapping[str, Any], *, number: int, now_ns: int
+    ) -> EncodedRow | None:
+        """Return the row of a step, or None if it cannot be encoded and counts as lost."""
         with self._count_losses(rows=1):
-            self.write_row("transition", text, step.arrays, number=step.number, now_ns=step.now_ns)
-            if step.is_first:
-                self.file(FIRST_TRANSITION, json.loads(text))
+            self.summary.add_step(outer)
+            arrays = RowArrays()
+            if made is None or self._encodes_at_once:
+                row = transition_row(made, row=number, outer=outer, evaluator=self._evaluator)
+                return EncodedRow("transition", encode_row(row, arrays), arrays, number, now_ns)
+            data = encode_row({"schema": TRANSITION, "row": number, **outer}, arrays)
+            account = partial(step_account, made, to_json_types(made.action), self._evaluator)
+            return EncodedRow("transition", data, arrays, number, now_ns, account)
+        return None
 
-    def write_row(self, topic: str, text: str, arrays: RowArrays, *, number: int, now_ns: int) -> None:
-        """Flush the messages before the row, then write its arrays, then the row; raises RecordError."""
-        self._flush_messages()
-        for reference, message in arrays.found.values():
-            self.log.put(reference, message, log_time_ns=now_ns)
-        self.log.append(topic, text, number=number, log_time_ns=now_ns)
+    def write(self, row: EncodedRow) -> None:
+        """Flush the messages before the row, then write its arrays, then the row; the first step also to a file."""
+        with self._count_losses(rows=1):
+            self._flush_messages()
+            data = row.data
+            if row.account is not None:
+                data = b'%b,"inner":%b}' % (data[:-1], encode_row(row.account(), row.arrays))
+            for placeholder, reference, message in row.arrays.hashed():
+                data = data.replace(placeholder.encode(), reference["sha256"].encode())
+                self.log.put(reference, message, log_time_ns=row.now_ns)
+            self.log.append(row.topic, data, number=row.number, log_time_ns=row.now_ns)
+            if row.topic == "transition" and not self._has_step:
+                self._has_step = True
+                self.file(FIRST_TRANSITION, json.loads(data))
 
     def message(self, message: TappedMessage) -> None:
         """Write a raw message."""
@@ -168,37 +207,6 @@ class RunWriter:
             self.losses.note(str(error), rows=rows + self.log.pop_lost_rows(), messages=messages)
         except Exception as error:  # noqa: BLE001 - of a message that cannot be serialised, for example
             self.losses.note(f"{type(error).__name__}: {error}", rows=rows, messages=messages)
-
-
-@dataclass(kw_only=True)
-class StepRow:
-    """The row of one step: an `embodied_env.record.writer_thread.EncodableJob`.
-
-    `outer` has the values that the agent sent and received, `action` is a copy of the action of `made` from before the
-    step, and `arrays` has the arrays of `outer`.
-    """
-
-    run: RunWriter
-    made: Transition | None
-    action: Any
-    outer: Mapping[str, Any]
-    arrays: RowArrays
-    number: int
-    now_ns: int
-    is_first: bool
-    _text: str | None = None
-    _is_encoded: bool = False
-
-    def encode(self) -> None:
-        """Encode the row as JSON, once."""
-        if not self._is_encoded:
-            self._text, self._is_encoded = self.run.encode_step(self), True
-
-    def __call__(self) -> None:
-        """Write the row."""
-        self.encode()
-        if self._text is not None:
-            self.run.step(self, self._text)
 
 
 class LossCounter:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -14,11 +13,10 @@ import numpy as np
 from embodied_env.core.latency.statistics import LatencyStatistics
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.core.types import DRY_RUN, ResetReport, field_values
-from embodied_env.record.json_values import Encoded, to_json_types
+from embodied_env.record.json_values import to_json_types
 from embodied_env.record.rows import RESET, TRANSITION, has_no_action
 
 _INFO_KEYS = ("latency", "action_clipped", "annotations", "end_reason", "is_success", "step_index")
-_MAX_QUEUED = 256
 
 OUTSIDE = "outer_wrapper"
 """The end reason of an episode that a wrapper ended while the environment continued."""
@@ -31,8 +29,6 @@ class Summary:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._queued: deque[dict[str, Any]] = deque()
         self._latency = LatencyStatistics()
         self._steps = 0
         self._returns: list[float] = []
@@ -50,33 +46,17 @@ class Summary:
         self._return, self._open_steps = 0.0, 0
         self._open_missed: int | None = None  # missed deadlines; None: the steps are not paced
 
-    def queue(self, schema: str, outer: Mapping[str, Any], report: ResetReport | None = None) -> None:
-        """Queue a row to be added later, whether or not it is written; the values of `outer` must not change any more.
+    def add_reset(self, report: ResetReport | None) -> None:
+        """Add a reset; `report`: of the environment itself, or None if a wrapper made it."""
+        verdict = None if report is None or report.verdict is None else to_json_types(field_values(report.verdict))
+        self.add({"schema": RESET, "inner": report and {"details": report.details, "verdict": verdict}})
 
-        Only the values that are counted are kept, no images. `report`: of a reset of the environment itself.
-        """
-        if schema == RESET:
-            inner = None if report is None else {"details": report.details, "verdict": report.verdict}
-            self._queued.append({"schema": RESET, "inner": inner})
-        else:
-            info = outer["info"] if isinstance(outer["info"], Mapping) else {}
-            ends = {key: outer[key] for key in ("reward", "terminated", "truncated")}
-            ends["action"] = action if isinstance(action := outer["action"], Encoded) else None  # as `NoAction` is
-            self._queued.append({"schema": TRANSITION, **ends, "info": {key: info.get(key) for key in _INFO_KEYS}})
-        if len(self._queued) > _MAX_QUEUED:  # the writer is stuck, because the disk does not respond
-            self.add_queued()
-
-    def add_queued(self) -> None:
-        """Add the queued rows in order, from any thread."""
-        with self._lock:
-            while self._queued:
-                row = self._queued.popleft()
-                if row["schema"] == TRANSITION:
-                    info = {k: v if type(v) is dict else to_json_types(v) for k, v in row.pop("info").items()}
-                    row = {**to_json_types(row), "info": info}
-                elif row["inner"] is not None and (verdict := row["inner"]["verdict"]) is not None:
-                    row["inner"]["verdict"] = to_json_types(field_values(verdict))
-                self.add(row)
+    def add_step(self, outer: Mapping[str, Any]) -> None:
+        """Add a step; `outer`: see `embodied_env.record.rows.transition_row`."""
+        given = outer["info"] if isinstance(outer["info"], Mapping) else {}
+        info = {key: value if type(value := given.get(key)) is dict else to_json_types(value) for key in _INFO_KEYS}
+        ends = {key: to_json_types(outer[key]) for key in ("reward", "terminated", "truncated")}
+        self.add({"schema": TRANSITION, "action": outer["action"], **ends, "info": info})
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add one row, of a reset or of a transition."""
@@ -129,7 +109,6 @@ class Summary:
         counts the steps without an action (`NoAction`), which are not clipped ones. ``dry_run`` is present, and true,
         only if no command reached a robot.
         """
-        self.add_queued()
         episodes, terminated = len(self._returns), len(self._returns) - self._truncated
         rated, rated_terminated = episodes - self._apart.total(), terminated - self._apart_terminated
         returns = np.array(self._returns)

@@ -13,7 +13,6 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Protocol
 
 Job = Callable[[], None]
 
@@ -33,26 +32,11 @@ GATHER_S = 0.01
 _BATCH = 16  # jobs that are settled together
 
 
-class EncodableJob(Protocol):
-    """A job with a first part that needs no I/O and can run earlier."""
-
-    def encode(self) -> None:
-        """Run the first part unless it has run; it must not raise."""
-        ...
-
-    def __call__(self) -> None:
-        """Run the job."""
-        ...
-
-
 class WriterThread:
     """Runs jobs, which must not raise, in one background thread; it starts with the first job.
 
     `settle` is called in the thread after every few jobs and whenever the queue is empty; a job takes room in the queue
     until it is settled. Before a fork all jobs are run; the child starts with a new thread.
-
-    One row may be held until the stepping thread waits for the world and encodes it: this thread would still hold the
-    GIL when that wait ends. It is queued unencoded before the next row and before any wait for the thread.
     """
 
     def __init__(
@@ -70,7 +54,6 @@ class WriterThread:
         self._blocks, self._gather_s = blocks, gather_s
         self._max_bytes, self._max_jobs, self._stall_timeout_s = max_bytes, max_jobs, stall_timeout_s
         self._is_closing = False
-        self._held: tuple[EncodableJob, int] | None = None
         self.start_over()
         _writers.add(self)
 
@@ -85,34 +68,15 @@ class WriterThread:
         self._progress = 0  # grows with every job
         self._stalled_at = -1  # the progress at which a waiter gave up; no wait until it has grown
 
-    def submit(self, job: Job, size: int = 0, *, passes_held: bool = False) -> bool:
-        """Queue `job`, which keeps `size` bytes alive; return False, and never run it, if there is no room.
-
-        It follows the held row, unless `passes_held`.
-        """
+    def submit(self, job: Job, size: int = 0) -> bool:
+        """Queue `job`, which keeps `size` bytes alive; return False, and never run it, if there is no room."""
         with self._lock:
-            if not passes_held:
-                self._release_held()
-            if not self._reserve(size):
+            if self._is_closing:
+                return False
+            if not self._has_room(size) and not (self._blocks and self._wait_until(lambda: self._has_room(size))):
                 return False
             self._enqueue(job, size)
         return True
-
-    def hold(self, row: EncodableJob, size: int = 0) -> bool:
-        """Hold `row`, which takes room in the queue; return False, and never write it, if there is no room."""
-        with self._lock:
-            self._release_held()
-            if not self._reserve(size):
-                return False
-            self._held = row, size
-        return True
-
-    def encode_held(self) -> None:
-        """Encode the held row in the calling thread, then queue it."""
-        if (held := self._held) is not None:
-            held[0].encode()
-            with self._lock:
-                self._release_held()
 
     def wait_idle(self) -> bool:
         """Wait until all jobs so far are settled; return False if the thread is stalled."""
@@ -139,18 +103,10 @@ class WriterThread:
         with self._lock:
             self._close_queue(lambda: None)
 
-    def _reserve(self, size: int) -> bool:
-        """Reserve room for one job of `size` bytes, if there is any; requires the lock."""
-        if self._is_closing:
-            return False
-        if not self._has_room(size) and not (self._blocks and self._wait_until(lambda: self._has_room(size))):
-            return False
+    def _enqueue(self, job: Job, size: int) -> None:
+        """Queue a job; requires the lock."""
         self._n_submitted += 1
         self._n_bytes += size
-        return True
-
-    def _enqueue(self, job: Job, size: int) -> None:
-        """Queue a job for which room is reserved; requires the lock."""
         self._jobs.put((job, size))
         if self._jobs.qsize() >= _BATCH - 1:
             self._wakeup.notify()
@@ -164,8 +120,6 @@ class WriterThread:
 
     def _wait_until(self, is_done: Callable[[], bool]) -> bool:
         """Wait while the thread makes progress; requires the lock."""
-        if not is_done():
-            self._release_held()
         while not is_done():
             progress = self._progress
             if progress == self._stalled_at:
@@ -182,16 +136,8 @@ class WriterThread:
 
     def _close_queue(self, last: Job) -> None:
         if not self._is_closing:
-            self._release_held()
-            self._n_submitted += 1
             self._enqueue(last, 0)
             self._is_closing = True
-
-    def _release_held(self) -> None:
-        """Queue the held row; requires the lock."""
-        if self._held is not None:
-            held, self._held = self._held, None
-            self._enqueue(*held)
 
     def _run(self) -> None:
         is_last = False

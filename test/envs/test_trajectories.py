@@ -111,7 +111,11 @@ def test_chunks_of_a_learner_are_previewed(env):
     chunks = ActionChunks(env, len(CHUNK))
     chunks.reset(seed=1)
     seen = []
-    env.call_while_waiting(lambda: seen.append(env._stepper._arbiter.trajectory.previewed))
+    advance = env._stepper._backend.advance
+    env._stepper._backend.advance = lambda *to: (
+        advance(*to),
+        seen.append(env._stepper._arbiter.trajectory.previewed),
+    )
     chunks.step(np.array(CHUNK))
     assert seen == [STEPS, STEPS, STEPS, 3, 2, 1, 0]
 

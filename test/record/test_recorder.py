@@ -9,7 +9,6 @@ import platform
 import signal
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 
 import gymnasium
@@ -287,25 +286,12 @@ def test_later_changes_do_not_change_the_record(env):
     assert "99.0" not in json.dumps(list(read_run(env.path).rows()))
 
 
-def test_a_lockstep_step_in_process_encodes_its_own_row(env, monkeypatch):
-    threads, encode_step = [], RunWriter.encode_step
-
-    def encode(run, step):
-        threads.append(threading.current_thread())
-        return encode_step(run, step)
-
-    monkeypatch.setattr(RunWriter, "encode_step", encode)
-    env.reset(seed=1)
-    env.step(np.zeros(6))
-    assert threads == [threading.current_thread()]
-
-
 def test_an_interrupt_after_the_step_leaves_its_row(env, monkeypatch):
     encode_step = RunWriter.encode_step
 
-    def encode(run, step):
+    def encode(*args, **options):
         signal.raise_signal(signal.SIGINT)
-        return encode_step(run, step)
+        return encode_step(*args, **options)
 
     monkeypatch.setattr(RunWriter, "encode_step", encode)
     env.reset(seed=1)
@@ -344,6 +330,24 @@ def test_wrappers_do_not_change_the_recorded_step(tmp_path):
         env.close()
         texts.append([json.dumps(row) for row in read_run(env.path).rows()])
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("changes_results", [False, True])
+def test_an_account_encoded_by_the_thread_gives_the_same_row(tmp_path, changes_results):
+    texts = []
+    for encodes_at_once in (True, False):
+        env = RecordTransitions(fake(clock="virtual"), tmp_path)
+        env._run._encodes_at_once = encodes_at_once
+        env.reset(seed=1)
+        for action in (np.full(6, 0.1), [np.float64(0.2)] * 6, np.full(6, np.nan)):
+            observation, _, _, _, info = env.step(action)
+            if changes_results:
+                observation["joints_position"][:] = action[:] = [99.0] * 6
+                info["action"]["applied"] = info["latency"]["gate_s"] = 99.0
+        env.close()
+        texts.append([json.dumps(row) for row in read_run(env.path).rows()])
+    assert texts[0] == texts[1]
+    assert "99.0" not in "".join(texts[0])
 
 
 class RewardOverride(EmbodiedEnv):

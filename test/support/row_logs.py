@@ -14,8 +14,8 @@ class RowLog(LogWriter):
 
     def write(self, topic, row, *, log_time_ns):
         """Append `row` to the channel `topic` and flush it."""
-        text = json.dumps(row, allow_nan=False, separators=(",", ":"))
-        self.append(topic, text, number=row["row"], log_time_ns=log_time_ns)
+        data = json.dumps(row, allow_nan=False, separators=(",", ":")).encode()
+        self.append(topic, data, number=row["row"], log_time_ns=log_time_ns)
         self.flush()
 
     def store(self, array, *, log_time_ns):

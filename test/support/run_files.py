@@ -40,8 +40,8 @@ def as_journal(path: Path) -> Path:
         writer.put(reference, message, log_time_ns=0)
     rows = [each for each in stored if each.channel.topic in CHANNELS]
     for number, each in enumerate(rows):
-        text, ns = each.record.data.decode(), each.record.log_time
-        writer.append(each.channel.topic, text, number=number, log_time_ns=ns)
+        data, ns = each.record.data, each.record.log_time
+        writer.append(each.channel.topic, data, number=number, log_time_ns=ns)
     writer.close()
     return log
 

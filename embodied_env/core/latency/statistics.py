@@ -97,7 +97,7 @@ class LatencyStatistics:
     def statistics(self) -> dict[str, StageStatistics]:
         """Return the statistics of each stage that was measured at least once."""
         found = {}
-        for (stage, sensor), sample in self._samples.items():
+        for (stage, sensor), sample in list(self._samples.items()):  # a step may still be taken
             p50_s, p95_s, p99_s = np.percentile(sample.values(), _PERCENTILES).tolist()
             found[f"{stage}[{sensor}]" if sensor else stage] = StageStatistics(
                 count=sample.count, p50_s=p50_s, p95_s=p95_s, p99_s=p99_s, max_s=sample.most
@@ -123,16 +123,16 @@ def stages_of(latency: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[St
     Injected delays are ``injected.NAME``.
     """
     for name, quality in latency.get("quality", {}).items():
-        value = latency.get(name)
+        value, stage = latency.get(name), prefix + name  # a known string where there is no prefix
         if name == "injected":
             if isinstance(value, dict):
                 yield from stages_of({**value, "quality": quality}, "injected.")
         elif isinstance(quality, dict):  # faster than Mapping
             values = value if isinstance(value, dict) else {}
             for sensor, code in quality.items():
-                yield (f"{prefix}{name}", sensor), code, values.get(sensor)
+                yield (stage, sensor), code, values.get(sensor)
         else:
-            yield (f"{prefix}{name}", ""), quality, value
+            yield (stage, ""), quality, value
 
 
 class Reservoir:
@@ -150,7 +150,8 @@ class Reservoir:
     def add(self, value: float) -> None:
         """Add one number."""
         self.count += 1
-        self.most = max(self.most, value)
+        if value > self.most:  # noqa: PLR1730 - faster than max
+            self.most = value
         if self.count <= self._capacity:
             self._kept.append(value)
         elif self.count == self._next:
