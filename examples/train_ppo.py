@@ -27,7 +27,7 @@ from training import Training, evaluate, parser, started
 GAMMA = 0.97
 LAMBDA = 0.95  # generalised advantage estimation
 STEPS = 64  # of each environment, between two updates
-EPOCHS, MINIBATCHES = 5, 4
+EPOCHS, MINIBATCHES = 5, 16
 CLIP = 0.2
 LEARNING_RATE = 1e-3  # at first; it decreases to 0
 VALUE_WEIGHT, ENTROPY_WEIGHT = 0.5, 0.0

@@ -34,7 +34,7 @@ def make(training: Training, worlds: VecEnv) -> SAC:
         tau=0.01,
         train_freq=2,
         gradient_steps=max(1, training.args.num_envs // 4),  # one update per 8 steps, with one environment per 2
-        batch_size=256 if training.args.num_envs == 1 else 512,
+        batch_size=256,
         buffer_size=min(training.args.steps, 200_000),
         learning_starts=1000,
         ent_coef="auto_0.1",

@@ -45,7 +45,7 @@ from torch import nn
 import embodied_env
 from embodied_env.cli.evaluation_run import evaluate_with_progress, print_table
 from embodied_env.cli.main import print_error
-from embodied_env.contract import Contract
+from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.errors import EmbodiedEnvError, UsageError
@@ -91,15 +91,15 @@ class Training:
 class Curve:
     """Measures the success rate of a policy while it is trained; the clock of the training stops meanwhile."""
 
-    def __init__(self, file: Path, worlds: Callable[[], MappedVectorEnv], every: int, start_s: float) -> None:
+    def __init__(self, file: Path, worlds: Callable[[], MappedVectorEnv], every: int, start_s: FloatArray) -> None:
         """Measure after each `every` steps, if any, one episode in each of `worlds`."""
         self._file, self._make, self._every, self._due = file, worlds, every, every
         self._start_s, self._worlds = start_s, None
 
     @property
-    def training_s(self) -> float:
-        """Duration of the training without the measurements."""
-        return time.monotonic() - self._start_s
+    def training_s(self) -> FloatArray:
+        """Duration and CPU time of the training without the measurements."""
+        return _clocks_s() - self._start_s
 
     def measure(self, steps: int, act: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
         """Write a row of ``curve.csv`` if it is due after these steps; `act` is the policy without noise."""
@@ -108,16 +108,20 @@ class Curve:
         took_s, self._due = self.training_s, self._due + self._every
         if self._worlds is None:
             self._worlds = self._make()
-            self._file.write_text("steps,training_s,success_rate\n", encoding="utf-8")
+            self._file.write_text("steps,training_s,cpu_s,success_rate\n", encoding="utf-8")
         rate = success_rate(self._worlds, act)
         with self._file.open("a", encoding="utf-8") as file:
-            file.write(f"{steps},{took_s:.1f},{rate:.3f}\n")
-        self._start_s = time.monotonic() - took_s
+            file.write(f"{steps},{took_s[0]:.1f},{took_s[1]:.1f},{rate:.3f}\n")
+        self._start_s = _clocks_s() - took_s
 
     def close(self) -> None:
         """Close the worlds."""
         if self._worlds is not None:
             self._worlds.close()
+
+
+def _clocks_s() -> FloatArray:
+    return np.array([time.monotonic(), time.process_time()])
 
 
 def success_rate(worlds: MappedVectorEnv, act: Callable[[NDArray[Any]], NDArray[Any]]) -> float:
@@ -173,7 +177,7 @@ def started(algorithm: str, args: argparse.Namespace) -> Iterator[Training]:
 
 
 def _start(algorithm: str, args: argparse.Namespace) -> Training:
-    start_s = time.monotonic()
+    start_s = _clocks_s()
     for name in ("steps", "num_envs", "episodes", "checkpoint_every", "feature_steps", "seed"):
         least, given = 0 if name == "seed" else 1, getattr(args, name)
         if given < least:
@@ -205,7 +209,7 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
 
 def evaluate(training: Training, folder: Path) -> None:
     """Evaluate the policy in `folder` on the backends of --evaluate, and write summary.json."""
-    took_s = training.curve.training_s
+    took_s, cpu_s = training.curve.training_s.tolist()
     training.curve.close()
     args, evaluations, policy = training.args, {}, f"onnx:{folder / MODEL}"
     for backend in args.evaluate:
@@ -216,6 +220,7 @@ def evaluate(training: Training, folder: Path) -> None:
         "seed": args.seed,
         "steps": args.steps,
         "training_s": round(took_s, 1),
+        "cpu_s": round(cpu_s, 1),
         "contract": {"name": training.contract.name, "fingerprint": training.contract.fingerprint},
         "policy": policy,
         "evaluations": evaluations,

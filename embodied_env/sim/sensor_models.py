@@ -169,7 +169,7 @@ class Bumper:
         other = ~own
         for i, name in enumerate(contact.ignore):
             other[model.find("geom", name, f"{path}.contact.ignore[{i}]")] = False
-        self._counts = np.outer(own, other) | np.outer(other, own)  # by the two geoms of a contact
+        self._own, self._other = own.tolist(), other.tolist()  # lists are faster than arrays of few numbers
         self.begin()
 
     def begin(self) -> None:
@@ -192,10 +192,9 @@ class Bumper:
         self._had_contact, self._was_read = False, True
 
     def _in_contact(self) -> bool:
-        if not self._data.ncon:
-            return False
-        a, b = self._data.contact.geom.T
-        return bool(self._counts[a, b].any())
+        pairs = self._data.contact.geom.tolist() if self._data.ncon else ()
+        own, other = self._own, self._other
+        return any((own[a] and other[b]) or (own[b] and other[a]) for a, b in pairs)
 
 
 def _rotated(vector: NDArray[np.float64], angle_rad: float) -> FloatArray:
