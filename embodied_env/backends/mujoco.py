@@ -67,7 +67,7 @@ class MujocoBackend:
         """Read the profile ``backends.mujoco`` of `contract`; `open` builds the world, with `delays` injected."""
         if display_available():
             self.capabilities = replace(self.capabilities, render_modes=("rgb_array", "human"))
-        self._contract = contract
+        self._contract, self._sensors = contract, dict(contract.sensors)
         self._clock = clock
         self._delays = delays
         self._profile = load_profile(contract, "mujoco")
@@ -181,7 +181,8 @@ class MujocoBackend:
     def _opened(self) -> World:
         if self._world is None:
             raise BackendLostError("closed", "the simulator is not open")
-        self._finish_step()
+        if self._moving is not None:
+            self._finish_step()
         self._world.catch_up()
         return self._world
 
@@ -223,7 +224,7 @@ class MujocoBackend:
 
     def sample(self, name: str, reading: Reading, arrival_ns: int) -> Sample:
         """Return the sample that a reader of the sensor's message would return."""
-        spec = self._contract.sensors[name]
+        spec = self._sensors[name]
         values, problem = reading.values, reading.problem
         raw_sha256: dict[str, str] = {}
         if values and (checked := self._checked[name]):

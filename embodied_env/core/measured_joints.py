@@ -48,9 +48,9 @@ class MeasuredJoints:
             sensor: tuple(np.array([place[1:] for place in places if place[0] == sensor]).T)
             for sensor in dict.fromkeys(place[0] for place in places)
         }
-        self._whole: tuple[str, NDArray[np.intp]] | None = None  # one sensor that reports every joint
-        if len(self.by_sensor) == 1 and self.known.all():
-            self._whole = next((name, indices) for name, (indices, _) in self.by_sensor.items())
+        sensors = list(self.by_sensor)
+        is_whole = len(sensors) == 1 and contract.sensors[sensors[0]].fields["position"].joints == joints
+        self._whole = sensors[0] if is_whole else ""  # the sensor that reports these joints, in this order
 
     def measured(self, snapshot: Snapshot | SnapshotBatch) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the position of each joint and its age in s, both of shape (..., n_joints).
@@ -65,9 +65,8 @@ class MeasuredJoints:
 
     def positions_or_nan(self, snapshot: Snapshot | SnapshotBatch) -> NDArray[np.float64]:
         """Return the position of each joint, shape (..., n_joints); NaN without a sensor."""
-        if self._whole is not None:
-            name, indices = self._whole
-            return snapshot.samples[name].values["position"].take(indices, axis=-1).astype(np.float64, copy=False)
+        if self._whole:
+            return snapshot.samples[self._whole].values["position"].astype(np.float64, copy=False)
         return self._positions(snapshot, np.full((*np.shape(snapshot.now_ns), self._size), np.nan))
 
     def _positions(self, snapshot: Snapshot | SnapshotBatch, positions: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -49,6 +49,7 @@ Observation = dict[str, NDArray[Any]]
 Info = dict[str, Any]
 
 _IMMUTABLE = frozenset((float, int, str, bool))
+_INVALID, _VALID = np.zeros(1, dtype=np.int8), np.ones(1, dtype=np.int8)  # masks; never written
 
 
 @dataclass(kw_only=True)
@@ -346,7 +347,7 @@ class ObservationBuilder:
                 observation[key] = stack_values(window, name, field_name)
                 observation[f"{key}{AGES}"] = ages_s(window, name, snapshot.now_ns)
             if mask:
-                observation[mask] = np.array([sample.quality in GOOD], dtype=np.int8)
+                observation[mask] = _VALID if sample.quality in GOOD else _INVALID
         for name in self.observed_options:
             observation[name] = np.array(sampled[name], dtype=np.float64).reshape(-1)
         if self.applied_actions:

@@ -45,8 +45,11 @@ class _PublishingLock:
     def __enter__(self) -> tuple[CommandState, float]:
         is_taken = False
         try:
-            with nullcontext() if self._is_interruptible else deferred_signals():
+            if self._is_interruptible:
                 is_taken = self._lock.acquire()
+            else:
+                with deferred_signals():
+                    is_taken = self._lock.acquire()
             return self._now()
         except BaseException:
             if is_taken:
@@ -100,6 +103,7 @@ class Arbiter:
         self._measured_velocities = measured_velocities
         self._gap_since_ns: int | None = None  # last publication before a gap, until a settled reading ends it
         self._lock = threading.RLock()
+        self._exclusive = _PublishingLock(self._lock, self._now, interruptible=not free_running)
         size = gate.layout.size
         self._reference = CommandState(positions=np.zeros(size), velocities=np.zeros(size), seq=0, epoch=-1)
         self._published_ns = 0
@@ -164,7 +168,7 @@ class Arbiter:
 
     def exclusive(self) -> _PublishingLock:
         """Hold the right to publish; the context value is (reference, dt in s) for one judge and one send."""
-        return _PublishingLock(self._lock, self._now, interruptible=not self._free_running)
+        return self._exclusive
 
     def _now(self) -> tuple[CommandState, float]:
         """Return the reference of a step and dt in s."""

@@ -86,7 +86,7 @@ class BatchedGate:
             tracking = self._tracking[slot]
             tracking.in_a_row = int(in_a_row[slot])
             tracking.sent.clear()
-            tracking.sent.extend(sent.copy() for sent in all_sent[:, slot] if not np.isnan(sent[0]))
+            tracking.sent.extend(sent.tolist() for sent in all_sent[:, slot] if not np.isnan(sent[0]))
         if undo:
             self._rates[slot].undo()
             if self._contract.safety.latency.budget_s is not None:

@@ -29,7 +29,7 @@ class BatchedLimiter:
         limiter, layout, bounds = self._limiter, self._layout, self._bounds
         if reference.slack is not None:
             bounds = BatchedBounds(layout.limits, layout.is_velocity, reference.slack)
-        boxed = limiter.boxed(requested)
+        boxed = clipped(requested, layout.scale.low, layout.scale.high)
         target = self._target(boxed, reference)
         smooth = limiter.limit_jerk(target, reference, dt_s)
         steps = limit_joints(reference.positions, reference.velocities, smooth, bounds, dt_s)

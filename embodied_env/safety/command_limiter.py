@@ -62,6 +62,7 @@ class CommandLimiter:
                 self._stop_goals[part] = gripper.open if gripper.on_stop == "open" else gripper.closed
         scale = self.layout.scale
         self._si_range = list(zip(scale.si_low.tolist(), scale.si_high.tolist(), strict=True))
+        self._box = list(zip(scale.low.tolist(), scale.high.tolist(), strict=True))
         self._bounds: list[JointBounds] = []
         self._before: list[JointBounds] | None = None  # wider limits that a joint may still brake from
         self.set_limits(self.layout.limits)
@@ -119,7 +120,7 @@ class CommandLimiter:
             finding = Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=problem)
             return self.brake(reference, dt_s, [*findings, finding], requested)
         if boxed is not None and published.tolist() == target.tolist():
-            applied = boxed.copy()
+            applied = boxed
         else:
             applied = self.as_action(published, reference)
             if boxed is not None:
@@ -173,8 +174,11 @@ class CommandLimiter:
         return approve_command(command.report, seq=command.seq, epoch=command.epoch, trajectory=trajectory)
 
     def boxed(self, action: FloatArray) -> FloatArray:
-        """Return the nearest action in the action space."""
-        return np.minimum(np.maximum(action, self.layout.scale.low), self.layout.scale.high)
+        """Return the nearest action in the action space: `action` itself inside it."""
+        values = action.tolist()
+        rows = zip(values, self._box, strict=True)
+        boxed = [x if low <= x <= high else low if x < low else high for x, (low, high) in rows]
+        return action if boxed == values else np.array(boxed)
 
     def monitor(
         self, requested: FloatArray, reference: CommandState, dt_s: float, findings: list[Finding]
@@ -218,12 +222,11 @@ class CommandLimiter:
         return self.as_action(self._published(reference.positions, np.zeros(self.layout.size)), reference)
 
     def _steps(self, target: FloatArray, reference: CommandState, dt_s: float) -> list[JointStep]:
-        state = zip(reference.positions.tolist(), reference.velocities.tolist(), target.tolist(), strict=True)
+        state = reference.positions.tolist(), reference.velocities.tolist(), target.tolist()
+        rows = zip(*state, self._bounds_at(reference, dt_s), self._is_velocity, strict=True)
         return [
             limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint(x, v, t, bounds, dt_s)
-            for (x, v, t), bounds, is_velocity in zip(
-                state, self._bounds_at(reference, dt_s), self._is_velocity, strict=True
-            )
+            for x, v, t, bounds, is_velocity in rows
         ]
 
     def _bounds_at(self, reference: CommandState, dt_s: float) -> list[JointBounds]:
@@ -283,11 +286,11 @@ class CommandLimiter:
         """Return the first violated limit of the exact values to be published, or ""; none while monitoring."""
         if self._mode == "monitor":
             return ""
-        states = (reference.positions, reference.velocities, positions, velocities)
-        rows = zip(self.layout.joints, self._bounds_at(reference, dt_s), *(a.tolist() for a in states), strict=True)
-        for joint, bounds, x, v, next_x, next_v in rows:
-            if problem := limit_violation(x, v, next_x, next_v, bounds, dt_s):
-                return f"{joint}: {problem}"
+        before = reference.positions.tolist(), reference.velocities.tolist()
+        rows = zip(*before, positions.tolist(), velocities.tolist(), self._bounds_at(reference, dt_s), strict=True)
+        for joint, row in enumerate(rows):
+            if problem := limit_violation(*row, dt_s):
+                return f"{self.layout.joints[joint]}: {problem}"
         return ""
 
     def _full_brake_velocities(self, reference: CommandState, dt_s: float) -> FloatArray:
@@ -355,7 +358,8 @@ class CommandLimiter:
         if reference.before_gap is not None:
             findings = [*findings, *gap_finding(self.layout.joints, reference.before_gap, reference.velocities)]
         is_late = self._late(reference, dt_s, velocities)
-        if any(is_late) and self._keeps_limits:
+        any_late = any(is_late)
+        if any_late and self._keeps_limits:
             findings = [*findings, tightened_finding(self.layout.joints, is_late, velocities)]
         disposition = worst_severity(findings)
         sound = sound and self._keeps_limits
@@ -369,8 +373,8 @@ class CommandLimiter:
             velocity_si=velocities,
             dt_s=dt_s,
             guaranteed={
-                "position": sound and not any(is_late) and self._is_inside(reference, published),
-                "velocity": sound and not any(is_late),
+                "position": sound and not any_late and self._is_inside(reference, published),
+                "velocity": sound and not any_late,
                 "acceleration": sound,
                 "jerk": sound and self.has_jerk and bool(self.keeps_jerk(reference, velocities, dt_s)),
                 "workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False),

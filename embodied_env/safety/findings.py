@@ -57,7 +57,7 @@ def sorted_by_gate(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def worst_severity(findings: list[Finding]) -> Severity:
     """Return the highest severity of `findings`, PASS if there are none."""
-    return max([finding.severity for finding in findings], default=Severity.PASS)
+    return max([finding.severity for finding in findings]) if findings else Severity.PASS
 
 
 def latched_finding(latched: Finding) -> Finding:
@@ -79,16 +79,17 @@ def modification(
     hit = before != limit
     if not any(hit.tolist()):  # faster than `hit.any()`
         return []
+    before, after = before[hit], after[hit]
     return [
         Finding(
             gate=gate,
             severity=Severity.LIMIT,
             code=code,
             joints=select_joints(joints, hit),
-            before=before[hit],
-            after=after[hit],
+            before=before,
+            after=after,
             limit=limit[hit],
-            margin=after[hit] - before[hit],
+            margin=after - before,
         )
     ]
 
@@ -128,12 +129,13 @@ def limit_findings(
             severity=Severity.LIMIT,
             code=code,
             joints=tuple(joints[index] for index in hit),
-            before=target[hit],
-            after=published[hit],
+            before=before,
+            after=after,
             limit=np.array([steps[index].bound for index in hit]),
-            margin=published[hit] - target[hit],
+            margin=after - before,
         )
         for code, hit in sorted(limited.items(), key=lambda item: CODES[item[0]])
+        for before, after in [(target[hit], published[hit])]
     ]
 
 

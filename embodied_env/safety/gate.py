@@ -245,8 +245,9 @@ class SafetyGate:
             return self._limiter.brake(reference, dt_s, findings, requested)
         is_monitoring = self._mode == "monitor"
         boxed = self._limiter.boxed(requested)
-        passed_on = requested if is_monitoring else boxed
-        findings += modification("space_box", "box.clip", self.layout.joints, requested, passed_on, limit=boxed)
+        if boxed is not requested:
+            passed_on = requested if is_monitoring else boxed
+            findings += modification("space_box", "box.clip", self.layout.joints, requested, passed_on, limit=boxed)
         if is_monitoring:
             return self._limiter.monitor(requested, reference, dt_s, findings)
         target = self._limiter.target(boxed, reference)

@@ -228,10 +228,11 @@ class TrackingGate(Interlock):
         limits = layout.limits
         full_ranges = np.array([_FULL_RANGE[units[joint]] for joint in layout.joints])
         ranges = limits.position_high - limits.position_low
-        self.by_position: list[bool] = (~(layout.is_velocity | layout.is_goal)).tolist()  # a goal takes its time
+        self._is_by_position = ~(layout.is_velocity | layout.is_goal)  # a goal takes its time
+        self.by_position: list[bool] = self._is_by_position.tolist()
         self._tolerance = spec.tolerance * np.where(np.isfinite(ranges), ranges, full_ranges)
         self.tolerances: list[float] = self._tolerance.tolist()
-        self.sent: deque[FloatArray] = deque(maxlen=spec.delay_steps + 1)
+        self.sent: deque[list[float]] = deque(maxlen=spec.delay_steps + 1)
         self.in_a_row = 0
 
     def reset(self) -> None:
@@ -241,13 +242,12 @@ class TrackingGate(Interlock):
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:
         """HOLD after `debounce_steps` steps in a row with a tracking error, STOP after `stop_steps`."""
-        self.sent.append(commanded)
-        errors = self._errors(context.measured)
-        are_hit = [not error <= tolerance for error, tolerance in zip(errors, self.tolerances, strict=True)]
-        self.in_a_row = self.in_a_row + 1 if True in are_hit else 0
+        self.sent.append(commanded.tolist())
+        self.in_a_row = self.in_a_row + 1 if self._is_off(context.measured) else 0
         if self.in_a_row < self.spec.debounce_steps:
             return []
-        hit, error = np.array(are_hit), np.array(errors)
+        error = np.maximum(context.measured - np.max(self.sent, axis=0), np.min(self.sent, axis=0) - context.measured)
+        hit = ~(error <= self._tolerance) & self._is_by_position
         finding = Finding(
             gate="tracking",
             severity=Severity.STOP if self.in_a_row >= self.spec.stop_steps else Severity.HOLD,
@@ -260,21 +260,14 @@ class TrackingGate(Interlock):
         )
         return [finding]
 
-    def _errors(self, measured: FloatArray) -> list[float]:
-        """Return each joint's distance from the range of commands that may be acting; NaN if not measured.
-
-        It is 0 for joints commanded by velocity, and for grippers of action servers.
-        """
-        errors = []
-        sent = [values.tolist() for values in self.sent]
-        highest, lowest = (map(max, *sent), map(min, *sent)) if len(sent) > 1 else (sent[0], sent[0])
-        for position, low, high, is_by_position in zip(
-            measured.tolist(), lowest, highest, self.by_position, strict=True
-        ):
-            above, below = position - high, low - position
-            error = above if above > below else below  # noqa: FURB136 - max() would drop NaN
-            errors.append(0.0 if error < 0.0 or not is_by_position else error)
-        return errors
+    def _is_off(self, measured: FloatArray) -> bool:
+        """Return whether a joint is too far from the range of commands that may be acting, or not measured."""
+        rows = zip(measured.tolist(), zip(*self.sent, strict=True), self.tolerances, self.by_position, strict=True)
+        for position, sent, tolerance, is_by_position in rows:
+            is_near = position - max(sent) <= tolerance and min(sent) - position <= tolerance  # False for NaN
+            if is_by_position and not is_near:
+                return True
+        return False
 
 
 class ForceGate(Interlock):

@@ -131,6 +131,8 @@ def limit_joint(position: float, velocity: float, target: float, bounds: JointBo
     desired = (target - position) / dt_s
     chosen = desired if desired >= lower else lower
     chosen = chosen if chosen <= upper else upper
+    if chosen == desired and low <= target <= high:
+        return JointStep(target, chosen, "", target)
     reached = position + chosen * dt_s
     if not low <= reached <= high:
         reached = min(max(reached, low), high)
@@ -201,8 +203,7 @@ def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_
     lower > upper means that the state is outside the safe set: no velocity is within every limit.
     """
     fastest, deceleration = bounds.velocity, bounds.deceleration
-    forwards = _max_next_velocity(velocity, bounds, dt_s)
-    backwards = _max_next_velocity(-velocity, bounds, dt_s)
+    forwards, backwards = _reachable_speeds(velocity, bounds, dt_s)
     above = _braking_velocity(bounds.high - position, deceleration, dt_s)
     below = _braking_velocity(position - bounds.low, deceleration, dt_s)
     if above < forwards:
@@ -320,17 +321,14 @@ def _braking_velocity(gap: float, deceleration: float, dt_s: float) -> float:
     return twice / (step + math.sqrt(step * step + twice))
 
 
-def _max_next_velocity(velocity: float, bounds: JointBounds, dt_s: float) -> float:
-    """Return the largest velocity that acceleration and braking allow after one step."""
-    if velocity >= 0.0:
-        return velocity + bounds.acceleration * dt_s
-    acceleration, deceleration = bounds.acceleration, bounds.deceleration
-    slowest = acceleration if acceleration < deceleration else deceleration
-    crossing = velocity + slowest * dt_s
-    braked = velocity + deceleration * dt_s
-    if not crossing > 0.0:
-        crossing = 0.0
-    return braked if braked < crossing else crossing
+def _reachable_speeds(velocity: float, bounds: JointBounds, dt_s: float) -> tuple[float, float]:
+    """Return the largest speeds forwards and backwards that acceleration and braking allow after one step."""
+    speed, gain, loss = abs(velocity), bounds.acceleration * dt_s, bounds.deceleration * dt_s
+    onwards, back = speed + gain, gain
+    if speed > 0.0:
+        crossing = (gain if gain < loss else loss) - speed
+        back = min(loss - speed, crossing if crossing > 0.0 else 0.0)
+    return (onwards, back) if velocity >= 0.0 else (back, onwards)
 
 
 def _rounding_of_step(position: float, reached: float, bounds: JointBounds, dt_s: float) -> float:
@@ -351,7 +349,7 @@ def _binding(position: float, velocity: float, chosen: float, bounds: JointBound
             return "pos.limit"
         if bounds.velocity == speed:
             return "vel.limit"
-        if _max_next_velocity(sign_tried * velocity, bounds, dt_s) == speed:
+        if _reachable_speeds(sign_tried * velocity, bounds, dt_s)[0] == speed:
             return "acc.limit"
     return "pos.limit"
 

@@ -75,8 +75,8 @@ class Reach(ArrayTask):
 
     def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResultBatch:  # noqa: ANN401, ARG002
         """Judge by the position of the tip after the step."""
-        p = self._p
-        tip, target = (current.samples[name].values["position"] for name in (p.tip, p.target))
+        p, samples = self._p, current.samples
+        tip, target = samples[p.tip].values["position"], samples[p.target].values["position"]
         distance_m = norm(target - tip)
         reached = (distance_m <= p.success_radius_m) & are_fresh(current, p.tip, p.target)
         outside: Any = False

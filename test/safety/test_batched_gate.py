@@ -57,7 +57,7 @@ def counters(gate: SafetyGate) -> list:
     found = [str(gate.latched), gate._malformed_in_a_row, list(gate.interventions._window), gate.interventions.share]
     for interlock in gate.interlocks:
         found += [getattr(interlock, "in_a_row", 0), *getattr(interlock, "missed", ())]
-        found += [sent.tolist() for sent in getattr(interlock, "sent", ())]
+        found += [*getattr(interlock, "sent", ())]
     return found
 
 
@@ -228,7 +228,7 @@ def test_maps_of_actions_equal_the_scalar_ones(g, data):
     limiter, scale = g.gate._limiter, g.gate.layout.scale
     batched, size = BatchedLimiter(limiter), g.gate.layout.size
     rows = [data.draw(finite_vectors(size)), scale.low, scale.high, *np.nextafter([scale.low, scale.high], 0.0)]
-    actions = limiter.boxed(np.array(rows))
+    actions = np.array([limiter.boxed(row) for row in rows])
     reference = CommandStateBatch(
         **{name: getattr(g.reference, name)[None] for name in ("positions", "velocities")}, accelerations=actions
     )

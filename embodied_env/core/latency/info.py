@@ -128,14 +128,14 @@ class LatencyInfoBuilder:
     def _put_ages(self, table: _StageTable, now: Snapshot, fresh: Mapping[str, Sample], frozen_ns: int) -> None:
         """Put the age of each reading, its time in the buffer, and the skew and largest age over all sensors."""
         now_ns = now.now_ns
-        ages, holds, worst = _StageTable(), _StageTable(), Quality.OK
+        ages_s, age_qualities, holds_s, hold_qualities, worst = {}, {}, {}, {}, Quality.OK
         for name, sample in fresh.items():
-            age = _age(sample, now_ns)
-            ages.put(name, age)
-            holds.put(name, _duration(frozen_ns - sample.arrival_ns, sample))
-            worst = age[1] if worst is Quality.OK else worst
-        table.values["capture_age_s"], table.quality["capture_age_s"] = ages.values, ages.quality
-        table.values["hold_s"], table.quality["hold_s"] = holds.values, holds.quality
+            ages_s[name], quality = _age(sample, now_ns)
+            holds_s[name], hold_quality = _duration(frozen_ns - sample.arrival_ns, sample)
+            age_qualities[name], hold_qualities[name] = int(quality), int(hold_quality)
+            worst = quality if worst is Quality.OK else worst
+        table.values["capture_age_s"], table.quality["capture_age_s"] = ages_s, age_qualities
+        table.values["hold_s"], table.quality["hold_s"] = holds_s, hold_qualities
         if not fresh:
             table.put("obs_skew_s", _UNKNOWN)
             table.put("obs_age_max_s", _UNKNOWN)
