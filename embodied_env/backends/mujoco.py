@@ -43,6 +43,7 @@ from embodied_env.core.types import (
 from embodied_env.errors import BackendError, BackendLostError, MissingDependencyError
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.gl_libraries import display_available
+from embodied_env.sim.physics import SharedData
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.sensor_models import range_limits_m, scan_angles_rad
 from embodied_env.sim.world import World
@@ -85,6 +86,7 @@ class MujocoBackend:
         self._world: World | None = None
         self._usable = False
         self._executor: Executor | None = None
+        self._shared: SharedData | None = None
         self._moving: Future[None] | None = None  # a step computed in the executor
         self._taken: tuple[FloatArray, BackendLostError | None] | None = None  # command and error of a step
 
@@ -94,8 +96,15 @@ class MujocoBackend:
         Return False for a world with cameras, since a renderer belongs to the thread that used it first.
         """
         cameras = any(source.camera for source in self._profile.sources.values())
-        self._executor = None if cameras else executor
+        self._executor = None if cameras or self._shared is not None else executor
         return not cameras
+
+    def share(self, data: SharedData) -> None:
+        """Let the world use this data, which others use too, so that only the caller's thread computes its steps.
+
+        Call it before `open`.
+        """
+        self._shared = data
 
     def open(self) -> None:
         """Build the world, and check fields with a path against the ROS message, if it is installed."""
@@ -110,7 +119,9 @@ class MujocoBackend:
             free_running=self.capabilities.free_running,
             delays=self._delays,
             whole_messages=False,
+            shared=self._shared,
         )
+        self._profile = self._world.profile
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
         """Reset the world by its seed."""

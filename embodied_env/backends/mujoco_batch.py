@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
@@ -17,12 +17,14 @@ from embodied_env.core.batches import ApprovedCommandBatch, BoolArray, IntArray,
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import FloatArray, Sample, Snapshot
 from embodied_env.errors import BackendLostError
+from embodied_env.sim.physics import SharedData
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.sensor_reader import RowsReader
 from embodied_env.sim.world import World
 
 Slots = Sequence[int]
 
+_DATA_PER_THREAD = 8  # enough for threads of different speed to end at almost the same time
 _MOST_NORM_ERROR = 0.05  # of a squared norm; a larger one is left to the check of a single reading
 
 
@@ -46,15 +48,18 @@ class WorldBatch:
         self._backends, size = backends, len(backends)
         self._helpers = max(0, min(threads, size) - 1)
         self.executor = ThreadPoolExecutor(threads, "worlds") if self._helpers else None
+        self._shared = [SharedData() for _ in range(min(size, _DATA_PER_THREAD * (self._helpers + 1)))]
+        for slot, backend in enumerate(backends):
+            backend.share(self._shared[slot % len(self._shared)])
         self._worlds: dict[int, World] = {}
         self._ideal: dict[str, list[RowsReader]] = {}  # of the fields of sensors that all worlds read together
-        self._is_along = [False] * size  # is the world stepped along, and its ideal sensors are read together?
+        # rows of all worlds, and what to copy there, for worlds whose ideal sensors are read together
+        self._parts: dict[int, list[tuple[FloatArray, FloatArray]]] = {}
         self._has_cameras = False
         self._seen: list[dict[str, Reading | None]] = [{} for _ in range(size)]  # readings in `latest`
         self._targets: FloatArray = np.empty((size, 0))  # the active command of each slot
         self._commands: FloatArray = np.empty((size, 0))
         self._errors: dict[int, BackendLostError] = {}
-        self._states = self._inputs = self._traces = np.empty(0)  # buffers of the physics of all worlds
         self.latest = SnapshotBatch(now_ns=np.zeros(size, dtype=np.int64), samples={})
 
     def load(self, snapshots: Mapping[int, Snapshot]) -> None:
@@ -82,77 +87,48 @@ class WorldBatch:
     def step(self, slots: Slots) -> dict[int, BackendLostError]:
         """Step these worlds by one control period; return the error of each that is unstable."""
         slots, commands = list(slots), self._commands[list(slots)]
-        worlds = [self._worlds[slot] for slot in slots]
-        is_along, targets, controls = [self._is_along[slot] for slot in slots], commands, commands
-        if any(is_along):
-            targets, controls = worlds[is_along.index(True)].plan(self._targets[slots], commands)
+        targets, controls = commands, commands
+        if (along := next((slot for slot in slots if slot in self._parts), None)) is not None:
+            targets, controls = self._worlds[along].plan(self._targets[slots], commands)
         self._targets = merge_rows(self._targets, slots, list(targets))
-        at_once = [row for row, world in enumerate(worlds) if is_along[row] and world.runs_through]
         self._errors = {}
-        doubtful = self._run(at_once, slots, worlds, controls) if at_once else set()
-        others = set(range(len(slots))).difference(at_once)
+        by_data: dict[int, list[int]] = {}
+        for row, slot in enumerate(slots):
+            by_data.setdefault(slot % len(self._shared), []).append(row)
+        left = iter(by_data.values())
 
-        def step_others(row: int) -> None:
-            world = worlds[row]
-            try:
-                if row not in others:
-                    world.arrive(targets[row], controls[row], is_doubtful=row in doubtful)
-                elif is_along[row]:
-                    world.step_along(targets[row], controls[row])
-                else:
-                    world.command(commands[row])
-                    world.step()
-            except BackendLostError as error:
-                self._errors[slots[row]] = error
+        def step_on() -> None:
+            for rows in left:  # of all threads together
+                for row in rows:
+                    self._step_one(slots[row], commands[row], targets[row], controls[row])
 
-        self._share(step_others, others, helpers=0 if self._has_cameras else self._helpers)
-        for row in at_once:
-            step_others(row)
-        return self._errors
-
-    def _run(self, rows: list[int], slots: list[int], worlds: list[World], controls: FloatArray) -> set[int]:
-        """Run the physics of worlds in which nothing else happens during the control period.
-
-        Return the rows with a warning, or a state that is not finite.
-        """
-        running = [slots[row] for row in rows]
-        self._states[running, 0] = self._traces[running, 0, -1]
-        for row in rows:
-            if worlds[row].is_touched:
-                worlds[row].physics.load()
-                worlds[row].is_touched = False
-        steps, columns = controls.shape[1], np.arange(self._inputs.shape[-1])[worlds[rows[0]].physics.places]
-        self._inputs[:, 0][np.ix_(np.array(running), np.arange(steps), columns)] = controls[rows]
-
-        def run(row: int) -> None:
-            physics = worlds[row].physics
-            physics.run(steps)
-            physics.forward()
-
-        self._share(run, rows, helpers=self._helpers)
-        warned = np.concatenate([worlds[row].physics.warned for row in rows]).reshape(len(rows), -1).any(axis=1)
-        is_finite = np.isfinite(self._traces[running, 0, -1]).all(axis=1)
-        return {rows[k] for k in np.flatnonzero(warned | ~is_finite)}
-
-    def _share(self, work: Callable[[int], None], rows: Collection[int], *, helpers: int) -> None:
-        """Do `work` for each row, in the caller's thread and in helpers."""
-        left = iter(rows)
-
-        def work_on() -> None:
-            for row in left:  # of all threads together
-                work(row)
-
+        helpers = 0 if self._has_cameras else min(self._helpers, len(by_data) - 1)
         under_way: list[Future[None]] = []
         if self.executor is not None:
-            under_way = [self.executor.submit(work_on) for _ in range(min(helpers, len(rows) - 1))]
+            under_way = [self.executor.submit(step_on) for _ in range(helpers)]
         try:
-            work_on()
+            step_on()
         finally:
             list(left)  # after an interrupt no further world is stepped
             under_way = [each for each in under_way if not each.cancel()]  # after a fork no thread is left
             wait(under_way)
         for each in under_way:
             each.result()
+        return self._errors
+
+    def _step_one(self, slot: int, command: FloatArray, target: FloatArray, controls: FloatArray) -> None:
+        """Step a world and, since another one may use its data next, copy what is read together."""
+        world = self._worlds[slot]
+        try:
+            if slot in self._parts:
+                world.step_along(target, controls)
+                for rows, part in self._parts[slot]:
+                    rows[slot] = part
+            else:
+                world.command(command)
+                world.step()
+        except BackendLostError as error:
+            self._errors[slot] = error
 
     def read(self, slots: Slots, arrival_ns: IntArray) -> SnapshotBatch:
         """Return the newest samples, which arrived at `arrival_ns`, shape (n_slots,); other slots keep their rows.
@@ -160,8 +136,8 @@ class WorldBatch:
         A reading that may be invalid has the quality INVALID; after `hand_over` the slot's backend reads which it is.
         """
         slots = list(slots)
-        along = [slot for slot in slots if self._is_along[slot]]
-        alone = slots if not along else [slot for slot in slots if not self._is_along[slot]]
+        along = [slot for slot in slots if slot in self._parts]
+        alone = [slot for slot in slots if slot not in self._parts]
         now_ns = merge_rows(self.latest.now_ns, slots, [self._worlds[slot].now_ns for slot in slots])
         samples = {}
         for name, before in self.latest.samples.items():
@@ -186,22 +162,18 @@ class WorldBatch:
     def _add(self, slot: int, world: World) -> None:
         """Resolve the readers of a new world, whose ideal sensors are read with those of the first one."""
         self._worlds[slot] = world
-        world.is_touched = True
-        if not self._states.size:
-            self._states, self._inputs = (
-                np.zeros((len(self._backends), *part.shape)) for part in world.physics.buffers
-            )
-            self._traces = np.zeros((*self._inputs.shape[:3], self._states.shape[-1]))
-        world.physics.use(self._states[slot], self._inputs[slot], self._traces[slot])
         self._has_cameras |= bool(world.renderer_library)
         if not self._ideal:
             for name, fields in world.ideal.items():
-                self._ideal[name] = [RowsReader(layout, len(self._backends), reader) for layout, reader in fields]
-        self._is_along[slot] = bool(world.ideal) and world.ideal.keys() == self._ideal.keys()
-        if self._is_along[slot]:
-            for name, fields in world.ideal.items():
-                for rows, (_, reader) in zip(self._ideal[name], fields, strict=True):
-                    rows.set_row(slot, reader)
+                self._ideal[name] = [RowsReader(layout, reader, len(self._backends)) for layout, reader in fields]
+        self._parts.pop(slot, None)
+        if world.ideal and world.ideal.keys() == self._ideal.keys():
+            self._parts[slot] = [
+                pair
+                for name, fields in world.ideal.items()
+                for rows, (_, reader) in zip(self._ideal[name], fields, strict=True)
+                for pair in zip(rows.parts, reader.parts, strict=True)
+            ]
 
     def _read_together(self, before: SampleBatch, slots: list[int], now_ns: IntArray) -> SampleBatch:
         """Read an ideal sensor, which has delivered exactly one reading in the step."""

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import Env
 from gymnasium.wrappers import TimeLimit
 
-from embodied_env.backends.base import Backend
 from embodied_env.core.batches import BoolArray, CommandStateBatch, IntArray, SnapshotBatch
-from embodied_env.core.clock import Clock, VirtualClock
+from embodied_env.core.clock import VirtualClock
 from embodied_env.core.latency.ledger import StepEvent
-from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import CommandState, FloatArray, Snapshot
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.envs.transition_builder import TransitionBuilder
-from embodied_env.safety import SafetyGate
-from embodied_env.tasks import Task
 
 
 @dataclass(kw_only=True)
@@ -44,17 +39,6 @@ class SlotStates:
         return self.history[-1]
 
 
-class SlotParts(NamedTuple):
-    """The parts of the stepper of one slot."""
-
-    backend: Backend
-    task: Task
-    clock: Clock
-    gate: SafetyGate
-    joints: MeasuredJoints
-    transitions: TransitionBuilder
-
-
 class BatchedSlots:
     """Holds the state of each slot from `load` until `write` or `forget`.
 
@@ -72,16 +56,13 @@ class BatchedSlots:
         """Load nothing. Each of `envs` is an `EmbodiedEnv`, which may be in a `TimeLimit`."""
         self.bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
         self.steppers = [base.stepper for base in self.bases]
-        self.parts = [
-            SlotParts(each._backend, each._task, each._clock, each._gate, each._joints, each._transitions)
-            for each in self.steppers
-        ]
-        self._limits = {slot: cast("Any", env) for slot, env in enumerate(envs) if isinstance(env, TimeLimit)}
+        self.parts = [each.parts for each in self.steppers]
+        self._limits = {slot: env for slot, env in enumerate(envs) if isinstance(env, TimeLimit)}
         contract, n_slots = self.bases[0].contract, len(envs)
-        joints = np.zeros((n_slots, self.steppers[0]._gate.layout.size))
+        joints = np.zeros((n_slots, self.parts[0].gate.layout.size))
         ints, no = np.zeros(n_slots, dtype=np.int64), np.zeros(n_slots, dtype=np.bool_)
         self.state = self.before = SlotStates(
-            history=(SnapshotBatch(now_ns=ints, samples={}),) * self.steppers[0]._history_length,
+            history=(SnapshotBatch(now_ns=ints, samples={}),) * self.steppers[0].history_length,
             reference=CommandStateBatch(positions=joints, velocities=joints, accelerations=joints),
             seq=ints.copy(),
             step_index=ints.copy(),
@@ -96,89 +77,81 @@ class BatchedSlots:
 
     def load(self, slots: Sequence[int]) -> dict[int, Snapshot]:
         """Read the state of those slots whose next step may be ordinary; return their newest snapshots."""
-        ready = [slot for slot in slots if self._is_ordinary(slot)]
+        ready = {slot: self.steppers[slot].between_steps for slot in slots if self.steppers[slot].is_ordinary}
         if not ready:
             return {}
         state, n_slots = self.state, len(self.bases)
-        histories = {slot: self.steppers[slot]._episode.history for slot in ready}
         state.history = tuple(
-            batch.with_rows({slot: history[place] for slot, history in histories.items()}, n_slots)
+            batch.with_rows({slot: own.history[place] for slot, own in ready.items()}, n_slots)
             for place, batch in enumerate(state.history)
         )
         old = state.reference  # its arrays may be those of a report
         state.reference = reference = CommandStateBatch(
             positions=old.positions.copy(), velocities=old.velocities.copy(), accelerations=old.accelerations.copy()
         )
-        for slot in ready:
-            stepper = self.steppers[slot]
-            episode, ledger, command = stepper._episode, stepper._ledger, stepper._arbiter.reference
+        for slot, own in ready.items():
+            command = own.command
             reference.positions[slot], reference.velocities[slot] = command.positions, command.velocities
             reference.accelerations[slot] = 0.0 if command.accelerations is None else command.accelerations
-            state.seq[slot], state.step_index[slot] = command.seq, episode.step_index
-            state.stamps_ns[:, slot] = ledger._ns
-            state.is_first[slot], state.is_marked[slot] = ledger._first, ledger._marked
-            if episode.applied:
-                state.applied[slot] = episode.applied
-            self.episode_index[slot], self.origin_ns[slot] = episode.index, episode.origin_ns
-            for name in stepper._transitions.observations.observed_options:
-                value = np.asarray(episode.sampled[name], dtype=np.float64).reshape(-1)
+            state.seq[slot], state.step_index[slot] = command.seq, own.step_index
+            state.stamps_ns[:, slot] = own.stamps_ns
+            state.is_first[slot], state.is_marked[slot] = own.is_first, own.is_marked
+            if own.applied:
+                state.applied[slot] = own.applied
+            self.episode_index[slot], self.origin_ns[slot] = own.episode_index, own.origin_ns
+            for name in self.parts[slot].transitions.observations.observed_options:
+                value = np.asarray(own.sampled[name], dtype=np.float64).reshape(-1)
                 self.sampled.setdefault(name, np.zeros((n_slots, value.size)))[slot] = value
-        self.lag[ready], self.is_loaded[ready] = 0, True
-        return {slot: histories[slot][-1] for slot in ready}
-
-    def _is_ordinary(self, slot: int) -> bool:
-        """Return whether the next step follows from its action and the state alone, and only its result is used."""
-        stepper = self.steppers[slot]
-        inputs, gate, is_idle = stepper._inputs, stepper._gate, stepper._running and stepper._pending is None
-        is_plain = not (inputs._annotations or inputs._preview or stepper._episode.missed)
-        is_limited = gate.latched is None and gate.changed is None
-        return is_idle and is_plain and is_limited
+        self.lag[[*ready]], self.is_loaded[[*ready]] = 0, True
+        return {slot: own.history[-1] for slot, own in ready.items()}
 
     def write(self, slot: int) -> None:
         """Write the state before the last step back to the slot's own environment."""
-        state, stepper = self.before, self.steppers[slot]
+        state, stepper, reference = self.before, self.steppers[slot], self.before.reference
         self.is_loaded[slot] = False
         self._write_clock(slot, state)
-        self._write_ledger(slot, state)
-        if not self.lag[slot]:
-            return
-        episode, reference = stepper._episode, state.reference
-        episode.history.extend(batch.slot(slot) for batch in state.history)
-        episode.snapshot = episode.history[-1]
-        episode.step_index = int(state.step_index[slot])
-        episode.applied.extend(state.applied[slot].copy())
-        stepper._gap_policy._held = dict(episode.snapshot.samples)
-        stepper._arbiter._reference = CommandState(
-            positions=reference.positions[slot].copy(),
-            velocities=reference.velocities[slot].copy(),
-            accelerations=reference.accelerations[slot].copy(),
-            seq=int(state.seq[slot]),
-            epoch=stepper.epoch,
-        )
+        if self.lag[slot]:
+            stepper.between_steps = replace(
+                stepper.between_steps,
+                history=[batch.slot(slot) for batch in state.history],
+                applied=[*state.applied[slot].copy()],
+                step_index=int(state.step_index[slot]),
+                command=CommandState(
+                    positions=reference.positions[slot].copy(),
+                    velocities=reference.velocities[slot].copy(),
+                    accelerations=reference.accelerations[slot].copy(),
+                    seq=int(state.seq[slot]),
+                    epoch=stepper.epoch,
+                ),
+            )
+        self._write_stamps(slot, state)
 
     def write_stamps(self, slot: int) -> None:
         """Write the stamps after the last step back."""
-        self._write_ledger(slot, self.state)
+        self._write_stamps(slot, self.state)
 
     def count(self, rows: BoolArray) -> BoolArray:
         """Count a step of `rows` in their `TimeLimit`, if any; return the slots that it truncates."""
         are_truncated = np.zeros(len(rows), dtype=np.bool_)
         for slot, limit in self._limits.items():
             if rows[slot]:
-                limit._elapsed_steps += 1
-                are_truncated[slot] = limit._elapsed_steps >= limit._max_episode_steps
+                elapsed = limit.get_wrapper_attr("_elapsed_steps") + 1
+                limit.set_wrapper_attr("_elapsed_steps", elapsed)
+                are_truncated[slot] = elapsed >= limit.get_wrapper_attr("_max_episode_steps")
         return are_truncated
 
     def own_snapshot(self, slot: int) -> Snapshot | None:
         """Return the snapshot before the step, with the report of a reset, if the slot's own environment has it."""
-        return None if self.lag[slot] else self.steppers[slot]._episode.snapshot
+        return None if self.lag[slot] else self.steppers[slot].between_steps.history[-1]
 
-    def _write_ledger(self, slot: int, state: SlotStates) -> None:
-        """Write the stamps of `state` back to the slot's own environment."""
-        ledger, episode = self.steppers[slot]._ledger, self.steppers[slot]._episode
-        ledger._ns = state.stamps_ns[:, slot].tolist()
-        ledger._first, ledger._marked = bool(state.is_first[slot]), bool(state.is_marked[slot])
-        episode.frozen_ns, episode.returned_ns = ledger._ns[StepEvent.OBSERVED], ledger._ns[StepEvent.RETURNED]
+    def _write_stamps(self, slot: int, state: SlotStates) -> None:
+        stepper = self.steppers[slot]
+        stepper.between_steps = replace(
+            stepper.between_steps,
+            stamps_ns=state.stamps_ns[:, slot].tolist(),
+            is_first=bool(state.is_first[slot]),
+            is_marked=bool(state.is_marked[slot]),
+        )
 
     def forget(self, slot: int) -> None:
         """Drop the state of a slot, which must be reset next; only its clock goes on."""
@@ -188,6 +161,6 @@ class BatchedSlots:
             self._write_clock(slot, self.state)
 
     def _write_clock(self, slot: int, state: SlotStates) -> None:
-        clock = self.steppers[slot]._clock
+        clock = self.parts[slot].clock
         if isinstance(clock, VirtualClock):
             clock.advance_ns(int(state.stamps_ns[StepEvent.OBSERVED, slot]) - clock.now_ns())

@@ -73,6 +73,11 @@ class ExternalInputsSource:
                 raise TypeError(f"backend {backend.name} declares injected delays but has no inference_ns")
             self._delays = backend
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is annotated and no actions are previewed."""
+        return not (self._annotations or self._preview)
+
     def begin_episode(self) -> None:
         """Discard the annotations and the preview of a step that was never taken."""
         self._annotations, self._preview = {}, []

@@ -50,6 +50,10 @@ class GapPolicy:
             raise BackendNotReadyError(f"no valid reading after the reset: {', '.join(bad)}")
         return replace(snapshot, samples=dict(self._held))
 
+    def restore(self, snapshot: Snapshot) -> None:
+        """Have the samples of a snapshot, all of them valid, as the last valid ones."""
+        self._held = dict(snapshot.samples)
+
     def apply(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
         """Replace missing, invalid, stale and future readings by the last valid one, marked with the reason.
 

@@ -9,7 +9,8 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -25,7 +26,16 @@ from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import Finding, Observer, ResetRequest, Snapshot, TaskResult, Transition, Verdict
+from embodied_env.core.types import (
+    CommandState,
+    Finding,
+    Observer,
+    ResetRequest,
+    Snapshot,
+    TaskResult,
+    Transition,
+    Verdict,
+)
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
@@ -52,6 +62,36 @@ from embodied_env.safety import CommandFilter, SafetyGate, merge_relay_report
 from embodied_env.safety.interlocks import AFTER_ESTOP
 from embodied_env.tasks import Task
 from embodied_env.tasks.judging import judge_step
+
+
+class StepperParts(NamedTuple):
+    """The parts of a stepper that steps as arrays use."""
+
+    backend: Backend
+    task: Task
+    clock: Clock
+    gate: SafetyGate
+    joints: MeasuredJoints
+    transitions: TransitionBuilder
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepperState:
+    """The state between two steps, apart from those of the gate and the world.
+
+    `history` and `applied` are what observations need, oldest first; the other fields of the episode are fixed.
+    """
+
+    history: Sequence[Snapshot]
+    applied: Sequence[FloatArray]
+    step_index: int
+    command: CommandState  # the last published one
+    stamps_ns: list[int]  # by `StepEvent`
+    is_first: bool
+    is_marked: bool
+    episode_index: int
+    origin_ns: int
+    sampled: Mapping[str, FloatArray]
 
 
 class Stepper:
@@ -86,7 +126,7 @@ class Stepper:
         self._advances_clock = advances_clock
         self._free_running = capabilities.free_running
         fields = (spec for sensor in contract.sensors.values() for spec in sensor.fields.values())
-        self._history_length = max((spec.history or 1 for spec in fields), default=1)
+        self.history_length = max((spec.history or 1 for spec in fields), default=1)
         self._domain = Domain.ROS if self._free_running else Domain.SIM
         tolerance_s = contract.safety.observation.future_tolerance_s if self._free_running else 0.0
         self._gap_policy = GapPolicy(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
@@ -130,6 +170,47 @@ class Stepper:
         self._episode = Episode(index=-1, snapshot=Snapshot(now_ns=0, samples={}), frozen_ns=0, applied=deque())
         self._pending: PendingStep | None = None
         self._lost: BackendLostError | None = None
+
+    @property
+    def parts(self) -> StepperParts:
+        """The parts that steps as arrays use."""
+        return StepperParts(self._backend, self._task, self._clock, self._gate, self._joints, self._transitions)
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether the next step follows from its action and the state alone, and only its result is used."""
+        is_idle = self._running and self._pending is None
+        is_limited = self._gate.latched is None and self._gate.changed is None
+        return is_idle and is_limited and self._inputs.is_empty and not self._episode.missed
+
+    @property
+    def between_steps(self) -> StepperState:
+        """The state between two steps; set it after steps that were taken as arrays."""
+        episode, (stamps_ns, is_first, is_marked) = self._episode, self._ledger.state
+        return StepperState(
+            history=tuple(episode.history),
+            applied=tuple(episode.applied),
+            step_index=episode.step_index,
+            command=self._arbiter.reference,
+            stamps_ns=stamps_ns,
+            is_first=is_first,
+            is_marked=is_marked,
+            episode_index=episode.index,
+            origin_ns=episode.origin_ns,
+            sampled=episode.sampled,
+        )
+
+    @between_steps.setter
+    def between_steps(self, state: StepperState) -> None:
+        episode = self._episode
+        episode.history.extend(state.history)
+        episode.applied.extend(state.applied)
+        episode.snapshot, episode.step_index = state.history[-1], state.step_index
+        self._gap_policy.restore(episode.snapshot)
+        self._arbiter.restore(state.command)
+        self._ledger.restore(state.stamps_ns, is_first=state.is_first, is_marked=state.is_marked)
+        stamps_ns = state.stamps_ns
+        episode.frozen_ns, episode.returned_ns = stamps_ns[StepEvent.OBSERVED], stamps_ns[StepEvent.RETURNED]
 
     @property
     def is_observed(self) -> bool:
@@ -212,7 +293,7 @@ class Stepper:
             snapshot=snapshot,
             frozen_ns=self._ledger.at_ns(StepEvent.OBSERVED),
             applied=begin_history(hold, count),
-            history_length=self._history_length,
+            history_length=self.history_length,
         )
         self._running = True
         self._guard.feed()

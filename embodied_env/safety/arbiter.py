@@ -127,6 +127,10 @@ class Arbiter:
         """The last published command."""
         return self._reference
 
+    def restore(self, reference: CommandState) -> None:
+        """Have this last published command, of steps that were taken as arrays."""
+        self._reference = reference
+
     def close(self) -> None:
         """Refuse every further command except braking, so that a step in another thread cannot undo it."""
         with self._lock:

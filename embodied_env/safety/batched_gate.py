@@ -24,13 +24,17 @@ from embodied_env.safety.interlocks import JUDGED_BY_AGE, LatencyGate, Observati
 
 _INTERVENTION, _RATE = GATES.index("intervention"), CODES["rate.intervention"]
 _IS_JUDGED_BY_AGE = np.array([quality in JUDGED_BY_AGE for quality in Quality])
+_NO_STEP = -1  # in a window that is not full
 _BELOW = 1.0 - 1e-9  # a force is known up to the rounding of its norm
 
 
 class BatchedGate:
     """Judges one action per slot within the limits of one contract, as the slots' own gates would.
 
-    The state of a slot is in its own gate, except that of the tracking interlock between `load` and `store`.
+    The state of a slot is in its own gate, except the counts and commands of its interlocks between `load` and `store`.
+
+    Attributes:
+        intervention_share: the share of changed steps of each slot over the contract's window, shape (n_slots,).
     """
 
     def __init__(self, gates: Sequence[SafetyGate]) -> None:
@@ -44,7 +48,8 @@ class BatchedGate:
         self._observation = [each for each in found if isinstance(each, ObservationGate)]
         self._latency = [each for each in found if isinstance(each, LatencyGate)]
         self._tracking = [each for each in found if isinstance(each, TrackingGate)]
-        self._rates = [gate.interventions for gate in gates]
+        self._changed = np.zeros((self._contract.safety.intervention.window_steps, len(gates)), dtype=np.int8)
+        self.intervention_share = np.zeros(len(gates))
         self._are_clean = np.ones(len(gates), dtype=np.bool_)
         if self._tracking:
             self._tolerances = np.array(self._tracking[0].tolerances)
@@ -52,23 +57,22 @@ class BatchedGate:
         self._in_a_row = np.zeros(len(gates), dtype=np.int64)  # steps with a tracking error
         spec = self._contract.safety.tracking
         self._sent = np.zeros((0 if spec is None else spec.delay_steps + 1, len(gates), layout.size))  # newest last
-        self._before = self._in_a_row, self._sent  # the last step
         for slot in range(len(gates)):
             self.load(slot)
+        self._before = self._in_a_row, self._sent, self._changed  # the last step
 
     @staticmethod
     def supports(contract: Contract) -> bool:
         """Return whether this gate can decide slots of `contract`: it enforces limits, without filters."""
         return contract.safety.mode == "enforce" and contract.safety.workspace is None and not contract.safety.gates
 
-    @property
-    def intervention_share(self) -> FloatArray:
-        """The share of changed steps of each slot over the contract's window, shape (n_slots,)."""
-        return np.array([rate.share for rate in self._rates])
-
     def load(self, slot: int) -> None:
         """Read the state of the slot's own gate, after it has judged an action or was reset."""
-        self._are_clean[slot] = not (self._observation[slot].in_a_row or any(self._latency[slot].missed))
+        is_counting = self._observation[slot].in_a_row or any(self._latency[slot].missed)
+        self._are_clean[slot] = self._gates[slot].is_ordinary and not is_counting
+        rate = self._gates[slot].interventions
+        self._changed[:, slot] = [_NO_STEP] * (len(self._changed) - len(rate.window)) + list(rate.window)
+        self.intervention_share[slot] = rate.share
         if self._tracking:
             tracking = self._tracking[slot]
             self._in_a_row[slot] = tracking.in_a_row
@@ -81,16 +85,15 @@ class BatchedGate:
 
         `undo`: the state before the last `judge`, which decided the slot; its own gate then judges the action again.
         """
-        in_a_row, all_sent = self._before if undo else (self._in_a_row, self._sent)
+        in_a_row, all_sent, changed = self._before if undo else (self._in_a_row, self._sent, self._changed)
+        self._gates[slot].interventions.restore(bool(each) for each in changed[:, slot] if each != _NO_STEP)
         if self._tracking:
             tracking = self._tracking[slot]
             tracking.in_a_row = int(in_a_row[slot])
             tracking.sent.clear()
             tracking.sent.extend(sent.tolist() for sent in all_sent[:, slot] if not np.isnan(sent[0]))
-        if undo:
-            self._rates[slot].undo()
-            if self._contract.safety.latency.budget_s is not None:
-                self._latency[slot].missed.pop()
+        if undo and self._contract.safety.latency.budget_s is not None:
+            self._latency[slot].missed.pop()
 
     def judge(
         self,
@@ -112,7 +115,7 @@ class BatchedGate:
             context: what the interlocks judge.
             candidates: the slots to decide, shape (n_slots,).
         """
-        is_decided = candidates & [gate.is_ordinary for gate in self._gates] & np.isfinite(actions).all(axis=1)
+        is_decided = candidates & np.isfinite(actions).all(axis=1)
         with np.errstate(all="ignore"):  # of the other slots
             is_decided &= self._are_passed(context) & (dt_s > 0.0)
             are_hit, is_brief = self._find_tracking_errors(context.measured, reference.positions)
@@ -151,20 +154,20 @@ class BatchedGate:
     def _judge_interventions(self, report: GateReportBatch) -> BoolArray:
         """Report the shares above `warn_share` (`InterventionRate`); return the slots that they do not stop."""
         spec = self._contract.safety.intervention
-        share = np.array([rate.judged_share for rate in self._rates])
+        share = np.where(self._changed[0] != _NO_STEP, self.intervention_share, 0.0)  # of a full window
         report.code[:, _INTERVENTION] = np.where(share > spec.warn_share, _RATE, 0)
         return share <= (1.0 if spec.stop_share is None else spec.stop_share)
 
     def _count(self, commanded: FloatArray, are_hit: BoolArray, intervened: BoolArray, is_decided: BoolArray) -> None:
         """Count the step of each decided slot."""
-        self._before = self._in_a_row, self._sent
+        self._before = self._in_a_row, self._sent, self._changed
         if self._tracking:
             sent = np.concatenate((self._sent[1:], commanded[None]))
             self._sent = sent if is_decided.all() else np.where(is_decided[:, None], sent, self._sent)
             self._in_a_row = np.where(is_decided, np.where(are_hit, self._in_a_row + 1, 0), self._in_a_row)
-        for rate, is_counted, is_changed in zip(self._rates, is_decided.tolist(), intervened.tolist(), strict=True):
-            if is_counted:
-                rate.count(intervened=is_changed)
+        self._changed = np.where(is_decided, np.concatenate((self._changed[1:], intervened[None])), self._changed)
+        counted = np.count_nonzero(self._changed != _NO_STEP, axis=0)
+        self.intervention_share = np.count_nonzero(self._changed == 1, axis=0) / np.maximum(counted, 1)
         if self._contract.safety.latency.budget_s is not None:
             for slot in np.flatnonzero(is_decided):
                 self._latency[slot].missed.append(False)

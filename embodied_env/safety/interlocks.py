@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -316,40 +316,36 @@ class InterventionRate:
     """The share of recent steps in which the gate changed the action.
 
     Attributes:
+        window: whether the gate changed each action, oldest first.
         share: in [0, 1]; 0 before the first step.
         judged_share: the same once the window is full; 0 before.
     """
 
     def __init__(self, spec: Intervention) -> None:
         self._spec = spec
-        self._window: deque[bool] = deque(maxlen=spec.window_steps)
-        self._changed = 0  # of the window
-        self._dropped: bool | None = None  # by the last count
-        self.share = self.judged_share = 0.0
+        self.window: deque[bool] = deque(maxlen=spec.window_steps)
+        self.restore(())
 
     def reset(self) -> None:
         """Clear the window."""
-        self._window.clear()
-        self._changed = 0
-        self.share = self.judged_share = 0.0
+        self.restore(())
+
+    def restore(self, window: Iterable[bool]) -> None:
+        """Have these steps in the window."""
+        self.window.clear()
+        self.window.extend(window)
+        self._changed = sum(self.window)
+        self._update_shares()
 
     def count(self, *, intervened: bool) -> None:
         """Add a step to the window."""
-        window = self._window
-        self._dropped = window[0] if len(window) == window.maxlen else None
-        self._changed += intervened - bool(self._dropped)
+        window = self.window
+        self._changed += intervened - (window[0] if len(window) == window.maxlen else 0)
         window.append(intervened)
         self._update_shares()
 
-    def undo(self) -> None:
-        """Take the last step out of the window; once after each `count`."""
-        self._changed += bool(self._dropped) - self._window.pop()
-        if self._dropped is not None:
-            self._window.appendleft(self._dropped)
-        self._update_shares()
-
     def _update_shares(self) -> None:
-        window = self._window
+        window = self.window
         self.share = self._changed / len(window) if window else 0.0
         self.judged_share = self.share if len(window) == window.maxlen else 0.0
 
@@ -364,6 +360,6 @@ class InterventionRate:
                 gate="intervention",
                 severity=Severity.STOP if stops else Severity.PASS,
                 code="rate.intervention",
-                detail=f"the gate changed {share:.0%} of the last {len(self._window)} steps",
+                detail=f"the gate changed {share:.0%} of the last {len(self.window)} steps",
             )
         ]

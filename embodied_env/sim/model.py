@@ -195,6 +195,12 @@ class Model:
         self.require(index >= 0, path, f"wrong body {body!r} in {self._name} (expected a mocap body)")
         return index
 
+    @property
+    def has_whole_states(self) -> bool:
+        """Whether state, inputs and warm start determine a simulation: nothing sleeps, and there is no plugin."""
+        asleep = int(getattr(self.mujoco.mjtEnableBit, "mjENBL_SLEEP", 0))  # since MuJoCo 3.4
+        return not self.mj.nplugin and not self.mj.opt.enableflags & asleep
+
     def new_data(self) -> MjData:
         """Return a new state of the model, at the keyframe."""
         data = self.mujoco.MjData(self.mj)

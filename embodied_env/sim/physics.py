@@ -16,47 +16,54 @@ from embodied_env.sim.model import MjData, Model
 _UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTRL")
 
 
+class SharedData:
+    """The ``MjData`` of one world, or in turn of several with models of one structure: each takes 0.4 MB.
+
+    Attributes:
+        mj: the ``MjData``; None before the first world.
+        user: the physics whose state it has. All others have saved theirs.
+    """
+
+    def __init__(self) -> None:
+        """Allocate nothing."""
+        self.mj: MjData = None
+        self.user: Physics | None = None
+
+    def begin(self, model: Model) -> MjData:
+        """Return the ``MjData`` at the start of an episode of `model`."""
+        if self.user is not None:
+            self.user.save()
+            model.reset(self.mj)
+        else:
+            self.mj = model.new_data()
+        return self.mj
+
+
 class Physics:
     """Steps one state of a model. `mujoco.rollout` and a loop of ``mj_step`` leave the same state, bit for bit."""
 
-    def __init__(self, model: Model, data: MjData, places: slice | NDArray[np.intp], most_steps: int) -> None:
-        """Step `data` with controls at `places`, at most `most_steps` steps at once."""
-        mujoco = model.mujoco
-        self._mujoco, self._mj, self._data, self.places = mujoco, model.mj, data, places
+    def __init__(self, model: Model, shared: SharedData, places: slice | NDArray[np.intp]) -> None:
+        """Step the state that `shared` has now, with controls at `places`."""
+        mujoco, data = model.mujoco, shared.mj
+        self._mujoco, self._mj, self._data, self._places = mujoco, model.mj, data, places
+        self._shared, shared.user = shared, self
         self._models, self._datas = [model.mj], [data]
         self._timestep_s = float(model.mj.opt.timestep)
         kinds = mujoco.mjtState
         set_by_worlds = (kinds.mjSTATE_CTRL, kinds.mjSTATE_EQ_ACTIVE, kinds.mjSTATE_MOCAP_POS, kinds.mjSTATE_MOCAP_QUAT)
-        self._inputs, self._full = sum(map(int, set_by_worlds)), int(kinds.mjSTATE_FULLPHYSICS)
-        self._mocap = mujoco.mj_stateSize(model.mj, self._inputs & (int(kinds.mjSTATE_MOCAP_POS) - 1))
-        self.state = np.empty((1, mujoco.mj_stateSize(model.mj, self._full)))
-        self.inputs = np.empty((1, most_steps, mujoco.mj_stateSize(model.mj, self._inputs)))  # the controls first
-        self.trace: FloatArray | None = None  # the state after each physics step
-        self._warm_start = data.qacc_warmstart[np.newaxis]
-        self.warned: NDArray[np.int32] = data.warning.number  # counts by warning; a view: the attribute is slow to read
-        self._unstable = [int(getattr(mujoco.mjtWarning, name)) for name in _UNSTABLE]
+        self._set, self._full = sum(map(int, set_by_worlds)), int(kinds.mjSTATE_FULLPHYSICS)
+        self._mocap = mujoco.mj_stateSize(model.mj, self._set & (int(kinds.mjSTATE_MOCAP_POS) - 1))
+        self._warm_start = data.qacc_warmstart
+        self._state = np.empty((1, mujoco.mj_stateSize(model.mj, self._full)))  # where it is saved, and the next two
+        self._inputs = np.empty(mujoco.mj_stateSize(model.mj, self._set))
+        self._saved_warm_start = np.empty((1, model.mj.nv))
+        self._is_saved = False
+        self._positions: FloatArray = data.qpos  # a view, as the attribute is slow to read
+        self.warned: NDArray[np.int32] = data.warning.number  # counts by warning, also a view
+        self._unstable = {name: int(getattr(mujoco.mjtWarning, name)) for name in _UNSTABLE}
         self._problem = ""  # by which the simulation was lost
         rollout = getattr(mujoco.rollout, "Rollout", None)  # since MuJoCo 3.3
         self._rollout: Any = None if rollout is None else rollout(nthread=0)
-
-    @property
-    def buffers(self) -> tuple[FloatArray, FloatArray]:
-        """The arrays that `run` takes states and inputs from."""
-        return self.state, self.inputs
-
-    def use(self, state: FloatArray, inputs: FloatArray, trace: FloatArray) -> None:
-        """Use these parts of larger arrays as buffers of `run`; `trace` receives the state after each physics step."""
-        self.state, self.inputs, self.trace = state, inputs, trace
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the simulation was unstable at any time since `begin`."""
-        return bool(self._problem)
-
-    @property
-    def can_run(self) -> bool:
-        """Whether `run` is possible."""
-        return self._rollout is not None
 
     def begin(self) -> None:
         """Begin an episode in a state that was reset."""
@@ -75,47 +82,75 @@ class Physics:
         Raises:
             BackendLostError: where it stops early; `check_stable` finds every unstable state.
         """
-        if len(controls) == 1 or after_each is not None or not self.can_run:
+        if len(controls) == 1 or after_each is not None or self._rollout is None:
+            self.enter()
             self._loop(controls, moved, after_each)
             return
-        self.load()
-        self.inputs[0, : len(controls), self.places] = controls
+        self._claim()
+        self._is_saved = False
+        inputs, states = np.empty((len(controls), len(self._inputs))), np.empty((len(controls), self._state.size))
+        inputs[:] = self._inputs
+        inputs[:, self._places] = controls
         for body, positions in moved.items():
-            self.inputs[0, : len(controls), self._mocap + 3 * body : self._mocap + 3 * body + 3] = positions
-        self.run(len(controls))
+            inputs[:, self._mocap + 3 * body : self._mocap + 3 * body + 3] = positions
+        self._run(inputs, states)
         if any(self.warned.tolist()):
-            self.complete(controls, moved)
+            self._complete(controls, moved)
+            return
+        self._is_saved = True
+        self._state[0], self._inputs[:], self._saved_warm_start[0] = states[-1], inputs[-1], self._warm_start
 
-    def load(self) -> None:
-        """Begin the next `run` at the current state, with the current inputs at each step."""
-        self._mujoco.mj_getState(self._mj, self._data, self.state[0], self._full)
-        self._mujoco.mj_getState(self._mj, self._data, self.inputs[0, 0], self._inputs)
-        self.inputs[0, 1:] = self.inputs[0, 0]
+    def save(self) -> None:
+        """Save the state that the data has, and its inputs, for another user of the data or for the next steps."""
+        if self._is_saved:
+            return
+        self._mujoco.mj_getState(self._mj, self._data, self._state[0], self._full)
+        self._mujoco.mj_getState(self._mj, self._data, self._inputs, self._set)
+        self._saved_warm_start[0] = self._warm_start
 
-    def run(self, steps: int) -> None:
-        """Take physics steps from `state` with `inputs` until the first warning, without the GIL."""
+    def enter(self) -> None:
+        """Have the state in the data, where it may be changed, with its derived quantities."""
+        self._is_saved = False
+        if self._shared.user is self:
+            return
+        self._claim()
+        self._mujoco.mj_setState(self._mj, self._data, self._state[0], self._full)
+        self._mujoco.mj_setState(self._mj, self._data, self._inputs, self._set)
+        self._warm_start[:] = self._saved_warm_start[0]
+        self.forward()
+
+    def _claim(self) -> None:
+        """Become the user of the data, after the state in it is saved."""
+        if (user := self._shared.user) is not None:
+            user.save()
+        if user is not self:
+            self._shared.user = self
+            self.warned[:] = 0  # of the last user
+
+    def _run(self, inputs: FloatArray, states: FloatArray) -> None:
+        """Take physics steps from the saved state until the first warning, without the GIL; write `states`."""
         self._rollout.rollout(
             self._models,
             self._datas,
-            self.state,
-            self.inputs[:, :steps],
-            control_spec=self._inputs,
+            self._state,
+            inputs[np.newaxis],
+            control_spec=self._set,
             skip_checks=True,
-            nstep=steps,
-            initial_warmstart=self._warm_start,
-            state=None if self.trace is None else self.trace[:, :steps],
+            nstep=len(inputs),
+            initial_warmstart=self._saved_warm_start,
+            state=states[np.newaxis],
         )
 
-    def complete(self, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:
+    def _complete(self, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:
         """Take the physics steps after a warning, which is no reason to stop, unless the simulation is unstable."""
         self.check_stable()
-        done = round((self._data.time - self.state[0, 0]) / self._timestep_s)
+        done = round((self._data.time - self._state[0, 0]) / self._timestep_s)
         self._loop(controls[done:], {body: positions[done:] for body, positions in moved.items()}, None)
 
     def _loop(
         self, controls: FloatArray, moved: Mapping[int, FloatArray], after_each: Callable[[], None] | None
     ) -> None:
-        mj_step, mj, data, ctrl, places = self._mujoco.mj_step, self._mj, self._data, self._data.ctrl, self.places
+        mj_step, mj, data, ctrl, places = self._mujoco.mj_step, self._mj, self._data, self._data.ctrl, self._places
         for step, row in enumerate(controls):
             ctrl[places] = row
             for body, positions in moved.items():
@@ -132,10 +167,9 @@ class Physics:
 
     def check_stable(self) -> None:
         """Raise BackendLostError if the state was unstable at any time since `begin`, or a position is not finite."""
-        numbers = self.warned.tolist()
-        counts = [numbers[warning] for warning in self._unstable]
-        if not self._problem and (any(counts) or not math.isfinite(sum(self._data.qpos.tolist()))):
-            bad = ", ".join(name for name, count in zip(_UNSTABLE, counts, strict=True) if count)
-            self._problem = bad or "a position is not finite"
+        if not self._problem and any(self.warned.tolist()):
+            self._problem = ", ".join(name for name, kind in self._unstable.items() if self.warned[kind])
+        if not self._problem and not math.isfinite(sum(self._positions.tolist())):
+            self._problem = "a position is not finite"
         if self._problem:
             raise BackendLostError("sim_unstable", f"simulation unstable: {self._problem}")

@@ -50,6 +50,7 @@ class ResetRandomizer:
         self._model, self._data, self._movers, self._channels = model, data, movers, channels
         self._start = data.qpos.copy()
         self._claimed: dict[tuple[str, object], str] = {}  # kind and object that an option sets -> its path
+        self._scalers: dict[str, Setter] = {}  # of the model
         self._setters: dict[str, Setter] = {}
         self.delays: list[str] = []
         self.late_sensors: set[str] = set()
@@ -59,7 +60,8 @@ class ResetRandomizer:
             model.require(name in options, f"{path}.{name}", f"no such reset option: {one_of(name, options)}")
         for name, option in options.items():
             if name in draws:
-                self._setters[name] = self._setter_of(draws[name], option, f"{path}.{name}")
+                setters = self._scalers if draws[name].changes_model else self._setters
+                setters[name] = self._setter_of(draws[name], option, f"{path}.{name}")
             else:
                 expected = f"{name}: with one of the keys {', '.join(DRAWS)}"
                 problem = f"no effect of the reset option {name!r} (expected {expected}); or set its observed: true"
@@ -68,16 +70,20 @@ class ResetRandomizer:
 
     def apply(self, drawn: Mapping[str, FloatArray]) -> None:
         """Set the values of `draw_options` in the world, which is at the start of an episode."""
-        for name, setter in self._setters.items():
-            setter(drawn[name])
+        for name, scale in self._scalers.items():
+            scale(drawn[name])
         if self._has_masses:
             self._update_constants()
+            self._model.reset(self._data)
+        for name, setter in self._setters.items():
+            setter(drawn[name])
 
     def _update_constants(self) -> None:
-        """Recompute the constants that depend on masses; the statistics stay those of the compiled model."""
+        """Recompute constants by masses, which overwrites the data; the statistics stay those of the compiled model."""
         mujoco, mj = self._model.mujoco, self._model.mj
         before, center = {name: getattr(mj.stat, name) for name in _STATISTICS}, mj.stat.center.copy()
-        mujoco.mj_setConst(mj, mujoco.MjData(mj))
+        mujoco.mj_resetData(mj, self._data)
+        mujoco.mj_setConst(mj, self._data)
         for name, value in before.items():
             setattr(mj.stat, name, value)
         mj.stat.center[:] = center

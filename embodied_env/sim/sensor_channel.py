@@ -61,7 +61,6 @@ class SensorChannel:
             self._covariance = np.diag(np.repeat(variances, 3)).ravel()
         self._is_random = bool(source.noise) or source.dropout > 0.0
         self.delay_ns = round(source.delay_s * _NS_PER_S)
-        self._rng = np.random.default_rng(0)
         self._interval_ns = _NS_PER_S / spec.rate_hz if spec.rate_hz else float(step_ns)
         self._origin_ns = self._count = self.due_ns = 0
         self._pending: deque[tuple[int, int, SensorOutput]] = deque()  # due, taken, output
@@ -76,7 +75,8 @@ class SensorChannel:
 
     def begin(self, seed: int, now_ns: int, measured: SensorOutput) -> None:
         """Begin an episode with a reading that is noisy, but neither delayed nor lost."""
-        self._rng = np.random.default_rng([seed, *self._name.encode()])
+        if self._is_random:
+            self._rng = np.random.default_rng([seed, *self._name.encode()])
         self._pending.clear()
         self._lost_contacts = {}
         self.newest = None

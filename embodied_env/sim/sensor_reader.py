@@ -70,26 +70,19 @@ class ArrayReader:
 
 
 class RowsReader:
-    """Reads one field in several worlds, a row for each."""
+    """Reads one field in several worlds, a row for each, from copies of what its readers read: `parts`."""
 
-    def __init__(self, layout: FieldLayout, size: int, like: ArrayReader) -> None:
-        """Read the field `layout` of `size` worlds, whose readers are like this one; rows are undefined at first."""
+    def __init__(self, layout: FieldLayout, like: ArrayReader, size: int) -> None:
+        """Read the field `layout` of `size` worlds, whose readers are like this one; rows are 0 at first."""
         self.layout = layout
         self._formula = like.formula
         self._shape = (size, *layout.raw_shape)
-        self._parts = [[np.zeros_like(part)] * size for part in like.parts]
-
-    def set_row(self, row: int, reader: ArrayReader) -> None:
-        """Read a row by `reader` from now on."""
-        for views, part in zip(self._parts, reader.parts, strict=True):
-            views[row] = part
+        self.parts = [np.zeros((size, len(part))) for part in like.parts]
 
     def __call__(self) -> NDArray[Any]:
         """Return the current values, in the precision of the contract."""
-        size = self._shape[0]
-        rows = self._formula(*[np.concatenate(views).reshape(size, -1) for views in self._parts])
         with np.errstate(all="ignore"):  # as `fitted`
-            return rows.astype(self.layout.dtype, copy=False).reshape(self._shape)
+            return self._formula(*self.parts).astype(self.layout.dtype, copy=False).reshape(self._shape)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from embodied_env.sim.async_rendering import AsyncCameras
 from embodied_env.sim.backend_profile import Driver, Source, StandIn, WorldProfile
 from embodied_env.sim.delayed_world import DelayedWorld
 from embodied_env.sim.model import shared_model
-from embodied_env.sim.physics import Physics
+from embodied_env.sim.physics import Physics, SharedData
 from embodied_env.sim.randomization import ResetRandomizer
 from embodied_env.sim.rendering import FREE_CAMERA, Renderer, Viewer
 from embodied_env.sim.robot_description import robot_description
@@ -52,7 +52,6 @@ class World:
         now_ns: the world's time, which never decreases.
         tick_ns: the duration of a step.
         physics: its physics.
-        is_touched: whether its state may have changed other than by `arrive`; its user resets it.
         ideal: the readers of the fields of each sensor that `step_along` leaves out; {} with delays of commands.
     """
 
@@ -65,6 +64,7 @@ class World:
         free_running: bool = False,
         delays: DelayModel | None = None,
         whole_messages: bool = True,
+        shared: SharedData | None = None,
     ) -> None:
         """Compile the model and resolve every name.
 
@@ -78,6 +78,7 @@ class World:
             delays: injected delays (`sim.delayed_world`), in lockstep only. They replace delay and drop-outs of the
                 profile for their sensors.
             whole_messages: readings have all content of their messages, not only what the contract declares.
+            shared: data that other worlds of the contract use too, never at the same time.
 
         Raises:
             UsageError: for delays of a free-running world, of other sensors, or that a reset draws too.
@@ -85,9 +86,10 @@ class World:
             MissingDependencyError: when MuJoCo is not installed.
         """
         self._contract = contract
-        self.profile = profile
         self._model = model = shared_model(contract, profile, path)
-        self._data = model.new_data()
+        self.profile = profile = model.profile  # shared too
+        shared = SharedData() if shared is None or not model.has_whole_states else shared
+        self._data = shared.begin(model)
         self._renderer = Renderer(model.mujoco, model.mj)
         self._viewer: Viewer | None = None
         self._sensors = SensorReader(model, self._data, self._renderer, whole_messages=whole_messages)
@@ -111,7 +113,7 @@ class World:
                 spec = replace(spec, timeline="header")  # stamps are those of the schedule
             self._channels[name] = SensorChannel(name, spec, source, self.tick_ns)
         self._actuation = Actuation(model)
-        self.physics = Physics(model, self._data, self._actuation.places, self._substeps)
+        self.physics = Physics(model, shared, self._actuation.places)
         self.joints, self.is_velocity = self._actuation.joints, self._actuation.is_velocity
         self.placeable = placeable(model)
         self._movers = {
@@ -129,13 +131,12 @@ class World:
         others = {name: channel for name, channel in self._channels.items() if name not in self.ideal}
         self._delivering = tuple(others.values())
         self._others = {name: channel for name, channel in others.items() if name not in late}
-        self.is_touched = True
+        self._is_plain = not (self._others or self._movers or self._sensors.has_contacts or self._delayed)
         self._left_out = 0  # readings of each ideal sensor
         self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
         if camera is not None:
             self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
-        self.now_ns = 0
-        self._origin_ns = 0
+        self.now_ns = self._origin_ns = 0
         self._is_reset = False
 
     def robot_description(self) -> str | None:
@@ -251,32 +252,10 @@ class World:
         self._check_reset()
         self._actuation.follow(target)
         self._take_step(controls)
-        self.is_touched = True
-
-    @property
-    def runs_through(self) -> bool:
-        """Whether nothing happens in the next control period until its last physics step, in a step along."""
-        if self._movers or self._sensors.has_contacts or not self.physics.can_run or self.physics.is_lost:
-            return False
-        return not self._others or self._next_stop(0, _next_due_ns(self._others) - self.now_ns) == self._substeps
-
-    def arrive(self, target: FloatArray, controls: FloatArray, *, is_doubtful: bool) -> None:
-        """Complete `step_along`, after `physics` has run and computed the derived quantities; raises as `step`.
-
-        `is_doubtful`: there was a warning, or the state is not finite.
-        """
-        if is_doubtful:
-            self.physics.complete(controls, {})
-            self.physics.check_stable()
-            self.physics.forward()
-            self.is_touched = True
-        self._actuation.follow(target)
-        self._take_due(self.now_ns + self.tick_ns)
-        self._end_step(self.now_ns + self.tick_ns)
 
     def catch_up(self) -> None:
-        """Deliver the readings of `ideal` sensors since the last call."""
-        self.is_touched = True
+        """Have the state in the data, and deliver the readings of `ideal` sensors since the last call."""
+        self.physics.enter()
         readings, self._left_out = self._left_out, 0
         if readings:
             for name in self.ideal:
@@ -300,9 +279,6 @@ class World:
         now_ns = self._run_physics(controls)
         for name, taken_ns, output in () if self._cameras is None else self._cameras.finished():
             self._channels[name].send(taken_ns, output)
-        self._end_step(now_ns)
-
-    def _end_step(self, now_ns: int) -> None:
         self.now_ns = now_ns
         for channel in self._delivering:
             channel.deliver(now_ns)
@@ -310,6 +286,11 @@ class World:
 
     def _run_physics(self, controls: FloatArray) -> int:
         """Take the physics steps of a step and the readings due during it; return the new time, ns."""
+        if self._is_plain:  # nothing happens during a step
+            self.physics.step(controls, {})
+            self.physics.check_stable()
+            self.physics.forward()
+            return self.now_ns + self.tick_ns
         start_ns = now_ns = checked_ns = self.now_ns
         due_ns = _next_due_ns(self._others)
         moved = self._motion()
@@ -353,6 +334,7 @@ class World:
 
     def place(self, name: str, position: FloatArray, orientation: FloatArray) -> None:
         """Move a body, at rest (`place_body`). Sensors show it after the next step."""
+        self.physics.enter()
         place_body(self._model, self._data, name, position, orientation)
 
     def read(self) -> dict[str, Reading]:

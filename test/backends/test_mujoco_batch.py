@@ -54,12 +54,17 @@ def commands(batch: WorldBatch) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("name", ["arm_reach", "so101_reach", "ur5e_reach", "drawn"])
-def test_threads_run_through_the_control_periods_of_arms(name: str) -> None:
+def test_a_control_period_of_an_arm_is_one_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = MujocoBackend(drawn() if name == "drawn" else load_contract(name), clock=ManualClock())
     with closing(backend):
         backend.open()
         backend.reset(ResetRequest(epoch=0, seed=1), DEADLINE)
-        assert backend.world.runs_through
+        run, steps = backend.world.physics._run, []
+        monkeypatch.setattr(
+            backend.world.physics, "_run", lambda inputs, states: (steps.append(len(inputs)), run(inputs, states))
+        )
+        backend.world.step()
+        assert len(steps) == 1
         assert backend.world.ideal
 
 

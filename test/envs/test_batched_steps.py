@@ -123,6 +123,18 @@ def test_drawn_episodes_with_noise_delays_gaps_and_histories(pair, mode):
     both.step()
 
 
+@pytest.mark.parametrize("arm", ["arm_reach", "unusual"])
+def test_slots_that_share_their_data(pair, arm):
+    both = pair(unusual_arm() if arm == "unusual" else arm, NEXT_STEP, num_envs=18, threads=0)
+    for step in range(8):
+        rows = list(both.ours.action_space.sample())
+        rows[step] = NoAction("late")
+        both.step(rows)
+        last = [env.unwrapped.last_transition.observation for env in (both.ours.envs[17], both.theirs.envs[17])]
+        assert_same(*map(dict, last))
+    assert len({id(env.unwrapped.stepper._backend.world._data) for env in both.ours.envs}) < 18
+
+
 def test_injected_delays(pair):
     both = pair("arm_reach", NEXT_STEP, delay_profile=VARYING)
     for _ in range(8):

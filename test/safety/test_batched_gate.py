@@ -54,7 +54,7 @@ ARRAY_GATES = {"space_box", "jerk", "joint_limits", "intervention"}
 
 def counters(gate: SafetyGate) -> list:
     """Return the state of a gate and of its interlocks: the window, the commands and counts."""
-    found = [str(gate.latched), gate._malformed_in_a_row, list(gate.interventions._window), gate.interventions.share]
+    found = [str(gate.latched), gate._malformed_in_a_row, list(gate.interventions.window), gate.interventions.share]
     for interlock in gate.interlocks:
         found += [getattr(interlock, "in_a_row", 0), *getattr(interlock, "missed", ())]
         found += [*getattr(interlock, "sent", ())]

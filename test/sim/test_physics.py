@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embodied_env.contract import load_contract
+from embodied_env.contract import FloatArray, load_contract
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.model import Model
-from embodied_env.sim.physics import Physics
+from embodied_env.sim.physics import Physics, SharedData
 
 STEPS = 20
 INERTIA = 0  # the warning of a matrix that is nearly singular
@@ -18,7 +18,9 @@ def physics(name: str = "door_open", *, single: bool = False) -> Physics:
     """Return the physics of a contract that is not reset, so that everything moves."""
     contract = load_contract(name)
     model = Model(contract, load_profile(contract, "mujoco"), "backends.mujoco")
-    made = Physics(model, model.new_data(), slice(0, model.mj.nu), STEPS)
+    shared = SharedData()
+    shared.begin(model)
+    made = Physics(model, shared, slice(0, model.mj.nu))
     if single:
         made._rollout = None
     return made
@@ -40,17 +42,16 @@ def run(made: Physics, periods: int) -> list[bytes]:
 def test_one_call_equals_single_steps(name: str) -> None:
     together, single = physics(name), physics(name, single=True)
     assert run(together, 12) == run(single, 12)
-    assert together.can_run
-    assert not single.can_run
+    assert together._rollout is not None
 
 
 def test_a_warning_ends_a_rollout_but_not_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
     together, single = physics(), physics(single=True)
-    rollout = together.run
+    rollout = together._run
 
-    def warned_after_seven_steps(_steps: int) -> None:
-        rollout(7)
+    def warned_after_seven_steps(inputs: FloatArray, states: FloatArray) -> None:
+        rollout(inputs[:7], states[:7])
         together.warned[INERTIA] = 1
 
-    monkeypatch.setattr(together, "run", warned_after_seven_steps)
+    monkeypatch.setattr(together, "_run", warned_after_seven_steps)
     assert run(together, 4) == run(single, 4)

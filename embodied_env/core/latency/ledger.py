@@ -56,6 +56,15 @@ class Ledger:
         self._marked = False
         self._first = True
 
+    @property
+    def state(self) -> tuple[list[int], bool, bool]:
+        """The stamps by `StepEvent`, whether the step is the first one, and whether the agent has marked it."""
+        return self._ns.copy(), self._first, self._marked
+
+    def restore(self, stamps_ns: list[int], *, is_first: bool, is_marked: bool) -> None:
+        """Have the parts of this `state`."""
+        self._ns, self._first, self._marked = stamps_ns, is_first, is_marked
+
     def begin_episode(self) -> None:
         """Stamp the snapshot of the reset as frozen now."""
         self.stamp(StepEvent.OBSERVED)
