@@ -304,8 +304,8 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         """Yield a slot whose world has finished before those that are still moving."""
         waiting, polls = deque(slots), 0
         while waiting:
-            timeout_s = 0.0 if polls < len(waiting) else _POLL_S
-            if polls == _MAX_POLLS or self._bases[waiting[0]].stepper.has_arrived(timeout_s):
+            timeout_s = _POLL_S if polls and polls % len(waiting) == 0 else 0.0  # all are polled, then one is awaited
+            if polls == _MAX_POLLS * len(waiting) or self._bases[waiting[0]].stepper.has_arrived(timeout_s):
                 polls = 0
                 yield waiting.popleft()
             else:
