@@ -216,27 +216,16 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         mode = self.autoreset_mode
         to_reset = np.flatnonzero(self._autoreset_envs).tolist() if mode is AutoresetMode.NEXT_STEP else []
         self._rewards[to_reset] = 0.0
-        infos: dict[int, Info] = {}
-        batch, results = self._step_slots(commands, rows, set(to_reset))
-        stacked: Info = {}
-        if batch is not None:
-            is_final = batch.rows & self._autoreset_envs & (mode is AutoresetMode.SAME_STEP)
-            stacked = {**batch.infos(batch.rows & ~is_final), **batch.final(is_final)}
-            to_reset += np.flatnonzero(is_final).tolist()
-        for slot, (observation, info) in results.items():
-            self._store(slot, observation)
-            infos[slot] = info
-            if mode is AutoresetMode.SAME_STEP and self._autoreset_envs[slot]:
-                to_reset.append(slot)
-                infos[slot] = {"final_obs": observation, "final_info": info}
+        stacked = self._step_slots(commands, rows, set(to_reset))
+        if mode is AutoresetMode.SAME_STEP:
+            to_reset = np.flatnonzero(self._autoreset_envs).tolist()
         flags = self._terminations.copy(), self._truncations.copy()
         if to_reset:
-            for slot, info in self._reset_slots(to_reset).items():
-                infos[slot] = {**infos.get(slot, {}), **info}
+            stacked = self._stack(self._reset_slots(to_reset), stacked)
             if mode is AutoresetMode.NEXT_STEP:
                 flags = self._terminations.copy(), self._truncations.copy()
         self.mark("returned")  # each slot has waited for the others until now
-        return self._batch(), self._rewards.copy(), *flags, self._stack(infos, stacked)
+        return self._batch(), self._rewards.copy(), *flags, stacked
 
     def _parse(self, actions: Any) -> tuple[Sequence[Any] | ActionRows, ActionRows | None]:  # noqa: ANN401 - of the action space
         """Return the action of each slot, and all as rows if slots are batched."""
@@ -260,19 +249,17 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         if self.autoreset_mode is AutoresetMode.DISABLED and self._autoreset_envs.any():
             raise SlotEndedError(f"{self._autoreset_envs=}")
 
-    def _step_slots(
-        self, commands: Sequence[Any] | ActionRows, rows: ActionRows | None, excluded: set[int]
-    ) -> tuple[StepResults | None, dict[int, SlotResult]]:
-        """Begin the steps of all slots that are not excluded, then finish them.
+    def _step_slots(self, commands: Sequence[Any] | ActionRows, rows: ActionRows | None, excluded: set[int]) -> Info:
+        """Begin the steps of all slots that are not excluded, then finish them; return their stacked infos.
 
-        Return the results of the ordinary ones, which are stored, and those of the others by slot. After an error or
-        an interrupt, pending steps are aborted; their slots need a reset.
+        Results are stored and stacked as they arrive, while other worlds still move. After an error or an interrupt,
+        pending steps are aborted; their slots need a reset.
         """
+        same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         slots = [slot for slot in range(self.num_envs) if slot not in excluded]
         self._steps_taken += len(slots)
         under_way: list[int] = []
-        results: dict[int, SlotResult] = {}
-        batch: StepResults | None = None
+        stacked: Info = {}
         try:
             if self._batched is not None and rows is not None:
                 under_way = list(slots)
@@ -285,6 +272,8 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             if self._batched is not None and (ordinary := under_way[: len(under_way) - len(slots)]):
                 batch = self._batched.finish()
                 self._store_batch(batch)
+                final = batch.rows & self._autoreset_envs & same_step
+                stacked = {**batch.infos(batch.rows & ~final), **batch.final(final)}
                 repeated = [slot for slot in ordinary if not batch.rows[slot]]
                 under_way = [*repeated, *slots]
                 for slot in repeated:
@@ -295,8 +284,12 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
                 self._rewards[slot] = reward
                 self._terminations[slot], self._truncations[slot] = terminated, truncated
                 self._autoreset_envs[slot] = terminated or truncated
+                self._store(slot, observation)
                 # annotations need not have the same keys and types in every slot
-                results[slot] = observation, {key: info[key] for key in info if key != "annotations"}
+                info = {key: info[key] for key in info if key != "annotations"}
+                if same_step and self._autoreset_envs[slot]:
+                    info = {"final_obs": observation, "final_info": info}
+                stacked = self._add_info(stacked, info, slot)
                 under_way.remove(slot)
         except BaseException:
             for slot in under_way:
@@ -305,14 +298,14 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
                     self._batched.forget(slot)
                 self._bases[slot].abort_step()
             raise
-        return batch, results
+        return stacked
 
     def _by_arrival(self, slots: Sequence[int]) -> Iterator[int]:
         """Yield a slot whose world has finished before those that are still moving."""
         waiting, polls = deque(slots), 0
         while waiting:
-            timeout_s = 0.0 if polls < len(waiting) else _POLL_S
-            if polls == _MAX_POLLS or self._bases[waiting[0]].stepper.has_arrived(timeout_s):
+            timeout_s = _POLL_S if polls and polls % len(waiting) == 0 else 0.0  # all are polled, then one is awaited
+            if polls == _MAX_POLLS * len(waiting) or self._bases[waiting[0]].stepper.has_arrived(timeout_s):
                 polls = 0
                 yield waiting.popleft()
             else:

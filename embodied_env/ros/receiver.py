@@ -118,17 +118,16 @@ class Receiver:
         With `until`, only these keys end the wait, and at most one message of each key is taken. With `only`, messages
         of other keys stay in their queues.
         """
-        wait_set = self._wait_set
-        wait_set.clear_entities()
         sources = [each for each in self._subscriptions if each.key in only] if only else self._subscriptions
-        waited = {
-            each.key: wait_set.add_subscription(each.handle) for each in sources if not until or each.key in until
-        }
-        self._wait(timeout_s)
+        if timeout_s > 0.0:  # a wait of 0 s takes a tenth of a millisecond
+            self._wait_set.clear_entities()
+            for each in sources:
+                if not until or each.key in until:
+                    self._wait_set.add_subscription(each.handle)
+            self._wait(timeout_s)
         arrivals: list[ReceivedMessage] = []
         for each in sources:
-            if not until or each.key not in waited or wait_set.is_ready("subscription", waited[each.key]):
-                arrivals += self._take(each, only_one=bool(until))
+            arrivals += self._take(each, only_one=bool(until))
         self._take_responses()
         return arrivals
 
