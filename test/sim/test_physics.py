@@ -14,11 +14,14 @@ STEPS = 20
 INERTIA = 0  # the warning of a matrix that is nearly singular
 
 
+def model_of(name: str) -> Model:
+    contract = load_contract(name)
+    return Model(contract, load_profile(contract, "mujoco"), "backends.mujoco")
+
+
 def physics(name: str = "door_open", *, single: bool = False) -> Physics:
     """Return the physics of a contract that is not reset, so that everything moves."""
-    contract = load_contract(name)
-    model = Model(contract, load_profile(contract, "mujoco"), "backends.mujoco")
-    shared = SharedData()
+    model, shared = model_of(name), SharedData()
     shared.begin(model)
     made = Physics(model, shared, slice(0, model.mj.nu))
     if single:
@@ -55,3 +58,12 @@ def test_a_warning_ends_a_rollout_but_not_the_simulation(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(together, "_run", warned_after_seven_steps)
     assert run(together, 4) == run(single, 4)
+
+
+def test_a_world_that_is_not_completed_leaves_shared_states_unchanged() -> None:
+    alone, sharing = physics("arm_reach"), physics("arm_reach")
+    run(alone, 3)
+    run(sharing, 3)
+    sharing._shared.begin(model_of("arm_reach"))
+    sharing.load()
+    assert run(sharing, 3) == run(alone, 3)
