@@ -21,7 +21,7 @@ class SharedData:
 
     Attributes:
         mj: the ``MjData``; None before the first world.
-        user: the physics whose state it has. All others have saved theirs.
+        user: the physics whose state it has; None while it changes. All others have saved theirs.
     """
 
     def __init__(self) -> None:
@@ -31,12 +31,17 @@ class SharedData:
 
     def begin(self, model: Model) -> MjData:
         """Return the ``MjData`` at the start of an episode of `model`."""
+        if self.mj is None:
+            self.mj = model.new_data()
+        self.release()
+        model.reset(self.mj)
+        return self.mj
+
+    def release(self) -> None:
+        """Save the state of the user, if any."""
         if self.user is not None:
             self.user.save()
-            model.reset(self.mj)
-        else:
-            self.mj = model.new_data()
-        return self.mj
+            self.user = None
 
 
 class Physics:
@@ -86,8 +91,8 @@ class Physics:
             self.enter()
             self._loop(controls, moved, after_each)
             return
+        self._shared.release()
         self._claim()
-        self._is_saved = False
         inputs, states = np.empty((len(controls), len(self._inputs))), np.empty((len(controls), self._state.size))
         inputs[:] = self._inputs
         inputs[:, self._places] = controls
@@ -113,19 +118,17 @@ class Physics:
         self._is_saved = False
         if self._shared.user is self:
             return
-        self._claim()
+        self._shared.release()
         self._mujoco.mj_setState(self._mj, self._data, self._state[0], self._full)
         self._mujoco.mj_setState(self._mj, self._data, self._inputs, self._set)
         self._warm_start[:] = self._saved_warm_start[0]
         self.forward()
+        self._claim()  # last, since the saved state counts if an interrupt comes earlier
 
     def _claim(self) -> None:
-        """Become the user of the data, after the state in it is saved."""
-        if (user := self._shared.user) is not None:
-            user.save()
-        if user is not self:
-            self._shared.user = self
-            self.warned[:] = 0  # of the last user
+        """Become the user of the data."""
+        self.warned[:] = 0  # of the last user
+        self._is_saved, self._shared.user = False, self
 
     def _run(self, inputs: FloatArray, states: FloatArray) -> None:
         """Take physics steps from the saved state until the first warning, without the GIL; write `states`."""
