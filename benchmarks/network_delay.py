@@ -82,10 +82,10 @@ class Circles:
         angles = math.atan2(y, x) + 2.0 * np.pi * FREQUENCY_HZ * times
         own = self._rng.normal(0.0, SPREAD, 2)
         circle = self._center + RADIUS * np.column_stack([np.cos(angles), np.sin(angles)])
-        beside = np.array([x, y]) * (1.0 - RADIUS / math.hypot(x, y))
+        offset = np.array([x, y]) * (1.0 - RADIUS / math.hypot(x, y))
         settled = np.exp(-times / SETTLING_S)[:, None]
         chunk = np.tile(applied, (LENGTH, 1))
-        chunk[:, JOINTS] = circle + own + (beside - own) * settled
+        chunk[:, JOINTS] = circle + own + (offset - own) * settled
         return chunk
 
     def _continue(self, chunk: NDArray[np.float64], executed: int, delay: int) -> NDArray[np.float64]:

@@ -210,9 +210,8 @@ def emulate(setpoint_hz: int | None, lag_s: float) -> tuple[np.ndarray, list[flo
 
 def print_emulated() -> None:
     """Print the table of the emulator."""
-    of_rates = "rms", "95%", "max"
-    columns = ("servo lag", "setpoints", "acceleration", *of_rates[1:], "jerk", *of_rates[1:], "worst gap", "max")
-    print_table(*columns)
+    shares = "95%", "max"
+    print_table("servo lag", "setpoints", "acceleration, rms", *shares, "jerk, rms", *shares, "worst gap", "max")
     for lag_s in (0.0, 0.03):
         for setpoint_hz in (None, 100, 200):
             velocities, gaps_s = emulate(setpoint_hz, lag_s)

@@ -114,7 +114,7 @@ BENCHMARKS = {
     "batch_memory": Benchmark(
         "batched:measure_memory",
         [
-            Target(f"memory of one environment more, {name}, N = 64 to 1024", figure(name), at_most=200.0, unit=" kB")
+            Target(f"memory of one more environment, {name}, N = 64 to 1024", figure(name), at_most=200.0, unit=" kB")
             for name in ("arm_reach", "every model drawn")
         ],
         unit="kB",
@@ -152,7 +152,7 @@ BENCHMARKS = {
                 ratio("env.step, recorded", "background"),
                 at_most=0.45,
             ),
-            Target("`env.step` to `spin_once` in the caller", ratio("env.step", "spin_once"), is_in_smoke=True),
+            Target("`env.step` to `spin_once`", ratio("env.step", "spin_once"), is_in_smoke=True),
             Target(
                 "time of `env.step` for one more small topic",
                 slope("env.step, 8 sensors more", "env.step", 8),
@@ -165,9 +165,7 @@ BENCHMARKS = {
     "several_simulators": Benchmark(
         "several_simulators:measure",
         [
-            Target(
-                "steps/s of 4 simulators over ROS 2 to cores that are never idle", figure("N = 4, share"), at_least=0.8
-            )
+            Target("steps/s of 4 simulators to cores that are never idle", figure("N = 4, share"), at_least=0.8),
         ],
     ),
     "pacing": Benchmark(
@@ -175,13 +173,13 @@ BENCHMARKS = {
         [
             *(
                 Target(
-                    f"{name} at 100 Hz while recording, less that of a plain loop, to the account's own time",
-                    excess(f"embodied_env, {key}", f"plain loop, {key}", "embodied_env, account"),
+                    f"{key} lateness, less that of a plain loop, to {key} account",
+                    excess(f"embodied_env, {key}", f"plain loop, {key}", f"embodied_env, account, {key}"),
                     at_most=1.0,
                 )
-                for name, key in (("mean lateness", "mean"), ("p99 of lateness", "p99"))
+                for key in ("mean", "p99")
             ),
-            Target("p99 of lateness to rtgym, which records nothing", ratio("embodied_env, p99", "rtgym, p99")),
+            Target("p99 lateness to rtgym, which records nothing", ratio("embodied_env, p99", "rtgym, p99")),
             Target("error of the mean rate over 5 s", figure("embodied_env, rate error, %"), at_most=0.1, unit=" %"),
         ],
     ),
@@ -189,18 +187,18 @@ BENCHMARKS = {
         "images:measure",
         [
             Target(
-                "p95 to p50 of the time from the request of a 640x480 frame to its array, with the Fast DDS profile",
+                "p95 to p50 of a 640x480 frame, with the Fast DDS profile",
                 ratio("640x480, profile, p95", "640x480, profile, p50"),
                 at_most=1.6,
             ),
-            Target("lost frames in a round, with the profile", figure("640x480, profile, lost"), at_most=0.0),
+            Target("lost 640x480 frames, with the Fast DDS profile", figure("640x480, profile, lost"), at_most=0.0),
         ],
     ),
     "policy_server": Benchmark(
         "policy_server:measure",
         [
             Target(
-                "`openpi://` and `serve`, null policy, two 224x224 images, to bare `websockets`",
+                "`openpi://` and `serve` to bare `websockets`",
                 ratio("openpi:// client, serve", "bare client, bare server"),
                 at_most=1.3,
             )

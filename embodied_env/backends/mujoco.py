@@ -91,7 +91,7 @@ class MujocoBackend:
         self._taken: tuple[FloatArray, BackendLostError | None] | None = None  # command and error of a step
 
     def compute_in(self, executor: Executor) -> bool:
-        """Let `executor` compute the steps: `advance` returns at once, and `read` waits.
+        """Let `executor` compute the steps, unless data is shared: `advance` returns at once, and `read` waits.
 
         Return False for a world with cameras, since a renderer belongs to the thread that used it first.
         """

@@ -53,7 +53,7 @@ class WorldBatch:
             backend.share(self._shared[slot % len(self._shared)])
         self._worlds: dict[int, World] = {}
         self._ideal: dict[str, list[RowsReader]] = {}  # of the fields of sensors that all worlds read together
-        # rows of all worlds, and what to copy there, for worlds whose ideal sensors are read together
+        # by slot whose ideal sensors are read with those of others: rows of all slots, and what the slot copies there
         self._parts: dict[int, list[tuple[FloatArray, FloatArray]]] = {}
         self._has_cameras = False
         self._seen: list[dict[str, Reading | None]] = [{} for _ in range(size)]  # readings in `latest`
@@ -88,28 +88,28 @@ class WorldBatch:
         """Step these worlds by one control period; return the error of each that is unstable."""
         slots, commands = list(slots), self._commands[list(slots)]
         targets, controls = commands, commands
-        if (along := next((slot for slot in slots if slot in self._parts), None)) is not None:
-            targets, controls = self._worlds[along].plan(self._targets[slots], commands)
+        if (first := next((slot for slot in slots if slot in self._parts), None)) is not None:
+            targets, controls = self._worlds[first].plan(self._targets[slots], commands)
         self._targets = merge_rows(self._targets, slots, list(targets))
         self._errors = {}
         by_data: dict[int, list[int]] = {}
         for row, slot in enumerate(slots):
             by_data.setdefault(slot % len(self._shared), []).append(row)
-        left = iter(by_data.values())
+        remaining = iter(by_data.values())
 
-        def step_on() -> None:
-            for rows in left:  # of all threads together
+        def step_remaining() -> None:
+            for rows in remaining:  # of all threads together
                 for row in rows:
                     self._step_one(slots[row], commands[row], targets[row], controls[row])
 
         helpers = 0 if self._has_cameras else min(self._helpers, len(by_data) - 1)
         under_way: list[Future[None]] = []
         if self.executor is not None:
-            under_way = [self.executor.submit(step_on) for _ in range(helpers)]
+            under_way = [self.executor.submit(step_remaining) for _ in range(helpers)]
         try:
-            step_on()
+            step_remaining()
         finally:
-            list(left)  # after an interrupt no further world is stepped
+            list(remaining)  # after an interrupt no further world is stepped
             under_way = [each for each in under_way if not each.cancel()]  # after a fork no thread is left
             wait(under_way)
         for each in under_way:
@@ -121,7 +121,7 @@ class WorldBatch:
         world = self._worlds[slot]
         try:
             if slot in self._parts:
-                world.step_along(target, controls)
+                world.step_planned(target, controls)
                 for rows, part in self._parts[slot]:
                     rows[slot] = part
             else:
@@ -136,12 +136,12 @@ class WorldBatch:
         A reading that may be invalid has the quality INVALID; after `hand_over` the slot's backend reads which it is.
         """
         slots = list(slots)
-        along = [slot for slot in slots if slot in self._parts]
+        together = [slot for slot in slots if slot in self._parts]
         alone = [slot for slot in slots if slot not in self._parts]
         now_ns = merge_rows(self.latest.now_ns, slots, [self._worlds[slot].now_ns for slot in slots])
         samples = {}
         for name, before in self.latest.samples.items():
-            sample = self._read_together(before, along, now_ns) if along and name in self._ideal else before
+            sample = self._read_together(before, together, now_ns) if together and name in self._ideal else before
             sample = sample.with_rows(self._changed(name, alone if name in self._ideal else slots))
             samples[name] = replace(sample, arrival_ns=merge_rows(before.arrival_ns, slots, arrival_ns))
         self.latest = SnapshotBatch(now_ns=now_ns, samples=samples)

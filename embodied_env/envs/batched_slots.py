@@ -102,7 +102,7 @@ class BatchedSlots:
             for name in self.parts[slot].transitions.observations.observed_options:
                 value = np.asarray(own.sampled[name], dtype=np.float64).reshape(-1)
                 self.sampled.setdefault(name, np.zeros((n_slots, value.size)))[slot] = value
-        self.lag[[*ready]], self.is_loaded[[*ready]] = 0, True
+        self.lag[list(ready)], self.is_loaded[list(ready)] = 0, True
         return {slot: own.history[-1] for slot, own in ready.items()}
 
     def write(self, slot: int) -> None:
@@ -124,11 +124,17 @@ class BatchedSlots:
                     epoch=stepper.epoch,
                 ),
             )
-        self._write_stamps(slot, state)
+        self.write_stamps(slot, state)
 
-    def write_stamps(self, slot: int) -> None:
-        """Write the stamps after the last step back."""
-        self._write_stamps(slot, self.state)
+    def write_stamps(self, slot: int, state: SlotStates) -> None:
+        """Write the stamps of `state` back."""
+        stepper = self.steppers[slot]
+        stepper.between_steps = replace(
+            stepper.between_steps,
+            stamps_ns=state.stamps_ns[:, slot].tolist(),
+            is_first=bool(state.is_first[slot]),
+            is_marked=bool(state.is_marked[slot]),
+        )
 
     def count(self, rows: BoolArray) -> BoolArray:
         """Count a step of `rows` in their `TimeLimit`, if any; return the slots that it truncates."""
@@ -143,15 +149,6 @@ class BatchedSlots:
     def own_snapshot(self, slot: int) -> Snapshot | None:
         """Return the snapshot before the step, with the report of a reset, if the slot's own environment has it."""
         return None if self.lag[slot] else self.steppers[slot].between_steps.history[-1]
-
-    def _write_stamps(self, slot: int, state: SlotStates) -> None:
-        stepper = self.steppers[slot]
-        stepper.between_steps = replace(
-            stepper.between_steps,
-            stamps_ns=state.stamps_ns[:, slot].tolist(),
-            is_first=bool(state.is_first[slot]),
-            is_marked=bool(state.is_marked[slot]),
-        )
 
     def forget(self, slot: int) -> None:
         """Drop the state of a slot, which must be reset next; only its clock goes on."""

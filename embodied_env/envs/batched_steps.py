@@ -46,7 +46,6 @@ from embodied_env.tasks.judging import judge_step, judge_steps
 
 logger = logging.getLogger(__name__)
 
-
 FEWEST_SLOTS = 3
 """Number of slots from which arrays save more than they cost."""
 
@@ -104,12 +103,8 @@ class BatchedSteps:
         """Batch the slots, none of which is open yet; `supports` must hold."""
         self._slots = slots = BatchedSlots(envs)
         first, self._contract = slots.parts[0], slots.bases[0].contract
-        self._clock, self._joints, self._builder, self._layout = (
-            first.clock,
-            first.joints,
-            first.transitions,
-            first.gate.layout,
-        )
+        self._clock, self._joints = first.clock, first.joints
+        self._builder, self._layout = first.transitions, first.gate.layout
         self._gate = BatchedGate([parts.gate for parts in slots.parts])
         self._worlds = WorldBatch([cast("MujocoBackend", parts.backend) for parts in slots.parts], threads=threads)
         self._gap_policy = BatchedGapPolicy(self._contract)
@@ -212,12 +207,8 @@ class BatchedSteps:
         A slot that is lost, has a gap or whose task fails is not among them: its own environment must begin and finish
         the step, which its world has taken already.
         """
-        slots, rows, stamps_ns, period_ns = (
-            self._slots,
-            self._rows.copy(),
-            self._stamps_ns,
-            self._contract.control_period_ns,
-        )
+        slots, rows = self._slots, self._rows.copy()
+        stamps_ns, period_ns = self._stamps_ns, self._contract.control_period_ns
         lost = self._worlds.step(np.flatnonzero(rows).tolist())
         rows[list(lost)] = False
         now_ns = stamps_ns[StepEvent.OBSERVED] = self._now_ns(slots.before, period_ns) + self._zeros.astype(np.int64)
@@ -253,7 +244,7 @@ class BatchedSteps:
             stepper.finish()
         else:
             slots.write(slot)
-        slots.write_stamps(slot)
+        slots.write_stamps(slot, slots.state)
 
     def forget(self, slot: int) -> None:
         """Drop the state of a slot, which must be reset next."""

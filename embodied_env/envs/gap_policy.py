@@ -51,7 +51,7 @@ class GapPolicy:
         return replace(snapshot, samples=dict(self._held))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Have the samples of a snapshot, all of them valid, as the last valid ones."""
+        """Set the last valid samples to those of a snapshot."""
         self._held = dict(snapshot.samples)
 
     def apply(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:

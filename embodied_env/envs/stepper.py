@@ -65,7 +65,7 @@ from embodied_env.tasks.judging import judge_step
 
 
 class StepperParts(NamedTuple):
-    """The parts of a stepper that steps as arrays use."""
+    """The parts of a stepper that batched steps use."""
 
     backend: Backend
     task: Task
@@ -77,9 +77,9 @@ class StepperParts(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StepperState:
-    """The state between two steps, apart from those of the gate and the world.
+    """The state between two steps, apart from that of the gate and the world.
 
-    `history` and `applied` are what observations need, oldest first; the other fields of the episode are fixed.
+    `history` and `applied` are what observations need, oldest first. The last three fields do not change in an episode.
     """
 
     history: Sequence[Snapshot]
@@ -173,19 +173,18 @@ class Stepper:
 
     @property
     def parts(self) -> StepperParts:
-        """The parts that steps as arrays use."""
+        """The parts that batched steps use."""
         return StepperParts(self._backend, self._task, self._clock, self._gate, self._joints, self._transitions)
 
     @property
     def is_ordinary(self) -> bool:
         """Whether the next step follows from its action and the state alone, and only its result is used."""
         is_idle = self._running and self._pending is None
-        is_limited = self._gate.latched is None and self._gate.changed is None
-        return is_idle and is_limited and self._inputs.is_empty and not self._episode.missed
+        return is_idle and self._gate.is_ordinary and self._inputs.is_empty and not self._episode.missed
 
     @property
     def between_steps(self) -> StepperState:
-        """The state between two steps; set it after steps that were taken as arrays."""
+        """The state between two steps; set it after batched steps, in the same episode."""
         episode, (stamps_ns, is_first, is_marked) = self._episode, self._ledger.state
         return StepperState(
             history=tuple(episode.history),

@@ -49,7 +49,7 @@ Observation = dict[str, NDArray[Any]]
 Info = dict[str, Any]
 
 _IMMUTABLE = frozenset((float, int, str, bool))
-_INVALID, _VALID = np.zeros(1, dtype=np.int8), np.ones(1, dtype=np.int8)  # masks; never written
+_INVALID, _VALID = (np.frombuffer(bytes([mask]), dtype=np.int8) for mask in (0, 1))  # read-only, since shared
 
 
 @dataclass(kw_only=True)

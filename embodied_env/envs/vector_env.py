@@ -43,7 +43,7 @@ Observations = dict[str, NDArray[Any]]
 SlotResult = tuple[Observations, Info]
 
 _POLL_S = 1e-4
-_MAX_POLLS = 500  # then a step waits for one slot alone, until its world is lost
+_MAX_POLLS = 500  # of each slot; then a step waits for one alone, until its world is lost
 
 
 class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
@@ -326,7 +326,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             rows[slot] = observation[key]
 
     def _stack(self, infos: Mapping[int, Info], stacked: Info) -> Info:
-        """Add infos by slot to the stacked infos of other slots, and return these."""
+        """Add infos by slot to stacked infos, and return these."""
         for slot in sorted(infos):
             stacked = self._add_info(stacked, infos[slot], slot)
         return stacked

@@ -40,7 +40,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
     that raises leaves no row. A run without a successful reset leaves no run directory, unless it has raw messages.
 
     `step` encodes its row, and a background thread hashes and writes it. In real time the thread also encodes the
-    environment's own account, while `step` waits; in lockstep it would compete for Python with `step`. In lockstep at
+    environment's own account, while `step` waits; in lockstep it would compete with `step` for the GIL. In lockstep at
     most 64 rows are queued; then `step` waits.
     `reset`, the first step, the last step of an episode, `flush` and `close` return once all rows so far are passed to
     the operating system. That time counts as handoff, not as the agent's. In real time nothing waits, and rows are
@@ -76,7 +76,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             UsageError: if `env` is not an environment of this package, or has no messages to record, or `folder` is
                 not a path.
             RecordError: if the run directory cannot be written.
-            MissingDependencyError: if mcap is not installed.
+            MissingDependencyError: if mcap or orjson is not installed.
         """
         parent, messages = checked_path("folder", folder), checked_flag("messages", messages)
         RecordConstructorArgs.__init__(self, folder=str(parent), policy=to_json_types(policy), messages=messages)

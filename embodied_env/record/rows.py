@@ -142,7 +142,7 @@ def to_json_row(raw: Row, store: Store | None = None) -> Row:
 
 
 def encode_row(row: Row, store: Store | None = None) -> bytes:
-    """Return ``to_json_row(row, store)`` as JSON; UUIDs become text."""
+    """Return the row as JSON, as `to_json_row`, but UUIDs become text and nesting may be deeper."""
     orjson = import_optional("orjson", needed_for="recording")
 
     def to_json(value: Any) -> Any:  # noqa: ANN401 - a type that JSON does not have

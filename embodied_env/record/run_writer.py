@@ -1,4 +1,7 @@
-"""The files of a run and their contents: rows are encoded in the stepping thread and written in the writer thread."""
+"""The files of a run and their contents.
+
+Rows are encoded in the stepping thread, in real time without the environment's account, and written in another one.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ STALL_TIMEOUT_S = 10.0
 """Time without progress after which the thread counts as stalled, because the disk does not respond."""
 
 GATHER_S = 0.01
-"""Time to batch jobs if the stepping thread never waits: each switch between threads delays both."""
+"""Time to gather a batch of jobs in lockstep: each switch between threads delays both."""
 
 _BATCH = 16  # jobs that are settled together
 

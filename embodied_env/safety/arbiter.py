@@ -128,7 +128,7 @@ class Arbiter:
         return self._reference
 
     def restore(self, reference: CommandState) -> None:
-        """Have this last published command, of steps that were taken as arrays."""
+        """Set the last published command after batched steps."""
         self._reference = reference
 
     def close(self) -> None:

@@ -243,7 +243,7 @@ class TrackingGate(Interlock):
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:
         """HOLD after `debounce_steps` steps in a row with a tracking error, STOP after `stop_steps`."""
         self.sent.append(commanded.tolist())
-        self.in_a_row = self.in_a_row + 1 if self._is_off(context.measured) else 0
+        self.in_a_row = self.in_a_row + 1 if self._has_error(context.measured) else 0
         if self.in_a_row < self.spec.debounce_steps:
             return []
         error = np.maximum(context.measured - np.max(self.sent, axis=0), np.min(self.sent, axis=0) - context.measured)
@@ -260,7 +260,7 @@ class TrackingGate(Interlock):
         )
         return [finding]
 
-    def _is_off(self, measured: FloatArray) -> bool:
+    def _has_error(self, measured: FloatArray) -> bool:
         """Return whether a joint is too far from the range of commands that may be acting, or not measured."""
         rows = zip(measured.tolist(), zip(*self.sent, strict=True), self.tolerances, self.by_position, strict=True)
         for position, sent, tolerance, is_by_position in rows:
@@ -331,7 +331,7 @@ class InterventionRate:
         self.restore(())
 
     def restore(self, window: Iterable[bool]) -> None:
-        """Have these steps in the window."""
+        """Replace the window with these steps."""
         self.window.clear()
         self.window.extend(window)
         self._changed = sum(self.window)

@@ -131,12 +131,11 @@ def limit_joint(position: float, velocity: float, target: float, bounds: JointBo
     desired = (target - position) / dt_s
     chosen = desired if desired >= lower else lower
     chosen = chosen if chosen <= upper else upper
-    if chosen == desired and low <= target <= high:
-        return JointStep(target, chosen, "", target)
     reached = position + chosen * dt_s
     if not low <= reached <= high:
         reached = min(max(reached, low), high)
-    if abs(desired - chosen) <= _rounding_of_step(position, reached, bounds, dt_s) and low <= target <= high:
+    is_kept = chosen == desired or abs(desired - chosen) <= _rounding_of_step(position, reached, bounds, dt_s)
+    if is_kept and low <= target <= high:
         return JointStep(target, chosen, "", target)
     return JointStep(reached, chosen, _binding(position, velocity, chosen, bounds, dt_s), reached)
 

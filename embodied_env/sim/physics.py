@@ -17,7 +17,7 @@ _UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCT
 
 
 class SharedData:
-    """The ``MjData`` of one world, or in turn of several with models of one structure: each takes 0.4 MB.
+    """An ``MjData``, which takes 0.4 MB, of one world, or of several in turn with models of one structure.
 
     Attributes:
         mj: the ``MjData``; None before the first world.
@@ -25,7 +25,7 @@ class SharedData:
     """
 
     def __init__(self) -> None:
-        """Allocate nothing."""
+        """Start without data."""
         self.mj: MjData = None
         self.user: Physics | None = None
 
@@ -56,17 +56,18 @@ class Physics:
         self._timestep_s = float(model.mj.opt.timestep)
         kinds = mujoco.mjtState
         set_by_worlds = (kinds.mjSTATE_CTRL, kinds.mjSTATE_EQ_ACTIVE, kinds.mjSTATE_MOCAP_POS, kinds.mjSTATE_MOCAP_QUAT)
-        self._set, self._full = sum(map(int, set_by_worlds)), int(kinds.mjSTATE_FULLPHYSICS)
-        self._mocap = mujoco.mj_stateSize(model.mj, self._set & (int(kinds.mjSTATE_MOCAP_POS) - 1))
+        self._input_kinds, self._state_kinds = sum(map(int, set_by_worlds)), int(kinds.mjSTATE_FULLPHYSICS)
+        self._mocap_start = mujoco.mj_stateSize(model.mj, self._input_kinds & (int(kinds.mjSTATE_MOCAP_POS) - 1))
         self._warm_start = data.qacc_warmstart
-        self._state = np.empty((1, mujoco.mj_stateSize(model.mj, self._full)))  # where it is saved, and the next two
-        self._inputs = np.empty(mujoco.mj_stateSize(model.mj, self._set))
+        # the saved state, inputs and warm start
+        self._state = np.empty((1, mujoco.mj_stateSize(model.mj, self._state_kinds)))
+        self._inputs = np.empty(mujoco.mj_stateSize(model.mj, self._input_kinds))
         self._saved_warm_start = np.empty((1, model.mj.nv))
         self._is_saved = False
         self._positions: FloatArray = data.qpos  # a view, as the attribute is slow to read
         self.warned: NDArray[np.int32] = data.warning.number  # counts by warning, also a view
         self._unstable = {name: int(getattr(mujoco.mjtWarning, name)) for name in _UNSTABLE}
-        self._problem = ""  # by which the simulation was lost
+        self._problem = ""  # why the simulation is unstable
         rollout = getattr(mujoco.rollout, "Rollout", None)  # since MuJoCo 3.3
         self._rollout: Any = None if rollout is None else rollout(nthread=0)
 
@@ -88,7 +89,7 @@ class Physics:
             BackendLostError: where it stops early; `check_stable` finds every unstable state.
         """
         if len(controls) == 1 or after_each is not None or self._rollout is None:
-            self.enter()
+            self.load()
             self._loop(controls, moved, after_each)
             return
         self._shared.release()
@@ -97,7 +98,7 @@ class Physics:
         inputs[:] = self._inputs
         inputs[:, self._places] = controls
         for body, positions in moved.items():
-            inputs[:, self._mocap + 3 * body : self._mocap + 3 * body + 3] = positions
+            inputs[:, self._mocap_start + 3 * body : self._mocap_start + 3 * body + 3] = positions
         self._run(inputs, states)
         if any(self.warned.tolist()):
             self._complete(controls, moved)
@@ -109,18 +110,18 @@ class Physics:
         """Save the state that the data has, and its inputs, for another user of the data or for the next steps."""
         if self._is_saved:
             return
-        self._mujoco.mj_getState(self._mj, self._data, self._state[0], self._full)
-        self._mujoco.mj_getState(self._mj, self._data, self._inputs, self._set)
+        self._mujoco.mj_getState(self._mj, self._data, self._state[0], self._state_kinds)
+        self._mujoco.mj_getState(self._mj, self._data, self._inputs, self._input_kinds)
         self._saved_warm_start[0] = self._warm_start
 
-    def enter(self) -> None:
-        """Have the state in the data, where it may be changed, with its derived quantities."""
+    def load(self) -> None:
+        """Load the state into the data, with its derived quantities, so that it may be changed there."""
         self._is_saved = False
         if self._shared.user is self:
             return
         self._shared.release()
-        self._mujoco.mj_setState(self._mj, self._data, self._state[0], self._full)
-        self._mujoco.mj_setState(self._mj, self._data, self._inputs, self._set)
+        self._mujoco.mj_setState(self._mj, self._data, self._state[0], self._state_kinds)
+        self._mujoco.mj_setState(self._mj, self._data, self._inputs, self._input_kinds)
         self._warm_start[:] = self._saved_warm_start[0]
         self.forward()
         self._claim()  # last, since the saved state counts if an interrupt comes earlier
@@ -137,7 +138,7 @@ class Physics:
             self._datas,
             self._state,
             inputs[np.newaxis],
-            control_spec=self._set,
+            control_spec=self._input_kinds,
             skip_checks=True,
             nstep=len(inputs),
             initial_warmstart=self._saved_warm_start,

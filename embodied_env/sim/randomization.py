@@ -79,7 +79,7 @@ class ResetRandomizer:
             setter(drawn[name])
 
     def _update_constants(self) -> None:
-        """Recompute constants by masses, which overwrites the data; the statistics stay those of the compiled model."""
+        """Recompute what depends on masses, overwriting the data; the statistics stay those of the compiled model."""
         mujoco, mj = self._model.mujoco, self._model.mj
         before, center = {name: getattr(mj.stat, name) for name in _STATISTICS}, mj.stat.center.copy()
         mujoco.mj_resetData(mj, self._data)

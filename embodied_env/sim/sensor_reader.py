@@ -70,7 +70,7 @@ class ArrayReader:
 
 
 class RowsReader:
-    """Reads one field in several worlds, a row for each, from copies of what its readers read: `parts`."""
+    """Reads one field of several worlds, a row for each; `parts` are copies of what their readers read."""
 
     def __init__(self, layout: FieldLayout, like: ArrayReader, size: int) -> None:
         """Read the field `layout` of `size` worlds, whose readers are like this one; rows are 0 at first."""

@@ -52,7 +52,7 @@ class World:
         now_ns: the world's time, which never decreases.
         tick_ns: the duration of a step.
         physics: its physics.
-        ideal: the readers of the fields of each sensor that `step_along` leaves out; {} with delays of commands.
+        ideal: the readers of the fields of each sensor that `step_planned` leaves out; {} with delays of commands.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class World:
         target = self._actuation.limited(values, sent)
         return target, self._actuation.between(sent, target, self._substeps)
 
-    def step_along(self, target: FloatArray, controls: FloatArray) -> None:
+    def step_planned(self, target: FloatArray, controls: FloatArray) -> None:
         """Advance by one control period with target and controls of `plan`, as one of several worlds read together.
 
         The readings of `ideal` sensors wait for `catch_up`. Raises as `step`.
@@ -254,8 +254,8 @@ class World:
         self._take_step(controls)
 
     def catch_up(self) -> None:
-        """Have the state in the data, and deliver the readings of `ideal` sensors since the last call."""
-        self.physics.enter()
+        """Load the state into the data, and deliver the readings of `ideal` sensors since the last call."""
+        self.physics.load()
         readings, self._left_out = self._left_out, 0
         if readings:
             for name in self.ideal:
@@ -334,7 +334,7 @@ class World:
 
     def place(self, name: str, position: FloatArray, orientation: FloatArray) -> None:
         """Move a body, at rest (`place_body`). Sensors show it after the next step."""
-        self.physics.enter()
+        self.physics.load()
         place_body(self._model, self._data, name, position, orientation)
 
     def read(self) -> dict[str, Reading]:

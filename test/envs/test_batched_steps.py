@@ -124,7 +124,7 @@ def test_drawn_episodes_with_noise_delays_gaps_and_histories(pair, mode):
 
 
 @pytest.mark.parametrize("arm", ["arm_reach", "unusual"])
-def test_slots_that_share_their_data(pair, arm):
+def test_slots_that_share_data_step_like_single_environments(pair, arm):
     both = pair(unusual_arm() if arm == "unusual" else arm, NEXT_STEP, num_envs=18, threads=0)
     for step in range(8):
         rows = list(both.ours.action_space.sample())

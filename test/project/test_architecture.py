@@ -8,6 +8,7 @@ import graphlib
 import importlib
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -304,3 +305,8 @@ def test_names_imported_by_scripts_exist(folder):
                 }
                 missing += [(path.name, node.module, each.name) for each in node.names if each.name not in known]
     assert missing == []
+
+
+def test_every_mutant_matches_the_source():
+    mutants = runpy.run_path(str(Path(__file__).parents[2] / ".ci" / "mutants.py"))["MUTANTS"]
+    assert [each.name for each in mutants if (PACKAGE / each.file).read_text().count(each.old) != 1] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import json
 import os
@@ -296,10 +295,9 @@ def test_lockstep_step_waits_only_for_a_full_queue(tmp_path, gate):
     assert read_run(env.path).clean
 
 
-@pytest.mark.parametrize("is_waited_for", [False, True], ids=["in process", "another process"])
-def test_lockstep_queue_is_bounded(tmp_path, gate, is_waited_for):
+def test_lockstep_queue_is_bounded(tmp_path, gate):
     gate.set()
-    env = RecordTransitions((Elsewhere if is_waited_for else EmbodiedEnv)("arm_reach", backend="fake"), tmp_path)
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
     env._run.log = SlowDisk(env._run.log, gate)
     env.reset(seed=1)
     env.step(STILL)
@@ -330,17 +328,8 @@ def test_lockstep_reset_first_and_last_step_flush_their_rows(close_later, tmp_pa
     assert (env.rows_flushed, rows_of(env)) == (22, 22)
 
 
-class Elsewhere(EmbodiedEnv):
-    """An environment whose world runs in another process."""
-
-    @property
-    def capabilities(self):
-        return dataclasses.replace(super().capabilities, transport=True)
-
-
-@pytest.mark.parametrize("world", [EmbodiedEnv, Elsewhere], ids=["in process", "another process"])
-def test_explicit_flush_writes_all_rows(close_later, tmp_path, world):
-    env = close_later(RecordTransitions(world("arm_reach", backend="fake"), tmp_path))
+def test_explicit_flush_writes_all_rows(close_later, tmp_path):
+    env = close_later(RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path))
     env.reset(seed=1)
     for count in range(2, 6):
         env.step(STILL)

@@ -66,10 +66,10 @@ def test_a_failure_to_take_shared_data_leaves_the_states_of_others(monkeypatch: 
             physics(shared=ours._shared)
     assert run(ours, 2) == run(alone, 2)
     other = physics(shared=ours._shared)
-    ours.enter()
+    ours.load()
     with monkeypatch.context() as patch:
         patch.setattr(other, "forward", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            other.enter()
+            other.load()
     assert run(ours, 2) == run(alone, 2)
     assert run(other, 2) == run(physics(), 2)

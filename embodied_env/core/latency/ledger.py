@@ -62,7 +62,7 @@ class Ledger:
         return self._ns.copy(), self._first, self._marked
 
     def restore(self, stamps_ns: list[int], *, is_first: bool, is_marked: bool) -> None:
-        """Have the parts of this `state`."""
+        """Set the `state`."""
         self._ns, self._first, self._marked = stamps_ns, is_first, is_marked
 
     def begin_episode(self) -> None:

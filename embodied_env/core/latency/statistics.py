@@ -97,7 +97,7 @@ class LatencyStatistics:
     def statistics(self) -> dict[str, StageStatistics]:
         """Return the statistics of each stage that was measured at least once."""
         found = {}
-        for (stage, sensor), sample in list(self._samples.items()):  # a step may still be taken
+        for (stage, sensor), sample in list(self._samples.items()):  # another thread may add
             p50_s, p95_s, p99_s = np.percentile(sample.values(), _PERCENTILES).tolist()
             found[f"{stage}[{sensor}]" if sensor else stage] = StageStatistics(
                 count=sample.count, p50_s=p50_s, p95_s=p95_s, p99_s=p99_s, max_s=sample.most
@@ -123,7 +123,7 @@ def stages_of(latency: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[St
     Injected delays are ``injected.NAME``.
     """
     for name, quality in latency.get("quality", {}).items():
-        value, stage = latency.get(name), prefix + name  # a known string where there is no prefix
+        value, stage = latency.get(name), prefix + name
         if name == "injected":
             if isinstance(value, dict):
                 yield from stages_of({**value, "quality": quality}, "injected.")
