@@ -305,8 +305,9 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         waiting, polls = deque(slots), 0
         while waiting:
             timeout_s = _POLL_S if polls and polls % len(waiting) == 0 else 0.0  # all are polled, then one is awaited
-            if polls == _MAX_POLLS * len(waiting) or self._bases[waiting[0]].stepper.has_arrived(timeout_s):
-                polls = 0
+            is_late = polls >= _MAX_POLLS * len(waiting)  # and so are all others
+            if is_late or self._bases[waiting[0]].stepper.has_arrived(timeout_s):
+                polls = polls if is_late else 0
                 yield waiting.popleft()
             else:
                 polls += 1

@@ -21,7 +21,7 @@ class SharedData:
 
     Attributes:
         mj: the ``MjData``; None before the first world.
-        user: the physics whose state it has; all others have saved theirs.
+        user: the physics whose state it has; None while it changes. All others have saved theirs.
     """
 
     def __init__(self) -> None:
@@ -31,14 +31,17 @@ class SharedData:
 
     def begin(self, model: Model) -> MjData:
         """Return the ``MjData`` at the start of an episode of `model`."""
-        if self.user is not None:
-            self.user.save()
-            self.user = None  # until the next one is complete
         if self.mj is None:
             self.mj = model.new_data()
-        else:
-            model.reset(self.mj)
+        self.release()
+        model.reset(self.mj)
         return self.mj
+
+    def release(self) -> None:
+        """Save the state of the user, if any."""
+        if self.user is not None:
+            self.user.save()
+            self.user = None
 
 
 class Physics:
@@ -89,8 +92,8 @@ class Physics:
             self.load()
             self._loop(controls, moved, after_each)
             return
+        self._shared.release()
         self._claim()
-        self._is_saved = False
         inputs, states = np.empty((len(controls), len(self._inputs))), np.empty((len(controls), self._state.size))
         inputs[:] = self._inputs
         inputs[:, self._places] = controls
@@ -116,19 +119,17 @@ class Physics:
         self._is_saved = False
         if self._shared.user is self:
             return
-        self._claim()
+        self._shared.release()
         self._mujoco.mj_setState(self._mj, self._data, self._state[0], self._state_kinds)
         self._mujoco.mj_setState(self._mj, self._data, self._inputs, self._input_kinds)
         self._warm_start[:] = self._saved_warm_start[0]
         self.forward()
+        self._claim()  # last, since the saved state counts if an interrupt comes earlier
 
     def _claim(self) -> None:
-        """Become the user of the data, after saving the state of the last one."""
-        if (user := self._shared.user) is not None:
-            user.save()
-        if user is not self:
-            self._shared.user = self
-            self.warned[:] = 0  # of the last user
+        """Become the user of the data."""
+        self.warned[:] = 0  # of the last user
+        self._is_saved, self._shared.user = False, self
 
     def _run(self, inputs: FloatArray, states: FloatArray) -> None:
         """Take physics steps from the saved state until the first warning, without the GIL; write `states`."""

@@ -220,6 +220,17 @@ def fail_once(backend):
     backend.reset = failing
 
 
+def test_slots_whose_worlds_do_not_answer_are_polled_together_and_then_awaited(make_vec, monkeypatch):
+    env, polls = make_vec(num_envs=4), []
+    env.reset(seed=1)
+    monkeypatch.setattr("embodied_env.envs.vector_env._MAX_POLLS", 3)
+    for base in env._bases:
+        base.stepper._polled = SimpleNamespace(has_arrived=polls.append)
+    env.step(env.action_space.sample())
+    assert len(polls) == 3 * 4
+    assert sum(timeout_s > 0.0 for timeout_s in polls) == 2
+
+
 def test_a_failed_restart_does_not_delay_other_slots(make_vec):
     env = make_vec(per_slot=lambda slot: {"max_episode_steps": 2 if slot else 100})
     env.reset(seed=0)

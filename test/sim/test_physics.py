@@ -14,14 +14,11 @@ STEPS = 20
 INERTIA = 0  # the warning of a matrix that is nearly singular
 
 
-def model_of(name: str) -> Model:
-    contract = load_contract(name)
-    return Model(contract, load_profile(contract, "mujoco"), "backends.mujoco")
-
-
-def physics(name: str = "door_open", *, single: bool = False) -> Physics:
+def physics(name: str = "door_open", *, single: bool = False, shared: SharedData | None = None) -> Physics:
     """Return the physics of a contract that is not reset, so that everything moves."""
-    model, shared = model_of(name), SharedData()
+    contract = load_contract(name)
+    model = Model(contract, load_profile(contract, "mujoco"), "backends.mujoco")
+    shared = SharedData() if shared is None else shared
     shared.begin(model)
     made = Physics(model, shared, slice(0, model.mj.nu))
     if single:
@@ -60,10 +57,19 @@ def test_a_warning_ends_a_rollout_but_not_the_simulation(monkeypatch: pytest.Mon
     assert run(together, 4) == run(single, 4)
 
 
-def test_a_world_that_is_not_completed_leaves_shared_states_unchanged() -> None:
-    alone, sharing = physics("arm_reach"), physics("arm_reach")
-    run(alone, 3)
-    run(sharing, 3)
-    sharing._shared.begin(model_of("arm_reach"))
-    sharing.load()
-    assert run(sharing, 3) == run(alone, 3)
+def test_a_failure_to_take_shared_data_leaves_the_states_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, alone = physics(single=True), physics(single=True)
+    assert run(ours, 2) == run(alone, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Physics, "__init__", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):  # as an interrupt
+            physics(shared=ours._shared)
+    assert run(ours, 2) == run(alone, 2)
+    other = physics(shared=ours._shared)
+    ours.load()
+    with monkeypatch.context() as patch:
+        patch.setattr(other, "forward", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            other.load()
+    assert run(ours, 2) == run(alone, 2)
+    assert run(other, 2) == run(physics(), 2)
