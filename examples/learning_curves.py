@@ -32,7 +32,7 @@ STEPS = {  # of PPO and SAC
     "arm_reach": (160_000, 80_000),
     "ur5e_reach": (240_000, 100_000),
     "cart_goal": (400_000, 300_000),
-    "door_open": (300_000, 150_000),
+    "door_open": (400_000, 150_000),
 }
 GAMMA = {"cart_goal": 0.99, "door_open": 0.99}  # rewards of a goal that is far away
 POINTS = 10  # of a curve

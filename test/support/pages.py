@@ -23,7 +23,7 @@ _BLOCK = re.compile(r"(?:<!-- ([a-z ]+) -->\n)?^```(bash|python)\n(.*?)^```$", r
 _IN_BACKGROUND = re.compile(r"^(.+) &$", re.MULTILINE)  # a shell without job control lets it ignore SIGINT
 _PORT = re.compile(r"\b800\d\b")
 _SHORTER = {  # long trainings, and waits that a test skips
-    "--steps 300000": "--steps 600 --feature-steps 200",
+    "--steps 160000": "--steps 600 --feature-steps 200",
     "--repeats 2 --out": "--repeats 2 --joints j1 --out",
     "--episodes 2 --seed 3": "--episodes 1 --seed 3",
     "--steps=2000": "--steps=20",
