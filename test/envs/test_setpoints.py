@@ -14,6 +14,8 @@ from embodied_env.analysis.replay import replay_run
 from embodied_env.contract import parse_contract
 from embodied_env.errors import BackendLostError, ContractError
 
+pytestmark = pytest.mark.realtime
+
 RATE_HZ = 200
 PER_STEP = 10
 
