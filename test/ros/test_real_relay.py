@@ -898,36 +898,43 @@ def test_another_client_can_take_over_the_relay(env, monitor):
     assert info["end_reason"] == "backend_lost:relay_taken"
 
 
-def test_a_foreign_publisher_on_the_command_topic_ends_the_episode_and_blocks_the_next(env, monitor):
-    node, backend = monitor.ros.node, env.unwrapped._stepper._backend
-    drive(env, monitor)
-    intruder = node.create_publisher(JointState, "relay/command", 10)
-    info = {"end_reason": ""}
+@contextlib.contextmanager
+def intruding(hosted, kind, topic, qos, subscribers=1):
+    """Yield a publisher with a node of its own: no executor uses it while it is destroyed."""
+    ros = RosNode("intruder", namespace=hosted.namespace, clock=SteadyClock(), domain_id=DOMAIN_ID)
     try:
+        publisher = ros.node.create_publisher(kind, topic, qos)
+        assert ros.wait_until(lambda: publisher.get_subscription_count() >= subscribers, PATIENCE_S)
+        yield publisher
+    finally:
+        ros.close()
+
+
+def test_a_foreign_publisher_on_the_command_topic_ends_the_episode_and_blocks_the_next(env, monitor, hosted):
+    backend = env.unwrapped._stepper._backend
+    drive(env, monitor)
+    info = {"end_reason": ""}
+    with intruding(hosted, JointState, "relay/command", 10) as intruder:
         while not info["end_reason"]:
             tag = CommandId(epoch=monitor.states[-1].epoch, seq=10**15)
             intruder.publish(write_command(tag, np.ones(6), LAYOUT).fill(JointState()))
             *_, info = env.step(FORWARD)
         assert info["end_reason"] == "safety_stop:robot.contention"
         details = [f.detail for f in env.unwrapped.last_transition.report.findings if f.code == "robot.contention"]
-        assert f"{node.get_namespace()}/relay/command" in details[0]  # the node may not be discovered yet
+        assert f"{hosted.namespace}/relay/command" in details[0]  # the node may not be discovered yet
         assert max(report.tag.seq for report in monitor.published()) < 10**15
         patient, backend.reset_timeout_s = backend.reset_timeout_s, 1.0
-        with pytest.raises(BackendNotReadyError, match=r"\[robot.contention\] relay: .*also published by /.*/monitor"):
+        with pytest.raises(BackendNotReadyError, match=r"\[robot.contention\] relay: .*also published by /.*/intruder"):
             env.reset(seed=2)
         backend.reset_timeout_s = patient
-    finally:
-        node.destroy_publisher(intruder)
     env.reset(seed=3)
     assert not env.step(np.zeros(6))[-1]["end_reason"]
 
 
 @pytest.mark.parametrize("topic", ["relay/report", "relay/state"])
-def test_invalid_relay_messages_end_the_episode_and_the_next_reset_works(env, monitor, topic):
+def test_invalid_relay_messages_end_the_episode_and_the_next_reset_works(env, hosted, topic):
     qos = LATCHED if topic == "relay/state" else DEEP
-    intruder = monitor.ros.node.create_publisher(String, topic, qos)
-    try:
-        assert monitor.ros.wait_until(lambda: intruder.get_subscription_count() > 1, PATIENCE_S)
+    with intruding(hosted, String, topic, qos, subscribers=2) as intruder:  # the environment and the monitor
         intruder.publish(String(data='{"a":' * 50_000))
         info = {"end_reason": ""}
         while not info["end_reason"]:
@@ -936,8 +943,6 @@ def test_invalid_relay_messages_end_the_episode_and_the_next_reset_works(env, mo
             "safety_stop:robot.contention",
             {"relay/report": "backend_lost:invalid_message", "relay/state": "safety_stop:estop.unknown"}[topic],
         }
-    finally:
-        monitor.ros.node.destroy_publisher(intruder)
     env.unwrapped.clear_estop()
     env.reset(seed=3)
     assert not env.step(np.zeros(6))[-1]["end_reason"]
