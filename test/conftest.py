@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import gc
 import importlib.util
 import os
@@ -44,11 +45,7 @@ def pytest_xdist_make_scheduler(config, log):
     """Give each worker whole files, and one worker all files with the marker `realtime`."""
     from xdist.scheduler import LoadFileScheduling
 
-    realtime = {
-        file.relative_to(config.rootpath).as_posix()
-        for file in Path(__file__).parent.glob("*/test_*.py")
-        if "pytest.mark.realtime" in file.read_text(encoding="utf-8")
-    }
+    realtime = {file.relative_to(config.rootpath).as_posix() for file in _files_of_realtime_tests()}
 
     class FileScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
@@ -56,6 +53,12 @@ def pytest_xdist_make_scheduler(config, log):
             return "realtime" if file in realtime else file
 
     return FileScheduling(config, log)
+
+
+@functools.cache
+def _files_of_realtime_tests():
+    files = Path(__file__).parent.glob("*/test_*.py")
+    return {file for file in files if "pytest.mark.realtime" in file.read_text(encoding="utf-8")}
 
 
 def pytest_collection_modifyitems(items):
@@ -67,8 +70,8 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_runtest_setup(item):
-    """Lower the priority of the workers whose tests do not measure wall time."""
-    if "PYTEST_XDIST_WORKER" in os.environ and item.get_closest_marker("realtime") is None and os.nice(0) == 0:
+    """Lower the priority of the workers whose files have no test that measures wall time."""
+    if "PYTEST_XDIST_WORKER" in os.environ and os.nice(0) == 0 and item.path not in _files_of_realtime_tests():
         os.nice(5)
 
 

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from scipy.stats import ks_2samp
+import scipy
 
 from embodied_env.analysis.comparison.features import Event, Stream, as_on_the_robot
 from embodied_env.analysis.comparison.response import Motion, fit_response
@@ -53,7 +53,7 @@ def test_sample_is_uniform_over_time():
 
 def test_sample_of_a_long_stream_has_its_distribution():
     values = np.random.default_rng(3).normal(size=100_000)
-    assert ks_2samp(filled(values).values(), values).statistic < 1.63 / math.sqrt(KEPT)
+    assert scipy.stats.ks_2samp(filled(values).values(), values).statistic < 1.63 / math.sqrt(KEPT)
 
 
 def test_the_memory_of_a_stream_does_not_grow():

@@ -14,6 +14,8 @@ from embodied_env.analysis.replay import replay_run
 from embodied_env.contract import parse_contract
 from embodied_env.errors import BackendLostError, ContractError
 
+pytestmark = pytest.mark.realtime
+
 RATE_HZ = 200
 PER_STEP = 10
 
@@ -24,6 +26,10 @@ def contract_of(**actuator):
     shipped = embodied_env.load_contract("arm_reach")
     text = Path(shipped.source).read_text()
     return parse_contract(f"{text}\nactuators:\n  arm:\n{rows}", source=shipped.source)
+
+
+def applied_si(info):
+    return np.array(list(info["action"]["applied_si"].values()))
 
 
 @pytest.fixture
@@ -59,12 +65,14 @@ def test_applied_stays_the_approved_setpoint_and_the_published_ones_lead_there(e
     env.reset(seed=1)
     for _ in range(6):
         info = env.step(np.full(6, 0.2))[4]
-    applied = np.array(list(info["action"]["applied_si"].values()))
-    for _ in range(4):
+    applied = applied_si(info)
+    for _ in range(100):  # late setpoints on a busy host leave a distance, which the steps that follow remove
         info = env.step(np.zeros(6))[4]
-    end = np.array(list(info["action"]["applied_si"].values()))
-    assert np.abs(end - applied).max() < 0.05 * 3.1
-    assert np.allclose(sent[-1][1].values, end, atol=1e-4)  # steps of a busy host come early and late
+        if np.allclose(sent[-1][1].values, applied_si(info), rtol=0.0, atol=1e-9):
+            break
+    else:
+        pytest.fail(f"published {sent[-1][1].values}, applied {applied_si(info)}")
+    assert np.abs(applied_si(info) - applied).max() < 0.05 * 3.1
     numbers = [command.seq for _, command in sent]
     assert numbers == sorted(set(numbers))
 

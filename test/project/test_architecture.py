@@ -280,8 +280,7 @@ def test_error_tree_lists_every_error():
     bases = {
         node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
         for module in MODULES
-        for node in ast.walk(ast.parse(module.read_text()))
-        if isinstance(node, ast.ClassDef)
+        for node in nodes_of(module, ast.ClassDef)
     }
     known = {"EmbodiedEnvError"}
     while found := {name for name, of in bases.items() if of & known} - known:

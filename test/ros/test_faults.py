@@ -247,7 +247,7 @@ def test_f12_newest_message_of_a_late_burst_is_used(rig, episode):
     rows = episode.run(20, SLOW)
     assert check_ages(rows) > 0
     assert holds(rows) - BUSY == set()
-    assert Severity.PASS in {row.report.disposition for row in rows[6:]}
+    assert min(row.report.disposition for row in rows[6:]) < Severity.HOLD
     assert np.all(np.diff(stamps(rows)) >= 0)
     newest = [later for earlier, later in itertools.pairwise(rows) if stamps([later]) > stamps([earlier])]
     assert min(ages_s(newest)) < MAX_AGE_S
@@ -488,7 +488,7 @@ def check_resets(rig, count):
 def test_log_of_all_faults_is_readable_and_passes_the_audit(rig):
     """The last test of the shared robot: its run holds every episode above."""
     rig.begin().run(2)
-    rig.env.close()
+    rig.close()
     run = embodied_env.read_run(rig.env.path)
     assert run.clean
     assert embodied_env.audit_run(rig.env.path).problems == ()

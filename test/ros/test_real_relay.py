@@ -370,261 +370,7 @@ def learners(leftovers):
         process.communicate()
 
 
-# ---------------------------------------------------------------------------------------------------- the reports
-
-
-def test_the_relay_enforces_the_limits(env, monitor):
-    info = None
-    while info is None or is_refused(info):
-        drive(env, monitor)
-        *_, info = env.step(-FORWARD)
-    assert info["safety"]["code"][GATES.index("joint_limits")] == CODES["acc.limit"]
-    assert info["action"]["applied"][0] > 0.0
-    assert info["action_clipped"]
-    assert env.unwrapped.capabilities.acknowledges_commands
-
-
-def test_a_feasible_action_is_applied_bit_identically(env):
-    action = np.array([0.01, -0.02, 0.03, 0.0, -0.0, 1e-7])
-    for _ in range(3):
-        *_, info = env.step(action)
-        if info["safety"]["disposition"] == Severity.PASS:  # a busy machine is refused because of its age
-            np.testing.assert_array_equal(info["action"]["applied"], action)
-
-
-def test_the_relay_report_is_actuation_evidence(env):
-    info = None
-    while info is None or is_refused(info):
-        *_, info = env.step(FORWARD)
-    latency = info["latency"]
-    assert (latency["actuation_method"], latency["actuation_behind"]) == (ACTUATION_METHODS["echo"], 0)
-    assert 0.0 < latency["actuation_s"] < ARM.control_period_s
-    assert latency["end_to_end_s"] == latency["data_age_s"]["joints"] + latency["actuation_s"]
-
-
-def test_each_episode_has_its_own_relay_epoch(env, monitor):
-    drive(env, monitor)
-    first = monitor.published()[-1].tag.epoch
-    env.reset(seed=2)
-    *_, info = env.step(FORWARD)
-    assert info["end_reason"] == ""
-    monitor.until(lambda: monitor.published()[-1].tag.epoch > first)
-
-
-def test_a_relay_estop_ends_the_episode_and_must_be_cleared_on_both_sides(env, monitor):
-    drive(env, monitor)
-    monitor.call("estop")
-    truncated = False
-    while not truncated:
-        *_, truncated, info = env.step(FORWARD)
-    assert info["end_reason"].startswith("safety_stop:")
-    assert info["safety"]["latched"]
-    assert monitor.until(monitor.at_rest)
-    with pytest.raises(BackendNotReadyError, match=r"could not be armed: .*call /.*/relay/clear_estop by hand"):
-        env.reset(seed=2)
-    assert monitor.call("clear_estop")[0]
-    env.unwrapped.clear_estop()
-    env.reset(seed=3)
-    *_, info = env.step(FORWARD)
-    assert info["end_reason"] == ""
-
-
-def test_another_client_can_take_over_the_relay(env, monitor):
-    *_, info = env.step(np.zeros(6))
-    monitor.until(lambda: monitor.call("arm")[0])
-    while not info["end_reason"]:
-        *_, info = env.step(np.zeros(6))
-    assert info["end_reason"] == "backend_lost:relay_taken"
-
-
-def test_a_foreign_publisher_on_the_command_topic_ends_the_episode_and_blocks_the_next(env, monitor):
-    node, backend = monitor.ros.node, env.unwrapped._stepper._backend
-    drive(env, monitor)
-    intruder = node.create_publisher(JointState, "relay/command", 10)
-    info = {"end_reason": ""}
-    try:
-        while not info["end_reason"]:
-            tag = CommandId(epoch=monitor.states[-1].epoch, seq=10**15)
-            intruder.publish(write_command(tag, np.ones(6), LAYOUT).fill(JointState()))
-            *_, info = env.step(FORWARD)
-        assert info["end_reason"] == "safety_stop:robot.contention"
-        details = [f.detail for f in env.unwrapped.last_transition.report.findings if f.code == "robot.contention"]
-        assert f"{node.get_namespace()}/relay/command" in details[0]  # the node may not be discovered yet
-        assert max(report.tag.seq for report in monitor.published()) < 10**15
-        patient, backend.reset_timeout_s = backend.reset_timeout_s, 1.0
-        with pytest.raises(BackendNotReadyError, match=r"\[robot.contention\] relay: .*also published by /.*/monitor"):
-            env.reset(seed=2)
-        backend.reset_timeout_s = patient
-    finally:
-        node.destroy_publisher(intruder)
-    env.reset(seed=3)
-    assert not env.step(np.zeros(6))[-1]["end_reason"]
-
-
-@pytest.mark.parametrize("topic", ["relay/report", "relay/state"])
-def test_invalid_relay_messages_end_the_episode_and_the_next_reset_works(env, monitor, topic):
-    qos = LATCHED if topic == "relay/state" else DEEP
-    intruder = monitor.ros.node.create_publisher(String, topic, qos)
-    try:
-        assert monitor.ros.wait_until(lambda: intruder.get_subscription_count() > 1, PATIENCE_S)
-        intruder.publish(String(data='{"a":' * 50_000))
-        info = {"end_reason": ""}
-        while not info["end_reason"]:
-            *_, info = env.step(np.zeros(6))
-        assert info["end_reason"] in {
-            "safety_stop:robot.contention",
-            {"relay/report": "backend_lost:invalid_message", "relay/state": "safety_stop:estop.unknown"}[topic],
-        }
-    finally:
-        monitor.ros.node.destroy_publisher(intruder)
-    env.unwrapped.clear_estop()
-    env.reset(seed=3)
-    assert not env.step(np.zeros(6))[-1]["end_reason"]
-
-
-def test_limits_cannot_be_changed_behind_a_relay(env):
-    with pytest.raises(UsageError, match=r"change_limits\(\) not supported with a relay"):
-        env.unwrapped.change_limits({"j1": replace(ARM.actuators["arm"].joints["j1"], velocity=1.0)})
-
-
-# ----------------------------------------------------- tests with their own environment: the one above is closed
-
-
-HOME = {"j1": 0.1, "j2": -1.5, "j3": 1.5, "j4": -1.6, "j5": -1.5, "j6": 0.1}
-
-
-def test_homing_goes_through_the_relay_slowly_and_the_episode_starts_there(make, monitor):
-    """The relay enforces the contract's limits; the environment makes the motion slow."""
-    speed = 0.3
-    env = make(with_profile(ARM, relay=True, reset={"home": HOME, "speed": speed}))
-    env.unwrapped.clear_estop()
-    _, info = env.reset(seed=1)
-    assert info["reset"]["routine"] == "home"
-    with monitor.listener.condition:
-        moves = np.array([report.velocity_si for report in monitor.published()])
-    assert 0.5 * speed < np.abs(moves / LAYOUT.limits.velocity).max() < 1.3 * speed  # its periods differ from ours
-    *_, info = env.step(0.0 * FORWARD)  # the relay's clock may clip the first command
-    np.testing.assert_allclose(list(info["action"]["applied_si"].values()), list(HOME.values()), atol=0.03)
-    end_episode(env)
-
-
-def test_a_relayed_episode_passes_the_audit_and_records_what_the_relay_published(make, monitor, tmp_path):
-    env = make(record=tmp_path)
-    kinematics = MujocoKinematics(ARM, load_profile(ARM, "mujoco"))
-    policy = load_task(ARM).scripted(kinematics)
-    observation, _ = env.reset(seed=1)
-    accounts, speeds, missed, ended = [], [], [], False
-    while not ended:
-        is_missing = len(accounts) < 2 or (len(missed) < 3 and (missed or speeds[-1] > 0.8))
-        if is_missing and accounts[1:]:
-            missed.append(len(accounts))
-        action = NoAction("late") if is_missing else policy(observation)
-        observation, _, terminated, truncated, info = env.step(action)
-        accounts.append(env.unwrapped.last_transition.report)
-        speeds.append(np.abs(accounts[-1].velocity_si).max())
-        ended = terminated or truncated
-    assert max(speeds[:2]) == 0.0
-    assert speeds[missed[0] - 1] > speeds[missed[-1]]
-    path = env.path
-    env.close()
-    assert info["end_reason"] == "success"
-    assert embodied_env.audit_run(path).problems == ()
-    published = {report.applied_si.tobytes(): report for report in check_account(monitor)}
-    answered = [each for each in accounts if all(finding.code != "relay.silent" for finding in each.findings)]
-    assert len(answered) > len(accounts) / 2  # on a busy machine, a report may miss its deadline
-    for account in answered:
-        report = published[account.applied_si.tobytes()]
-        assert account.guaranteed["position"]
-        assert account.guaranteed["velocity"]
-        assert account.dt_s == report.dt_s or not report.velocity_si.any()
-
-
-@pytest.mark.long
-def test_closing_during_motion_brakes_through_the_relay(make, monitor):
-    env = make()
-    env.reset(seed=1)
-    drive(env, monitor)
-    env.close()
-    assert monitor.published()[-1].cause in ("brake", "tick")
-    assert monitor.at_rest()
-    check_it_stopped(monitor)
-
-
-def test_a_relay_with_other_limits_is_rejected(make, monitor):
-    weak = ARM.actuators["arm"]
-    slow = replace(weak, joints={name: replace(limits, velocity=1.0) for name, limits in weak.joints.items()})
-    other = with_profile(replace(RELAYED, actuators={"arm": slow}), reset=None)
-    with pytest.raises(BackendNotReadyError, match=r"the relay's .* has fingerprint .*start it with this contract"):
-        make(other).reset(seed=1)
-
-
-@pytest.mark.parametrize(
-    ("contract", "option", "is_relayed"),
-    [(ARM, None, False), (ARM, True, True), (RELAYED, None, True), (RELAYED, False, False)],
-)
-def test_the_option_overrides_the_profile(contract, option, is_relayed):
-    backend = make_backend("real", contract, clock=SteadyClock(), relay=option)
-    assert backend.capabilities.acknowledges_commands == is_relayed
-    assert (RELAY_STATE in backend.estops()) == is_relayed
-
-
-def test_relay_must_be_a_boolean():
-    with pytest.raises(UsageError, match="invalid relay='yes'"):
-        make_backend("real", ARM, clock=SteadyClock(), relay="yes")
-
-
-def test_preflight_reports_a_missing_relay(domain_id, make):
-    with pytest.raises(BackendNotReadyError, match=r"(?s)not published by /nowhere/relay.*embodied-env relay"):
-        make(namespace="/nowhere", domain_id=domain_id, reset_timeout_s=0.5).reset(seed=1)
-
-
-# ------------------------------------------------------------------------------------------- killed and hung processes
-
-
-def test_killing_the_learner_stops_the_robot_until_it_is_armed_again(hosted, leftovers, learners, monitor):
-    hosted.close_env()
-    learner = learners(hosted.path, hosted.namespace)
-    monitor.until(monitor.at_speed)
-    leftovers.update(segments_of(learner.pid))
-    learner.kill()
-    check_it_stopped(monitor)
-    epoch = monitor.published()[-1].tag.epoch
-    assert monitor.states[-1].latched == "wd.stop"
-    assert monitor.call("arm")[0]
-    monitor.until(lambda: (monitor.states[-1].state, monitor.states[-1].epoch > epoch) == ("armed", True))
-
-
-@pytest.mark.parametrize("at_least_s", [0.0, pytest.param(5.0, marks=pytest.mark.long)])
-@pytest.mark.long
-def test_a_policy_that_holds_the_gil_leaves_the_robot_at_rest(hosted, learners, monitor, at_least_s):
-    """The policy holds the GIL until the robot is at rest, and for at least this long."""
-    hosted.close_env()
-    learner = learners(hosted.path, hosted.namespace, hang_at=15)
-    monitor.until(monitor.at_speed)
-    fast_s = time.monotonic()
-    check_it_stopped(monitor)
-    time.sleep(max(0.0, fast_s + at_least_s - time.monotonic()))
-    assert learner.poll() is None
-    published = len(monitor.published())
-    line, _ = learner.communicate("\n", timeout=PATIENCE_S)
-    result = json.loads(line)
-    assert result["end_reason"].startswith("safety_stop:")
-    assert result["applied"] == [0.0] * 6
-    assert len(monitor.published()) == published
-    assert monitor.states[-1].state == "stopped"
-
-
-@pytest.mark.long
-def test_ctrl_c_brakes_at_once_through_the_relay(hosted, learners, monitor):
-    hosted.close_env()
-    learner = learners(hosted.path, hosted.namespace)
-    monitor.until(monitor.at_speed)
-    learner.send_signal(signal.SIGINT)
-    _, errors = learner.communicate(timeout=PATIENCE_S)
-    assert "KeyboardInterrupt" in errors
-    assert learner.returncode != 0
-    assert monitor.until(monitor.at_rest)
-    check_it_stopped(monitor)
+# ------------------------------------------------------------------- robots of their own, before the shared one starts
 
 
 @pytest.fixture
@@ -1083,3 +829,265 @@ def test_the_state_of_the_relay_is_a_safety_input(fake, state, expected):
         assert time.monotonic() < end
         time.sleep(0.01)
     assert fake.outlet.estop() == expected
+
+
+# ---------------------------------------------------------------------------------------------------- the reports
+
+
+def test_the_relay_enforces_the_limits(env, monitor):
+    info = None
+    while info is None or is_refused(info):
+        drive(env, monitor)
+        *_, info = env.step(-FORWARD)
+    assert info["safety"]["code"][GATES.index("joint_limits")] == CODES["acc.limit"]
+    assert info["action"]["applied"][0] > 0.0
+    assert info["action_clipped"]
+    assert env.unwrapped.capabilities.acknowledges_commands
+
+
+def test_a_feasible_action_is_applied_bit_identically(env):
+    action = np.array([0.01, -0.02, 0.03, 0.0, -0.0, 1e-7])
+    for _ in range(3):
+        *_, info = env.step(action)
+        if info["safety"]["disposition"] == Severity.PASS:  # a busy machine is refused because of its age
+            np.testing.assert_array_equal(info["action"]["applied"], action)
+
+
+def test_the_relay_report_is_actuation_evidence(env):
+    info = None
+    while info is None or is_refused(info):
+        *_, info = env.step(FORWARD)
+    latency = info["latency"]
+    assert (latency["actuation_method"], latency["actuation_behind"]) == (ACTUATION_METHODS["echo"], 0)
+    assert 0.0 < latency["actuation_s"] < ARM.control_period_s
+    assert latency["end_to_end_s"] == latency["data_age_s"]["joints"] + latency["actuation_s"]
+
+
+def test_each_episode_has_its_own_relay_epoch(env, monitor):
+    drive(env, monitor)
+    first = monitor.published()[-1].tag.epoch
+    env.reset(seed=2)
+    *_, info = env.step(FORWARD)
+    assert info["end_reason"] == ""
+    monitor.until(lambda: monitor.published()[-1].tag.epoch > first)
+
+
+def test_a_relay_estop_ends_the_episode_and_must_be_cleared_on_both_sides(env, monitor):
+    drive(env, monitor)
+    monitor.call("estop")
+    truncated = False
+    while not truncated:
+        *_, truncated, info = env.step(FORWARD)
+    assert info["end_reason"].startswith("safety_stop:")
+    assert info["safety"]["latched"]
+    assert monitor.until(monitor.at_rest)
+    with pytest.raises(BackendNotReadyError, match=r"could not be armed: .*call /.*/relay/clear_estop by hand"):
+        env.reset(seed=2)
+    assert monitor.call("clear_estop")[0]
+    env.unwrapped.clear_estop()
+    env.reset(seed=3)
+    *_, info = env.step(FORWARD)
+    assert info["end_reason"] == ""
+
+
+def test_another_client_can_take_over_the_relay(env, monitor):
+    *_, info = env.step(np.zeros(6))
+    monitor.until(lambda: monitor.call("arm")[0])
+    while not info["end_reason"]:
+        *_, info = env.step(np.zeros(6))
+    assert info["end_reason"] == "backend_lost:relay_taken"
+
+
+@contextlib.contextmanager
+def intruding(hosted, kind, topic, qos, subscribers=1):
+    """Yield a publisher with a node of its own: no executor uses it while it is destroyed."""
+    ros = RosNode("intruder", namespace=hosted.namespace, clock=SteadyClock(), domain_id=DOMAIN_ID)
+    try:
+        publisher = ros.node.create_publisher(kind, topic, qos)
+        assert ros.wait_until(lambda: publisher.get_subscription_count() >= subscribers, PATIENCE_S)
+        yield publisher
+    finally:
+        ros.close()
+
+
+def test_a_foreign_publisher_on_the_command_topic_ends_the_episode_and_blocks_the_next(env, monitor, hosted):
+    backend = env.unwrapped._stepper._backend
+    drive(env, monitor)
+    info = {"end_reason": ""}
+    with intruding(hosted, JointState, "relay/command", 10) as intruder:
+        while not info["end_reason"]:
+            tag = CommandId(epoch=monitor.states[-1].epoch, seq=10**15)
+            intruder.publish(write_command(tag, np.ones(6), LAYOUT).fill(JointState()))
+            *_, info = env.step(FORWARD)
+        assert info["end_reason"] == "safety_stop:robot.contention"
+        details = [f.detail for f in env.unwrapped.last_transition.report.findings if f.code == "robot.contention"]
+        assert f"{hosted.namespace}/relay/command" in details[0]  # the node may not be discovered yet
+        assert max(report.tag.seq for report in monitor.published()) < 10**15
+        patient, backend.reset_timeout_s = backend.reset_timeout_s, 1.0
+        with pytest.raises(BackendNotReadyError, match=r"\[robot.contention\] relay: .*also published by /.*/intruder"):
+            env.reset(seed=2)
+        backend.reset_timeout_s = patient
+    env.reset(seed=3)
+    assert not env.step(np.zeros(6))[-1]["end_reason"]
+
+
+@pytest.mark.parametrize("topic", ["relay/report", "relay/state"])
+def test_invalid_relay_messages_end_the_episode_and_the_next_reset_works(env, hosted, topic):
+    qos = LATCHED if topic == "relay/state" else DEEP
+    with intruding(hosted, String, topic, qos, subscribers=2) as intruder:  # the environment and the monitor
+        intruder.publish(String(data='{"a":' * 50_000))
+        info = {"end_reason": ""}
+        while not info["end_reason"]:
+            *_, info = env.step(np.zeros(6))
+        assert info["end_reason"] in {
+            "safety_stop:robot.contention",
+            {"relay/report": "backend_lost:invalid_message", "relay/state": "safety_stop:estop.unknown"}[topic],
+        }
+    env.unwrapped.clear_estop()
+    env.reset(seed=3)
+    assert not env.step(np.zeros(6))[-1]["end_reason"]
+
+
+def test_limits_cannot_be_changed_behind_a_relay(env):
+    with pytest.raises(UsageError, match=r"change_limits\(\) not supported with a relay"):
+        env.unwrapped.change_limits({"j1": replace(ARM.actuators["arm"].joints["j1"], velocity=1.0)})
+
+
+# ----------------------------------------------------- tests with their own environment: the one above is closed
+
+
+HOME = {"j1": 0.1, "j2": -1.5, "j3": 1.5, "j4": -1.6, "j5": -1.5, "j6": 0.1}
+
+
+def test_homing_goes_through_the_relay_slowly_and_the_episode_starts_there(make, monitor):
+    """The relay enforces the contract's limits; the environment makes the motion slow."""
+    speed = 0.3
+    env = make(with_profile(ARM, relay=True, reset={"home": HOME, "speed": speed}))
+    env.unwrapped.clear_estop()
+    _, info = env.reset(seed=1)
+    assert info["reset"]["routine"] == "home"
+    with monitor.listener.condition:
+        moves = np.array([report.velocity_si for report in monitor.published()])
+    assert 0.5 * speed < np.abs(moves / LAYOUT.limits.velocity).max() < 1.3 * speed  # its periods differ from ours
+    *_, info = env.step(0.0 * FORWARD)  # the relay's clock may clip the first command
+    np.testing.assert_allclose(list(info["action"]["applied_si"].values()), list(HOME.values()), atol=0.03)
+    end_episode(env)
+
+
+def test_a_relayed_episode_passes_the_audit_and_records_what_the_relay_published(make, monitor, tmp_path):
+    env = make(record=tmp_path)
+    kinematics = MujocoKinematics(ARM, load_profile(ARM, "mujoco"))
+    policy = load_task(ARM).scripted(kinematics)
+    observation, _ = env.reset(seed=1)
+    accounts, speeds, missed, ended = [], [], [], False
+    while not ended:
+        is_missing = len(accounts) < 2 or (len(missed) < 3 and (missed or speeds[-1] > 0.8))
+        if is_missing and accounts[1:]:
+            missed.append(len(accounts))
+        action = NoAction("late") if is_missing else policy(observation)
+        observation, _, terminated, truncated, info = env.step(action)
+        accounts.append(env.unwrapped.last_transition.report)
+        speeds.append(np.abs(accounts[-1].velocity_si).max())
+        ended = terminated or truncated
+    assert max(speeds[:2]) == 0.0
+    assert speeds[missed[0] - 1] > speeds[missed[-1]]
+    path = env.path
+    env.close()
+    assert info["end_reason"] == "success"
+    assert embodied_env.audit_run(path).problems == ()
+    published = {report.applied_si.tobytes(): report for report in check_account(monitor)}
+    answered = [each for each in accounts if all(finding.code != "relay.silent" for finding in each.findings)]
+    assert len(answered) > len(accounts) / 2  # on a busy machine, a report may miss its deadline
+    for account in answered:
+        report = published[account.applied_si.tobytes()]
+        assert account.guaranteed["position"]
+        assert account.guaranteed["velocity"]
+        assert account.dt_s == report.dt_s or not report.velocity_si.any()
+
+
+@pytest.mark.long
+def test_closing_during_motion_brakes_through_the_relay(make, monitor):
+    env = make()
+    env.reset(seed=1)
+    drive(env, monitor)
+    env.close()
+    assert monitor.published()[-1].cause in ("brake", "tick")
+    assert monitor.at_rest()
+    check_it_stopped(monitor)
+
+
+def test_a_relay_with_other_limits_is_rejected(make, monitor):
+    weak = ARM.actuators["arm"]
+    slow = replace(weak, joints={name: replace(limits, velocity=1.0) for name, limits in weak.joints.items()})
+    other = with_profile(replace(RELAYED, actuators={"arm": slow}), reset=None)
+    with pytest.raises(BackendNotReadyError, match=r"the relay's .* has fingerprint .*start it with this contract"):
+        make(other).reset(seed=1)
+
+
+@pytest.mark.parametrize(
+    ("contract", "option", "is_relayed"),
+    [(ARM, None, False), (ARM, True, True), (RELAYED, None, True), (RELAYED, False, False)],
+)
+def test_the_option_overrides_the_profile(contract, option, is_relayed):
+    backend = make_backend("real", contract, clock=SteadyClock(), relay=option)
+    assert backend.capabilities.acknowledges_commands == is_relayed
+    assert (RELAY_STATE in backend.estops()) == is_relayed
+
+
+def test_relay_must_be_a_boolean():
+    with pytest.raises(UsageError, match="invalid relay='yes'"):
+        make_backend("real", ARM, clock=SteadyClock(), relay="yes")
+
+
+def test_preflight_reports_a_missing_relay(domain_id, make):
+    with pytest.raises(BackendNotReadyError, match=r"(?s)not published by /nowhere/relay.*embodied-env relay"):
+        make(namespace="/nowhere", domain_id=domain_id, reset_timeout_s=0.5).reset(seed=1)
+
+
+# ------------------------------------------------------------------------------------------- killed and hung processes
+
+
+def test_killing_the_learner_stops_the_robot_until_it_is_armed_again(hosted, leftovers, learners, monitor):
+    hosted.close_env()
+    learner = learners(hosted.path, hosted.namespace)
+    monitor.until(monitor.at_speed)
+    leftovers.update(segments_of(learner.pid))
+    learner.kill()
+    check_it_stopped(monitor)
+    epoch = monitor.published()[-1].tag.epoch
+    assert monitor.states[-1].latched == "wd.stop"
+    assert monitor.call("arm")[0]
+    monitor.until(lambda: (monitor.states[-1].state, monitor.states[-1].epoch > epoch) == ("armed", True))
+
+
+@pytest.mark.parametrize("at_least_s", [0.0, pytest.param(5.0, marks=pytest.mark.long)])
+@pytest.mark.long
+def test_a_policy_that_holds_the_gil_leaves_the_robot_at_rest(hosted, learners, monitor, at_least_s):
+    """The policy holds the GIL until the robot is at rest, and for at least this long."""
+    hosted.close_env()
+    learner = learners(hosted.path, hosted.namespace, hang_at=15)
+    monitor.until(monitor.at_speed)
+    fast_s = time.monotonic()
+    check_it_stopped(monitor)
+    time.sleep(max(0.0, fast_s + at_least_s - time.monotonic()))
+    assert learner.poll() is None
+    published = len(monitor.published())
+    line, _ = learner.communicate("\n", timeout=PATIENCE_S)
+    result = json.loads(line)
+    assert result["end_reason"].startswith("safety_stop:")
+    assert result["applied"] == [0.0] * 6
+    assert len(monitor.published()) == published
+    assert monitor.states[-1].state == "stopped"
+
+
+@pytest.mark.long
+def test_ctrl_c_brakes_at_once_through_the_relay(hosted, learners, monitor):
+    hosted.close_env()
+    learner = learners(hosted.path, hosted.namespace)
+    monitor.until(monitor.at_speed)
+    learner.send_signal(signal.SIGINT)
+    _, errors = learner.communicate(timeout=PATIENCE_S)
+    assert "KeyboardInterrupt" in errors
+    assert learner.returncode != 0
+    assert monitor.until(monitor.at_rest)
+    check_it_stopped(monitor)

@@ -42,6 +42,8 @@ PATIENCE_STEPS = 500
 SHORT_S = 0.5  # longer than discovery; for a reset that fails at its deadline
 BUSY_S = 3.0  # tolerated lateness on a busy machine
 BUSY = {"act.late", "obs.stale"}  # codes that a stall of the machine causes
+STALLED = {f"safety_stop:{code}" for code in (*BUSY, "wd.stop")}  # ends of an episode after a longer stall
+ATTEMPTS = 10
 ROUNDING = 1e-9
 ZERO, SLOW, FAST = np.zeros(6), np.array([0.2, 0, 0, 0, 0, 0]), np.array([1.0, 0, 0, 0, 0, 0])
 AUTOMATIC, PROTECTIVE = 7, 3
@@ -137,10 +139,13 @@ class SinkSpy:
 class Episode:
     """One episode of an environment, and everything it published."""
 
-    def __init__(self, env, monitor=None, *, seed=SEED):
-        self.env, self.monitor, self.rows = env, monitor, []
-        self.began_s = time.monotonic()
-        self.observation, self.reset_info = env.reset(seed=seed)
+    def __init__(self, env, monitor=None):
+        self.env, self.monitor = env, monitor
+        self.begin()
+
+    def begin(self):
+        env, monitor, self.rows = self.env, self.monitor, []
+        self.observation, self.reset_info = env.reset(seed=SEED)
         backend = env.unwrapped._stepper._backend
         if isinstance(backend._connection.sink, SinkSpy):
             backend._connection.sink = backend._connection.sink.outlet
@@ -168,11 +173,18 @@ class Episode:
         return transition
 
     def run(self, steps, action=ZERO):
-        """Take `steps` steps; none may end the episode."""
-        for _ in range(steps):
-            self.step(action)
-            assert self.ended == ""
-        return self.rows[-steps:]
+        """Take `steps` steps; none may end the episode, which begins again after a stall of the machine."""
+        for _ in range(ATTEMPTS):
+            for _ in range(steps):
+                self.step(action)
+                if self.ended:
+                    break
+            else:
+                return self.rows[-steps:]
+            assert self.ended in STALLED, self.ended
+            self.check()
+            self.begin()
+        raise AssertionError(f"{ATTEMPTS} episodes ended early")
 
     def run_to_end(self, action=ZERO):
         """Step until the episode ends; return its steps."""
@@ -256,7 +268,7 @@ class Rig:
         self.chaos = ChaosNode(
             "joint_states", "chaos/joint_states", "sensor_msgs/msg/JointState", seed=SEED, namespace=NAMESPACE
         )
-        self.env = None
+        self.env, self._is_closed = None, False
         self.chaos.__enter__()
         try:
             options = {"namespace": NAMESPACE, "domain_id": DOMAIN_ID, "record": folder}
@@ -277,6 +289,10 @@ class Rig:
         return Episode(self.env, self.monitor)
 
     def close(self):
+        """Stop everything. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             if self.env is not None:
                 self.env.close()
