@@ -55,8 +55,8 @@ class WorldBatch:
             backend.share(self._shared[slot % len(self._shared)])
         self._worlds: dict[int, World] = {}
         self._ideal: dict[str, list[RowsReader]] = {}  # of the fields of sensors that all worlds read together
-        # by slot whose ideal sensors are read with those of others: rows of all slots, and what the slot copies there
-        self._parts: dict[int, list[tuple[FloatArray, FloatArray]]] = {}
+        self._parts: list[FloatArray] = []  # what these readers read, in rows by slot
+        self._together: set[int] = set()  # slots whose ideal sensors are read with those of others
         self._physics: BatchedPhysics | None = None  # of all worlds, if nothing happens during their steps
         self._seen: list[dict[str, Reading | None]] = [{} for _ in range(size)]  # readings in `latest`
         self._targets: FloatArray = np.empty((size, 0))  # the active command of each slot
@@ -91,30 +91,29 @@ class WorldBatch:
         """Step these worlds by one control period; return the error of each that is unstable."""
         slots, self._errors = list(slots), {}
         commands = targets = controls = self._commands[slots]
-        if (first := next((slot for slot in slots if slot in self._parts), None)) is not None:
+        if (first := next((slot for slot in slots if slot in self._together), None)) is not None:
             targets, controls = self._worlds[first].plan(self._targets[slots], commands)
         self._targets = self._targets.copy()
         self._targets[slots] = targets
-        rows = {slot: row for row, slot in enumerate(slots)}
+        are_stepped = np.zeros(len(slots), dtype=np.bool_)
         if self._physics is not None:
             for shared in self._shared:
                 shared.release()
-            for slot in self._physics.step(slots, targets, controls, self._call_in_threads):
-                del rows[slot]
+            are_stepped = self._physics.step(slots, targets, controls, self._call_in_threads)
         by_data: dict[int, list[int]] = {}
-        for slot in rows:
-            by_data.setdefault(slot % len(self._shared), []).append(slot)
+        for row in np.flatnonzero(~are_stepped).tolist():
+            by_data.setdefault(slots[row] % len(self._shared), []).append(row)
         remaining = iter(by_data.values())
 
         def step_remaining(_: int) -> None:
             try:
-                for each in remaining:  # of all threads together
-                    for slot in each:
-                        self._step_one(slot, commands[rows[slot]], targets[rows[slot]], controls[rows[slot]])
+                for rows in remaining:  # of all threads together
+                    for row in rows:
+                        self._step_one(slots[row], commands[row], targets[row], controls[row])
             finally:
                 list(remaining)  # after an interrupt no further world is stepped
 
-        if rows:
+        if by_data:
             self._call_in_threads(step_remaining)
         return self._errors
 
@@ -135,9 +134,9 @@ class WorldBatch:
         """Step a world and, since another one may use its data next, copy what is read together."""
         world = self._worlds[slot]
         try:
-            if slot in self._parts:
+            if slot in self._together:
                 world.step_planned(target, controls)
-                for rows, part in self._parts[slot]:
+                for rows, part in zip(self._parts, world.parts, strict=True):
                     rows[slot] = part
             else:
                 world.command(command)
@@ -151,8 +150,8 @@ class WorldBatch:
         A reading that may be invalid has the quality INVALID; after `hand_over` the slot's backend reads which it is.
         """
         slots = list(slots)
-        together = [slot for slot in slots if slot in self._parts]
-        alone = [slot for slot in slots if slot not in self._parts]
+        together = [slot for slot in slots if slot in self._together]
+        alone = [slot for slot in slots if slot not in self._together]
         now_ns = merge_rows(self.latest.now_ns, slots, self.latest.now_ns + self._period_ns)
         samples = {}
         for name, before in self.latest.samples.items():
@@ -184,20 +183,14 @@ class WorldBatch:
         if not self._ideal:
             for name, fields in world.ideal.items():
                 self._ideal[name] = [RowsReader(layout, reader, len(self._backends)) for layout, reader in fields]
+                self._parts += [part for reader in self._ideal[name] for part in reader.parts]
         if world.is_batchable:
             if self._physics is None:
-                readers = [reader for fields in self._ideal.values() for reader in fields]
-                size = len(self._backends)
-                self._physics = BatchedPhysics(world, readers, size=size, threads=self._threads)
+                self._physics = BatchedPhysics(world, self._parts, size=len(self._backends), threads=self._threads)
             self._physics.add(slot, world)
-        self._parts.pop(slot, None)
+        self._together.discard(slot)
         if world.ideal and world.ideal.keys() == self._ideal.keys():
-            self._parts[slot] = [
-                pair
-                for name, fields in world.ideal.items()
-                for rows, (_, reader) in zip(self._ideal[name], fields, strict=True)
-                for pair in zip(rows.parts, reader.parts, strict=True)
-            ]
+            self._together.add(slot)
 
     def _read_together(
         self, before: SampleBatch, slots: list[int], now_ns: IntArray, arrival_ns: IntArray

@@ -57,7 +57,7 @@ class BatchedLimiter:
         jerk = limiter.keeps_jerk(reference, velocities, dt_s) if limiter.has_jerk else ~always
         report = GateReportBatch(
             disposition=disposition,
-            intervened=disposition >= Severity.LIMIT,
+            intervened=disposition >= int(Severity.LIMIT),
             requested=requested,
             applied=applied,
             applied_si=published,

@@ -74,7 +74,6 @@ class Physics:
         self._is_saved = False
         self._positions: FloatArray = data.qpos  # a view, as the attribute is slow to read
         self.warned: NDArray[np.int32] = data.warning.number  # counts by warning, also a view
-        self._unstable = {name: int(getattr(mujoco.mjtWarning, name)) for name in _UNSTABLE}
         self._problem = ""  # why the simulation is unstable
         rollout = getattr(mujoco.rollout, "Rollout", None)  # since MuJoCo 3.3
         self._rollout: Any = None if rollout is None else rollout(nthread=0)
@@ -192,7 +191,8 @@ class Physics:
     def check_stable(self) -> None:
         """Raise BackendLostError if the state was unstable at any time since `begin`, or a position is not finite."""
         if not self._problem and any(self.warned.tolist()):
-            self._problem = ", ".join(name for name, kind in self._unstable.items() if self.warned[kind])
+            kinds = self.mujoco.mjtWarning
+            self._problem = ", ".join(name for name in _UNSTABLE if self.warned[int(getattr(kinds, name))])
         if not self._problem and not math.isfinite(sum(self._positions.tolist())):
             self._problem = "a position is not finite"
         if self._problem:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -46,8 +46,6 @@ class World:
 
     Attributes:
         profile: its profile.
-        joints: the names of the commanded joints and axes, in the order of the flat action.
-        is_velocity: the mask of velocities in a command, shape (n_joints,).
         placeable: the bodies that `place` accepts.
         now_ns: the world's time, which never decreases.
         tick_ns: the duration of a step.
@@ -86,7 +84,6 @@ class World:
             ContractError: for a name, a shape or a period on which model, profile and contract disagree.
             MissingDependencyError: when MuJoCo is not installed.
         """
-        self._contract = contract
         self._model = model = shared_model(contract, profile, path)
         self.profile = profile = model.profile  # shared too
         shared = SharedData() if shared is None or not model.has_whole_states else shared
@@ -94,14 +91,14 @@ class World:
         self._renderer = Renderer(model.mujoco, model.mj)
         self._viewer: Viewer | None = None
         self._sensors = SensorReader(model, self._data, self._renderer, whole_messages=whole_messages)
-        self._period_substeps = self.substeps = self._whole_substeps(contract.control_period_s, "control_period_s")
+        period_substeps = self.substeps = self._whole_substeps(contract.control_period_s, "control_period_s")
         self.tick_ns = contract.control_period_ns
         stand_in = profile.stand_in if free_running else StandIn()
         if free_running:
-            self.substeps = max(1, round(self._period_substeps / _TICKS_PER_PERIOD))
+            self.substeps = max(1, round(period_substeps / _TICKS_PER_PERIOD))
             if stand_in.tick_s is not None:
                 self.substeps = self._whole_substeps(stand_in.tick_s, f"{path}.stand_in.tick_s")
-            self.tick_ns = contract.control_period_ns * self.substeps // self._period_substeps
+            self.tick_ns = contract.control_period_ns * self.substeps // period_substeps
         self._cameras: AsyncCameras | None = None
         if free_running and any(source.camera for source in profile.sources.values()):
             self._cameras = AsyncCameras(model)
@@ -115,7 +112,6 @@ class World:
             self._channels[name] = SensorChannel(name, spec, source, self.tick_ns)
         self._actuation = Actuation(model)
         self.physics = Physics(model, shared, self._actuation.places)
-        self.joints, self.is_velocity = self._actuation.joints, self._actuation.is_velocity
         self.placeable = placeable(model)
         self._movers = {
             name: MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
@@ -127,7 +123,8 @@ class World:
         self._late_commands: TimedQueue[FloatArray] = TimedQueue()
         self._interpolator: SetpointInterpolator | None = None
         if free_running or self._delayed is not None or self.command_delay_ns is not None:
-            self._interpolator = self._make_interpolator(stand_in, contract.setpoints_per_step if free_running else 1)
+            per_step = contract.setpoints_per_step if free_running else 1
+            self._interpolator = self._make_interpolator(stand_in, period_substeps / per_step)
         self.ideal = self._ideal_sensors() if self._interpolator is None else {}
         others = {name: channel for name, channel in self._channels.items() if name not in self.ideal}
         self._delivering = tuple(others.values())
@@ -159,8 +156,8 @@ class World:
             BackendLostError: when the simulation is unstable.
             MissingDependencyError: when a camera needs a renderer and there is none.
         """
-        given = checked_options(self._contract, options)
-        drawn = draw_options(self._contract.reset_options, seed, given)
+        given = checked_options(self._model.contract, options)
+        drawn = draw_options(self._model.contract.reset_options, seed, given)
         self._is_reset, self._left_out = False, 0
         self._model.reset(self._data)
         self._randomizer.apply(drawn)
@@ -173,7 +170,7 @@ class World:
         self.physics.begin()
         self.physics.forward()
         self.physics.check_stable()
-        self.now_ns += self._contract.control_period_ns
+        self.now_ns += self._model.contract.control_period_ns
         self._origin_ns = self.now_ns
         self._sensors.begin(seed)
         if self._cameras is not None:
@@ -209,6 +206,16 @@ class World:
     def command_delay_ns(self) -> int | None:
         """The drawn time from a command to its effect; None: no reset option draws it."""
         return self._randomizer.command_delay_ns
+
+    @property
+    def joints(self) -> tuple[str, ...]:
+        """The names of the commanded joints and axes, in the order of the flat action."""
+        return self._actuation.joints
+
+    @property
+    def is_velocity(self) -> NDArray[np.bool_]:
+        """The mask of velocities in a command, shape (n_joints,)."""
+        return self._actuation.is_velocity
 
     @property
     def target(self) -> FloatArray:
@@ -256,6 +263,11 @@ class World:
         self._take_step(controls)
 
     @property
+    def parts(self) -> list[FloatArray]:
+        """What the readers of `ideal` read, in their order."""
+        return _parts_of(self.ideal.values())
+
+    @property
     def is_batchable(self) -> bool:
         """Whether `BatchedPhysics` can step it: nothing else happens during a step, and its state can be saved."""
         return bool(self.ideal) and self._is_plain and self._model.has_whole_states and self.physics.has_rollout
@@ -265,11 +277,10 @@ class World:
         self._batch = batch
 
     def copy_data(self) -> tuple[MjData, list[FloatArray]]:
-        """Return new data of the model, and what the readers of `ideal` read, there."""
+        """Return new data of the model, and `parts` there."""
         data = self._model.new_data()
         sensors = SensorReader(self._model, data, self._renderer, whole_messages=False)
-        readers = [reader for name in self.ideal for _, reader in sensors.array_readers(name)]
-        return data, [part for reader in readers for part in reader.parts]
+        return data, _parts_of([sensors.array_readers(name) for name in self.ideal])
 
     def catch_up(self) -> None:
         """Load the state into the data, and deliver the readings of `ideal` sensors since the last call."""
@@ -414,9 +425,9 @@ class World:
             rows.append(self._actuation.controls(self._interpolator.advance(within)))
         return np.array(rows)
 
-    def _make_interpolator(self, stand_in: StandIn, per_step: int) -> SetpointInterpolator:
+    def _make_interpolator(self, stand_in: StandIn, period_steps: float) -> SetpointInterpolator:
         timestep_s, period_s = float(self._model.mj.opt.timestep), stand_in.interpolation_s
-        period_steps = self._period_substeps / per_step if period_s is None else period_s / timestep_s
+        period_steps = period_steps if period_s is None else period_s / timestep_s
         lag_steps = stand_in.servo_lag_s / timestep_s
         return SetpointInterpolator(self.is_velocity, period_steps=period_steps, lag_steps=lag_steps)
 
@@ -451,7 +462,7 @@ class World:
 
     def _with_driver_rate(self, sensor: str, stand_in: StandIn) -> SensorSpec:
         """Return a sensor of the contract with the rate of its driver."""
-        spec, rate_hz = self._contract.sensors[sensor], stand_in.sensors.get(sensor, Driver()).rate_hz
+        spec, rate_hz = self._model.contract.sensors[sensor], stand_in.sensors.get(sensor, Driver()).rate_hz
         if rate_hz is None:
             return spec
         if rate_hz * self.tick_ns > _MAX_TICKS_NS:
@@ -459,6 +470,10 @@ class World:
             expected = f"at most one reading per tick of {self.tick_ns / 1e9} s"
             raise self._model.error(path, f"{rate_hz} (expected {expected}); set stand_in.tick_s")
         return replace(spec, rate_hz=rate_hz)
+
+
+def _parts_of(sensors: Iterable[list[tuple[FieldLayout, ArrayReader]]]) -> list[FloatArray]:
+    return [part for readers in sensors for _, reader in readers for part in reader.parts]
 
 
 def _next_due_ns(channels: Mapping[str, SensorChannel]) -> int:

@@ -23,7 +23,7 @@ from embodied_env import NoAction
 from embodied_env.contract.schema import TaskSpec
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import ResetNeededError, TaskError, UsageError
-from embodied_env.sim.batched_physics import _Lane
+from embodied_env.sim.batched_physics import _Stepper
 from embodied_env.tasks.reach import Reach
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
@@ -316,8 +316,8 @@ def test_an_unstable_world_ends_only_its_slot(pair):
 
 
 def test_a_world_with_a_warning_takes_its_step_alone(pair, monkeypatch):
-    both, step = pair("arm_reach", NEXT_STEP), _Lane.step
-    monkeypatch.setattr(_Lane, "step", lambda *args: step(*args) and args[-1] != 1)
+    both, step = pair("arm_reach", NEXT_STEP), _Stepper.step
+    monkeypatch.setattr(_Stepper, "step", lambda *args: step(*args) and args[-1] != 1)
     for _ in range(5):
         both.step()
         assert texts(both.ours, "last_transition") == texts(both.theirs, "last_transition")
