@@ -152,6 +152,19 @@ def test_injected_delays(pair):
     assert both.ours.batched_share == 0.0
 
 
+def test_delays_of_one_slot_leave_the_others_as_they_are(close_later):
+    options = {"num_envs": 4, "clock": "virtual"}
+    one_late = embodied_env.make_vec("arm_reach", per_slot=lambda i: {"delays": VARYING} if i == 2 else {}, **options)
+    both = [close_later(env) for env in (one_late, embodied_env.make_vec("arm_reach", **options))]
+    for env in both:
+        env.reset(seed=0)
+    for _ in range(5):
+        actions = both[0].action_space.sample()
+        ours, theirs = ({key: rows[[0, 1, 3]] for key, rows in env.step(actions)[0].items()} for env in both)
+        assert_same(ours, theirs)
+    assert one_late.batched_share == 1.0
+
+
 class OneByOne(Reach):
     """A task with state, without `judge_batch`; it fails in the step `FAILS_AT`."""
 
