@@ -91,13 +91,14 @@ class MujocoBackend:
         self._taken: tuple[FloatArray, BackendLostError | None] | None = None  # command and error of a step
 
     def compute_in(self, executor: Executor) -> bool:
-        """Let `executor` compute the steps, unless data is shared: `advance` returns at once, and `read` waits.
+        """Let `executor` compute the steps: `advance` returns at once, and `read` waits. Return False with cameras."""
+        self._executor = None if self.has_cameras else executor
+        return not self.has_cameras
 
-        Return False for a world with cameras, since a renderer belongs to the thread that used it first.
-        """
-        cameras = any(source.camera for source in self._profile.sources.values())
-        self._executor = None if cameras or self._shared is not None else executor
-        return not cameras
+    @property
+    def has_cameras(self) -> bool:
+        """Whether steps render images, so that one thread must compute them: a renderer belongs to its first thread."""
+        return any(source.camera for source in self._profile.sources.values())
 
     def share(self, data: SharedData) -> None:
         """Let the world use this data, which others use too, so that only the caller's thread computes its steps.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
@@ -17,6 +17,7 @@ from embodied_env.core.batches import ApprovedCommandBatch, BoolArray, IntArray,
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import FloatArray, Sample, Snapshot
 from embodied_env.errors import BackendLostError
+from embodied_env.sim.batched_physics import BatchedPhysics
 from embodied_env.sim.physics import SharedData
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.sensor_reader import RowsReader
@@ -35,8 +36,8 @@ class WorldBatch:
     of its world at any time. `slots` are ascending indices. No array that was returned is written later.
 
     Attributes:
-        executor: computes worlds in addition to the caller's thread; None without threads.
         latest: the newest snapshot of each slot; rows of slots that were never loaded are undefined.
+        has_cameras: whether only the caller's thread computes worlds.
     """
 
     def __init__(self, backends: Sequence[MujocoBackend], *, threads: int | None = None) -> None:
@@ -44,21 +45,23 @@ class WorldBatch:
 
         `threads` includes the caller's, which alone computes worlds with cameras: their renderers belong to it.
         """
-        threads = (os.cpu_count() or 1) if threads is None else threads
         self._backends, size = backends, len(backends)
-        self._helpers = max(0, min(threads, size) - 1)
-        self.executor = ThreadPoolExecutor(threads, "worlds") if self._helpers else None
-        self._shared = [SharedData() for _ in range(min(size, _DATA_PER_THREAD * (self._helpers + 1)))]
+        threads = (os.cpu_count() or 1) if threads is None else threads
+        self.has_cameras = backends[0].has_cameras
+        self._threads = 1 if self.has_cameras else max(1, min(threads, size))
+        self._executor = ThreadPoolExecutor(self._threads - 1, "worlds") if self._threads > 1 else None
+        self._shared = [SharedData() for _ in range(min(size, _DATA_PER_THREAD * self._threads))]
         for slot, backend in enumerate(backends):
             backend.share(self._shared[slot % len(self._shared)])
         self._worlds: dict[int, World] = {}
         self._ideal: dict[str, list[RowsReader]] = {}  # of the fields of sensors that all worlds read together
-        # by slot whose ideal sensors are read with those of others: rows of all slots, and what the slot copies there
-        self._parts: dict[int, list[tuple[FloatArray, FloatArray]]] = {}
-        self._has_cameras = False
+        self._parts: list[FloatArray] = []  # what these readers read, in rows by slot
+        self._together: set[int] = set()  # slots whose ideal sensors are read with those of others
+        self._physics: BatchedPhysics | None = None  # of all worlds, if nothing happens during their steps
         self._seen: list[dict[str, Reading | None]] = [{} for _ in range(size)]  # readings in `latest`
         self._targets: FloatArray = np.empty((size, 0))  # the active command of each slot
         self._commands: FloatArray = np.empty((size, 0))
+        self._period_ns = 0
         self._errors: dict[int, BackendLostError] = {}
         self.latest = SnapshotBatch(now_ns=np.zeros(size, dtype=np.int64), samples={})
 
@@ -86,43 +89,54 @@ class WorldBatch:
 
     def step(self, slots: Slots) -> dict[int, BackendLostError]:
         """Step these worlds by one control period; return the error of each that is unstable."""
-        slots, commands = list(slots), self._commands[list(slots)]
-        targets, controls = commands, commands
-        if (first := next((slot for slot in slots if slot in self._parts), None)) is not None:
+        slots, self._errors = list(slots), {}
+        commands = targets = controls = self._commands[slots]
+        if (first := next((slot for slot in slots if slot in self._together), None)) is not None:
             targets, controls = self._worlds[first].plan(self._targets[slots], commands)
-        self._targets = merge_rows(self._targets, slots, list(targets))
-        self._errors = {}
+        self._targets = self._targets.copy()
+        self._targets[slots] = targets
+        are_stepped = np.zeros(len(slots), dtype=np.bool_)
+        if self._physics is not None:
+            for shared in self._shared:
+                shared.release()
+            are_stepped = self._physics.step(slots, targets, controls, self._call_in_threads)
         by_data: dict[int, list[int]] = {}
-        for row, slot in enumerate(slots):
-            by_data.setdefault(slot % len(self._shared), []).append(row)
+        for row in np.flatnonzero(~are_stepped).tolist():
+            by_data.setdefault(slots[row] % len(self._shared), []).append(row)
         remaining = iter(by_data.values())
 
-        def step_remaining() -> None:
-            for rows in remaining:  # of all threads together
-                for row in rows:
-                    self._step_one(slots[row], commands[row], targets[row], controls[row])
+        def step_remaining(_: int) -> None:
+            try:
+                for rows in remaining:  # of all threads together
+                    for row in rows:
+                        self._step_one(slots[row], commands[row], targets[row], controls[row])
+            finally:
+                list(remaining)  # after an interrupt no further world is stepped
 
-        helpers = 0 if self._has_cameras else min(self._helpers, len(by_data) - 1)
+        if by_data:
+            self._call_in_threads(step_remaining)
+        return self._errors
+
+    def _call_in_threads(self, call: Callable[[int], None]) -> None:
+        """Call a function in each thread, the first of which is the caller's, with the number of the thread."""
         under_way: list[Future[None]] = []
-        if self.executor is not None:
-            under_way = [self.executor.submit(step_remaining) for _ in range(helpers)]
+        if self._executor is not None:
+            under_way = [self._executor.submit(call, thread) for thread in range(1, self._threads)]
         try:
-            step_remaining()
+            call(0)
         finally:
-            list(remaining)  # after an interrupt no further world is stepped
             under_way = [each for each in under_way if not each.cancel()]  # after a fork no thread is left
             wait(under_way)
         for each in under_way:
             each.result()
-        return self._errors
 
     def _step_one(self, slot: int, command: FloatArray, target: FloatArray, controls: FloatArray) -> None:
         """Step a world and, since another one may use its data next, copy what is read together."""
         world = self._worlds[slot]
         try:
-            if slot in self._parts:
+            if slot in self._together:
                 world.step_planned(target, controls)
-                for rows, part in self._parts[slot]:
+                for rows, part in zip(self._parts, world.parts, strict=True):
                     rows[slot] = part
             else:
                 world.command(command)
@@ -136,14 +150,18 @@ class WorldBatch:
         A reading that may be invalid has the quality INVALID; after `hand_over` the slot's backend reads which it is.
         """
         slots = list(slots)
-        together = [slot for slot in slots if slot in self._parts]
-        alone = [slot for slot in slots if slot not in self._parts]
-        now_ns = merge_rows(self.latest.now_ns, slots, [self._worlds[slot].now_ns for slot in slots])
+        together = [slot for slot in slots if slot in self._together]
+        alone = [slot for slot in slots if slot not in self._together]
+        now_ns = merge_rows(self.latest.now_ns, slots, self.latest.now_ns + self._period_ns)
         samples = {}
         for name, before in self.latest.samples.items():
-            sample = self._read_together(before, together, now_ns) if together and name in self._ideal else before
-            sample = sample.with_rows(self._changed(name, alone if name in self._ideal else slots))
-            samples[name] = replace(sample, arrival_ns=merge_rows(before.arrival_ns, slots, arrival_ns))
+            sample, own = before, slots
+            if together and name in self._ideal:
+                sample, own = self._read_together(before, together, now_ns, arrival_ns), alone
+            if own:
+                sample = sample.with_rows(self._changed(name, own))
+                sample = replace(sample, arrival_ns=merge_rows(sample.arrival_ns, own, arrival_ns))
+            samples[name] = sample
         self.latest = SnapshotBatch(now_ns=now_ns, samples=samples)
         return self.latest
 
@@ -156,38 +174,40 @@ class WorldBatch:
 
     def close(self) -> None:
         """End the threads. Idempotent; the backends stay open."""
-        if self.executor is not None:
-            self.executor.shutdown()
+        if self._executor is not None:
+            self._executor.shutdown()
 
     def _add(self, slot: int, world: World) -> None:
         """Resolve the readers of a new world, whose ideal sensors are read with those of the first one."""
-        self._worlds[slot] = world
-        self._has_cameras |= bool(world.renderer_library)
+        self._worlds[slot], self._period_ns = world, world.tick_ns
         if not self._ideal:
             for name, fields in world.ideal.items():
                 self._ideal[name] = [RowsReader(layout, reader, len(self._backends)) for layout, reader in fields]
-        self._parts.pop(slot, None)
+                self._parts += [part for reader in self._ideal[name] for part in reader.parts]
+        if world.is_batchable:
+            if self._physics is None:
+                self._physics = BatchedPhysics(world, self._parts, size=len(self._backends), threads=self._threads)
+            self._physics.add(slot, world)
+        self._together.discard(slot)
         if world.ideal and world.ideal.keys() == self._ideal.keys():
-            self._parts[slot] = [
-                pair
-                for name, fields in world.ideal.items()
-                for rows, (_, reader) in zip(self._ideal[name], fields, strict=True)
-                for pair in zip(rows.parts, reader.parts, strict=True)
-            ]
+            self._together.add(slot)
 
-    def _read_together(self, before: SampleBatch, slots: list[int], now_ns: IntArray) -> SampleBatch:
+    def _read_together(
+        self, before: SampleBatch, slots: list[int], now_ns: IntArray, arrival_ns: IntArray
+    ) -> SampleBatch:
         """Read an ideal sensor, which has delivered exactly one reading in the step."""
         checked = self._backends[slots[0]].checked_fields(before.sensor)
         values, quality = {}, np.zeros(len(now_ns), dtype=np.int8)
         for reader in self._ideal[before.sensor]:
             field, rows = reader.layout.field, reader()
             if field in checked:
-                quality[~_is_certain(checked[field], rows)] = Quality.INVALID
+                quality[~_is_certain(checked[field], rows)] = int(Quality.INVALID)
             values[field] = merge_rows(before.values[field], slots, rows)
-        return replace(
-            before,
+        return SampleBatch(
+            sensor=before.sensor,
             values=values,
             stamp_ns=merge_rows(before.stamp_ns, slots, now_ns),
+            arrival_ns=merge_rows(before.arrival_ns, slots, arrival_ns),
             seq=merge_rows(before.seq, slots, before.seq + 1),
             quality=merge_rows(before.quality, slots, quality),
         )

@@ -21,9 +21,12 @@ BoolArray = NDArray[np.bool_]
 
 
 def merge_rows(before: NDArray[Any], slots: list[int], rows: NDArray[Any] | list[Any]) -> NDArray[Any]:
-    """Return a new array with the rows of `slots`: from an array of all rows, or a list of these alone."""
+    """Return an array with the rows of `slots`: from an array of all rows, or a list of these alone.
+
+    It is `rows` itself if that is an array of which all rows are taken. `before` stays as it is.
+    """
     if len(slots) == len(before):
-        return np.array(rows, dtype=before.dtype)
+        return np.asarray(rows, dtype=before.dtype)
     merged = before.copy()
     merged[slots] = rows[slots] if isinstance(rows, np.ndarray) else rows
     return merged

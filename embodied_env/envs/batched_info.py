@@ -75,13 +75,13 @@ class BatchedTransitions:
         own: Mapping[str, NDArray[Any]],
     ) -> Info:
         """Return ``info`` with a row per slot in each array; `own`: the values that are its keys already."""
-        joints, observed_ns = self._layout.joints, stamps_ns[StepEvent.OBSERVED]
+        joints, sensors = self._layout.joints, self._sensors(snapshot, stamps_ns[StepEvent.OBSERVED], origin_ns)
         obs_to_command_ns = stamps_ns[StepEvent.PUBLISHED] - stamps_ns[StepEvent.PREVIOUS_OBSERVED]
         info = {
             **self._fixed,
             **own,
             "is_success": own["end_reason"] == "success",
-            "sensors": self._sensors(snapshot, observed_ns, origin_ns),
+            "sensors": sensors,
             "latency_ms": obs_to_command_ns / 1e6,
             "action_clipped": report.intervened,
             "action": {
@@ -101,7 +101,7 @@ class BatchedTransitions:
                 "intervention_share": intervention_share,
                 "estop": self._no,
             },
-            "latency": self._latency(snapshot, stamps_ns, is_first, is_marked),
+            "latency": self._latency(snapshot, sensors, stamps_ns, is_first, is_marked),
             "task": dict(terms),
         }
         if self._builder.evaluator_info:
@@ -129,11 +129,12 @@ class BatchedTransitions:
                 reading["confidence"] = sample.confidence
         return sensors
 
-    def _latency(self, snapshot: SnapshotBatch, stamps_ns: IntArray, is_first: BoolArray, is_marked: BoolArray) -> Info:
+    def _latency(
+        self, snapshot: SnapshotBatch, sensors: Info, stamps_ns: IntArray, is_first: BoolArray, is_marked: BoolArray
+    ) -> Info:
         """Return ``info["latency"]`` of a lockstep world, all of whose readings are valid."""
         previous_entered, before, returned, marked, entered, gated, published, observed, _ = stamps_ns
-        samples = {name: snapshot.samples[name] for name in self._builder.sensors}
-        stamps = np.stack([sample.stamp_ns for sample in samples.values()])
+        stamps = np.stack([snapshot.samples[name].stamp_ns for name in self._builder.sensors])
         oldest_ns = stamps.min(axis=0)
         stages: Info = {
             "handoff_s": (returned - before) / NS_PER_S,
@@ -144,8 +145,8 @@ class BatchedTransitions:
             "obs_to_command_s": (published - before) / NS_PER_S,
             "world_s": (observed - published) / NS_PER_S,
             "period_s": (entered - previous_entered) / NS_PER_S,
-            "capture_age_s": {name: (snapshot.now_ns - each.stamp_ns) / NS_PER_S for name, each in samples.items()},
-            "hold_s": {name: (observed - each.arrival_ns) / NS_PER_S for name, each in samples.items()},
+            "capture_age_s": {name: reading["age_s"] for name, reading in sensors.items()},
+            "hold_s": {name: reading["arrival_age_s"] for name, reading in sensors.items()},
             "obs_skew_s": (stamps.max(axis=0) - oldest_ns) / NS_PER_S,
             "obs_age_max_s": (snapshot.now_ns - oldest_ns) / NS_PER_S,
         }

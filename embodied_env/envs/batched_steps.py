@@ -77,7 +77,7 @@ class StepResults:
 
     def infos(self, rows: BoolArray) -> Info:
         """Return the infos of `rows`, stacked with masks."""
-        return _stacked(self.info, rows) if rows.any() else {}
+        return _stacked(self.info, rows, is_full=bool(rows.all())) if rows.any() else {}
 
     def final(self, rows: BoolArray) -> Info:
         """Return ``final_obs`` and ``final_info`` of `rows`."""
@@ -94,7 +94,7 @@ class BatchedSteps:
     """Takes the ordinary steps of the slots of a vector environment, in `begin` and `finish`.
 
     Attributes:
-        executor: the threads that compute the worlds, or None.
+        has_cameras: whether the worlds render images, and only the caller's thread computes them.
         taken: the number of steps taken as arrays.
         failed: the errors of the task in the last step, by slot.
     """
@@ -116,7 +116,7 @@ class BatchedSteps:
         self._zeros, self._no = np.zeros(len(envs)), np.zeros(len(envs), dtype=np.bool_)
         self._rows = self._no  # the slots of the step under way
         self.failed: dict[int, TaskError] = {}
-        self.executor, self.taken = self._worlds.executor, 0
+        self.has_cameras, self.taken = self._worlds.has_cameras, 0
         for slot, base in enumerate(slots.bases):
             base.before_access = partial(self.sync, slot)
 
@@ -367,13 +367,12 @@ class BatchedSteps:
         )
 
 
-def _stacked(values: Mapping[str, Any], rows: BoolArray) -> Info:
+def _stacked(values: Mapping[str, Any], rows: BoolArray, *, is_full: bool) -> Info:
     """Return nested arrays with a row per slot as infos in which only `rows` have them, with masks, in new arrays."""
     infos: Info = {}
-    is_full = bool(rows.all())
     for key, value in values.items():
         if isinstance(value, dict):
-            infos[key] = _stacked(value, rows)
+            infos[key] = _stacked(value, rows, is_full=is_full)
         elif is_full:
             infos[key] = value.copy()
         else:

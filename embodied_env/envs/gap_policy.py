@@ -176,10 +176,8 @@ class BatchedGapPolicy:
         samples, are_valid = {}, np.ones(snapshot.now_ns.shape, dtype=np.bool_)
         for name, sample in snapshot.samples.items():
             age_ns = snapshot.now_ns - sample.stamp_ns
-            are_valid &= (age_ns >= 0) & (age_ns <= self._max_age_ns[name]) & (sample.quality == Quality.OK)
+            are_valid &= (age_ns >= 0) & (age_ns <= self._max_age_ns[name]) & (sample.quality == int(Quality.OK))
             samples[name] = sample
-            for rows in sample.values.values():  # as in one slot
-                rows.setflags(write=False)
             for field, low, high in self._bounds[name]:
                 values = sample.values[field].reshape(len(are_valid), -1)
                 is_within = (values >= low) & (values <= high)

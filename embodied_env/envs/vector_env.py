@@ -114,12 +114,13 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             )
         if len(self.envs) >= FEWEST_SLOTS and BatchedSteps.supports(self.envs):
             self._batched = BatchedSteps(self.envs, threads)
-            executor = self._batched.executor
+            can_use_threads = not self._batched.has_cameras
+        elif threads == 0:
+            return
         else:
-            executor = self._executor = (
-                None if threads == 0 else ThreadPoolExecutor(threads or os.cpu_count(), "worlds")
-            )
-        if executor is not None and not all(base.use_executor(executor) for base in self._bases) and threads:
+            executor = self._executor = ThreadPoolExecutor(threads or os.cpu_count(), "worlds")
+            can_use_threads = all(base.use_executor(executor) for base in self._bases)
+        if threads and not can_use_threads:
             raise UsageError(f"unsupported threads with {first.backend_name} (expected mujoco without cameras)")
 
     # ---------------------------------------------------------------------------------------------- reset

@@ -20,6 +20,8 @@ class BatchedLimiter:
     def __init__(self, limiter: CommandLimiter) -> None:
         """Use the limits of `limiter`, which enforces them and has no filter."""
         self._limiter, self._layout = limiter, limiter.layout
+        self._has_deltas = bool(self._layout.is_delta.any())
+        self._has_thresholds = not np.isnan(self._layout.scale.threshold).all()
         self._bounds = BatchedBounds(self._layout.limits, self._layout.is_velocity, None)
 
     def limit(
@@ -55,7 +57,7 @@ class BatchedLimiter:
         jerk = limiter.keeps_jerk(reference, velocities, dt_s) if limiter.has_jerk else ~always
         report = GateReportBatch(
             disposition=disposition,
-            intervened=disposition >= Severity.LIMIT,
+            intervened=disposition >= int(Severity.LIMIT),
             requested=requested,
             applied=applied,
             applied_si=published,
@@ -83,7 +85,7 @@ class BatchedLimiter:
     def _target(self, action: FloatArray, reference: CommandStateBatch) -> FloatArray:
         """Map actions to target positions or velocities (`CommandLimiter.target`)."""
         scale = self._layout.scale
-        if not np.isnan(scale.threshold).all():
+        if self._has_thresholds:
             chosen = np.where(action < scale.threshold, scale.low, scale.high)
             action = np.where(np.isnan(scale.threshold), action, chosen)
         mapped = scale.offset + scale.span * action
@@ -98,7 +100,7 @@ class BatchedLimiter:
 
     def _moved(self, values: FloatArray, start: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
         """Add `start` to delta commands; rounding never exceeds a bound."""
-        if not self._layout.is_delta.any():
+        if not self._has_deltas:
             return values
         end = values + start
         inside = clipped(end, low, high)

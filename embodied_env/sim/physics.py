@@ -45,31 +45,50 @@ class SharedData:
 
 
 class Physics:
-    """Steps one state of a model. `mujoco.rollout` and a loop of ``mj_step`` leave the same state, bit for bit."""
+    """Steps one state of a model. `mujoco.rollout` and a loop of ``mj_step`` leave the same state, bit for bit.
+
+    Attributes:
+        mujoco, mj: the module, and the ``MjModel``.
+        places: the indices of the controls in the model.
+        input_kinds: the inputs that worlds set, as flags of ``mjtState``.
+        warned: the number of warnings by kind.
+        has_rollout: whether this version of MuJoCo steps without the GIL.
+    """
 
     def __init__(self, model: Model, shared: SharedData, places: slice | NDArray[np.intp]) -> None:
         """Step the state that `shared` has now, with controls at `places`."""
         mujoco, data = model.mujoco, shared.mj
-        self._mujoco, self._mj, self._data, self._places = mujoco, model.mj, data, places
+        self.mujoco, self.mj, self._data, self.places = mujoco, model.mj, data, places
         self._shared, shared.user = shared, self
         self._models, self._datas = [model.mj], [data]
         self._timestep_s = float(model.mj.opt.timestep)
         kinds = mujoco.mjtState
         set_by_worlds = (kinds.mjSTATE_CTRL, kinds.mjSTATE_EQ_ACTIVE, kinds.mjSTATE_MOCAP_POS, kinds.mjSTATE_MOCAP_QUAT)
-        self._input_kinds, self._state_kinds = sum(map(int, set_by_worlds)), int(kinds.mjSTATE_FULLPHYSICS)
-        self._mocap_start = mujoco.mj_stateSize(model.mj, self._input_kinds & (int(kinds.mjSTATE_MOCAP_POS) - 1))
+        self.input_kinds, self._state_kinds = sum(map(int, set_by_worlds)), int(kinds.mjSTATE_FULLPHYSICS)
+        self._mocap_start = mujoco.mj_stateSize(model.mj, self.input_kinds & (int(kinds.mjSTATE_MOCAP_POS) - 1))
         self._warm_start = data.qacc_warmstart
         # the saved state, inputs and warm start
         self._state = np.empty((1, mujoco.mj_stateSize(model.mj, self._state_kinds)))
-        self._inputs = np.empty(mujoco.mj_stateSize(model.mj, self._input_kinds))
+        self._inputs = np.empty((1, mujoco.mj_stateSize(model.mj, self.input_kinds)))
         self._saved_warm_start = np.empty((1, model.mj.nv))
         self._is_saved = False
         self._positions: FloatArray = data.qpos  # a view, as the attribute is slow to read
         self.warned: NDArray[np.int32] = data.warning.number  # counts by warning, also a view
-        self._unstable = {name: int(getattr(mujoco.mjtWarning, name)) for name in _UNSTABLE}
         self._problem = ""  # why the simulation is unstable
         rollout = getattr(mujoco.rollout, "Rollout", None)  # since MuJoCo 3.3
         self._rollout: Any = None if rollout is None else rollout(nthread=0)
+        self.has_rollout = rollout is not None
+
+    @property
+    def saved(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The saved state, warm start and inputs, arrays of shape (1, n)."""
+        return self._state, self._saved_warm_start, self._inputs
+
+    def save_in(self, state: FloatArray, warm_start: FloatArray, inputs: FloatArray) -> None:
+        """Save in these arrays from now on."""
+        for before, array in zip(self.saved, (state, warm_start, inputs), strict=True):
+            array[:] = before
+        self._state, self._saved_warm_start, self._inputs = state, warm_start, inputs
 
     def begin(self) -> None:
         """Begin an episode in a state that was reset."""
@@ -94,9 +113,9 @@ class Physics:
             return
         self._shared.release()
         self._claim()
-        inputs, states = np.empty((len(controls), len(self._inputs))), np.empty((len(controls), self._state.size))
+        inputs, states = np.empty((len(controls), self._inputs.size)), np.empty((len(controls), self._state.size))
         inputs[:] = self._inputs
-        inputs[:, self._places] = controls
+        inputs[:, self.places] = controls
         for body, positions in moved.items():
             inputs[:, self._mocap_start + 3 * body : self._mocap_start + 3 * body + 3] = positions
         self._run(inputs, states)
@@ -104,14 +123,14 @@ class Physics:
             self._complete(controls, moved)
             return
         self._is_saved = True
-        self._state[0], self._inputs[:], self._saved_warm_start[0] = states[-1], inputs[-1], self._warm_start
+        self._state[0], self._inputs[0], self._saved_warm_start[0] = states[-1], inputs[-1], self._warm_start
 
     def save(self) -> None:
         """Save the state that the data has, and its inputs, for another user of the data or for the next steps."""
         if self._is_saved:
             return
-        self._mujoco.mj_getState(self._mj, self._data, self._state[0], self._state_kinds)
-        self._mujoco.mj_getState(self._mj, self._data, self._inputs, self._input_kinds)
+        self.mujoco.mj_getState(self.mj, self._data, self._state[0], self._state_kinds)
+        self.mujoco.mj_getState(self.mj, self._data, self._inputs[0], self.input_kinds)
         self._saved_warm_start[0] = self._warm_start
 
     def load(self) -> None:
@@ -120,8 +139,8 @@ class Physics:
         if self._shared.user is self:
             return
         self._shared.release()
-        self._mujoco.mj_setState(self._mj, self._data, self._state[0], self._state_kinds)
-        self._mujoco.mj_setState(self._mj, self._data, self._inputs, self._input_kinds)
+        self.mujoco.mj_setState(self.mj, self._data, self._state[0], self._state_kinds)
+        self.mujoco.mj_setState(self.mj, self._data, self._inputs[0], self.input_kinds)
         self._warm_start[:] = self._saved_warm_start[0]
         self.forward()
         self._claim()  # last, since the saved state counts if an interrupt comes earlier
@@ -138,7 +157,7 @@ class Physics:
             self._datas,
             self._state,
             inputs[np.newaxis],
-            control_spec=self._input_kinds,
+            control_spec=self.input_kinds,
             skip_checks=True,
             nstep=len(inputs),
             initial_warmstart=self._saved_warm_start,
@@ -154,7 +173,7 @@ class Physics:
     def _loop(
         self, controls: FloatArray, moved: Mapping[int, FloatArray], after_each: Callable[[], None] | None
     ) -> None:
-        mj_step, mj, data, ctrl, places = self._mujoco.mj_step, self._mj, self._data, self._data.ctrl, self._places
+        mj_step, mj, data, ctrl, places = self.mujoco.mj_step, self.mj, self._data, self._data.ctrl, self.places
         for step, row in enumerate(controls):
             ctrl[places] = row
             for body, positions in moved.items():
@@ -166,13 +185,14 @@ class Physics:
     def forward(self) -> None:
         """Compute derived quantities of the current state, without effect on the simulation."""
         warm_start = self._warm_start.copy()  # older versions of MuJoCo change it
-        self._mujoco.mj_forward(self._mj, self._data)
+        self.mujoco.mj_forward(self.mj, self._data)
         self._warm_start[:] = warm_start
 
     def check_stable(self) -> None:
         """Raise BackendLostError if the state was unstable at any time since `begin`, or a position is not finite."""
         if not self._problem and any(self.warned.tolist()):
-            self._problem = ", ".join(name for name, kind in self._unstable.items() if self.warned[kind])
+            kinds = self.mujoco.mjtWarning
+            self._problem = ", ".join(name for name in _UNSTABLE if self.warned[int(getattr(kinds, name))])
         if not self._problem and not math.isfinite(sum(self._positions.tolist())):
             self._problem = "a position is not finite"
         if self._problem:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +24,7 @@ from embodied_env.sim.actuators import Actuation, SetpointInterpolator
 from embodied_env.sim.async_rendering import AsyncCameras
 from embodied_env.sim.backend_profile import Driver, Source, StandIn, WorldProfile
 from embodied_env.sim.delayed_world import DelayedWorld
-from embodied_env.sim.model import shared_model
+from embodied_env.sim.model import MjData, shared_model
 from embodied_env.sim.physics import Physics, SharedData
 from embodied_env.sim.randomization import ResetRandomizer
 from embodied_env.sim.rendering import FREE_CAMERA, Renderer, Viewer
@@ -46,11 +46,10 @@ class World:
 
     Attributes:
         profile: its profile.
-        joints: the names of the commanded joints and axes, in the order of the flat action.
-        is_velocity: the mask of velocities in a command, shape (n_joints,).
         placeable: the bodies that `place` accepts.
         now_ns: the world's time, which never decreases.
         tick_ns: the duration of a step.
+        substeps: the number of physics steps in it.
         physics: its physics.
         ideal: the readers of the fields of each sensor that `step_planned` leaves out; {} with delays of commands.
     """
@@ -85,7 +84,6 @@ class World:
             ContractError: for a name, a shape or a period on which model, profile and contract disagree.
             MissingDependencyError: when MuJoCo is not installed.
         """
-        self._contract = contract
         self._model = model = shared_model(contract, profile, path)
         self.profile = profile = model.profile  # shared too
         shared = SharedData() if shared is None or not model.has_whole_states else shared
@@ -93,14 +91,14 @@ class World:
         self._renderer = Renderer(model.mujoco, model.mj)
         self._viewer: Viewer | None = None
         self._sensors = SensorReader(model, self._data, self._renderer, whole_messages=whole_messages)
-        self._period_substeps = self._substeps = self._whole_substeps(contract.control_period_s, "control_period_s")
+        period_substeps = self.substeps = self._whole_substeps(contract.control_period_s, "control_period_s")
         self.tick_ns = contract.control_period_ns
         stand_in = profile.stand_in if free_running else StandIn()
         if free_running:
-            self._substeps = max(1, round(self._period_substeps / _TICKS_PER_PERIOD))
+            self.substeps = max(1, round(period_substeps / _TICKS_PER_PERIOD))
             if stand_in.tick_s is not None:
-                self._substeps = self._whole_substeps(stand_in.tick_s, f"{path}.stand_in.tick_s")
-            self.tick_ns = contract.control_period_ns * self._substeps // self._period_substeps
+                self.substeps = self._whole_substeps(stand_in.tick_s, f"{path}.stand_in.tick_s")
+            self.tick_ns = contract.control_period_ns * self.substeps // period_substeps
         self._cameras: AsyncCameras | None = None
         if free_running and any(source.camera for source in profile.sources.values()):
             self._cameras = AsyncCameras(model)
@@ -114,7 +112,6 @@ class World:
             self._channels[name] = SensorChannel(name, spec, source, self.tick_ns)
         self._actuation = Actuation(model)
         self.physics = Physics(model, shared, self._actuation.places)
-        self.joints, self.is_velocity = self._actuation.joints, self._actuation.is_velocity
         self.placeable = placeable(model)
         self._movers = {
             name: MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
@@ -126,17 +123,18 @@ class World:
         self._late_commands: TimedQueue[FloatArray] = TimedQueue()
         self._interpolator: SetpointInterpolator | None = None
         if free_running or self._delayed is not None or self.command_delay_ns is not None:
-            self._interpolator = self._make_interpolator(stand_in, contract.setpoints_per_step if free_running else 1)
+            per_step = contract.setpoints_per_step if free_running else 1
+            self._interpolator = self._make_interpolator(stand_in, period_substeps / per_step)
         self.ideal = self._ideal_sensors() if self._interpolator is None else {}
         others = {name: channel for name, channel in self._channels.items() if name not in self.ideal}
         self._delivering = tuple(others.values())
         self._others = {name: channel for name, channel in others.items() if name not in late}
         self._is_plain = not (self._others or self._movers or self._sensors.has_contacts or self._delayed)
-        self._left_out = 0  # readings of each ideal sensor
         self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
         if camera is not None:
             self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
-        self.now_ns = self._origin_ns = 0
+        self.now_ns = self._origin_ns = self._left_out = 0  # the last: readings of each ideal sensor
+        self._batch: Callable[[], tuple[int, FloatArray]] | None = None
         self._is_reset = False
 
     def robot_description(self) -> str | None:
@@ -158,8 +156,8 @@ class World:
             BackendLostError: when the simulation is unstable.
             MissingDependencyError: when a camera needs a renderer and there is none.
         """
-        given = checked_options(self._contract, options)
-        drawn = draw_options(self._contract.reset_options, seed, given)
+        given = checked_options(self._model.contract, options)
+        drawn = draw_options(self._model.contract.reset_options, seed, given)
         self._is_reset, self._left_out = False, 0
         self._model.reset(self._data)
         self._randomizer.apply(drawn)
@@ -172,7 +170,7 @@ class World:
         self.physics.begin()
         self.physics.forward()
         self.physics.check_stable()
-        self.now_ns += self._contract.control_period_ns
+        self.now_ns += self._model.contract.control_period_ns
         self._origin_ns = self.now_ns
         self._sensors.begin(seed)
         if self._cameras is not None:
@@ -210,6 +208,16 @@ class World:
         return self._randomizer.command_delay_ns
 
     @property
+    def joints(self) -> tuple[str, ...]:
+        """The names of the commanded joints and axes, in the order of the flat action."""
+        return self._actuation.joints
+
+    @property
+    def is_velocity(self) -> NDArray[np.bool_]:
+        """The mask of velocities in a command, shape (n_joints,)."""
+        return self._actuation.is_velocity
+
+    @property
     def target(self) -> FloatArray:
         """The active command, shape (n_joints,); after a reset the joint positions and zero velocity."""
         return self._actuation.target
@@ -242,7 +250,7 @@ class World:
     def plan(self, sent: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return target and controls of a control period for each row of commands, after the commands `sent`."""
         target = self._actuation.limited(values, sent)
-        return target, self._actuation.between(sent, target, self._substeps)
+        return target, self._actuation.between(sent, target, self.substeps)
 
     def step_planned(self, target: FloatArray, controls: FloatArray) -> None:
         """Advance by one control period with target and controls of `plan`, as one of several worlds read together.
@@ -250,11 +258,33 @@ class World:
         The readings of `ideal` sensors wait for `catch_up`. Raises as `step`.
         """
         self._check_reset()
+        self._count_batch()
         self._actuation.follow(target)
         self._take_step(controls)
 
+    @property
+    def parts(self) -> list[FloatArray]:
+        """What the readers of `ideal` read, in their order."""
+        return _parts_of(self.ideal.values())
+
+    @property
+    def is_batchable(self) -> bool:
+        """Whether `BatchedPhysics` can step it: nothing else happens during a step, and its state can be saved."""
+        return bool(self.ideal) and self._is_plain and self._model.has_whole_states and self.physics.has_rollout
+
+    def follow(self, batch: Callable[[], tuple[int, FloatArray]]) -> None:
+        """Let `catch_up` count the steps that `batch` has taken since the last call; it also returns their target."""
+        self._batch = batch
+
+    def copy_data(self) -> tuple[MjData, list[FloatArray]]:
+        """Return new data of the model, and `parts` there."""
+        data = self._model.new_data()
+        sensors = SensorReader(self._model, data, self._renderer, whole_messages=False)
+        return data, _parts_of([sensors.array_readers(name) for name in self.ideal])
+
     def catch_up(self) -> None:
         """Load the state into the data, and deliver the readings of `ideal` sensors since the last call."""
+        self._count_batch()
         self.physics.load()
         readings, self._left_out = self._left_out, 0
         if readings:
@@ -269,6 +299,16 @@ class World:
         late, found = self._randomizer.late_sensors, self._channels.items()
         names = [name for name, channel in found if channel.is_ideal(self.tick_ns) and name not in late]
         return {name: readers for name in names if (readers := self._sensors.array_readers(name))}
+
+    def _count_batch(self) -> None:
+        """Count the steps that a batch has taken since the last call."""
+        if self._batch is None:
+            return
+        steps, target = self._batch()
+        if steps:
+            self._actuation.follow(target)
+            self.now_ns += steps * self.tick_ns
+            self._left_out += steps
 
     def _check_reset(self) -> None:
         if not self._is_reset:
@@ -296,9 +336,9 @@ class World:
         moved = self._motion()
         after_each = self._sensors.update_contacts if self._sensors.has_contacts else None
         done = 0
-        while done < self._substeps:
+        while done < self.substeps:
             until = self._next_stop(done, due_ns - start_ns)
-            next_ns = start_ns + self.tick_ns * until // self._substeps
+            next_ns = start_ns + self.tick_ns * until // self.substeps
             if self._delayed is not None:
                 self._take_delayed(next_ns)
             now_ns = next_ns
@@ -322,14 +362,14 @@ class World:
         """Return how many physics steps of this step there are until the next reading, after `done`."""
         if self._delayed is not None:
             return done + 1
-        due = -(-due_after_ns * self._substeps // self.tick_ns)  # the first one not before that time
-        return min(max(done + 1, due), self._substeps)
+        due = -(-due_after_ns * self.substeps // self.tick_ns)  # the first one not before that time
+        return min(max(done + 1, due), self.substeps)
 
     def _motion(self) -> dict[int, FloatArray]:
         """Return the positions of the moving bodies during the next step, by mocap index."""
         if not self._movers:
             return {}
-        times_ns = self.now_ns + self.tick_ns * np.arange(1, self._substeps + 1) // self._substeps
+        times_ns = self.now_ns + self.tick_ns * np.arange(1, self.substeps + 1) // self.substeps
         return {body.mocap: body.positions((times_ns - self._origin_ns) / 1e9) for body in self._movers.values()}
 
     def place(self, name: str, position: FloatArray, orientation: FloatArray) -> None:
@@ -373,21 +413,21 @@ class World:
     def _controls(self, commands: Sequence[tuple[int, FloatArray]]) -> FloatArray:
         """Apply the commands of a step; return the controls of its physics steps, shape (n_substeps, n_controls)."""
         if self._interpolator is None:
-            return self._actuation.path(self._substeps)
+            return self._actuation.path(self.substeps)
         rows = []
-        waiting = deque((after_ns * self._substeps / self.tick_ns, values) for after_ns, values in commands)
-        for substep in range(self._substeps):
+        waiting = deque((after_ns * self.substeps / self.tick_ns, values) for after_ns, values in commands)
+        for substep in range(self.substeps):
             within = []
-            while waiting and (waiting[0][0] < substep + 1 or substep + 1 == self._substeps):
+            while waiting and (waiting[0][0] < substep + 1 or substep + 1 == self.substeps):
                 after, values = waiting.popleft()
                 self._actuation.command(values)
                 within.append((min(1.0, after - substep), self._actuation.target))
             rows.append(self._actuation.controls(self._interpolator.advance(within)))
         return np.array(rows)
 
-    def _make_interpolator(self, stand_in: StandIn, per_step: int) -> SetpointInterpolator:
+    def _make_interpolator(self, stand_in: StandIn, period_steps: float) -> SetpointInterpolator:
         timestep_s, period_s = float(self._model.mj.opt.timestep), stand_in.interpolation_s
-        period_steps = self._period_substeps / per_step if period_s is None else period_s / timestep_s
+        period_steps = period_steps if period_s is None else period_s / timestep_s
         lag_steps = stand_in.servo_lag_s / timestep_s
         return SetpointInterpolator(self.is_velocity, period_steps=period_steps, lag_steps=lag_steps)
 
@@ -422,7 +462,7 @@ class World:
 
     def _with_driver_rate(self, sensor: str, stand_in: StandIn) -> SensorSpec:
         """Return a sensor of the contract with the rate of its driver."""
-        spec, rate_hz = self._contract.sensors[sensor], stand_in.sensors.get(sensor, Driver()).rate_hz
+        spec, rate_hz = self._model.contract.sensors[sensor], stand_in.sensors.get(sensor, Driver()).rate_hz
         if rate_hz is None:
             return spec
         if rate_hz * self.tick_ns > _MAX_TICKS_NS:
@@ -430,6 +470,10 @@ class World:
             expected = f"at most one reading per tick of {self.tick_ns / 1e9} s"
             raise self._model.error(path, f"{rate_hz} (expected {expected}); set stand_in.tick_s")
         return replace(spec, rate_hz=rate_hz)
+
+
+def _parts_of(sensors: Iterable[list[tuple[FieldLayout, ArrayReader]]]) -> list[FloatArray]:
+    return [part for readers in sensors for _, reader in readers for part in reader.parts]
 
 
 def _next_due_ns(channels: Mapping[str, SensorChannel]) -> int:

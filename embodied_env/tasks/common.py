@@ -19,6 +19,8 @@ from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import UsageError
 
+_OK, _OUT_OF_RANGE = int(Quality.OK), int(Quality.OUT_OF_RANGE)  # NumPy compares arrays with enums slowly
+
 
 def check_sensor(contract: Contract, path: str, name: str, *fields: str, joints: bool = False) -> SensorSpec:
     """Return the sensor `name` with `fields`, one value per joint if `joints`; raises ContractError at `path`."""
@@ -42,7 +44,7 @@ def are_fresh(snapshot: Snapshot | SnapshotBatch, *sensors: str) -> Any:  # noqa
     fresh: Any = True
     for name in sensors:
         quality = snapshot.samples[name].quality
-        fresh = fresh & ((quality == Quality.OK) | (quality == Quality.OUT_OF_RANGE))
+        fresh = fresh & ((quality == _OK) | (quality == _OUT_OF_RANGE))
     return fresh
 
 

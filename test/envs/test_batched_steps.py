@@ -23,6 +23,7 @@ from embodied_env import NoAction
 from embodied_env.contract.schema import TaskSpec
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import ResetNeededError, TaskError, UsageError
+from embodied_env.sim.batched_physics import _Stepper
 from embodied_env.tasks.reach import Reach
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
@@ -123,9 +124,18 @@ def test_drawn_episodes_with_noise_delays_gaps_and_histories(pair, mode):
     both.step()
 
 
-@pytest.mark.parametrize("arm", ["arm_reach", "unusual"])
-def test_slots_that_share_data_step_like_single_environments(pair, arm):
-    both = pair(unusual_arm() if arm == "unusual" else arm, NEXT_STEP, num_envs=18, threads=0)
+def drawn_arm():
+    """Return an arm of which only the model is drawn."""
+    kept = ("damping", "friction", "gain", "payload", "start")
+    return randomised_arm({key: OPTIONS[key] for key in kept}, {key: DRAWS[key] for key in kept})
+
+
+@pytest.mark.parametrize("make_arm", [lambda: "arm_reach", drawn_arm, unusual_arm])
+def test_slots_that_share_data_step_like_single_environments(pair, make_arm):
+    both = pair(make_arm(), NEXT_STEP, num_envs=18, threads=0)
+    assert all(env.unwrapped.stepper.parts.backend.world.is_batchable for env in both.ours.envs) == (
+        make_arm is not unusual_arm
+    )
     for step in range(8):
         rows = list(both.ours.action_space.sample())
         rows[step] = NoAction("late")
@@ -140,6 +150,19 @@ def test_injected_delays(pair):
     for _ in range(8):
         both.step()
     assert both.ours.batched_share == 0.0
+
+
+def test_delays_of_one_slot_leave_the_others_as_they_are(close_later):
+    options = {"num_envs": 4, "clock": "virtual"}
+    one_late = embodied_env.make_vec("arm_reach", per_slot=lambda i: {"delays": VARYING} if i == 2 else {}, **options)
+    both = [close_later(env) for env in (one_late, embodied_env.make_vec("arm_reach", **options))]
+    for env in both:
+        env.reset(seed=0)
+    for _ in range(5):
+        actions = both[0].action_space.sample()
+        ours, theirs = ({key: rows[[0, 1, 3]] for key, rows in env.step(actions)[0].items()} for env in both)
+        assert_same(ours, theirs)
+    assert one_late.batched_share == 1.0
 
 
 class OneByOne(Reach):
@@ -299,10 +322,19 @@ def test_an_unstable_world_ends_only_its_slot(pair):
     for step in range(5):
         if step == 2:
             for env in (both.ours, both.theirs):
-                env.envs[1].unwrapped._stepper._backend._world._data.qvel[:] = np.inf
+                env.envs[1].unwrapped._stepper._backend.world._data.qvel[:] = np.inf
         infos = both.step()
         if step == 2:
             assert infos["end_reason"].tolist() == ["", "backend_lost:sim_unstable", ""]
+
+
+def test_a_world_with_a_warning_takes_its_step_alone(pair, monkeypatch):
+    both, step = pair("arm_reach", NEXT_STEP), _Stepper.step
+    monkeypatch.setattr(_Stepper, "step", lambda *args: step(*args) and args[-1] != 1)
+    for _ in range(5):
+        both.step()
+        assert texts(both.ours, "last_transition") == texts(both.theirs, "last_transition")
+    assert both.ours.batched_share == 1.0
 
 
 def last_transition(env, slot):
