@@ -28,13 +28,18 @@ FOLDER = Path(__file__).resolve().parent
 NUM_ENVS = {"ppo": 64, "sac": 32}
 LEAST = 0.9  # success rate
 
-STEPS = {  # of PPO and SAC
-    "arm_reach": (160_000, 80_000),
-    "ur5e_reach": (240_000, 100_000),
-    "cart_goal": (400_000, 300_000),
-    "door_open": (400_000, 150_000),
+SETTINGS: dict[str, dict[str, dict[str, float]]] = {  # arguments of the trainers
+    "arm_reach": {"ppo": {"steps": 160_000}, "sac": {"steps": 80_000}},
+    "ur5e_reach": {"ppo": {"steps": 240_000}, "sac": {"steps": 100_000}},
+    "cart_goal": {
+        "ppo": {"steps": 400_000, "gamma": 0.98, "minibatches": 4},
+        "sac": {"steps": 100_000, "gamma": 0.97, "entropy": 0.02},
+    },
+    "door_open": {
+        "ppo": {"steps": 400_000, "gamma": 0.98, "minibatches": 4},
+        "sac": {"steps": 120_000, "gamma": 0.95, "entropy": 0.01},
+    },
 }
-GAMMA = {"cart_goal": 0.99, "door_open": 0.99}  # rewards of a goal that is far away
 POINTS = 10  # of a curve
 
 WIDE, HIGH, LEFT, TOP, ACROSS, DOWN = 250, 130, 44, 56, 300, 186
@@ -64,12 +69,11 @@ class Trained(NamedTuple):
 
 def train(task: str, algorithm: str, seed: int, args: argparse.Namespace) -> None:
     """Train and evaluate in a process of its own; raises CalledProcessError."""
-    steps = STEPS[task][tuple(NUM_ENVS).index(algorithm)]
-    options = {"--seed": seed, "--steps": steps, "--curve": steps // POINTS, "--checkpoint-every": steps}
-    options |= {"--num-envs": NUM_ENVS[algorithm], "--out": args.out}
-    options |= {"--gamma": GAMMA[task]} if task in GAMMA else {}
-    command = [sys.executable, FOLDER / f"train_{algorithm}.py", task, "--quiet", "--evaluate"]
-    command += [each for option in options.items() for each in option]
+    settings = SETTINGS[task][algorithm]
+    steps = int(settings["steps"])
+    options = {"seed": seed, "curve": steps // POINTS, "checkpoint-every": steps, "num-envs": NUM_ENVS[algorithm]}
+    command = [sys.executable, FOLDER / f"train_{algorithm}.py", task, "--quiet", "--evaluate", "--out", args.out]
+    command += [f"--{name}={value}" for name, value in (settings | options).items()]
     subprocess.run([*map(str, command)], check=True, stdout=sys.stderr)  # noqa: S603
 
 
@@ -134,7 +138,7 @@ def panel(found: Sequence[Trained], x: int, y: int) -> Iterator[str]:
 def main() -> None:
     """Train what is missing, draw and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=STEPS, default=tuple(STEPS), help="default: all")
+    parser.add_argument("--tasks", nargs="+", choices=SETTINGS, default=tuple(SETTINGS), help="default: all")
     parser.add_argument("--algorithms", nargs="+", choices=NUM_ENVS, default=tuple(NUM_ENVS), help="default: all")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
     parser.add_argument("--out", type=Path, default=Path("runs/curves"), help="folder of the trainings")

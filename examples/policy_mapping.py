@@ -1,7 +1,8 @@
 """The policy file of a training, and the environment with the inputs and outputs that it declares.
 
 Training and deployment use one mapping, so that they cannot differ: the vectors of the observation in one input,
-normalised by mean and standard deviation, and actions from -1 to 1. Images are neither mapped nor rendered.
+normalised by mean and standard deviation, and actions from -1 to 1. Images are neither mapped nor rendered. The ranges
+of a laser scanner are reciprocals, so that near obstacles count and a ray without a return is close to 0.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.measured_joints import find_positions
 from embodied_env.errors import UsageError
-from embodied_env.policies.input_mapping import observed_fields
+from embodied_env.policies.input_mapping import observed_fields, reciprocal
 from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.policy_file import (
     InputPart,
@@ -40,6 +41,10 @@ BOUND = 10.0
 
 SPEED = 0.2
 """Share of the velocity limits that an output of 1 stands for with position commands: contacts need slow motions."""
+
+LASER_SCAN = "sensor_msgs/msg/LaserScan"
+NEAREST_M = 0.1
+"""Shorter ranges of a laser scanner are taken as this one."""
 
 CONSTANT = 1e-6
 """The standard deviation, in the unit of the reading, below which 1 is taken."""
@@ -117,7 +122,7 @@ class MappedVectorEnv(gymnasium.vector.VectorWrapper):
         return self._features(observations)
 
     def _features(self, observations: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        rows = [np.asarray(observations[part.field], np.float64) for part in self._parts]
+        rows = [_values(observations, part) for part in self._parts]
         values = np.concatenate([each.reshape(len(each), -1) for each in rows], axis=1)
         values = (values - self._statistics.mean) / self._statistics.std
         return np.clip(values, -BOUND, BOUND).astype(np.float32)
@@ -208,7 +213,8 @@ def _input_parts(contract: Contract) -> tuple[InputPart, ...]:
     vectors = (key for key, box in contract.observation_space.items() if len(box.shape) <= 1)
     if not (parts := tuple(input_part(contract, key) for key in vectors)):
         raise UsageError(f"{contract.name}: every observation is an image (expected at least one vector)")
-    return parts
+    scans = {f"{name}_ranges" for name, sensor in contract.sensors.items() if sensor.type == LASER_SCAN}
+    return tuple(replace(part, reciprocal_from=NEAREST_M) if part.field in scans else part for part in parts)
 
 
 def _output(contract: Contract, actions: gymnasium.spaces.Box) -> OutputSpec:
@@ -239,4 +245,9 @@ def _numbers(array: NDArray[Any]) -> tuple[float, ...]:
 
 
 def _vector(observation: Mapping[str, NDArray[Any]], parts: tuple[InputPart, ...]) -> NDArray[np.float64]:
-    return np.concatenate([np.asarray(observation[part.field], dtype=np.float64).ravel() for part in parts])
+    return np.concatenate([_values(observation, part).ravel() for part in parts])
+
+
+def _values(observation: Mapping[str, NDArray[Any]], part: InputPart) -> NDArray[np.float64]:
+    values = np.asarray(observation[part.field], np.float64)
+    return values if part.reciprocal_from is None else reciprocal(values, part.reciprocal_from)

@@ -27,7 +27,8 @@ from training import Training, evaluate, parser, started
 GAMMA = 0.97
 LAMBDA = 0.95  # generalised advantage estimation
 STEPS = 64  # of each environment, between two updates
-EPOCHS, MINIBATCHES = 5, 16
+EPOCHS = 5
+MINIBATCHES = 16  # of an epoch
 CLIP = 0.2
 LEARNING_RATE = 1e-3  # at first; it decreases to 0
 VALUE_WEIGHT, ENTROPY_WEIGHT = 0.5, 0.0
@@ -150,15 +151,15 @@ def _last_features(features: Any, ended: Any, infos: Any) -> Tensor:  # noqa: AN
     return torch.from_numpy(after)
 
 
-def update(agent: Agent, optimiser: torch.optim.Optimizer, rollout: Rollout, gamma: float) -> None:
-    """Update `agent` by the clipped objective of `rollout`, in minibatches."""
+def update(agent: Agent, optimiser: torch.optim.Optimizer, rollout: Rollout, *, gamma: float, minibatches: int) -> None:
+    """Update `agent` by the clipped objective of `rollout`, in this number of minibatches per epoch."""
     gained = advantages(rollout, gamma)
     targets = (gained + rollout.values).flatten()
     gained = gained.flatten()
     features, actions = rollout.features.flatten(0, 1), rollout.actions.flatten(0, 1)
     before = rollout.log_probabilities.flatten()
     for _ in range(EPOCHS):
-        for chosen in torch.randperm(len(gained)).split(-(-len(gained) // MINIBATCHES)):
+        for chosen in torch.randperm(len(gained)).split(-(-len(gained) // minibatches)):
             policy = agent.policy(features[chosen])
             ratio = (policy.log_prob(actions[chosen]).sum(-1) - before[chosen]).exp()
             advantage = (gained[chosen] - gained[chosen].mean()) / (gained[chosen].std(correction=0) + 1e-8)
@@ -207,7 +208,8 @@ def _learn(training: Training, worlds: MappedVectorEnv, agent: Agent, optimiser:
             steps = min(STEPS, -(-(args.steps - done) // args.num_envs))
             for group in optimiser.param_groups:
                 group["lr"] = LEARNING_RATE * (1 - done / args.steps)
-            update(agent, optimiser, collector.collect(agent, steps), args.gamma)
+            rollout = collector.collect(agent, steps)
+            update(agent, optimiser, rollout, gamma=args.gamma, minibatches=args.minibatches)
             done += steps * args.num_envs
             training.curve.measure(done, act)
             recent = collector.ended[-100:]
@@ -231,8 +233,9 @@ def save(training: Training, agent: Agent, optimiser: torch.optim.Optimizer, nam
 
 def main() -> None:
     """Train and evaluate."""
-    args = parser(__doc__, steps=500_000, num_envs=64, gamma=GAMMA).parse_args()
-    with started("ppo", args) as training:
+    arguments = parser(__doc__, steps=500_000, num_envs=64, gamma=GAMMA)
+    arguments.add_argument("--minibatches", type=int, default=MINIBATCHES, help=f"of an epoch (default: {MINIBATCHES})")
+    with started("ppo", arguments.parse_args()) as training:
         evaluate(training, train(training))
 
 

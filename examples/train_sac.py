@@ -20,6 +20,9 @@ from training import MODEL, Training, evaluate, parser, started
 ZIP = Path(MODEL).with_suffix(".zip")
 """The model, to resume from, and as the policy ``sb3:policy.zip``. It contains pickles: load only what you trust."""
 
+ENTROPY = 0.1
+"""Coefficient of the entropy at first. It adapts slowly: a large one delays the learning of small rewards."""
+
 torch.set_num_threads(1)  # networks as small as these are not faster on several
 
 
@@ -37,7 +40,7 @@ def make(training: Training, worlds: VecEnv) -> SAC:
         batch_size=256,
         buffer_size=min(training.args.steps, 200_000),
         learning_starts=1000,
-        ent_coef="auto_0.1",
+        ent_coef=f"auto_{training.args.entropy}",
         policy_kwargs={"net_arch": [128, 128], "optimizer_kwargs": {"fused": True}},
         device="cpu",
     )
@@ -104,8 +107,9 @@ def actor_of(model: SAC) -> nn.Sequential:
 
 def main() -> None:
     """Parse the arguments, train and evaluate."""
-    args = parser(__doc__, steps=100_000, num_envs=1, gamma=0.95).parse_args()
-    with started("sac", args) as training:
+    arguments = parser(__doc__, steps=100_000, num_envs=1, gamma=0.95)
+    arguments.add_argument("--entropy", type=float, default=ENTROPY, help=f"coefficient at first (default: {ENTROPY})")
+    with started("sac", arguments.parse_args()) as training:
         run(training)
 
 

@@ -178,6 +178,7 @@ def _affine(part: InputPart | OutputPart, offset: int, spec: InputSpec | OutputS
     keys = {key: _one(getattr(part, key), offset) for key in ("offset", "sign", "scale")}
     words = [f"{key} {value:g}" for key, value in keys.items() if value != (key != "offset")]
     if isinstance(part, InputPart):
+        words += [f"reciprocal_from {part.reciprocal_from:g}"] if part.reciprocal_from else []
         words += [part.quaternion] if part.quaternion else []
     elif part.threshold is not None:
         words.append(f"{part.threshold.below:g} or {part.threshold.above:g}")

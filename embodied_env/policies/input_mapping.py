@@ -91,13 +91,21 @@ class VectorInput:
         ends = accumulate((len(part.labels) for part in self._parts), initial=0)
         self.slices = [slice(start, end) for start, end in pairwise(ends)]
         self.shape = (len(self.labels),)
+        self._reciprocals = [
+            (place, part.reciprocal_from)
+            for place, part in zip(self.slices, spec.parts or (), strict=True)
+            if part.reciprocal_from is not None
+        ]
         self._gain = np.concatenate([part.gain for part in self._parts])
         self._bias = np.concatenate([part.bias for part in self._parts])
         self._normalizer = make_normalizer(file, path, spec.normalize, len(self.labels))
 
     def read(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the vector for `observation`."""
-        values = self.read_raw(observation, last_outputs) * self._gain + self._bias
+        values = self.read_raw(observation, last_outputs).astype(np.float64)
+        for place, least in self._reciprocals:
+            values[place] = reciprocal(values[place], least)
+        values = values * self._gain + self._bias
         return values if self._normalizer is None else self._normalizer.normalize(values)
 
     def read_raw(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
@@ -107,6 +115,11 @@ class VectorInput:
             for part in self._parts
         ]
         return np.concatenate(arrays, axis=None)
+
+
+def reciprocal(values: FloatArray, least: float) -> FloatArray:
+    """Return 1 / value, of values of at least `least`."""
+    return 1.0 / np.maximum(values, least)
 
 
 def _find_part(file: PolicyFile, contract: Contract, path: str, part: InputPart, *, has_history: bool) -> _Part:

@@ -78,7 +78,10 @@ class NormalizeSpec(FrozenFields):
 
 @dataclass(frozen=True, kw_only=True)
 class InputPart(FrozenFields):
-    """Consecutive components of an input: (value in `unit` - `offset`) * `sign` * `scale`, or a raw output."""
+    """Consecutive components of an input: (value in `unit` - `offset`) * `sign` * `scale`, or a raw output.
+
+    With `reciprocal_from`, the value is the reciprocal of that of the field.
+    """
 
     field: str | None = None  # key of the observation: `joints_position`; null: with `last_output`
     joints: tuple[str, ...] | None = None  # joints of the field by name, in the order of the policy
@@ -90,6 +93,8 @@ class InputPart(FrozenFields):
     offset: Numbers = 0.0  # in `unit`, such as the default pose of the training
     scale: Numbers = 1.0  # not 0
     quaternion: Literal["xyzw", "wxyz"] | None = None  # order of an orientation, for which it is required
+    # 1 / value, for distances of which the small ones matter; smaller values are taken as this one, > 0; without `unit`
+    reciprocal_from: float | None = None
     last_output: str | None = None  # output of the model at the last inference, as it was; 0 at first
 
 
@@ -348,6 +353,10 @@ def _validate_part(path: str, part: InputPart | OutputPart, outputs: Iterable[st
             require(part.last_output in outputs, f"{path}.last_output", one_of(part.last_output, outputs))
             is_alone = part == InputPart(last_output=part.last_output)
             require(is_alone, path, "last_output with another key (expected none: it is the output as it was)")
+        if part.reciprocal_from is not None:
+            allow(part.reciprocal_from > 0, f"{path}.reciprocal_from", part.reciprocal_from, "a number > 0")
+            check_magnitude(f"{path}.reciprocal_from", part.reciprocal_from)
+            require(part.unit is None, f"{path}.reciprocal_from", "reciprocal with unit (expected one of them)")
     elif part.ignore is not None:
         allow(1 <= part.ignore <= _MOST_ACTIONS, f"{path}.ignore", part.ignore, f"1 to {_MOST_ACTIONS} components")
         require(part == OutputPart(ignore=part.ignore), path, "ignore with another key (expected none)")

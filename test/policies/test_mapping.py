@@ -19,7 +19,7 @@ from embodied_env.contract.schema import ResizeSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import BatchPolicy, NoAction, PolicyIdentity, find_n_action_steps
-from embodied_env.errors import UsageError
+from embodied_env.errors import ContractError, UsageError
 from embodied_env.policies.chunks import ChunkRunner
 from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.model import ArraySpec, connect, plausible_observation
@@ -398,6 +398,19 @@ def test_single_actions_of_a_slow_policy_are_repeated():
     np.testing.assert_allclose(action["arm"], [[0.1, 0.2, 0.3]] * 2)
     with pytest.raises(UsageError, match=r"1 actions of 0.01 s are 0 steps of the contract"):
         parsed(simple(control_period_s=0.01, resample="hold"))
+
+
+def test_reciprocals_are_of_values_above_the_smallest():
+    part = {"field": "tcp_position", "reciprocal_from": 0.2, "offset": 1.0, "scale": 2.0}
+    found = parsed(simple(inputs={"state": {"parts": [part, {"field": "tcp_position"}]}}))
+    seen = found.to_inputs({**observation(), "tcp_position": np.array([0.5, 0.1, -3.0], np.float32)})["state"]
+    np.testing.assert_allclose(seen, [2.0, 8.0, 8.0, 0.5, 0.1, -3.0])
+
+
+@pytest.mark.parametrize(("changes", "problem"), [({"reciprocal_from": 0.0}, "> 0"), ({"unit": "mm"}, "with unit")])
+def test_impossible_reciprocals_are_refused(changes, problem):
+    with pytest.raises(ContractError, match=rf"inputs.state.parts\[0\].reciprocal_from: .*{problem}"):
+        parsed(simple(inputs={"state": {"parts": [{"field": "tcp_position", "reciprocal_from": 0.1, **changes}]}}))
 
 
 # -------------------------------------------------------------------------------------------------------- history

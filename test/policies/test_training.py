@@ -51,6 +51,7 @@ def begin(contract_file, tmp_path):
 
     def started(algorithm, *more, contract=contract_file):
         parser = training.parser(None, steps=64, num_envs=2, gamma=0.97)
+        parser.set_defaults(minibatches=train_ppo.MINIBATCHES, entropy=train_sac.ENTROPY)
         fixed = ["--backend", "fake", "--quiet", "--out", str(tmp_path / "runs"), "--feature-steps", "200"]
         args = parser.parse_args([str(contract), *fixed, "--evaluate", "fake", "--episodes", "2", *more])
         return training.started(algorithm, args)
