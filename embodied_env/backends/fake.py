@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import JOINT_SENSOR
+from embodied_env.contract.schema import SensorSpec
 from embodied_env.contract.spaces import ActionLayout, field_layouts
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.arguments import checked_seconds
@@ -102,7 +103,9 @@ class FakeBackend:
         self._positions = np.zeros(len(self._joints))
         self._velocities = np.zeros(len(self._joints))
         self._command: NDArray[np.float64] | None = None  # the newest since the reset
-        self._constants: dict[str, NDArray[Any]] = {}
+        self._constants: dict[str, dict[str, NDArray[Any]]] = {}  # by sensor and field
+        self._shown = {name: list(self._joints_of(sensor)) for name, sensor in contract.sensors.items()}
+        self._clock_status = ClockStatus(mode="wall") if free_running else None
         self._now_ns = 0
         self._step = 0
         self._usable = False
@@ -114,12 +117,12 @@ class FakeBackend:
         """Draw the constants by the seed; joints start in the middle of their range, or at zero without one."""
         rng = np.random.default_rng(request.seed)
         sampled = draw_options(self._contract.reset_options, request.seed, request.options, rng)
-        self._constants = {}
         for name, sensor in self._contract.sensors.items():
+            self._constants[name] = {}
             for layout in field_layouts(name, sensor):
                 drawn, chosen = rng.uniform(layout.low, layout.high), sampled.get(name)
                 value = drawn if chosen is None or chosen.shape != layout.shape else chosen
-                self._constants[layout.key] = np.asarray(value).astype(layout.dtype)
+                self._constants[name][layout.field] = np.asarray(value).astype(layout.dtype)
         limits = ActionLayout(self._contract).limits
         limited = np.isfinite(limits.position_low)
         self._positions = np.zeros(len(self._joints))
@@ -170,6 +173,8 @@ class FakeBackend:
         if self._clock.now_ns() >= deadline.ns:
             raise BackendLostError("timeout", f"no reading stamped {after.ns} ns or later by the deadline")
         snapshot = self._snapshot()
+        if not self._faults:
+            return snapshot
         samples = {name: self._with_faults(sample) for name, sample in snapshot.samples.items()}
         return replace(snapshot, samples={name: sample for name, sample in samples.items() if sample is not None})
 
@@ -230,18 +235,21 @@ class FakeBackend:
             name: Sample(sensor=name, values=self._values(name), stamp_ns=now_ns, arrival_ns=arrival_ns, seq=seq)
             for name in self._contract.sensors
         }
-        clock = ClockStatus(mode="wall") if self.capabilities.free_running else None
-        return Snapshot(now_ns=now_ns, samples=samples, clock=clock)
+        return Snapshot(now_ns=now_ns, samples=samples, clock=self._clock_status)
 
     def _values(self, name: str) -> dict[str, NDArray[Any]]:
-        sensor = self._contract.sensors[name]
-        values = {layout.field: self._constants[layout.key].copy() for layout in field_layouts(name, sensor)}
-        if sensor.type == JOINT_SENSOR:
-            for field, state in (("position", self._positions), ("velocity", self._velocities)):
-                for i, joint in enumerate(sensor.fields[field].joints or () if field in values else ()):
-                    if joint in self._joints:
-                        values[field][i] = state[self._joints.index(joint)]
+        values = {field: value.copy() for field, value in self._constants[name].items()}
+        states = {"position": self._positions, "velocity": self._velocities}
+        for field, places, joints in self._shown[name]:
+            values[field][places] = states[field][joints]
         return values
+
+    def _joints_of(self, sensor: SensorSpec) -> Iterator[tuple[str, list[int], list[int]]]:
+        """Yield the fields of a sensor that show commanded joints: their places in the field, and these joints."""
+        for field in {"position", "velocity"}.intersection(sensor.fields) if sensor.type == JOINT_SENSOR else ():
+            shown = sensor.fields[field].joints or ()
+            places = [place for place, joint in enumerate(shown) if joint in self._joints]
+            yield field, places, [self._joints.index(shown[place]) for place in places]
 
 
 realtime_fake = partial(FakeBackend, free_running=True)

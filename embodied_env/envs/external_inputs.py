@@ -20,7 +20,7 @@ from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import OWN_ANNOTATIONS, ExternalInputs, Finding, SafetyContext, SentCommand, Snapshot
 from embodied_env.envs.motion_guard import MotionGuard
-from embodied_env.envs.transition_builder import Episode
+from embodied_env.envs.stepper_state import Episode
 from embodied_env.errors import UsageError
 from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action

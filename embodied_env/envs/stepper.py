@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import gymnasium
@@ -27,7 +26,6 @@ from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import (
-    CommandState,
     Finding,
     Observer,
     ResetRequest,
@@ -40,15 +38,8 @@ from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.reset_procedure import ResetProcedure
-from embodied_env.envs.transition_builder import (
-    Episode,
-    Info,
-    Observation,
-    PendingStep,
-    TransitionBuilder,
-    copy_action,
-    copy_observation,
-)
+from embodied_env.envs.stepper_state import Episode, PendingStep, StepperState, read_state, write_state
+from embodied_env.envs.transition_builder import Info, Observation, TransitionBuilder, copy_action, copy_observation
 from embodied_env.errors import (
     BackendError,
     BackendLostError,
@@ -73,25 +64,6 @@ class StepperParts(NamedTuple):
     gate: SafetyGate
     joints: MeasuredJoints
     transitions: TransitionBuilder
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepperState:
-    """The state between two steps, apart from that of the gate and the world.
-
-    `history` and `applied` are what observations need, oldest first. The last three fields do not change in an episode.
-    """
-
-    history: Sequence[Snapshot]
-    applied: Sequence[FloatArray]
-    step_index: int
-    command: CommandState  # the last published one
-    stamps_ns: list[int]  # by `StepEvent`
-    is_first: bool
-    is_marked: bool
-    episode_index: int
-    origin_ns: int
-    sampled: Mapping[str, FloatArray]
 
 
 class Stepper:
@@ -185,31 +157,11 @@ class Stepper:
     @property
     def between_steps(self) -> StepperState:
         """The state between two steps; set it after batched steps, in the same episode."""
-        episode, (stamps_ns, is_first, is_marked) = self._episode, self._ledger.state
-        return StepperState(
-            history=tuple(episode.history),
-            applied=tuple(episode.applied),
-            step_index=episode.step_index,
-            command=self._arbiter.reference,
-            stamps_ns=stamps_ns,
-            is_first=is_first,
-            is_marked=is_marked,
-            episode_index=episode.index,
-            origin_ns=episode.origin_ns,
-            sampled=episode.sampled,
-        )
+        return read_state(self._episode, self._arbiter, self._ledger)
 
     @between_steps.setter
     def between_steps(self, state: StepperState) -> None:
-        episode = self._episode
-        episode.history.extend(state.history)
-        episode.applied.extend(state.applied)
-        episode.snapshot, episode.step_index = state.history[-1], state.step_index
-        self._gap_policy.restore(episode.snapshot)
-        self._arbiter.restore(state.command)
-        self._ledger.restore(state.stamps_ns, is_first=state.is_first, is_marked=state.is_marked)
-        stamps_ns = state.stamps_ns
-        episode.frozen_ns, episode.returned_ns = stamps_ns[StepEvent.OBSERVED], stamps_ns[StepEvent.RETURNED]
+        write_state(state, self._episode, self._arbiter, self._ledger, self._gap_policy)
 
     @property
     def is_observed(self) -> bool:

@@ -8,10 +8,9 @@ the readings.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -23,15 +22,13 @@ from embodied_env.backends.base import Backend, Paced
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.schema import AGES, APPLIED_ACTIONS, TIME_REMAINING
 from embodied_env.contract.spaces import field_layouts
-from embodied_env.core.clock import NS_PER_S, Stamp
+from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import TERMINATED_REASONS, Severity, end_kind, order_end_reasons
-from embodied_env.core.history import ages_s, begin_history, stack_values
+from embodied_env.core.history import ages_s, stack_values
 from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
 from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.policy import NoAction
 from embodied_env.core.types import (
-    ApprovedCommand,
-    ExternalInputs,
     Finding,
     ResetReport,
     Snapshot,
@@ -40,6 +37,7 @@ from embodied_env.core.types import (
     Verdict,
 )
 from embodied_env.envs.gap_policy import GOOD
+from embodied_env.envs.stepper_state import Episode, PendingStep
 from embodied_env.errors import BackendLostError, TaskError
 from embodied_env.safety import SafetyGate, Watchdog
 from embodied_env.safety.findings import gate_arrays
@@ -50,53 +48,6 @@ Info = dict[str, Any]
 
 _IMMUTABLE = frozenset((float, int, str, bool))
 _INVALID, _VALID = (np.frombuffer(bytes([mask]), dtype=np.int8) for mask in (0, 1))  # read-only, since shared
-
-
-@dataclass(kw_only=True)
-class Episode:
-    """The state of one episode of one robot; `frozen_ns` and `returned_ns` are on the steady clock."""
-
-    index: int  # since the last seeded reset
-    snapshot: Snapshot  # the newest, after the gap policy
-    frozen_ns: int  # when it was frozen
-    applied: deque[FloatArray]  # the applied actions of an observation, oldest first
-    history_length: int = 1  # number of snapshots that an observation needs
-    history: deque[Snapshot] = field(init=False)  # the last snapshots, oldest first
-    before: Snapshot = field(init=False)  # the snapshot before the newest
-    origin_ns: int = field(init=False)  # start of the episode on the clock of the world
-    sampled: Mapping[str, FloatArray] = field(init=False)  # value of each reset option
-    step_index: int = 0  # steps taken
-    missed: int = 0  # last steps in a row without an action of the policy
-    returned_ns: int = 0  # when the agent received the last observation
-
-    def __post_init__(self) -> None:
-        """Start at the snapshot of the reset."""
-        self.before = self.snapshot
-        self.history = begin_history(self.snapshot, self.history_length)
-        self.origin_ns = self.snapshot.now_ns
-        self.sampled = {} if self.snapshot.reset is None else self.snapshot.reset.sampled
-
-    def advance(self, snapshot: Snapshot, frozen_ns: int, applied: FloatArray) -> None:
-        """Move to the next snapshot."""
-        self.step_index += 1
-        self.before, self.snapshot, self.frozen_ns = self.snapshot, snapshot, frozen_ns
-        self.history.append(snapshot)
-        self.applied.append(applied)
-
-
-@dataclass(kw_only=True)
-class PendingStep:
-    """A step between `begin` and `finish`; `target` is the end of its period, `deadline` that of the wait.
-
-    `judged` is the result or error of the task, where it is known already.
-    """
-
-    action: Any
-    approved: ApprovedCommand
-    inputs: ExternalInputs
-    judged: TaskResult | TaskError | None
-    target: Stamp
-    deadline: Stamp
 
 
 class TransitionBuilder:

@@ -20,7 +20,7 @@ from embodied_env.core.policy import NoAction
 from embodied_env.record.arrays import Store, is_stored_apart
 
 _MAX_INT_BITS = 128  # of an integer that is written as a number
-_MAX_DEPTH = 32  # deeper nesting, such as a list that contains itself, is described by its repr
+_MAX_DEPTH = 32  # deeper nesting, such as a list that contains itself, becomes its repr; `encode_row` allows more
 _DOUBLE_BYTES = 8
 _MAX_REPR_CHARS = 2000
 _NUMBERS = "biuf"  # kinds of dtypes

@@ -386,10 +386,11 @@ class CommandLimiter:
         """Tell whether every position is certainly within its limits."""
         is_velocity = self.layout.is_velocity
         positions = np.where(is_velocity, reference.positions, published) if self.has_velocity else published
-        if reference.slack is None:
-            return all(low <= x <= high for x, (low, high) in zip(positions.tolist(), self._range, strict=True))
-        rows = zip(positions.tolist(), reference.slack.tolist(), self._range, strict=True)
-        return all(x - slack >= low and x + slack <= high for x, slack, (low, high) in rows)
+        slack = [0.0] * self.layout.size if reference.slack is None else reference.slack.tolist()
+        for x, reach, (low, high) in zip(positions.tolist(), slack, self._range, strict=True):
+            if not (x - reach >= low and x + reach <= high):
+                return False
+        return True
 
     def _late(self, reference: CommandState, dt_s: float, velocities: FloatArray) -> list[bool]:
         """Return which joints still violate tightened limits after this step."""

@@ -25,7 +25,11 @@ from embodied_env.safety.interlocks import InterventionRate, make_interlocks, sa
 
 
 class SafetyGate:
-    """Judges actions. Its state is the latch, the limits in force and the counts of its interlocks."""
+    """Judges actions. Its state is the latch, the limits in force and the counts of its interlocks.
+
+    Attributes:
+        has_velocity: whether any joint is commanded by velocity.
+    """
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class SafetyGate:
         self._in_force = self._wanted = self.layout.limits
         self.interlocks = make_interlocks(contract, self.layout)
         self.interventions = InterventionRate(contract.safety.intervention)
+        self.has_velocity = self._limiter.has_velocity
         self._malformed_in_a_row = 0
         self._latched: Finding | None = None
 
@@ -73,11 +78,6 @@ class SafetyGate:
     def intervention_share(self) -> float:
         """The share of changed steps over the contract's window."""
         return self.interventions.share
-
-    @property
-    def has_velocity(self) -> bool:
-        """Whether any joint is commanded by velocity."""
-        return self._limiter.has_velocity
 
     @property
     def is_ordinary(self) -> bool:
@@ -232,13 +232,12 @@ class SafetyGate:
         try:
             requested = parse_action(action, self.layout)
         except MalformedActionError as error:
-            others = inputs if self._latched is not None else self._run_interlocks(context, reference)
+            others = inputs if self._latched is not None else self._run_interlocks(context, reference, inputs)
             return self._refuse_malformed(error, reference, dt_s, others)
         if self._latched is not None:
             return self._limiter.brake(reference, dt_s, [latched_finding(self._latched), *inputs], requested)
         self._malformed_in_a_row = 0
-        findings = self._run_interlocks(context, reference)
-        findings += self._downgrade_in_monitor_mode(self.interventions.check())
+        findings = self._run_interlocks(context, reference, [*inputs, *self.interventions.check()])
         if not dt_s > 0.0:
             findings.append(_no_time(dt_s))
         if worst_severity(findings) >= Severity.HOLD:
@@ -253,17 +252,17 @@ class SafetyGate:
         target = self._limiter.target(boxed, reference)
         return self._limiter.limit(target, reference, dt_s, findings, requested, boxed)
 
-    def _run_interlocks(self, context: SafetyContext | None, reference: CommandState) -> list[Finding]:
-        if context is None:
-            return []
-        found = [f for interlock in self.interlocks for f in interlock.check(context, reference.positions)]
-        return self._downgrade_in_monitor_mode(found)
-
-    def _downgrade_in_monitor_mode(self, findings: list[Finding]) -> list[Finding]:
-        """Reduce findings to LIMIT while monitoring: they are reported and refuse nothing."""
+    def _run_interlocks(
+        self, context: SafetyContext | None, reference: CommandState, others: list[Finding]
+    ) -> list[Finding]:
+        """Return `others` and the findings of the interlocks; while monitoring they are at most LIMIT: none refuses."""
+        found = [*others]
+        if context is not None:
+            for interlock in self.interlocks:
+                found += interlock.check(context, reference.positions)
         if self._mode == "enforce":
-            return findings
-        return [replace(finding, severity=min(finding.severity, Severity.LIMIT)) for finding in findings]
+            return found
+        return [replace(finding, severity=min(finding.severity, Severity.LIMIT)) for finding in found]
 
     def _refuse_malformed(
         self, error: MalformedActionError, reference: CommandState, dt_s: float, others: list[Finding]

@@ -109,14 +109,13 @@ class SafetyContextBuilder:
 
 
 def make_interlocks(contract: Contract, layout: ActionLayout) -> tuple[Interlock, ...]:
-    """Return the interlocks of `contract`, in the order of their gates."""
+    """Return the interlocks of `contract`, in the order of their gates, after the safety inputs."""
     safety = contract.safety
     units = {
         joint: limits.unit for actuator in contract.actuators.values() for joint, limits in actuator.joints.items()
     }
     tracking = () if safety.tracking is None else (TrackingGate(safety.tracking, layout, units),)
     return (
-        EstopGate(),
         ClockGate(),
         ObservationGate(contract),
         ActionAgeGate(contract),
@@ -145,14 +144,6 @@ class Interlock:
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:
         """Return the findings against an action; `commanded` is the last published command, shape (n_joints,)."""
         raise NotImplementedError
-
-
-class EstopGate(Interlock):
-    """Requires every safety input to be "ok"."""
-
-    def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
-        """Return a finding for each safety input that is not "ok"."""
-        return safety_input_findings(context.estops)
 
 
 class ClockGate(Interlock):

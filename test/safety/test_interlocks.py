@@ -16,7 +16,6 @@ from embodied_env.safety import GATES, CommandState, SafetyGate
 from embodied_env.safety.interlocks import (
     ActionAgeGate,
     ClockGate,
-    EstopGate,
     ForceGate,
     LatencyGate,
     ObservationGate,
@@ -66,7 +65,7 @@ def codes(approved) -> list[str]:
 def test_interlocks_are_in_the_order_of_the_gates():
     contract = scripted_tasks.contract()
     kinds = [type(gate) for gate in make_interlocks(contract, SafetyGate(contract).layout)]
-    assert kinds == [EstopGate, ClockGate, ObservationGate, ActionAgeGate, TrackingGate, ForceGate, LatencyGate]
+    assert kinds == [ClockGate, ObservationGate, ActionAgeGate, TrackingGate, ForceGate, LatencyGate]
 
 
 @pytest.mark.parametrize("jump", ["stepped", "rewound", "skipped"])
@@ -242,10 +241,10 @@ def test_clearing_an_asserted_estop_latches_it_again():
     assert gate.judge([0.0, 0.0], REST, PERIOD_S, asserted).report.disposition is Severity.ESTOP
 
 
-def test_gate_reports_the_safety_inputs_without_a_stepper():
-    assert codes_of(gate_of(EstopGate).check(context(estops={"door": "active"}), ZERO)) == [
-        ("estop.active", Severity.ESTOP)
-    ]
+@pytest.mark.parametrize(("mode", "severity"), [("enforce", Severity.HOLD), ("monitor", Severity.LIMIT)])
+def test_gate_reports_a_lapsed_input(mode, severity):
+    approved = SafetyGate(contract_with(mode=mode)).judge([0.0, 0.0], REST, PERIOD_S, context(estops={"arm": "lapsed"}))
+    assert codes_of(approved.report.findings) == [("robot.inactive", severity)]
 
 
 # -------------------------------------------------------------------------------------------------------- observation

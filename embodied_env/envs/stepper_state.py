@@ -1,0 +1,111 @@
+"""The state of a stepper: that of the episode, of a step under way, and what batched steps load and write back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from embodied_env.contract import FloatArray
+from embodied_env.core.clock import Stamp
+from embodied_env.core.history import begin_history
+from embodied_env.core.latency.ledger import Ledger, StepEvent
+from embodied_env.core.types import ApprovedCommand, CommandState, ExternalInputs, Snapshot, TaskResult
+from embodied_env.envs.gap_policy import GapPolicy
+from embodied_env.errors import TaskError
+from embodied_env.safety import Arbiter
+
+
+@dataclass(kw_only=True)
+class Episode:
+    """The state of one episode of one robot; `frozen_ns` and `returned_ns` are on the steady clock."""
+
+    index: int  # since the last seeded reset
+    snapshot: Snapshot  # the newest, after the gap policy
+    frozen_ns: int  # when it was frozen
+    applied: deque[FloatArray]  # the applied actions of an observation, oldest first
+    history_length: int = 1  # number of snapshots that an observation needs
+    history: deque[Snapshot] = field(init=False)  # the last snapshots, oldest first
+    before: Snapshot = field(init=False)  # the snapshot before the newest
+    origin_ns: int = field(init=False)  # start of the episode on the clock of the world
+    sampled: Mapping[str, FloatArray] = field(init=False)  # value of each reset option
+    step_index: int = 0  # steps taken
+    missed: int = 0  # last steps in a row without an action of the policy
+    returned_ns: int = 0  # when the agent received the last observation
+
+    def __post_init__(self) -> None:
+        """Start at the snapshot of the reset."""
+        self.before = self.snapshot
+        self.history = begin_history(self.snapshot, self.history_length)
+        self.origin_ns = self.snapshot.now_ns
+        self.sampled = {} if self.snapshot.reset is None else self.snapshot.reset.sampled
+
+    def advance(self, snapshot: Snapshot, frozen_ns: int, applied: FloatArray) -> None:
+        """Move to the next snapshot."""
+        self.step_index += 1
+        self.before, self.snapshot, self.frozen_ns = self.snapshot, snapshot, frozen_ns
+        self.history.append(snapshot)
+        self.applied.append(applied)
+
+
+@dataclass(kw_only=True)
+class PendingStep:
+    """A step between `begin` and `finish`; `target` is the end of its period, `deadline` that of the wait.
+
+    `judged` is the result or error of the task, where it is known already.
+    """
+
+    action: Any
+    approved: ApprovedCommand
+    inputs: ExternalInputs
+    judged: TaskResult | TaskError | None
+    target: Stamp
+    deadline: Stamp
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepperState:
+    """The state between two steps, apart from that of the gate and the world.
+
+    `history` and `applied` are what observations need, oldest first. The last three fields do not change in an episode.
+    """
+
+    history: Sequence[Snapshot]
+    applied: Sequence[FloatArray]
+    step_index: int
+    command: CommandState  # the last published one
+    stamps_ns: list[int]  # by `StepEvent`
+    is_first: bool
+    is_marked: bool
+    episode_index: int
+    origin_ns: int
+    sampled: Mapping[str, FloatArray]
+
+
+def read_state(episode: Episode, arbiter: Arbiter, ledger: Ledger) -> StepperState:
+    """Return the state between two steps."""
+    stamps_ns, is_first, is_marked = ledger.state
+    return StepperState(
+        history=tuple(episode.history),
+        applied=tuple(episode.applied),
+        step_index=episode.step_index,
+        command=arbiter.reference,
+        stamps_ns=stamps_ns,
+        is_first=is_first,
+        is_marked=is_marked,
+        episode_index=episode.index,
+        origin_ns=episode.origin_ns,
+        sampled=episode.sampled,
+    )
+
+
+def write_state(state: StepperState, episode: Episode, arbiter: Arbiter, ledger: Ledger, gap_policy: GapPolicy) -> None:
+    """Set the state after batched steps, in the same episode."""
+    episode.history.extend(state.history)
+    episode.applied.extend(state.applied)
+    episode.snapshot, episode.step_index = state.history[-1], state.step_index
+    episode.frozen_ns, episode.returned_ns = state.stamps_ns[StepEvent.OBSERVED], state.stamps_ns[StepEvent.RETURNED]
+    arbiter.restore(state.command)
+    ledger.restore(state.stamps_ns, is_first=state.is_first, is_marked=state.is_marked)
+    gap_policy.restore(episode.snapshot)
