@@ -2,7 +2,8 @@
 
 Training and deployment use one mapping, so that they cannot differ: the vectors of the observation in one input,
 normalised by mean and standard deviation, and actions from -1 to 1. Images are neither mapped nor rendered. The ranges
-of a laser scanner are reciprocals, so that near obstacles count and a ray without a return is close to 0.
+of a laser scanner are reciprocals, so that near obstacles count and a ray without a return is close to 0. Of a vector
+such as a goal the policy may get the direction alone.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from onnx_export import INPUT, OUTPUT
 import embodied_env
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.contract.value_checks import one_of
 from embodied_env.core.measured_joints import find_positions
 from embodied_env.errors import UsageError
-from embodied_env.policies.input_mapping import observed_fields, reciprocal
+from embodied_env.policies.input_mapping import make_values, observed_fields
 from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.policy_file import (
     InputPart,
@@ -44,7 +46,7 @@ SPEED = 0.2
 
 LASER_SCAN = "sensor_msgs/msg/LaserScan"
 NEAREST_M = 0.1
-"""Shorter ranges of a laser scanner are taken as this one."""
+"""Shorter ranges of a laser scanner, and vectors of which the direction is taken, are taken as of this length."""
 
 CONSTANT = 1e-6
 """The standard deviation, in the unit of the reading, below which 1 is taken."""
@@ -144,10 +146,15 @@ def without_images(contract: Contract) -> Contract:
     return replace(contract, sensors=kept(contract.sensors), backends=backends)
 
 
-def measure_policy_file(contract: Contract, backend: str, *, name: str, seed: int, steps: int) -> PolicyFile:
-    """Return the policy file with mean and standard deviation of the observations of a random policy."""
+def measure_policy_file(
+    contract: Contract, backend: str, *, name: str, seed: int, steps: int, direction: str | None = None
+) -> PolicyFile:
+    """Return the policy file with mean and standard deviation of the observations of a random policy.
+
+    Of the vector `direction` the policy gets only the direction.
+    """
     actions = action_box(contract)
-    parts = _input_parts(contract)
+    parts = _input_parts(contract, direction)
     env = embodied_env.make(without_images(contract), backend=backend)
     env.action_space.seed(seed)
     seen = []
@@ -208,13 +215,17 @@ def action_output(contract: Contract) -> OutputSpec:
     return OutputSpec(parts=(OutputPart(actuator=name, joints=tuple(actuator.joints), unit="action"),))
 
 
-def _input_parts(contract: Contract) -> tuple[InputPart, ...]:
+def _input_parts(contract: Contract, direction: str | None) -> tuple[InputPart, ...]:
     """Return the vectors of the observation; images are left out."""
     vectors = (key for key, box in contract.observation_space.items() if len(box.shape) <= 1)
     if not (parts := tuple(input_part(contract, key) for key in vectors)):
         raise UsageError(f"{contract.name}: every observation is an image (expected at least one vector)")
-    scans = {f"{name}_ranges" for name, sensor in contract.sensors.items() if sensor.type == LASER_SCAN}
-    return tuple(replace(part, reciprocal_from=NEAREST_M) if part.field in scans else part for part in parts)
+    made = {f"{name}_ranges": "reciprocal_from" for name, each in contract.sensors.items() if each.type == LASER_SCAN}
+    if direction is not None:
+        if direction not in (fields := [str(part.field) for part in parts]):
+            raise UsageError(f"--direction: {one_of(direction, fields)}")
+        made[direction] = "direction_from"
+    return tuple(replace(part, **{made[part.field]: NEAREST_M}) if part.field in made else part for part in parts)
 
 
 def _output(contract: Contract, actions: gymnasium.spaces.Box) -> OutputSpec:
@@ -249,5 +260,4 @@ def _vector(observation: Mapping[str, NDArray[Any]], parts: tuple[InputPart, ...
 
 
 def _values(observation: Mapping[str, NDArray[Any]], part: InputPart) -> NDArray[np.float64]:
-    values = np.asarray(observation[part.field], np.float64)
-    return values if part.reciprocal_from is None else reciprocal(values, part.reciprocal_from)
+    return make_values(part, np.asarray(observation[part.field], np.float64))

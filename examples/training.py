@@ -158,6 +158,7 @@ def parser(description: str | None, *, steps: int, num_envs: int, gamma: float) 
     add("--curve", type=int, default=0, metavar="STEPS", help="measure the success rate every STEPS (default: never)")
     add("--checkpoint-every", type=int, default=20_000, metavar="STEPS", help="steps per checkpoint (default: 20000)")
     add("--feature-steps", type=int, default=4000, help="steps of a random policy for mean and std (default: 4000)")
+    add("--direction", metavar="KEY", help="vector of the observation of which the policy gets only the direction")
     add("--resume", metavar="CHECKPOINT", help="checkpoint to continue from, trained under the same contract")
     add("--evaluate", nargs="*", default=["mujoco"], metavar="BACKEND", help="backends to evaluate (default: mujoco)")
     add("--episodes", type=int, default=50, help="number of episodes per evaluation (default: 50)")
@@ -186,7 +187,14 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
     action_box(contract)  # raises before the directory is created
     if args.resume is None:
         name = f"{contract.name}_{algorithm}"
-        policy_file = measure_policy_file(contract, args.backend, name=name, seed=args.seed, steps=args.feature_steps)
+        policy_file = measure_policy_file(
+            contract,
+            args.backend,
+            name=name,
+            seed=args.seed,
+            steps=args.feature_steps,
+            direction=args.direction,
+        )
     else:
         policy_file = resumed_policy_file(Path(args.resume) / POLICY_FILE, contract)
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")

@@ -19,6 +19,7 @@ from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import Observation
 from embodied_env.policies.policy_file import ImageSpec, InputPart, InputSpec, OutputPart, PolicyFile
 from embodied_env.policies.statistics import make_normalizer
+from embodied_env.tasks.common import norm
 
 T = TypeVar("T")
 
@@ -91,11 +92,7 @@ class VectorInput:
         ends = accumulate((len(part.labels) for part in self._parts), initial=0)
         self.slices = [slice(start, end) for start, end in pairwise(ends)]
         self.shape = (len(self.labels),)
-        self._reciprocals = [
-            (place, part.reciprocal_from)
-            for place, part in zip(self.slices, spec.parts or (), strict=True)
-            if part.reciprocal_from is not None
-        ]
+        self._made = [*zip(self.slices, spec.parts or (), strict=True)]
         self._gain = np.concatenate([part.gain for part in self._parts])
         self._bias = np.concatenate([part.bias for part in self._parts])
         self._normalizer = make_normalizer(file, path, spec.normalize, len(self.labels))
@@ -103,8 +100,8 @@ class VectorInput:
     def read(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the vector for `observation`."""
         values = self.read_raw(observation, last_outputs).astype(np.float64)
-        for place, least in self._reciprocals:
-            values[place] = reciprocal(values[place], least)
+        for place, part in self._made:
+            values[place] = make_values(part, values[place])
         values = values * self._gain + self._bias
         return values if self._normalizer is None else self._normalizer.normalize(values)
 
@@ -117,9 +114,13 @@ class VectorInput:
         return np.concatenate(arrays, axis=None)
 
 
-def reciprocal(values: FloatArray, least: float) -> FloatArray:
-    """Return 1 / value, of values of at least `least`."""
-    return 1.0 / np.maximum(values, least)
+def make_values(part: InputPart, values: FloatArray) -> FloatArray:
+    """Return reciprocals or directions of the values of a field, along the last axis, if `part` has them."""
+    if part.reciprocal_from is not None:
+        values = 1.0 / np.maximum(values, part.reciprocal_from)
+    if part.direction_from is not None:
+        values = values / np.maximum(norm(values), part.direction_from)[..., np.newaxis]
+    return values
 
 
 def _find_part(file: PolicyFile, contract: Contract, path: str, part: InputPart, *, has_history: bool) -> _Part:

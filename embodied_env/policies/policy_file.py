@@ -35,6 +35,9 @@ _MOST_PIXELS = 4096  # height or width of an image
 Numbers: TypeAlias = float | tuple[float, ...]
 """One number for all components, or one each."""
 
+MADE = ("reciprocal_from", "direction_from")
+"""Keys of an input part that make its value of that of the field."""
+
 STATISTICS: Mapping[str, tuple[str, str]] = {
     "mean_std": ("mean", "std"),
     "min_max": ("min", "max"),
@@ -80,7 +83,7 @@ class NormalizeSpec(FrozenFields):
 class InputPart(FrozenFields):
     """Consecutive components of an input: (value in `unit` - `offset`) * `sign` * `scale`, or a raw output.
 
-    With `reciprocal_from`, the value is the reciprocal of that of the field.
+    With `reciprocal_from` or `direction_from`, the value is made of that of the field.
     """
 
     field: str | None = None  # key of the observation: `joints_position`; null: with `last_output`
@@ -95,6 +98,8 @@ class InputPart(FrozenFields):
     quaternion: Literal["xyzw", "wxyz"] | None = None  # order of an orientation, for which it is required
     # 1 / value, for distances of which the small ones matter; smaller values are taken as this one, > 0; without `unit`
     reciprocal_from: float | None = None
+    # the direction of the vector, for a goal: divided by its length, of at least this, > 0; without `unit`
+    direction_from: float | None = None
     last_output: str | None = None  # output of the model at the last inference, as it was; 0 at first
 
 
@@ -353,10 +358,15 @@ def _validate_part(path: str, part: InputPart | OutputPart, outputs: Iterable[st
             require(part.last_output in outputs, f"{path}.last_output", one_of(part.last_output, outputs))
             is_alone = part == InputPart(last_output=part.last_output)
             require(is_alone, path, "last_output with another key (expected none: it is the output as it was)")
-        if part.reciprocal_from is not None:
-            allow(part.reciprocal_from > 0, f"{path}.reciprocal_from", part.reciprocal_from, "a number > 0")
-            check_magnitude(f"{path}.reciprocal_from", part.reciprocal_from)
-            require(part.unit is None, f"{path}.reciprocal_from", "reciprocal with unit (expected one of them)")
+        made = {key: least for key in MADE if (least := getattr(part, key)) is not None}
+        for key, least in made.items():
+            check_magnitude(f"{path}.{key}", least)
+            allow(least > 0, f"{path}.{key}", least, "a number > 0")
+            require(
+                part.unit is None and len(made) == 1,
+                f"{path}.{key}",
+                f"{key} with another (expected one of unit, {', '.join(MADE)})",
+            )
     elif part.ignore is not None:
         allow(1 <= part.ignore <= _MOST_ACTIONS, f"{path}.ignore", part.ignore, f"1 to {_MOST_ACTIONS} components")
         require(part == OutputPart(ignore=part.ignore), path, "ignore with another key (expected none)")

@@ -407,10 +407,28 @@ def test_reciprocals_are_of_values_above_the_smallest():
     np.testing.assert_allclose(seen, [2.0, 8.0, 8.0, 0.5, 0.1, -3.0])
 
 
-@pytest.mark.parametrize(("changes", "problem"), [({"reciprocal_from": 0.0}, "> 0"), ({"unit": "mm"}, "with unit")])
-def test_impossible_reciprocals_are_refused(changes, problem):
-    with pytest.raises(ContractError, match=rf"inputs.state.parts\[0\].reciprocal_from: .*{problem}"):
-        parsed(simple(inputs={"state": {"parts": [{"field": "tcp_position", "reciprocal_from": 0.1, **changes}]}}))
+def test_directions_are_of_vectors_of_at_least_a_length():
+    found = parsed(
+        simple(inputs={"state": {"parts": [{"field": "tcp_position", "direction_from": 0.5, "scale": 2.0}]}})
+    )
+    for seen, expected in (([3.0, 0.0, -4.0], [1.2, 0.0, -1.6]), ([0.25, 0.0, 0.0], [1.0, 0.0, 0.0])):
+        given = found.to_inputs({**observation(), "tcp_position": np.array(seen, np.float32)})["state"]
+        np.testing.assert_allclose(given, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("key", ["reciprocal_from", "direction_from"])
+@pytest.mark.parametrize(
+    ("least", "others", "problem"),
+    [
+        (-0.1, {}, r"-0.1 .*a number > 0"),
+        (0.1, {"unit": "mm"}, "expected one of unit, reciprocal_from, direction_from"),
+        (0.1, {"reciprocal_from": 0.1, "direction_from": 0.1}, "expected one of unit, reciprocal_from, direction_from"),
+    ],
+)
+def test_impossible_reciprocals_and_directions_are_refused(key, least, others, problem):
+    part = {"field": "tcp_position", key: least, **others}
+    with pytest.raises(ContractError, match=rf"inputs.state.parts\[0\]..*_from: .*{problem}"):
+        parsed(simple(inputs={"state": {"parts": [part]}}))
 
 
 # -------------------------------------------------------------------------------------------------------- history

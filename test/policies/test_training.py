@@ -238,6 +238,12 @@ def test_invalid_number_is_named(begin, capsys, option, value):
     assert f"{option}: {value}" in capsys.readouterr().err
 
 
+def test_unknown_direction_is_named(begin, capsys):
+    with pytest.raises(SystemExit, match="2"), begin("ppo", "--direction", "targets"):
+        pass
+    assert "--direction: 'targets' (expected one of: " in capsys.readouterr().err
+
+
 @pytest.mark.filterwarnings(
     "ignore:It seems that your observation:UserWarning"
 )  # a depth image is not an image for a CNN
@@ -311,7 +317,8 @@ def test_wrapped_env_passes_checks_without_warnings(begin):
 def test_slots_are_mapped_like_single_environments(name):
     contract = policy_mapping.without_images(embodied_env.load_contract(name))
     options = {"backend": "fake", "clock": "virtual"}
-    file = policy_mapping.measure_policy_file(contract, "fake", name=name, seed=0, steps=2)
+    direction = {"cart_goal": "goal_position"}.get(name)
+    file = policy_mapping.measure_policy_file(contract, "fake", name=name, seed=0, steps=2, direction=direction)
     worlds = training.make_worlds(contract, file, 2, max_episode_steps=3, **options)
     made = [embodied_env.make(contract, max_episode_steps=3, **options) for _ in range(2)]
     singles = [policy_mapping.MappedEnv(env, contract, file) for env in made]
