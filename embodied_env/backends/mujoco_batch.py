@@ -50,6 +50,7 @@ class WorldBatch:
         self.has_cameras = backends[0].has_cameras
         self._threads = 1 if self.has_cameras else max(1, min(threads, size))
         self._executor = ThreadPoolExecutor(self._threads - 1, "worlds") if self._threads > 1 else None
+        self._pid = os.getpid()
         self._shared = [SharedData() for _ in range(min(size, _DATA_PER_THREAD * self._threads))]
         for slot, backend in enumerate(backends):
             backend.share(self._shared[slot % len(self._shared)])
@@ -120,12 +121,12 @@ class WorldBatch:
     def _call_in_threads(self, call: Callable[[int], None]) -> None:
         """Call a function in each thread, the first of which is the caller's, with the number of the thread."""
         under_way: list[Future[None]] = []
-        if self._executor is not None:
-            under_way = [self._executor.submit(call, thread) for thread in range(1, self._threads)]
         try:
+            if self._executor is not None and os.getpid() == self._pid:  # after a fork no thread is left
+                under_way.extend(self._executor.submit(call, thread) for thread in range(1, self._threads))
             call(0)
         finally:
-            under_way = [each for each in under_way if not each.cancel()]  # after a fork no thread is left
+            under_way = [each for each in under_way if not each.cancel()]  # no thread was free for the others
             wait(under_way)
         for each in under_way:
             each.result()
@@ -179,11 +180,11 @@ class WorldBatch:
 
     def _add(self, slot: int, world: World) -> None:
         """Resolve the readers of a new world, whose ideal sensors are read with those of the first one."""
-        self._worlds[slot], self._period_ns = world, world.tick_ns
         if not self._ideal:
-            for name, fields in world.ideal.items():
-                self._ideal[name] = [RowsReader(layout, reader, len(self._backends)) for layout, reader in fields]
-                self._parts += [part for reader in self._ideal[name] for part in reader.parts]
+            size, sensors = len(self._backends), world.ideal.items()
+            ideal = {name: [RowsReader(*field, size) for field in fields] for name, fields in sensors}
+            self._parts = [part for readers in ideal.values() for reader in readers for part in reader.parts]
+            self._ideal = ideal
         if world.is_batchable:
             if self._physics is None:
                 self._physics = BatchedPhysics(world, self._parts, size=len(self._backends), threads=self._threads)
@@ -191,6 +192,7 @@ class WorldBatch:
         self._together.discard(slot)
         if world.ideal and world.ideal.keys() == self._ideal.keys():
             self._together.add(slot)
+        self._worlds[slot], self._period_ns = world, world.tick_ns  # last, since an interrupt may come earlier
 
     def _read_together(
         self, before: SampleBatch, slots: list[int], now_ns: IntArray, arrival_ns: IntArray

@@ -23,7 +23,8 @@ from embodied_env import NoAction
 from embodied_env.contract.schema import TaskSpec
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import ResetNeededError, TaskError, UsageError
-from embodied_env.sim.batched_physics import _Stepper
+from embodied_env.sim.batched_physics import BatchedPhysics, _Stepper
+from embodied_env.sim.world import World
 from embodied_env.tasks.reach import Reach
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
@@ -297,6 +298,29 @@ def test_slots_of_an_interrupted_step_must_be_reset(pair, monkeypatch, place):
     both.step(actions)
 
 
+def test_an_interrupted_first_step_leaves_no_slot_apart(pair, monkeypatch):
+    both = pair("arm_reach", NEXT_STEP)
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchedPhysics, "add", lambda *_: signal.default_int_handler(signal.SIGINT, None))
+        with pytest.raises(KeyboardInterrupt):
+            both.ours.step(both.ours.action_space.sample())
+    both.reset(seed=8)
+    monkeypatch.delattr(World, "step_planned")  # of worlds that are stepped one by one
+    monkeypatch.delattr(World, "command")
+    both.ours.step(both.ours.action_space.sample())
+
+
+def test_a_version_of_mujoco_without_rollout(pair, monkeypatch):
+    monkeypatch.delattr("mujoco.rollout.Rollout")
+    both = pair("arm_reach", SAME_STEP, num_envs=10, threads=2)
+    for step in range(8):
+        both.step()
+        if step == 3:
+            assert texts(both.ours, "last_transition") == texts(both.theirs, "last_transition")
+    assert both.ours.batched_share == 1.0
+    assert both.ours._batched._worlds._physics is None
+
+
 def test_a_fork_steps_without_threads(pair):
     both = pair("arm_reach", NEXT_STEP, threads=2)
     both.step(both.ours.action_space.sample())
@@ -305,7 +329,7 @@ def test_a_fork_steps_without_threads(pair):
         signal.alarm(20)  # ends a child that waits for a thread of its parent
         both.step([None, *list(both.ours.action_space.sample())[1:]])
         both.step(both.ours.action_space.sample())
-        os._exit(0)
+        os._exit(not both.ours._batched._worlds._executor._work_queue.empty())  # which would grow with each step
     assert os.waitpid(child, 0)[1] == 0
     both.step(both.ours.action_space.sample())
 
