@@ -25,7 +25,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.measured_joints import find_positions
 from embodied_env.errors import UsageError
-from embodied_env.policies.input_mapping import make_values, observed_fields
+from embodied_env.policies.input_mapping import observed_fields, transform
 from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.policy_file import (
     InputPart,
@@ -220,12 +220,12 @@ def _input_parts(contract: Contract, direction: str | None) -> tuple[InputPart, 
     vectors = (key for key, box in contract.observation_space.items() if len(box.shape) <= 1)
     if not (parts := tuple(input_part(contract, key) for key in vectors)):
         raise UsageError(f"{contract.name}: every observation is an image (expected at least one vector)")
-    made = {f"{name}_ranges": "reciprocal_from" for name, each in contract.sensors.items() if each.type == LASER_SCAN}
+    keys = {f"{name}_ranges": "reciprocal_from" for name, each in contract.sensors.items() if each.type == LASER_SCAN}
     if direction is not None:
         if direction not in (fields := [str(part.field) for part in parts]):
             raise UsageError(f"--direction: {one_of(direction, fields)}")
-        made[direction] = "direction_from"
-    return tuple(replace(part, **{made[part.field]: NEAREST_M}) if part.field in made else part for part in parts)
+        keys[direction] = "direction_from"
+    return tuple(replace(part, **{keys[part.field]: NEAREST_M}) if part.field in keys else part for part in parts)
 
 
 def _output(contract: Contract, actions: gymnasium.spaces.Box) -> OutputSpec:
@@ -260,4 +260,4 @@ def _vector(observation: Mapping[str, NDArray[Any]], parts: tuple[InputPart, ...
 
 
 def _values(observation: Mapping[str, NDArray[Any]], part: InputPart) -> NDArray[np.float64]:
-    return make_values(part, np.asarray(observation[part.field], np.float64))
+    return transform(part, np.asarray(observation[part.field], np.float64))

@@ -26,8 +26,8 @@ from embodied_env.policies.input_mapping import VectorInput
 from embodied_env.policies.loader import load_policy
 from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.policy_file import (
-    MADE,
     STATISTICS,
+    TRANSFORMS,
     InputPart,
     InputSpec,
     OutputPart,
@@ -186,7 +186,7 @@ def _affine(part: InputPart | OutputPart, offset: int, spec: InputSpec | OutputS
     keys = {key: _one(getattr(part, key), offset) for key in ("offset", "sign", "scale")}
     words = [f"{key} {value:g}" for key, value in keys.items() if value != (key != "offset")]
     if isinstance(part, InputPart):
-        words += [f"{key} {least:g}" for key in MADE if (least := getattr(part, key)) is not None]
+        words += [f"{key} {least:g}" for key in TRANSFORMS if (least := getattr(part, key)) is not None]
         words += [part.quaternion] if part.quaternion else []
     elif part.threshold is not None:
         words.append(f"{part.threshold.below:g} or {part.threshold.above:g}")

@@ -92,7 +92,7 @@ class VectorInput:
         ends = accumulate((len(part.labels) for part in self._parts), initial=0)
         self.slices = [slice(start, end) for start, end in pairwise(ends)]
         self.shape = (len(self.labels),)
-        self._made = [*zip(self.slices, spec.parts or (), strict=True)]
+        self._transforms = [*zip(self.slices, spec.parts or (), strict=True)]
         self._gain = np.concatenate([part.gain for part in self._parts])
         self._bias = np.concatenate([part.bias for part in self._parts])
         self._normalizer = make_normalizer(file, path, spec.normalize, len(self.labels))
@@ -100,8 +100,8 @@ class VectorInput:
     def read(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the vector for `observation`."""
         values = self.read_raw(observation, last_outputs).astype(np.float64)
-        for place, part in self._made:
-            values[place] = make_values(part, values[place])
+        for place, part in self._transforms:
+            values[place] = transform(part, values[place])
         values = values * self._gain + self._bias
         return values if self._normalizer is None else self._normalizer.normalize(values)
 
@@ -114,7 +114,7 @@ class VectorInput:
         return np.concatenate(arrays, axis=None)
 
 
-def make_values(part: InputPart, values: FloatArray) -> FloatArray:
+def transform(part: InputPart, values: FloatArray) -> FloatArray:
     """Return reciprocals or directions of the values of a field, along the last axis, if `part` has them."""
     if part.reciprocal_from is not None:
         values = 1.0 / np.maximum(values, part.reciprocal_from)

@@ -35,8 +35,8 @@ _MOST_PIXELS = 4096  # height or width of an image
 Numbers: TypeAlias = float | tuple[float, ...]
 """One number for all components, or one each."""
 
-MADE = ("reciprocal_from", "direction_from")
-"""Keys of an input part that make its value of that of the field."""
+TRANSFORMS = ("reciprocal_from", "direction_from")
+"""Keys of an input part that transform the value of the field; at most one is given."""
 
 STATISTICS: Mapping[str, tuple[str, str]] = {
     "mean_std": ("mean", "std"),
@@ -83,7 +83,7 @@ class NormalizeSpec(FrozenFields):
 class InputPart(FrozenFields):
     """Consecutive components of an input: (value in `unit` - `offset`) * `sign` * `scale`, or a raw output.
 
-    With `reciprocal_from` or `direction_from`, the value is made of that of the field.
+    With `reciprocal_from` or `direction_from`, the value is the reciprocal or direction of that of the field.
     """
 
     field: str | None = None  # key of the observation: `joints_position`; null: with `last_output`
@@ -358,14 +358,14 @@ def _validate_part(path: str, part: InputPart | OutputPart, outputs: Iterable[st
             require(part.last_output in outputs, f"{path}.last_output", one_of(part.last_output, outputs))
             is_alone = part == InputPart(last_output=part.last_output)
             require(is_alone, path, "last_output with another key (expected none: it is the output as it was)")
-        made = {key: least for key in MADE if (least := getattr(part, key)) is not None}
-        for key, least in made.items():
+        transforms = {key: least for key in TRANSFORMS if (least := getattr(part, key)) is not None}
+        for key, least in transforms.items():
             check_magnitude(f"{path}.{key}", least)
             allow(least > 0, f"{path}.{key}", least, "a number > 0")
             require(
-                part.unit is None and len(made) == 1,
+                part.unit is None and len(transforms) == 1,
                 f"{path}.{key}",
-                f"{key} with another (expected one of unit, {', '.join(MADE)})",
+                f"{key} with another (expected one of unit, {', '.join(TRANSFORMS)})",
             )
     elif part.ignore is not None:
         allow(1 <= part.ignore <= _MOST_ACTIONS, f"{path}.ignore", part.ignore, f"1 to {_MOST_ACTIONS} components")
