@@ -56,7 +56,7 @@ class WorldBatch:
             backend.share(self._shared[slot % len(self._shared)])
         self._worlds: dict[int, World] = {}
         self._ideal: dict[str, list[RowsReader]] = {}  # of the fields of sensors that all worlds read together
-        self._parts: list[FloatArray] = []  # what these readers read, in rows by slot
+        self._parts: list[FloatArray] = []  # what these readers read, with a row per slot
         self._together: set[int] = set()  # slots whose ideal sensors are read with those of others
         self._physics: BatchedPhysics | None = None  # of all worlds, if nothing happens during their steps
         self._seen: list[dict[str, Reading | None]] = [{} for _ in range(size)]  # readings in `latest`
@@ -108,7 +108,7 @@ class WorldBatch:
 
         def step_remaining(_: int) -> None:
             try:
-                for rows in remaining:  # of all threads together
+                for rows in remaining:  # shared by all threads
                     for row in rows:
                         self._step_one(slots[row], commands[row], targets[row], controls[row])
             finally:
@@ -182,7 +182,7 @@ class WorldBatch:
         """Resolve the readers of a new world, whose ideal sensors are read with those of the first one."""
         if not self._ideal:
             size, sensors = len(self._backends), world.ideal.items()
-            ideal = {name: [RowsReader(*field, size) for field in fields] for name, fields in sensors}
+            ideal = {name: [RowsReader(layout, reader, size) for layout, reader in fields] for name, fields in sensors}
             self._parts = [part for readers in ideal.values() for reader in readers for part in reader.parts]
             self._ideal = ideal
         if world.is_batchable:

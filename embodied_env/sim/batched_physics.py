@@ -31,7 +31,7 @@ class BatchedPhysics:
     def add(self, slot: int, world: World) -> None:
         """Let a world save its state in the row `slot`, and count the steps that are taken here."""
         world.physics.save_in(*(rows[slot] for rows in self._saved))
-        world.follow(partial(self._count_steps, slot))
+        world.count_steps_with(partial(self._count_steps, slot))
         self._models[slot] = world.physics.mj
 
     def step(
@@ -60,7 +60,7 @@ class BatchedPhysics:
         def step_remaining(thread: int) -> None:
             stepper = self._steppers[thread]
             try:
-                for row in remaining:  # of all threads together
+                for row in remaining:  # shared by all threads
                     slot = slots[row]
                     if (model := self._models[slot]) is not None:
                         are_stepped[row] = stepper.step(model, states[row], warm_starts[row], periods[row], slot)
@@ -77,6 +77,7 @@ class BatchedPhysics:
         return are_stepped
 
     def _count_steps(self, slot: int) -> tuple[int, FloatArray]:
+        """Return the steps of a slot since the last call, and their last target."""
         steps, self._steps[slot] = int(self._steps[slot]), 0
         return steps, self._targets[slot].copy()
 

@@ -134,7 +134,7 @@ class World:
         if camera is not None:
             self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
         self.now_ns = self._origin_ns = self._left_out = 0  # the last: readings of each ideal sensor
-        self._batch: Callable[[], tuple[int, FloatArray]] | None = None
+        self._count: Callable[[], tuple[int, FloatArray]] | None = None
         self._is_reset = False
 
     def robot_description(self) -> str | None:
@@ -272,9 +272,9 @@ class World:
         """Whether `BatchedPhysics` can step it: nothing else happens during a step, and its state can be saved."""
         return bool(self.ideal) and self._is_plain and self._model.has_whole_states and self.physics.has_rollout
 
-    def follow(self, batch: Callable[[], tuple[int, FloatArray]]) -> None:
-        """Let `catch_up` count the steps that `batch` has taken since the last call; it also returns their target."""
-        self._batch = batch
+    def count_steps_with(self, count: Callable[[], tuple[int, FloatArray]]) -> None:
+        """Let `count` return the number of steps that a batch has taken since its last call, and their last target."""
+        self._count = count
 
     def copy_data(self) -> tuple[MjData, list[FloatArray]]:
         """Return new data of the model, and `parts` there."""
@@ -302,9 +302,9 @@ class World:
 
     def _count_batch(self) -> None:
         """Count the steps that a batch has taken since the last call."""
-        if self._batch is None:
+        if self._count is None:
             return
-        steps, target = self._batch()
+        steps, target = self._count()
         if steps:
             self._actuation.follow(target)
             self.now_ns += steps * self.tick_ns
