@@ -17,6 +17,7 @@ from embodied_env.core.latency.statistics import ANNOTATED_STAGES, INJECTED_STAG
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.core.terminal import make_console, say
 from embodied_env.envs.explanation import operator_remedy
+from embodied_env.errors import RecordError
 from embodied_env.evaluation.episodes import PolicySource
 from embodied_env.evaluation.results import Evaluation, PolicyComparison, PolicyResult
 from embodied_env.evaluation.runner import evaluate
@@ -73,7 +74,13 @@ def run_policies(
         import embodied_env.analysis.statistics  # noqa: F401 - requires scipy
     options |= {"backend": args.backend, "episodes": args.episodes, "seed": args.seed, "record": out}
     evaluation = evaluate_with_progress(contract, policies, **options)
-    _print_results(evaluation, evaluation.compare() if is_compared else (), as_json=args.json)
+    comparisons: Sequence[PolicyComparison] = ()
+    if is_compared:
+        try:
+            comparisons = evaluation.compare()
+        except RecordError as error:  # of a run that is reported as not sound below
+            say(f"no comparison of the policies: {error}", file=sys.stderr)
+    _print_results(evaluation, comparisons, as_json=args.json)
     if wants_report:
         from embodied_env.analysis.report.run_report import write_report
 
