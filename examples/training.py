@@ -43,6 +43,7 @@ from policy_mapping import (
 from torch import nn
 
 import embodied_env
+from embodied_env.backends.registry import known_backends, unknown_backend
 from embodied_env.cli.evaluation_run import evaluate_with_progress, print_table
 from embodied_env.cli.main import print_error
 from embodied_env.contract import Contract, FloatArray
@@ -183,6 +184,8 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
         least, given = 0 if name == "seed" else 1, getattr(args, name)
         if given < least:
             raise UsageError(f"invalid --{name.replace('_', '-')}: {given} (expected {least} or more)")
+    if unknown := set(args.evaluate) - set(known_backends()):
+        raise UsageError(unknown_backend(min(unknown)))
     contract = embodied_env.load_contract(args.contract)
     action_box(contract)  # raises before the directory is created
     if args.resume is None:
@@ -199,7 +202,10 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
         policy_file = resumed_policy_file(Path(args.resume) / POLICY_FILE, contract)
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     path = Path(args.out) / f"{contract.name}-{algorithm}-seed{args.seed}-{now}-{secrets.token_hex(3)}"
-    path.mkdir(parents=True)
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to --out: {error}") from None
     packages = ("embodied_env", "gymnasium", "numpy", "mujoco", "torch", "stable_baselines3")
     settings = {
         "algorithm": algorithm,

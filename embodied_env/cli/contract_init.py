@@ -91,7 +91,8 @@ def _report(draft: Draft, text: str, out: Path | None, problem: str | None, name
     elif out is not None:
         where = "" if namespace == "/" else f" --namespace {namespace}"
         backend = "real" if draft.world is None or draft.real else "mujoco"
-        say(f"next: embodied-env doctor {out} --backend {backend}{where}", file=stream)
+        confirm = " --confirm-chosen" if backend == "real" and (draft.chosen or draft.robot) else ""
+        say(f"next: embodied-env doctor {out} --backend {backend}{where}{confirm}", file=stream)
 
 
 def _draft(args: argparse.Namespace, out: Path | None) -> Draft:

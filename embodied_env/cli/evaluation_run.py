@@ -17,6 +17,7 @@ from embodied_env.core.latency.statistics import ANNOTATED_STAGES, INJECTED_STAG
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.core.terminal import make_console, say
 from embodied_env.envs.explanation import operator_remedy
+from embodied_env.errors import RecordError
 from embodied_env.evaluation.episodes import PolicySource
 from embodied_env.evaluation.results import Evaluation, PolicyComparison, PolicyResult
 from embodied_env.evaluation.runner import evaluate
@@ -73,7 +74,7 @@ def run_policies(
         import embodied_env.analysis.statistics  # noqa: F401 - requires scipy
     options |= {"backend": args.backend, "episodes": args.episodes, "seed": args.seed, "record": out}
     evaluation = evaluate_with_progress(contract, policies, **options)
-    _print_results(evaluation, evaluation.compare() if is_compared else (), as_json=args.json)
+    _print_results(evaluation, _compare(evaluation) if is_compared else (), as_json=args.json)
     if wants_report:
         from embodied_env.analysis.report.run_report import write_report
 
@@ -88,6 +89,14 @@ def run_policies(
             say(f"not sound: {result.path}: {result.problem}", file=sys.stderr)
     _print_journals(evaluation)
     return UNSOUND if evaluation.problem else SOUND
+
+
+def _compare(evaluation: Evaluation) -> Sequence[PolicyComparison]:
+    try:
+        return evaluation.compare()
+    except RecordError as error:  # of a run that is not sound, which is printed after the results
+        say(f"no comparison of the policies: {error}", file=sys.stderr)
+        return ()
 
 
 def _print_journals(evaluation: Evaluation) -> None:

@@ -83,6 +83,8 @@ def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: s
         return known[text]
     guess = did_you_mean(Path(text).stem, known)
     expected = f"a path, or one of: {', '.join(sorted(known)) or 'none'}"
+    if is_path and os.path.isdir(text):  # noqa: PTH112 - as above
+        raise ContractError("", f"not a file: {text!r} is a directory (expected {expected})")
     problem = f"no such {'file' if is_path else kind}: {text[:_LONGEST_SHOWN]!r} (expected {expected}){guess}"
     raise ContractError("", problem)
 

@@ -105,7 +105,7 @@ def explain(info: Mapping[str, Any]) -> str:
     keys = ["episode_index", "step_index"]
     keys += [] if is_numeric else ["wrapper_version", "backend", "sensors", "end_reason"]
     if not isinstance(info, Mapping) or not all(key in info for key in keys) or np.ndim(info["step_index"]):
-        shown = sorted(map(str, info)) if isinstance(info, Mapping) else type(info).__name__
+        shown = (sorted(map(str, info)) or "no keys") if isinstance(info, Mapping) else type(info).__name__
         raise UsageError(f"info not explained: {shown} (expected the info of step() or reset() of one environment)")
     if is_numeric:
         world, info = "", decode_info(info)

@@ -495,21 +495,20 @@ class Stepper:
             self._closing.release()
         return True
 
+    @deferred_signals()
     def _close(self) -> None:
         if self._closed:
             return
+        self._closed = True
         try:
-            with deferred_signals():
-                self._closed = True
-                self._arbiter.close()
-                needs_brake = self._running or self._free_running
-                self._end_episode()
-                self._guard.stop()
-                if needs_brake:
-                    self._brake("close()")
+            self._arbiter.close()
+            needs_brake = self._running or self._free_running
+            self._end_episode()
+            self._guard.stop()
+            if needs_brake:
+                self._brake("close()")
         finally:
-            if self._closed:  # after an earlier interrupt, the next call closes
-                self._backend.close()
+            self._backend.close()
 
     def _brake(self, why: str) -> None:
         if self._lost is None:

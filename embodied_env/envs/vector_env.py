@@ -36,7 +36,14 @@ from embodied_env.envs.embodied_env import EmbodiedEnv, arguments_of, rebuild, r
 from embodied_env.envs.registration import OPTIONS, VECTOR_ENTRY_POINT, make
 from embodied_env.envs.stepper import check_open
 from embodied_env.envs.transition_builder import Info
-from embodied_env.envs.vector_slots import PerSlot, checked_mask, checked_mode, checked_seeds, options_of_slots
+from embodied_env.envs.vector_slots import (
+    PerSlot,
+    checked_mask,
+    checked_mode,
+    checked_seeds,
+    options_of_slots,
+    unsupported_pacing,
+)
 from embodied_env.errors import BackendError, ResetNeededError, SlotEndedError, UsageError
 
 Observations = dict[str, NDArray[Any]]
@@ -77,6 +84,8 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         mode, copy = checked_mode(autoreset_mode), checked_flag("copy", copy)
         num_envs = checked_count("num_envs", num_envs, at_least=1)
         threads = None if threads is None else checked_count("threads", threads, at_least=0)
+        if options.get("backend") == "real" or options.get("pacing") == "realtime":  # before the addresses of the slots
+            raise unsupported_pacing("realtime", options.get("backend", "mujoco"))
         self._batched: BatchedSteps | None = None
         self._executor: Executor | None = None
         self.envs = []
@@ -108,10 +117,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
     def _check_backend(self, first: EmbodiedEnv, threads: int | None) -> None:
         """Batch the slots if that is possible, or else let threads compute their worlds where that is possible."""
         if first.capabilities.free_running:
-            raise UsageError(
-                f"unsupported pacing for a vector environment: {first.pacing!r} with {first.backend_name} "
-                "(expected 'lockstep', since slots wait for each other)"
-            )
+            raise unsupported_pacing(first.pacing, first.backend_name)
         if len(self.envs) >= FEWEST_SLOTS and BatchedSteps.supports(self.envs):
             self._batched = BatchedSteps(self.envs, threads)
             can_use_threads = not self._batched.has_cameras
@@ -245,10 +251,10 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             stuck |= self._autoreset_envs  # its world did not start
         if stuck.any():
-            slots = np.flatnonzero(stuck).tolist()
-            raise ResetNeededError(f"step() outside an episode in slots {slots}; call reset() first")
+            raise ResetNeededError(f"step() outside an episode in {_slots(stuck)}; call reset() first")
         if self.autoreset_mode is AutoresetMode.DISABLED and self._autoreset_envs.any():
-            raise SlotEndedError(f"{self._autoreset_envs=}")
+            ended = _slots(self._autoreset_envs)
+            raise SlotEndedError(f"step() after the end of the episode in {ended}; reset them by options['reset_mask']")
 
     def _step_slots(self, commands: Sequence[Any] | ActionRows, rows: ActionRows | None, excluded: set[int]) -> Info:
         """Begin the steps of all slots that are not excluded, then finish them; return their stacked infos.
@@ -364,6 +370,12 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
 
 def _same(env: Env[Any, Any]) -> Env[Any, Any]:
     return env
+
+
+def _slots(are: NDArray[np.bool_]) -> str:
+    """Return the numbers of these slots for a message, the first eight of many."""
+    slots = np.flatnonzero(are).tolist()
+    return f"slots {slots}" if len(slots) <= 8 else f"{len(slots)} slots, {slots[:8]} first"
 
 
 def make_vec(  # noqa: PLR0913 - the public options

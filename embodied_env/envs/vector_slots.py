@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +33,14 @@ def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
     raise UsageError(f"unknown autoreset_mode: {mode!r} (expected one of: {expected})")
 
 
+def unsupported_pacing(pacing: str, backend: str) -> UsageError:
+    """Return the error of slots whose worlds move by themselves."""
+    return UsageError(
+        f"unsupported pacing for a vector environment: {pacing!r} with {backend} "
+        "(expected 'lockstep', since slots wait for each other)"
+    )
+
+
 def checked_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
     """Return the seed of each slot; raises ValueError for a wrong number of seeds."""
     if seed is None:
@@ -40,6 +48,8 @@ def checked_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> lis
     check_seed(seed)
     if isinstance(seed, (int, np.integer)):
         return [int(seed) + slot for slot in range(num_envs)]
+    if isinstance(seed, str) or not isinstance(seed, Sized):
+        raise TypeError(f"invalid seed: {seed!r} (expected an int, a list of one per slot, or None)")
     if len(seed) != num_envs:
         raise ValueError(f"wrong number of seeds: {len(seed)} (expected {num_envs}, one per slot, or an int, or None)")
     for each in seed:

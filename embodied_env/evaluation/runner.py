@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from embodied_env.contract import Contract, load_contract
 from embodied_env.core.arguments import checked_count, checked_path
 from embodied_env.core.policy import Policy, PolicyFunction, as_policy
-from embodied_env.errors import RecordError, UsageError
+from embodied_env.errors import UsageError
 from embodied_env.evaluation.episodes import EpisodeObserver, EpisodeRunner, EvaluationJob, PolicySource, lost_backends
 from embodied_env.evaluation.results import Evaluation, PolicyResult
 
@@ -61,7 +60,7 @@ def evaluate(  # noqa: PLR0913 - the public options
     Raises:
         UsageError: for a policy, a backend or an option that is not available.
         PolicyError: when a policy raises.
-        RecordError: when a run cannot be written.
+        RecordError: when a run cannot be created; one that loses rows later is a problem of its result.
         BackendError: when an engine loses an episode too often.
     """
     several = policies if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]
@@ -99,15 +98,13 @@ def _source(policy: AnyPolicy) -> PolicySource | Policy:
 
 
 def _result(name: str, index: int, runner: EpisodeRunner, episodes: int) -> PolicyResult:
-    """Return the result of one policy; raises RecordError when its run was not closed."""
+    """Return the result of one policy, complete even if its record is not."""
     from embodied_env.record import read_run
 
-    path, losses = runner.recorders[index].path, runner.recorders[index].losses
-    try:
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise RecordError(f"no summary of run {path}: {losses.problem or 'the run was not closed'}") from None
-    problem = read_run(path).problem or lost_backends(summary)
+    recorder = runner.recorders[index]
+    path, summary = recorder.path, recorder.summary
+    lost = f"the record is incomplete: {recorder.losses.problem}" if recorder.losses.problem else ""
+    problem = lost or read_run(path).problem or lost_backends(summary)
     return PolicyResult(
         policy=name, path=path, summary=summary, problem=problem, where=dict.fromkeys(range(episodes), path)
     )

@@ -235,6 +235,11 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
                 self._closed = True
                 self._complete()
 
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of ``summary.json`` so far: of all rows, including lost ones."""
+        return self._run.summarize(self._base.contract.fingerprint)
+
     def _attach(self) -> None:
         """Receive the messages of the environment, which several recorders may record in turn."""
         if self._feed is not None:

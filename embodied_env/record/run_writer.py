@@ -184,10 +184,14 @@ class RunWriter:
             self._messages.close()
             if self._messages.problem:
                 self.losses.note(self._messages.problem)
-        self.file(SUMMARY, {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()})
+        self.file(SUMMARY, self.summarize(contract_fingerprint))
         clean, problem = self.losses.complete, self.losses.problem
         ending = {"clean": clean, "problem": problem, "rows_sha256": self.log.rows_sha256}
         self.file(MANIFEST, {**manifest, **ending, "record": self.losses.as_json()})
+
+    def summarize(self, contract_fingerprint: str) -> dict[str, Any]:
+        """Return the content of ``summary.json``."""
+        return {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()}
 
     def rewrite(self, contract: Contract) -> None:
         """Rewrite the journals of a complete run for viewers; raises RecordError, which leaves a file unchanged."""

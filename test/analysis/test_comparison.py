@@ -17,7 +17,7 @@ from shipped_contracts import changed_contract, changed_text
 
 import embodied_env
 from embodied_env.analysis.comparison.comparability import NotComparableError
-from embodied_env.analysis.comparison.compare import compare_runs, comparisons_as_json
+from embodied_env.analysis.comparison.compare import compare_runs, compare_with_first, comparisons_as_json
 from embodied_env.analysis.comparison.features import MOST_STREAMS, FeatureName, RunFeatures
 from embodied_env.analysis.comparison.page import write_comparison
 from embodied_env.cli.main import main
@@ -753,6 +753,12 @@ def test_three_runs_are_compared_with_the_first_one_in_a_table(run_of, tmp_path,
     found = json.loads(capsys.readouterr().out.split("page  ")[1].split("\n", 1)[1])
     assert [run["summary"]["successes"] for run in found["runs"]] == [8, 0, 8]
     assert [(one["a"], one["b"]) for one in found["comparisons"]] == [(0, 1), (0, 2)]
+
+
+def test_table_of_three_runs_states_that_nothing_matters(run_of, tmp_path):
+    page = tmp_path / "compare.html"
+    write_comparison(compare_with_first([run_of("a")] * 3), page)
+    assert page.read_text().count("<td>nothing that matters</td>") == 2
 
 
 def test_page_of_empty_runs_names_the_problems(run_of, tmp_path, capsys):

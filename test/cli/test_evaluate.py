@@ -13,7 +13,7 @@ from shipped_contracts import changed_contract
 import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.contract.loader import dump_contract
-from embodied_env.errors import UsageError
+from embodied_env.errors import RecordError, UsageError
 from embodied_env.policies.loader import load_policy
 
 CONTRACT = embodied_env.load_contract("arm_reach")
@@ -133,3 +133,16 @@ def test_record_messages_requires_ros_backend(tmp_path, capsys):
 def test_make_with_record_messages_requires_record():
     with pytest.raises(UsageError, match="record_messages=True without record"):
         embodied_env.make("arm_reach", backend="fake", record_messages=True)
+
+
+def test_results_are_printed_although_the_record_is_incomplete(tmp_path, capsys, monkeypatch):
+    def fail(*_, **__):
+        raise RecordError("no space left")
+
+    monkeypatch.setattr("embodied_env.record.run_writer.LogWriter.append", fail)
+    monkeypatch.setattr("embodied_env.record.run_writer.write_json", fail)
+    status = main(["evaluate", "arm_reach", "--backend", "fake", "--policy", "hold", "--episodes", "1", "--json",
+                   "--out", str(tmp_path)])  # fmt: skip
+    output = capsys.readouterr()
+    assert (status, json.loads(output.out)["runs"][0]["summary"]["steps"]) == (1, 200)
+    assert "the record is incomplete: no space left" in output.err

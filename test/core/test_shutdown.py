@@ -118,6 +118,13 @@ def test_second_ctrl_c_does_not_interrupt_braking():
     assert at_rest_then_closed(lines)
 
 
+def test_ctrl_c_does_not_interrupt_closing_the_backend():
+    close = "FakeBackend.close = lambda _: (signal.raise_signal(signal.SIGINT), print('freed', flush=True))\n"
+    returned, lines, _ = run(close + "env.close()")
+    assert returned == -signal.SIGINT
+    assert lines[-2:] == ["closed", "freed"]
+
+
 def test_existing_handler_is_kept():
     returned, lines, _ = run(
         "signal.signal(signal.SIGTERM, lambda *_: os._exit(7))\nenv.reset(seed=2)\nprint('again', flush=True)\n"

@@ -128,6 +128,17 @@ def test_a_wrong_number_of_seeds_is_rejected(make_vec, seed):
         make_vec().reset(seed=seed)
 
 
+@pytest.mark.parametrize("seed", ["xy", 1.5])
+def test_a_seed_of_another_type_is_rejected(make_vec, seed):
+    with pytest.raises(TypeError, match="invalid seed"):
+        make_vec(num_envs=2).reset(seed=seed)
+
+
+def test_a_robot_is_rejected_by_its_pacing_before_its_address():
+    with pytest.raises(UsageError, match=r"unsupported pacing .* 'realtime' with real"):
+        embodied_env.make_vec("arm_reach", num_envs=2, backend="real")
+
+
 def test_the_callers_options_are_not_modified(make_vec):
     env, options = make_vec(), {"reset_mask": np.array([True, False])}
     env.reset(seed=0)
@@ -144,7 +155,7 @@ def test_a_step_of_a_finished_slot_is_rejected_with_autoreset_disabled(make_vec)
         env.reset(seed=0)
         for _ in range(5):
             env.step(env.action_space.sample())
-        with pytest.raises(AssertionError, match="_autoreset_envs"):
+        with pytest.raises(AssertionError, match=r"in slots \[0\]|_autoreset_envs"):
             env.step(env.action_space.sample())
     theirs.close()
     assert [len(backend_of(ours, slot).sent) for slot in range(2)] == [5, 5]

@@ -116,7 +116,13 @@ WORLDS = {  # environment, steps of each episode, episodes
     "gripper": (lambda: EmbodiedEnv(small(actuators={"gripper": GRIPPER}), backend="fake"), 4, 2),
     "following": (following, 4, 1),
     "latched": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 1, 1),
-    "limited": (lambda: TimeLimit(EmbodiedEnv("arm_reach", backend="fake"), 2), 2, 1),
+    "limited": (
+        lambda: TimeLimit(
+            EmbodiedEnv(small(episode={"horizon_steps": 2, "kind": "finite_horizon"}), backend="fake"), 2
+        ),
+        2,
+        2,
+    ),
 }
 
 
@@ -542,7 +548,7 @@ def test_every_documented_rule_has_an_example():
 
 
 def test_unmodified_worlds_pass(worlds):
-    unsound = {"empty", "slow", "latched", "limited"}
+    unsound = {"empty", "slow", "latched"}
     assert {name: audit_run(worlds(name)).problems for name in WORLDS if name not in unsound} == dict.fromkeys(
         set(WORLDS) - unsound, ()
     )
@@ -759,14 +765,25 @@ def test_a_run_on_a_robot_needs_confirmation_of_chosen_values():
 # ---------------------------------------------------------------------------------------------------------- other findings
 
 
-def test_outer_time_limit_is_detected_and_named(worlds):
-    report = audit_run(worlds("limited"))
-    assert set(report.counts) == {"outside.truncated"}
-    (problem,) = report.problems
-    assert problem == (
-        "row 2: truncated is True (expected False, as the environment returned); changed by an outer wrapper: "
-        "TimeLimit(max_episode_steps=2)"
-    )
+@pytest.mark.parametrize(("steps", "is_sound"), [(2, True), (3, False), (None, False)])
+def test_time_limit_truncates_at_the_step_in_the_manifest_only(tmp_path, steps, is_sound):
+    env = RecordTransitions(TimeLimit(EmbodiedEnv("arm_reach", backend="fake"), 2), tmp_path)
+    env.reset(seed=1)
+    env.step(np.zeros(6))
+    env.step(np.zeros(6))
+    env.close()
+    manifest = json.loads((env.path / "manifest.json").read_text())
+    manifest["wrappers"][1]["kwargs"] = None if steps is None else {"max_episode_steps": steps}
+    (env.path / "manifest.json").write_text(json.dumps(manifest))
+    report = audit_run(env.path)
+    assert set(report.counts) == (set() if is_sound else {"outside.truncated"})
+    if not is_sound:
+        (problem,) = report.problems
+        arguments = "..." if steps is None else f"max_episode_steps={steps}"
+        assert problem == (
+            "row 2: truncated is True (expected False, as the environment returned); changed by an outer wrapper: "
+            f"TimeLimit({arguments})"
+        )
 
 
 def test_drift_is_reported_once_with_its_size(worlds):

@@ -485,7 +485,7 @@ def test_a_survey_finds_a_joint_outside_its_limits(running_robot, without_our_pu
     assert (check.passed, check.code) == (False, "start_out_of_limits")
 
 
-@pytest.mark.parametrize(("stamped_s", "code"), [(-37.0, "obs.stale"), (3600.0, "obs.future")])
+@pytest.mark.parametrize(("stamped_s", "code"), [(-37.0, "obs.stale"), (0.05, "obs.future")])
 def test_a_survey_rejects_stamps_of_another_clock_and_their_positions(
     stamped_s, code, running_robot, without_our_publisher
 ):

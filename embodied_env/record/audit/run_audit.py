@@ -25,6 +25,7 @@ from embodied_env.record.audit.run_rules import (
     describe_inner_wrappers,
     name_manifest,
     read_contract,
+    read_time_limit,
     warn_overridden,
 )
 from embodied_env.record.audit.transition_audit import inspect_reset, inspect_transition, warn_solved_in_place
@@ -34,6 +35,7 @@ from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.run import inspect_run
 
 _MAX_LISTED = 100  # violations; further ones are only counted
+_OF_TIME_LIMIT = ("outside.truncated", "ending.both")  # what a TimeLimit changes in its last step
 _CONSTANT = "fake"  # the backend whose cameras always show the same image
 
 
@@ -66,8 +68,16 @@ class AuditReport:
 class _Auditor:
     """Audits rows one by one, from a run or from a file, and collects their violations."""
 
-    def __init__(self, contract: Contract | None, *, resets: bool, images: bool = True) -> None:
+    def __init__(
+        self,
+        contract: Contract | None,
+        *,
+        resets: bool,
+        images: bool = True,
+        limit_steps: int | None = None,
+    ) -> None:
         self.transitions = 0
+        self._limit_steps = limit_steps
         self.tally: RowTally | None = RowTally()  # None: a row cannot be counted
         self._counts: Counter[str] = Counter()
         self._violations: list[Violation] = []
@@ -100,6 +110,9 @@ class _Auditor:
             return
         is_reset = row.get("schema") == RESET
         violations, account = (inspect_reset if is_reset else inspect_transition)(row, self._contract)
+        if self._limit_steps is not None and account is not None and not is_reset:
+            is_limited = row["truncated"] and row["info"]["step_index"] >= self._limit_steps
+            violations = [each for each in violations if not (is_limited and each.rule in _OF_TIME_LIMIT)]
         self.keep(violations, number, row, line)
         self.transitions += not is_reset
         warnings = [] if self._cameras is None or account is None else [*self._cameras.add(account)]
@@ -165,7 +178,8 @@ def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) ->
     contract, of_manifest = read_contract(run.manifest)
     of_manifest += [] if contract is None else check_robot(run.manifest, contract)
     of_manifest += name_manifest(misfits, is_contract_reported=bool(of_manifest))
-    auditor = _Auditor(contract, resets=True, images=run.manifest.get("backend") != _CONSTANT)
+    images = run.manifest.get("backend") != _CONSTANT
+    auditor = _Auditor(contract, resets=True, images=images, limit_steps=read_time_limit(run.manifest))
     manifest = ManifestRules(run.manifest)
     first: Any = None
     for number, row in enumerate(run.unchecked_rows()):

@@ -21,6 +21,7 @@ from embodied_env.record.run import read_json
 from embodied_env.record.run_writer import FIRST_TRANSITION, MANIFEST, SUMMARY
 from embodied_env.record.summary import OUTSIDE
 
+_TIME_LIMIT = "gymnasium.wrappers.common:TimeLimit"
 _RECORDER = "embodied_env.record.recorder:RecordTransitions"
 _REL_TOLERANCE = 1e-9  # of means that were summed in another order
 
@@ -233,6 +234,16 @@ def check_first_transition(folder: Path, first: Any) -> Iterator[Violation]:  # 
     for where, value, logged in differences(written, first)[:1]:
         text = f"{FIRST_TRANSITION}: {where or 'row'} is {short_repr(value)} (expected {short_repr(logged)} of the log)"
         yield make_violation("first.differs", f"{FIRST_TRANSITION}: {where}", value, text)
+
+
+def read_time_limit(manifest: Mapping[str, Any]) -> int | None:
+    """Return the least `max_episode_steps` of the TimeLimits that a run was recorded in, or None."""
+    wrappers, found = manifest.get("wrappers"), []
+    for layer in wrappers[1:-1] if isinstance(wrappers, list) else ():
+        if isinstance(layer, dict) and layer.get("class") == _TIME_LIMIT and isinstance(layer.get("kwargs"), dict):
+            steps = layer["kwargs"].get("max_episode_steps")
+            found += [steps] if isinstance(steps, int) else []
+    return min(found, default=None)
 
 
 def describe_inner_wrappers(manifest: Mapping[str, Any]) -> str:

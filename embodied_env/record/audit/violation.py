@@ -12,6 +12,7 @@ from embodied_env.record.json_values import to_json_types
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 120
+_MAX_REPR_CHARS = 400
 _repr.maxlist = 20  # the number of gates at least
 
 _MAX_VALUE_CHARS = 400  # of its JSON
@@ -59,4 +60,5 @@ def wrong_value(rule: str, field: str, value: object, expected: str) -> Violatio
 
 def short_repr(value: object) -> str:
     """Return the repr of `value`, truncated, for a message."""
-    return _repr.repr(value)
+    text = _repr.repr(value)
+    return text if len(text) <= _MAX_REPR_CHARS else f"{text[:_MAX_REPR_CHARS]}..."

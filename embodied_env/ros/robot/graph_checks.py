@@ -99,7 +99,7 @@ def topic_check(name: str, topic: str, node: Node, problems: list[Problem]) -> C
         return failed(name, f"{resolved}: {'; '.join(details)}", "; ".join(dict.fromkeys(remedies)), codes[0])
     writers = ", ".join(publisher_names(node, topic))
     readers = ", ".join(_node_name(info) for info in node.get_subscriptions_info_by_topic(topic))
-    return passed(name, f"{resolved}: from {writers or 'this node'} to {readers or 'this node'}")
+    return passed(name, f"{resolved}: from {writers or 'the environment'} to {readers or 'the environment'}")
 
 
 def publisher_problems(

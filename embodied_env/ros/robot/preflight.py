@@ -21,7 +21,7 @@ from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import sensor_qos
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import LivenessCheck, ReceivedMessage
-from embodied_env.ros.robot.backend_profile import SETTLE_S, RealProfile
+from embodied_env.ros.robot.backend_profile import SETTLE_S, ClockSpec, RealProfile
 from embodied_env.ros.robot.contract_checks import (
     Check,
     check_positions,
@@ -33,7 +33,7 @@ from embodied_env.ros.robot.contract_checks import (
 )
 from embodied_env.ros.robot.graph_checks import graph_checks, latched_remedy, surroundings
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
-from embodied_env.ros.robot.stamp_translation import suspect_clock
+from embodied_env.ros.robot.stamp_translation import SYNCED_TOLERANCE_S, suspect_clock
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.transforms import as_it_comes
 from embodied_env.safety.interlocks import INPUT_REMEDIES, safety_input_findings
@@ -137,7 +137,7 @@ def survey(
     readings = {
         name: (failed(f"readings.{name}", "no message received", silent[name], "obs.silent"), {})
         if name in silent
-        else _reading(sensor, name, newest[name], readers[name])
+        else _reading(sensor, name, newest[name], readers[name], _ahead_s(contract, sensor, profile.clock_of(name)))
         for name, sensor in contract.sensors.items()
     }
     measured = measured_positions(contract, {name: values for name, (_, values) in readings.items()})
@@ -158,8 +158,17 @@ def _input_check(name: str, state: str) -> Check:
     return failed(f"state.{name}", problem, remedy or INPUT_REMEDIES[finding.code], finding.code)
 
 
+def _ahead_s(contract: Contract, sensor: SensorSpec, clock: ClockSpec) -> float:
+    """Return how far ahead of its arrival a stamp may be, as in `StampTranslator`."""
+    tolerance_s = contract.safety.observation.future_tolerance_s
+    if clock.sync in ("ptp", "chrony"):
+        return max(tolerance_s, SYNCED_TOLERANCE_S, clock.error_s or 0.0)
+    is_unsynced = clock.sync == "none" or clock.least_delay_s is not None  # only differences of its stamps count
+    return sensor.max_age_s if is_unsynced else tolerance_s
+
+
 def _reading(
-    sensor: SensorSpec, name: str, arrival: ReceivedMessage, reader: SensorReader
+    sensor: SensorSpec, name: str, arrival: ReceivedMessage, reader: SensorReader, ahead_s: float
 ) -> tuple[Check, Mapping[str, Any]]:
     """Return the check of a sensor's newest message, and the values of a valid one."""
     title = f"readings.{name}"
@@ -171,11 +180,12 @@ def _reading(
         return passed(title, "message received"), values
     arrival_ns = arrival.info["received_timestamp"] or arrival.arrival_system_ns
     age_s = (arrival_ns - stamp_ns(arrival.message)) / NS_PER_S
-    if not -sensor.max_age_s <= age_s <= sensor.max_age_s:
+    if not -ahead_s <= age_s <= sensor.max_age_s:
         suspect = suspect_clock(age_s)
         by = f", possibly by the {suspect} clock" if suspect else ""
         side, code = ("before", "obs.stale") if age_s > 0 else ("after", "obs.future")
-        detail = f"stamped {abs(age_s):.3f} s {side} its arrival{by} (expected at most {sensor.max_age_s} s)"
+        most_s = sensor.max_age_s if age_s > 0 else ahead_s
+        detail = f"stamped {abs(age_s):.3f} s {side} its arrival{by} (expected at most {most_s} s)"
         remedy = (
             f"synchronise the publisher's clock with this host (chrony, PTP), or set sensors.{name}.timeline: receive"
         )

@@ -146,7 +146,7 @@ def message_import_errors(package: str) -> Iterator[None]:
         yield
     except ImportError as error:
         remedy = f"apt install ros-$ROS_DISTRO-{package.replace('_', '-')}, and source ROS 2"
-        raise MissingDependencyError(f"{package} ({error})", needed_for="this control", remedy=remedy) from None
+        raise MissingDependencyError(f"{package} ({error})", needed_for="simulator control", remedy=remedy) from None
 
 
 def write_pose(pose: Any, position: FloatArray, orientation: FloatArray) -> None:  # noqa: ANN401 - a geometry_msgs/Pose
