@@ -37,7 +37,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {  # arguments of the trainers
     },
     "door_open": {
         "ppo": {"steps": 300_000, "gamma": 0.97, "minibatches": 4, "num-envs": 32},
-        "sac": {"steps": 120_000, "gamma": 0.95, "entropy": 0.01},
+        "sac": {"steps": 200_000, "gamma": 0.95, "entropy": 0.01},
     },
 }
 POINTS = 10  # of a curve
