@@ -2,8 +2,8 @@
 
 Training and deployment use one mapping, so that they cannot differ: the vectors of the observation in one input,
 normalised by mean and standard deviation, and actions from -1 to 1. Images are neither mapped nor rendered. The ranges
-of a laser scanner are reciprocals, so that near obstacles count and a ray without a return is close to 0. Of a vector
-such as a goal the policy may get the direction alone.
+of a laser scanner enter as reciprocals, so that near obstacles count and a ray without a return is close to 0. A vector
+such as a goal can enter as its direction.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SPEED = 0.2
 
 LASER_SCAN = "sensor_msgs/msg/LaserScan"
 NEAREST_M = 0.1
-"""Shorter ranges of a laser scanner, and vectors of which the direction is taken, are taken as of this length."""
+"""Least range in a reciprocal, and least length of a vector in its direction."""
 
 CONSTANT = 1e-6
 """The standard deviation, in the unit of the reading, below which 1 is taken."""
@@ -151,7 +151,7 @@ def measure_policy_file(
 ) -> PolicyFile:
     """Return the policy file with mean and standard deviation of the observations of a random policy.
 
-    Of the vector `direction` the policy gets only the direction.
+    The vector with the key `direction` enters as its direction.
     """
     actions = action_box(contract)
     parts = _input_parts(contract, direction)
