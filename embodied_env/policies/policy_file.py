@@ -96,9 +96,9 @@ class InputPart(FrozenFields):
     offset: Numbers = 0.0  # in `unit`, such as the default pose of the training
     scale: Numbers = 1.0  # not 0
     quaternion: Literal["xyzw", "wxyz"] | None = None  # order of an orientation, for which it is required
-    # 1 / value, for distances of which the small ones matter; smaller values are taken as this one, > 0; without `unit`
+    # 1 / value, for distances of which the small ones matter; the least value, > 0; without `unit`
     reciprocal_from: float | None = None
-    # the direction of the vector, for a goal: divided by its length, of at least this, > 0; without `unit`
+    # the vector divided by its length, for a goal; the least length, > 0; without `unit`
     direction_from: float | None = None
     last_output: str | None = None  # output of the model at the last inference, as it was; 0 at first
 

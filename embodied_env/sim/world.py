@@ -264,7 +264,7 @@ class World:
 
     @property
     def parts(self) -> list[FloatArray]:
-        """What the readers of `ideal` read, in their order."""
+        """The arrays that the readers of `ideal` read, in their order."""
         return _parts_of(self.ideal.values())
 
     @property
