@@ -32,8 +32,8 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {  # arguments of the trainers
     "arm_reach": {"ppo": {"steps": 160_000}, "sac": {"steps": 80_000}},
     "ur5e_reach": {"ppo": {"steps": 240_000}, "sac": {"steps": 100_000}},
     "cart_goal": {
-        "ppo": {"steps": 300_000, "gamma": 0.98, "minibatches": 4, "direction": "goal_position"},
-        "sac": {"steps": 80_000, "gamma": 0.97, "entropy": 0.02, "direction": "goal_position"},
+        "ppo": {"steps": 500_000, "gamma": 0.98, "minibatches": 4, "direction": "goal_position"},
+        "sac": {"steps": 200_000, "gamma": 0.97, "entropy": 0.02, "direction": "goal_position"},
     },
     "door_open": {
         "ppo": {"steps": 300_000, "gamma": 0.97, "minibatches": 4, "num-envs": 32},
