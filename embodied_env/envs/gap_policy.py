@@ -145,14 +145,15 @@ class FieldCheck:
 
     def _is_within(self, found: NDArray[Any]) -> bool:
         if self._few is not None:
-            for value, low, high in zip(found.tolist(), *self._few, strict=True):  # noqa: SIM110 - faster than all()
-                if not low <= value <= high:
+            lows, highs = self._few
+            for value, least, largest in zip(found.tolist(), lows, highs, strict=True):
+                if not least <= value <= largest:
                     return False
             return True
         if self._bounds is None:
             return True
-        lows, highs = self._bounds
-        return bool(((found >= lows) & (found <= highs)).all())
+        low, high = self._bounds
+        return bool(((found >= low) & (found <= high)).all())
 
 
 class BatchedGapPolicy:
