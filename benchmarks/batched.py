@@ -38,32 +38,27 @@ ENV_STEPS, FEW_ENV_STEPS = 2000, 640  # of a case in a round, over all environme
 def measure(*, smoke: bool) -> Samples:
     """Compare N = 64, and N = 8 where each environment is a process."""
     contract, steps = endless_arm(), FEW_ENV_STEPS if smoke else ENV_STEPS
+    made = {} if smoke else {"mujoco.rollout": rollout_case(steps)}
+    made["make_vec"] = vector_case(vector(contract, NUM_ENVS), steps)
+    made["SyncVectorEnv"] = vector_case(SyncVectorEnv([partial(single, contract)] * NUM_ENVS), steps)
+    if not smoke:
+        shipped, others = vector("arm_reach", NUM_ENVS), [partial(single, contract)] * FEW
+        made["make_vec, random actions and autoreset"] = vector_case(shipped, steps, are_kept=False)
+        made["make_vec, N = 8"] = vector_case(vector(contract, FEW), steps)
+        made["AsyncVectorEnv, N = 8"] = vector_case(AsyncVectorEnv(others, context="spawn"), steps)
+        made["one environment"] = single_case(contract, steps)
+        if python := os.environ.get("EAGERX_PYTHON"):
+            made["EAGERx"] = eagerx_case(python, steps)
     with ExitStack() as stack:
-        sync = SyncVectorEnv([partial(single, contract)] * NUM_ENVS)
-        cases: dict[str, Case] = {} if smoke else {"mujoco.rollout": stack.enter_context(rollout_case(steps))}
-        cases["make_vec"] = stack.enter_context(vector_case(vector(contract, NUM_ENVS), steps))
-        cases["SyncVectorEnv"] = stack.enter_context(vector_case(sync, steps))
-        if not smoke:
-            shipped = vector("arm_reach", NUM_ENVS)
-            cases["make_vec, random actions and autoreset"] = stack.enter_context(
-                vector_case(shipped, steps, are_kept=False)
-            )
-            cases["make_vec, N = 8"] = stack.enter_context(vector_case(vector(contract, FEW), steps))
-            others = AsyncVectorEnv([partial(single, contract)] * FEW, context="spawn")
-            cases["AsyncVectorEnv, N = 8"] = stack.enter_context(vector_case(others, steps))
-            cases["one environment"] = stack.enter_context(single_case(contract, steps))
-            if python := os.environ.get("EAGERX_PYTHON"):
-                cases["EAGERx"] = stack.enter_context(eagerx_case(python, steps))
-        return run_rounds(cases, 5 if smoke else 15)
+        return run_rounds({name: stack.enter_context(each) for name, each in made.items()}, 5 if smoke else 15)
 
 
 def measure_sizes(*, smoke: bool) -> Samples:
     """Return the cost of a step of one environment for growing N."""
     sizes = SIZES[:3] if smoke else SIZES
     with ExitStack() as stack:
-        envs = {size: vector(endless_arm(), size) for size in sizes}
-        cases = {f"N = {size}": stack.enter_context(vector_case(env, ENV_STEPS)) for size, env in envs.items()}
-        return run_rounds(cases, 5 if smoke else 11)
+        made = {f"N = {size}": vector_case(vector(endless_arm(), size), ENV_STEPS) for size in sizes}
+        return run_rounds({name: stack.enter_context(each) for name, each in made.items()}, 5 if smoke else 11)
 
 
 def vector(contract: str | Contract, num_envs: int) -> embodied_env.EmbodiedVectorEnv:

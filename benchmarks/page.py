@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,6 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def update_page(results: Mapping[str, Any], file: Path = PAGE) -> None:
+def update_page(results: Results) -> None:
     """Write the tables of the page."""
-    file.write_text(fill_page(file.read_text(encoding="utf-8"), dict(results)), encoding="utf-8")
+    PAGE.write_text(fill_page(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")

@@ -16,19 +16,17 @@ from numpy.typing import NDArray
 class PlainWorld:
     """A model whose servos follow a straight line between commands, like those of `embodied_env`."""
 
-    def __init__(self, model: mujoco.MjModel, substeps: int, tip: str = "tcp", target: str = "target") -> None:
+    def __init__(self, model: mujoco.MjModel, substeps: int) -> None:
         """Prepare to step `model` by this number of physics steps per command."""
         self.model, self.data, self.substeps = model, mujoco.MjData(model), substeps
         self._parts = np.arange(1, substeps + 1)[:, np.newaxis] / substeps
-        self._tip, self._target = (mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, name) for name in (tip, target))
+        site = mujoco.mjtObj.mjOBJ_SITE
+        self._tip, self._target = (mujoco.mj_name2id(model, site, name) for name in ("tcp", "target"))
         self.reset()
 
     def reset(self) -> None:
         """Start at the first keyframe, at rest."""
-        if self.model.nkey:
-            mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
-        else:
-            mujoco.mj_resetData(self.model, self.data)
+        mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
         self._last = self.data.qpos[: self.model.nu].copy()
         self.data.ctrl[:] = self._last
         mujoco.mj_forward(self.model, self.data)

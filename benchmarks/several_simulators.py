@@ -48,21 +48,17 @@ def costs(num_envs: int, steps: int, *, is_recorded: bool = False) -> dict[str, 
                     before = _clocks(servers)
                 env.step(action)
             after = _clocks(servers)
-    wall, client, thread, server, idle = (
-        (b - a) / (num_envs * steps) * 1e6 for a, b in zip(before, after, strict=True)
-    )
-    bound = (client + server) / (os.cpu_count() or 1)
-    return {
-        "wall": wall,
-        "client": client,
-        "stepping thread": thread,
-        "server": server,
-        "idle cores": idle,
-        "share": bound / wall,
-    }
+    found = {name: (after[name] - before[name]) / (num_envs * steps) * 1e6 for name in before}
+    bound = (found["client"] + found["server"]) / (os.cpu_count() or 1)
+    return {**found, "share": bound / found["wall"]}
 
 
-def _clocks(servers: list[psutil.Process]) -> tuple[float, ...]:
+def _clocks(servers: list[psutil.Process]) -> dict[str, float]:
     """Return wall time, the CPU time of this process, of this thread and of the simulators, and idle time, s."""
-    used = sum(sum(process.cpu_times()[:2]) for process in servers)
-    return time.perf_counter(), time.process_time(), time.thread_time(), used, psutil.cpu_times().idle
+    return {
+        "wall": time.perf_counter(),
+        "client": time.process_time(),
+        "stepping thread": time.thread_time(),
+        "server": sum(sum(process.cpu_times()[:2]) for process in servers),
+        "idle cores": psutil.cpu_times().idle,
+    }

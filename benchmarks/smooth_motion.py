@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,26 +104,24 @@ def print_setpoints() -> None:
     """Print the table of setpoints."""
     print_table("control rate", "step jitter", "setpoints", "jump, mrad", "change of velocity, rad/s", "delay, ms")
     times = np.arange(0, round(DURATION_S * NS_PER_S), TICK_NS)
-    for control_hz in CONTROL_HZ:
-        for jitter in JITTERS:
-            for setpoint_hz in SETPOINT_HZ:
-                if setpoint_hz is not None and setpoint_hz % control_hz:
-                    continue
-                published = [(0, 0.0)]
-                per_step = 1 if setpoint_hz is None else setpoint_hz // control_hz
-                actions = drive(
-                    control_hz,
-                    lambda now_ns, command, to=published: to.append((now_ns, float(command.values[0]))),
-                    jitter,
-                    setpoints_per_step=per_step,
-                )
-                policy, seen = held(list(actions), times), held(published, times)
-                width = 2 if setpoint_hz is None else round(NS_PER_S / setpoint_hz / TICK_NS)
-                velocities = np.diff(seen[::width]) / (width * TICK_NS / NS_PER_S)
-                rate = "none" if setpoint_hz is None else f"{setpoint_hz} Hz"
-                jump, change = np.abs(np.diff(seen)).max() * 1e3, np.abs(np.diff(velocities)).max()
-                delay = delay_ms(seen, policy)
-                print(f"| {control_hz} Hz | {jitter:.0%} | {rate} | {jump:.1f} | {change:.3g} | {delay:.0f} |")
+    for control_hz, jitter, setpoint_hz in product(CONTROL_HZ, JITTERS, SETPOINT_HZ):
+        if setpoint_hz is not None and setpoint_hz % control_hz:
+            continue
+        published = [(0, 0.0)]
+        per_step = 1 if setpoint_hz is None else setpoint_hz // control_hz
+        actions = drive(
+            control_hz,
+            lambda now_ns, command, to=published: to.append((now_ns, float(command.values[0]))),
+            jitter,
+            setpoints_per_step=per_step,
+        )
+        policy, seen = held(list(actions), times), held(published, times)
+        width = 2 if setpoint_hz is None else round(NS_PER_S / setpoint_hz / TICK_NS)
+        velocities = np.diff(seen[::width]) / (width * TICK_NS / NS_PER_S)
+        rate = "none" if setpoint_hz is None else f"{setpoint_hz} Hz"
+        jump, change = np.abs(np.diff(seen)).max() * 1e3, np.abs(np.diff(velocities)).max()
+        delay = delay_ms(seen, policy)
+        print(f"| {control_hz} Hz | {jitter:.0%} | {rate} | {jump:.1f} | {change:.3g} | {delay:.0f} |")
 
 
 def interpolated(jitter: float, late: float, *, has_trajectories: bool) -> np.ndarray:
@@ -148,19 +147,18 @@ def print_trajectories() -> None:
     """Print the table of trajectories."""
     columns = "step jitter", "every tenth step", "message", "change of velocity, rad/s", "standstill, ms", "delay, ms"
     print_table(*columns)
-    for jitter, late in LATE:
-        for has_trajectories in (False, True):
-            seen, policy = interpolated(jitter, late, has_trajectories=has_trajectories)
-            velocities = np.diff(seen) / (TICK_NS / NS_PER_S)
-            moving = np.abs(np.diff(policy)) * NS_PER_S / TICK_NS > 0.2
-            rests, longest = 0, 0
-            for is_resting in (np.abs(velocities) < 1e-6) & moving:
-                rests = rests + 1 if is_resting else 0
-                longest = max(longest, rests)
-            message = "trajectory" if has_trajectories else "one point"
-            when = f"{late * 1000 / CHUNKS_HZ:.0f} ms late" if late else "in time"
-            change, delay = np.abs(np.diff(velocities)).max(), delay_ms(seen, policy)
-            print(f"| {jitter:.0%} | {when} | {message} | {change:.2f} | {longest} | {delay:.0f} |")
+    for (jitter, late), has_trajectories in product(LATE, (False, True)):
+        seen, policy = interpolated(jitter, late, has_trajectories=has_trajectories)
+        velocities = np.diff(seen) / (TICK_NS / NS_PER_S)
+        moving = np.abs(np.diff(policy)) * NS_PER_S / TICK_NS > 0.2
+        rests, longest = 0, 0
+        for is_resting in (np.abs(velocities) < 1e-6) & moving:
+            rests = rests + 1 if is_resting else 0
+            longest = max(longest, rests)
+        message = "trajectory" if has_trajectories else "one point"
+        when = f"{late * 1000 / CHUNKS_HZ:.0f} ms late" if late else "in time"
+        change, delay = np.abs(np.diff(velocities)).max(), delay_ms(seen, policy)
+        print(f"| {jitter:.0%} | {when} | {message} | {change:.2f} | {longest} | {delay:.0f} |")
 
 
 def emulate(setpoint_hz: int | None, lag_s: float) -> tuple[np.ndarray, list[float]]:
@@ -212,16 +210,15 @@ def print_emulated() -> None:
     """Print the table of the emulator."""
     shares = "95%", "max"
     print_table("servo lag", "setpoints", "acceleration, rms", *shares, "jerk, rms", *shares, "worst gap", "max")
-    for lag_s in (0.0, 0.03):
-        for setpoint_hz in (None, 100, 200):
-            velocities, gaps_s = emulate(setpoint_hz, lag_s)
-            found = []
-            for n in (1, 2):
-                values = np.abs(np.diff(velocities, n=n) / 0.002**n)
-                found += [f"{x:.3g}" for x in (np.sqrt(np.mean(values**2)), np.percentile(values, 95), values.max())]
-            rate = "none" if setpoint_hz is None else f"{setpoint_hz} Hz"
-            gaps = f"{1e3 * np.median(gaps_s):.1f} ms | {1e3 * max(gaps_s):.1f} ms"
-            print(f"| {1e3 * lag_s:.0f} ms | {rate} | {' | '.join(found)} | {gaps} |", flush=True)
+    for lag_s, setpoint_hz in product((0.0, 0.03), (None, 100, 200)):
+        velocities, gaps_s = emulate(setpoint_hz, lag_s)
+        found = []
+        for n in (1, 2):
+            values = np.abs(np.diff(velocities, n=n) / 0.002**n)
+            found += [f"{x:.3g}" for x in (np.sqrt(np.mean(values**2)), np.percentile(values, 95), values.max())]
+        rate = "none" if setpoint_hz is None else f"{setpoint_hz} Hz"
+        gaps = f"{1e3 * np.median(gaps_s):.1f} ms | {1e3 * max(gaps_s):.1f} ms"
+        print(f"| {1e3 * lag_s:.0f} ms | {rate} | {' | '.join(found)} | {gaps} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -164,9 +164,7 @@ BENCHMARKS = {
     ),
     "several_simulators": Benchmark(
         "several_simulators:measure",
-        [
-            Target("steps/s of 4 simulators to cores that are never idle", figure("N = 4, share"), at_least=0.8),
-        ],
+        [Target("steps/s of 4 simulators to cores that are never idle", figure("N = 4, share"), at_least=0.8)],
     ),
     "pacing": Benchmark(
         "pacing:measure",

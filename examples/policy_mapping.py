@@ -8,7 +8,7 @@ such as a goal can enter as its direction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,8 +124,7 @@ class MappedVectorEnv(gymnasium.vector.VectorWrapper):
         return self._features(observations)
 
     def _features(self, observations: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        rows = [_values(observations, part) for part in self._parts]
-        values = np.concatenate([each.reshape(len(each), -1) for each in rows], axis=1)
+        values = _vectors(observations, self._parts)
         values = (values - self._statistics.mean) / self._statistics.std
         return np.clip(values, -BOUND, BOUND).astype(np.float32)
 
@@ -161,15 +160,16 @@ def measure_policy_file(
     try:
         observation, _ = env.reset(seed=seed)
         for _ in range(steps):
-            seen.append(_vector(observation, parts))
+            seen.append(observation)
             observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
             if terminated or truncated:
                 observation, _ = env.reset()
     finally:
         env.close()
-    spread = np.std(seen, axis=0)
+    vectors = _vectors({key: np.stack([each[key] for each in seen]) for key in seen[0]}, parts)
+    spread = np.std(vectors, axis=0)
     std = np.where(spread > CONSTANT, spread, 1.0)
-    statistics = {"mean": _numbers(np.mean(seen, axis=0)), "std": _numbers(std), "clip": BOUND}
+    statistics = {"mean": _numbers(np.mean(vectors, axis=0)), "std": _numbers(std), "clip": BOUND}
     trained, files = trained_on(contract)
     return PolicyFile(
         name=name,
@@ -255,9 +255,7 @@ def _numbers(array: NDArray[Any]) -> tuple[float, ...]:
     return tuple(array.astype(np.float64).tolist())
 
 
-def _vector(observation: Mapping[str, NDArray[Any]], parts: tuple[InputPart, ...]) -> NDArray[np.float64]:
-    return np.concatenate([_values(observation, part).ravel() for part in parts])
-
-
-def _values(observation: Mapping[str, NDArray[Any]], part: InputPart) -> NDArray[np.float64]:
-    return transform(part, np.asarray(observation[part.field], np.float64))
+def _vectors(observations: Mapping[str, NDArray[Any]], parts: Sequence[InputPart]) -> NDArray[np.float64]:
+    """Return the inputs before normalisation, a row for each observation."""
+    values = [transform(part, np.asarray(observations[part.field], np.float64)) for part in parts]
+    return np.concatenate([each.reshape(len(each), -1) for each in values], axis=1)

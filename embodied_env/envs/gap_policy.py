@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from sys import float_info
 from typing import Any
 
 import numpy as np
@@ -123,15 +122,11 @@ class FieldCheck:
 
     def __init__(self, layout: FieldLayout) -> None:
         """Choose the range check: few values one by one, many as arrays, none where the range covers the dtype."""
-        self._layout = layout
-        self._is_small = layout.low.ndim == 1 and layout.low.size <= _FEW
-        if self._is_small:  # with finite bounds, one comparison also rejects NaN and infinity
-            self._lows = [max(low, -float_info.max) for low in layout.low.tolist()]
-            self._highs = [min(high, float_info.max) for high in layout.high.tolist()]
-        self._covers_dtype = False
-        if layout.dtype.kind in "iu":  # e.g. pixels
-            limits = np.iinfo(layout.dtype)
-            self._covers_dtype = bool((layout.low <= limits.min).all() and (layout.high >= limits.max).all())
+        self._layout, self._bounds = layout, _finite_bounds(layout)
+        self._few: tuple[list[float], list[float]] | None = None
+        if self._bounds is not None and layout.low.ndim == 1 and layout.low.size <= _FEW:
+            low, high = self._bounds
+            self._few = low.tolist(), high.tolist()
 
     def check(self, values: Mapping[str, NDArray[Any]]) -> tuple[Quality, str] | None:
         """Return quality and reason of a faulty field, or None when it is valid."""
@@ -149,15 +144,16 @@ class FieldCheck:
         return Quality.OUT_OF_RANGE, f"{layout.field} is outside its declared range"
 
     def _is_within(self, found: NDArray[Any]) -> bool:
-        if self._is_small:
-            for value, low, high in zip(found.tolist(), self._lows, self._highs, strict=True):
-                if not low <= value <= high:
+        if self._few is not None:
+            lows, highs = self._few
+            for value, least, largest in zip(found.tolist(), lows, highs, strict=True):
+                if not least <= value <= largest:
                     return False
             return True
-        if self._covers_dtype:
+        if self._bounds is None:
             return True
-        low, high = self._layout.low, self._layout.high
-        return bool(np.isfinite(found).all() and (found >= low).all() and (found <= high).all())
+        low, high = self._bounds
+        return bool(((found >= low) & (found <= high)).all())
 
 
 class BatchedGapPolicy:
@@ -167,7 +163,7 @@ class BatchedGapPolicy:
         """Resolve the sensors of `contract`."""
         self._max_age_ns = {name: sensor.max_age_s * 1e9 for name, sensor in contract.sensors.items()}
         self._bounds = {
-            name: [bounds for layout in field_layouts(name, sensor) if (bounds := _finite_bounds(layout)) is not None]
+            name: [(each.field, *bounds) for each in field_layouts(name, sensor) if (bounds := _finite_bounds(each))]
             for name, sensor in contract.sensors.items()
         }
 
@@ -179,20 +175,21 @@ class BatchedGapPolicy:
             are_valid &= (age_ns >= 0) & (age_ns <= self._max_age_ns[name]) & (sample.quality == int(Quality.OK))
             samples[name] = sample
             for field, low, high in self._bounds[name]:
-                values = sample.values[field].reshape(len(are_valid), -1)
+                values = sample.values[field]
                 is_within = (values >= low) & (values <= high)
                 if not is_within.all():
-                    are_valid &= np.isfinite(values).all(axis=1)
-                    quality = np.where(is_within.all(axis=1), samples[name].quality, Quality.OUT_OF_RANGE)
+                    others = tuple(range(1, values.ndim))
+                    are_valid &= np.isfinite(values).all(axis=others)
+                    quality = np.where(is_within.all(axis=others), samples[name].quality, Quality.OUT_OF_RANGE)
                     samples[name] = replace(samples[name], quality=quality.astype(np.int8))
         return SnapshotBatch(now_ns=snapshot.now_ns, samples=samples), are_valid
 
 
-def _finite_bounds(layout: FieldLayout) -> tuple[str, NDArray[Any], NDArray[Any]] | None:
-    """Return a field and bounds with which one comparison rejects NaN and infinity; None if every value is valid."""
-    low, high = layout.low.reshape(-1), layout.high.reshape(-1)
-    if layout.dtype.kind in "iu":
+def _finite_bounds(layout: FieldLayout) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Return bounds with which one comparison also rejects NaN and infinity; None if every value is valid."""
+    low, high = layout.low, layout.high
+    if layout.dtype.kind in "iu":  # e.g. pixels
         limits = np.iinfo(layout.dtype)
-        return None if (low <= limits.min).all() and (high >= limits.max).all() else (layout.field, low, high)
+        return None if (low <= limits.min).all() and (high >= limits.max).all() else (low, high)
     largest = np.finfo(layout.dtype).max
-    return layout.field, np.maximum(low, -largest), np.minimum(high, largest)
+    return np.maximum(low, -largest), np.minimum(high, largest)

@@ -34,13 +34,8 @@ def check_sensor(contract: Contract, path: str, name: str, *fields: str, joints:
     return contract.sensors[name]
 
 
-def is_fresh(snapshot: Snapshot, *sensors: str) -> bool:
-    """Return whether the readings of `sensors` are new ones, not the last valid ones."""
-    return bool(are_fresh(snapshot, *sensors))
-
-
-def are_fresh(snapshot: Snapshot | SnapshotBatch, *sensors: str) -> Any:  # noqa: ANN401 - a bool, or one for each slot
-    """Return whether `is_fresh` holds, in one slot or in each."""
+def is_fresh(snapshot: Snapshot | SnapshotBatch, *sensors: str) -> Any:  # noqa: ANN401 - as described
+    """Return whether the readings of `sensors` are new ones, not the last valid ones: a bool, or one for each slot."""
     fresh: Any = True
     for name in sensors:
         quality = snapshot.samples[name].quality

@@ -17,15 +17,7 @@ from embodied_env.core.batches import TaskResultBatch
 from embodied_env.core.policy import PolicyFunction
 from embodied_env.errors import UsageError
 from embodied_env.tasks.base import SiteKinematics
-from embodied_env.tasks.common import (
-    ArrayTask,
-    are_fresh,
-    check_sensor,
-    norm,
-    require_visible,
-    squared_norm,
-    total,
-)
+from embodied_env.tasks.common import ArrayTask, check_sensor, is_fresh, norm, require_visible, squared_norm, total
 
 # Parameters of the scripted policy. Lengths are added to the radius of the robot.
 LOOKAHEAD_M = 1.0  # free distance of a clear course, unless the goal is closer
@@ -111,7 +103,7 @@ class Navigate(ArrayTask):
         p = self._p
         distance_m = self._distance_m(current)
         collided = current.samples[p.collision].values["data"][..., 0] != 0
-        arrived = (distance_m <= p.success_radius_m) & are_fresh(current, p.pose, p.goal, p.collision) & ~collided
+        arrived = (distance_m <= p.success_radius_m) & is_fresh(current, p.pose, p.goal, p.collision) & ~collided
         terms = {
             "progress": p.progress_weight * (self._distance_m(previous) - distance_m),
             "effort": -p.effort_weight * squared_norm(applied),

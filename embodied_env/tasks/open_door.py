@@ -17,9 +17,9 @@ from embodied_env.tasks.base import SiteKinematics
 from embodied_env.tasks.common import (
     ArrayTask,
     approach_velocity,
-    are_fresh,
     cartesian_policy,
     check_sensor,
+    is_fresh,
     norm,
     require_visible,
     total,
@@ -97,7 +97,7 @@ class OpenDoor(ArrayTask):
         """Judge by the changes in the step and the angle of the door after it."""
         p = self._p
         angle_rad = self._angle_rad(current)
-        opened = (angle_rad >= p.opened_at_rad) & are_fresh(current, p.door)
+        opened = (angle_rad >= p.opened_at_rad) & is_fresh(current, p.door)
         failure = {}
         if p.wrench is not None:
             failure["excessive_force"] = norm(current.samples[p.wrench].values["force"]) > p.max_force_n

@@ -17,10 +17,10 @@ from embodied_env.tasks.base import SiteKinematics
 from embodied_env.tasks.common import (
     ArrayTask,
     approach_velocity,
-    are_fresh,
     cartesian_policy,
     check_sensor,
     components,
+    is_fresh,
     norm,
     require_visible,
     squared_norm,
@@ -78,7 +78,7 @@ class Reach(ArrayTask):
         p, samples = self._p, current.samples
         tip, target = samples[p.tip].values["position"], samples[p.target].values["position"]
         distance_m = norm(target - tip)
-        reached = (distance_m <= p.success_radius_m) & are_fresh(current, p.tip, p.target)
+        reached = (distance_m <= p.success_radius_m) & is_fresh(current, p.tip, p.target)
         outside: Any = False
         for at, (low, high) in zip(components(tip), self._workspace, strict=True):
             outside = outside | (at < low) | (at > high)

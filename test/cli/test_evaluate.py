@@ -23,9 +23,6 @@ def zeros(observation):
     return np.zeros(6)
 
 
-NOT_A_POLICY = 3
-
-
 def evaluate(tmp_path, capsys, *arguments):
     status = main(["evaluate", "arm_reach", "--out", str(tmp_path), "--json", *arguments])
     return status, json.loads(capsys.readouterr().out)

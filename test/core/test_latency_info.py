@@ -306,7 +306,6 @@ def test_declared_actuation_is_not_a_measurement():
 
 QUALITIES = st.sampled_from(list(Quality))
 STAMPS = st.integers(NOW_NS - 10 * NS_PER_S, NOW_NS + NS_PER_S)
-NO_VALUE = {Quality.UNKNOWN, Quality.JUMP, Quality.UNSYNCED, Quality.FALLBACK_SOURCE, Quality.FALLBACK_RECEIVED}
 
 
 @given(

@@ -361,13 +361,6 @@ def test_a_world_with_a_warning_takes_its_step_alone(pair, monkeypatch):
     assert both.ours.batched_share == 1.0
 
 
-def last_transition(env, slot):
-    made = env.envs[slot].unwrapped.last_transition
-    return {
-        field.name: getattr(made, field.name) for field in dataclasses.fields(made) if field.name != "circumstances"
-    }
-
-
 def texts(env, name):
     with np.printoptions(floatmode="unique"):
         return [repr(value) for value in env.get_attr(name)]

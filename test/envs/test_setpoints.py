@@ -17,7 +17,6 @@ from embodied_env.errors import BackendLostError, ContractError
 pytestmark = pytest.mark.realtime
 
 RATE_HZ = 200
-PER_STEP = 10
 
 
 def contract_of(**actuator):

@@ -97,17 +97,16 @@ def test_later_steps_contribute_within_an_episode():
     assert found[0].item() == pytest.approx(error * (1 + factor + factor**2), rel=1e-5)
 
 
-def test_end_of_episode_is_valued_by_final_observation(begin):
+def test_end_of_episode_is_valued_by_final_observation(begin, close_later):
     """After 30 steps the time limit truncates, and the vector environment shows the next episode's first observation."""
     with begin("ppo") as run:
-        worlds = run.make_worlds(2)
+        worlds = close_later(run.make_worlds(2))
         agent = train_ppo.Agent(worlds.single_observation_space.shape[0], 1)
         with torch.no_grad():
             agent.mean[-1].weight.zero_()
             agent.log_std.fill_(-20.0)  # joint and target stay where they are until the next episode
         collector = train_ppo.Collector(worlds, 6)
         found = collector.collect(agent, 30)
-        worlds.close()
     assert found.ended[-1].all()
     assert not found.terminated.any()
     assert torch.allclose(found.next_values[-1], found.values[-1], atol=1e-4)
@@ -120,9 +119,9 @@ def loaded(run, folder, format_name):
     return embodied_env.load_policy(address, run.contract, trust=True)
 
 
-def test_saved_policies_act_like_trained_model(begin):
+def test_saved_policies_act_like_trained_model(begin, close_later):
     with begin("sac", "--num-envs", "1") as run:
-        env = run.make_env()
+        env = close_later(run.make_env())
         model = train_sac.make(run, env)
         folder = train_sac.save(run, model, name="final")
     onnx_policy, sb3_policy = (loaded(run, folder, name) for name in ("onnx", "sb3"))
@@ -133,17 +132,16 @@ def test_saved_policies_act_like_trained_model(begin):
         expected = env.action_of(output)
         assert sb3_policy(observation) == pytest.approx(expected, abs=1e-6)
         assert onnx_policy(observation) == pytest.approx(expected, abs=1e-6)
-    env.close()
 
 
-def test_saved_perceptron_acts_like_trained_one(begin):
+def test_saved_perceptron_acts_like_trained_one(begin, close_later):
     with begin("ppo") as run:
         agent = train_ppo.Agent(4, 1)
         with torch.no_grad():
             agent.mean[-1].bias.fill_(0.9)
             agent.mean[-1].weight.mul_(100.0)
         folder = train_ppo.save(run, agent, torch.optim.Adam(agent.parameters()), "final")
-    policy, env = loaded(run, folder, "onnx"), run.make_env()
+    policy, env = loaded(run, folder, "onnx"), close_later(run.make_env())
     space = run.contract.observation_space
     space.seed(2)
     actions = []
@@ -152,26 +150,23 @@ def test_saved_perceptron_acts_like_trained_one(begin):
         actions.append(policy(observation).item())
         assert actions[-1] == pytest.approx(mean.clamp(-1.0, 1.0).item(), abs=1e-6)
     assert max(actions) == 1.0 > min(actions)
-    env.close()
 
 
 @pytest.mark.parametrize("scale", ["normalized", "physical"])
-def test_outputs_span_the_action_space(begin, contract_file, scale):
+def test_outputs_span_the_action_space(begin, close_later, contract_file, scale):
     contract_file.write_text(dump_contract(follow(**{"scale: normalized": f"scale: {scale}"})))
     with begin("ppo") as run:
-        env, space = run.make_env(), run.contract.action_space
+        env, space = close_later(run.make_env()), run.contract.action_space
         env.reset(seed=0)
         found = [env.action_of(np.array([output])).item() for output in (-1.0, 0.5, 1.0)]
-        env.close()
     assert found == pytest.approx(np.interp((-1.0, 0.5, 1.0), (-1.0, 1.0), (space.low.item(), space.high.item())))
 
 
-def test_features_are_clipped(begin):
+def test_features_are_clipped(begin, close_later):
     with begin("ppo") as run:
-        env = run.make_env()
+        env = close_later(run.make_env())
         far = {key: np.full(box.shape, 1e12) for key, box in run.contract.observation_space.items()}
         assert env.features(far).max() == policy_mapping.BOUND
-        env.close()
 
 
 def test_only_perceptrons_are_exported(tmp_path):
@@ -248,12 +243,8 @@ def test_unknown_direction_is_named(begin, capsys):
     "ignore:It seems that your observation:UserWarning"
 )  # a depth image is not an image for a CNN
 @pytest.mark.parametrize("env_id", IDS)
-def test_stable_baselines3_env_checker_passes(env_id):
-    env = gymnasium.make(env_id, backend="fake", clock="virtual")
-    try:
-        env_checker.check_env(env)
-    finally:
-        env.close()
+def test_stable_baselines3_env_checker_passes(close_later, env_id):
+    env_checker.check_env(close_later(gymnasium.make(env_id, backend="fake", clock="virtual")))
 
 
 def test_policy_file_has_the_statistics_of_vec_normalize(tmp_path):
@@ -298,29 +289,26 @@ def test_slots_step_like_environments_of_stable_baselines3(close_later):
         for slot in np.flatnonzero(done):
             ends += 1
             mine, other = infos[slot], expected[3][slot]
-            assert {key: mine[key] for key in ("end_reason", "is_success", "TimeLimit.truncated")} == {
-                key: other[key] for key in ("end_reason", "is_success", "TimeLimit.truncated")
-            }
+            for key in ("end_reason", "is_success", "TimeLimit.truncated"):
+                assert mine[key] == other[key]
             for key, values in mine["terminal_observation"].items():
                 np.testing.assert_array_equal(values, other["terminal_observation"][key])
     assert ends >= 4
 
 
-def test_wrapped_env_passes_checks_without_warnings(begin):
+def test_wrapped_env_passes_checks_without_warnings(begin, close_later):
     with begin("checked") as run:
-        env = run.make_env()
-        env_checker.check_env(env)
-        env.close()
+        env_checker.check_env(close_later(run.make_env()))
 
 
 @pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
-def test_slots_are_mapped_like_single_environments(name):
+def test_slots_are_mapped_like_single_environments(close_later, name):
     contract = policy_mapping.without_images(embodied_env.load_contract(name))
     options = {"backend": "fake", "clock": "virtual"}
     direction = {"cart_goal": "goal_position"}.get(name)
     file = policy_mapping.measure_policy_file(contract, "fake", name=name, seed=0, steps=2, direction=direction)
-    worlds = training.make_worlds(contract, file, 2, max_episode_steps=3, **options)
-    made = [embodied_env.make(contract, max_episode_steps=3, **options) for _ in range(2)]
+    worlds = close_later(training.make_worlds(contract, file, 2, max_episode_steps=3, **options))
+    made = [close_later(embodied_env.make(contract, max_episode_steps=3, **options)) for _ in range(2)]
     singles = [policy_mapping.MappedEnv(env, contract, file) for env in made]
     seen, _ = worlds.reset(seed=0)
     np.testing.assert_array_equal(seen, [env.reset(seed=slot)[0] for slot, env in enumerate(singles)])
@@ -335,8 +323,6 @@ def test_slots_are_mapped_like_single_environments(name):
                 expected, ends = env.reset()[0], ends + 1
             np.testing.assert_array_equal(seen[slot], expected)
     assert ends >= 2
-    for env in (worlds, *singles):
-        env.close()
 
 
 def test_curve_counts_one_episode_of_each_slot(begin):
@@ -350,12 +336,11 @@ def test_curve_counts_one_episode_of_each_slot(begin):
     assert min(took_s, cpu_s) > 0
 
 
-def test_sb3_monitor_writes_its_own_key():
-    env = monitor.Monitor(gymnasium.make(IDS[0], backend="fake", clock="virtual"))
+def test_sb3_monitor_writes_its_own_key(close_later):
+    env = close_later(monitor.Monitor(gymnasium.make(IDS[0], backend="fake", clock="virtual")))
     env.reset(seed=1)
     info, done = {}, False
     while not done:
         *_, terminated, truncated, info = env.step(env.action_space.sample())
         done = terminated or truncated
-    env.close()
     assert info["episode"]["l"] == info["step_index"]

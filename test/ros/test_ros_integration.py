@@ -42,7 +42,6 @@ pytestmark = pytest.mark.ros
 
 GENEROUS_S = 20.0
 PROFILE = load_real_profile(SIMPLE)
-ELSEWHERE = {"joint_states": "arm/states", "arm_controller/commands": "arm/commands"}
 REMAPPED = ["-r", "joint_states:=arm/states", "-r", "arm_controller/commands:=arm/commands"]
 
 

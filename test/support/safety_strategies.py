@@ -285,7 +285,6 @@ def as_joint_limits(b: JointBounds) -> JointLimits:
     return JointLimits(position=position, velocity=b.velocity, acceleration=b.acceleration, deceleration=b.deceleration)
 
 
-_COMMANDS = st.sampled_from(["position_delta", "position"])
 _SCALES = st.sampled_from(["normalized", "physical"])
 _PERIODS = st.sampled_from([0.001, 0.008, 0.05, 0.2])
 _TIMES = st.one_of(st.just(1.0), st.floats(0.01, 1.0))
