@@ -35,6 +35,7 @@ from rich.table import Table
 
 import embodied_env
 from embodied_env.core.clock import NS_PER_S
+from embodied_env.errors import EmbodiedEnvError
 
 STAND_IN = Path(__file__).parents[1] / "test" / "support" / "mujoco_as_gazebo.py"
 STAGES = ("command", "request", "physics", "clock", "sensors", "world", "account", "total")
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the random policy (default: 0)")
     parser.add_argument("--stand-in", action="store_true", help="start the stand-in instead of using a running Gazebo")
     args = parser.parse_args()
+    embodied_env.make("arm_reach", backend="gazebo").close()  # raises before the stand-in is started
     with stand_in() if args.stand_in else contextlib.nullcontext():
         results = {"stand-in" if args.stand_in else "gazebo": measured("gazebo", args.steps, args.seed)}
     results["mujoco_ros"] = measured("mujoco_ros", args.steps, args.seed)
@@ -111,4 +113,7 @@ def durations(env: Any, returned_s: float) -> dict[str, float]:  # noqa: ANN401 
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except EmbodiedEnvError as error:
+        raise SystemExit(f"error: {error}") from None

@@ -16,16 +16,20 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from ray.rllib.algorithms.ppo import PPO, PPOConfig
-from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.tune.registry import register_env
 from rich.console import Console
 from rich.progress import Progress
 from torch import nn
 from training import Training, evaluate, parser, started
 
 from embodied_env.evaluation.ray_cluster import RayCluster
+
+try:
+    from ray.rllib.algorithms.ppo import PPO, PPOConfig
+    from ray.rllib.core import DEFAULT_MODULE_ID
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+    from ray.tune.registry import register_env
+except ImportError:
+    PPO = None  # --help works without Ray
 
 STEPS = 2048
 """Number of steps between two updates, summed over all environments."""
@@ -129,6 +133,8 @@ def main() -> None:
     """Train and evaluate."""
     gymnasium.logger.min_level = gymnasium.logger.ERROR  # RLlib reads deprecated attributes of wrappers
     args = parser(__doc__, steps=1_000_000, num_envs=1, gamma=0.97).parse_args()
+    if PPO is None:
+        raise SystemExit('error: training with RLlib needs ray, which cannot be imported; pip install "ray[rllib]"')
     with started("rllib", args) as training:
         evaluate(training, train(training))
 

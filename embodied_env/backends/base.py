@@ -10,7 +10,8 @@ A lockstep world moves exactly one control period per `advance`; a free-running 
 5. `read` returns the newest sample of each sensor; in lockstep, all that the world has delivered by `after`: a sensor
    without a rate, which is due at every step, is stamped `after`, unless delays are injected. It returns arrays that it
    never writes again. Past the deadline it raises BackendLostError.
-6. `halt` cuts the transport. It never raises and is idempotent. After it, only `reset` and `close` work.
+6. `halt` cuts the transport. It never raises and is idempotent. After it, only `reset` and `close` work. In lockstep
+   over a middleware it ends a `reset` that waits in another thread, with BackendNotReadyError.
 7. `close` frees everything, is idempotent, and safe on a backend that was never opened.
 
 Every call returns by its deadline, on the steady domain of the injected clock, plus a small grace. The suites in

@@ -56,13 +56,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_profile(profile: LatencyProfile, out: Path) -> None:
-    """Print a table of the estimates with confidence interval and method, and of the unknown latencies."""
+    """Print a table of the estimates with confidence interval and method, and notes on each and on what is unknown."""
     from rich.table import Column, Table
 
     console = make_console()
     value, interval, n = (Column(heading, justify="right") for heading in ("value", "95 %", "n"))
     title = f"{profile.contract} on {profile.backend}: latency, ms"
-    table = Table("", value, interval, "method", n, Column(overflow="fold"), title=title, title_justify="left")
+    table = Table("", value, interval, "method", n, title=title, title_justify="left")
+    notes = Table.grid("", Column(overflow="fold"), padding=(0, 2))
     best = "" if profile.actuation_s is None else profile.actuation_s.method
     rows = [(f"actuation{' *' if method == best else ''}", each) for method, each in profile.evidence.items()]
     rows += [] if profile.lag_s is None else [("lag", profile.lag_s)]
@@ -71,9 +72,12 @@ def print_profile(profile: LatencyProfile, out: Path) -> None:
         rows += [(f"{stage} {sensor}", each) for sensor, each in found.items()]
     for name, each in rows:
         bounds = f"{1e3 * each.low_s:.2f} .. {1e3 * each.high_s:.2f}"
-        table.add_row(name, f"{1e3 * each.value_s:.2f}", bounds, each.method, str(each.n), each.detail)
+        table.add_row(name, f"{1e3 * each.value_s:.2f}", bounds, each.method, str(each.n))
+        notes.add_row(name, each.detail)
     for name, why in profile.unknown.items():
-        table.add_row(name, "partial" if name.startswith("moves.") else "unknown", "", "", "", why)
+        table.add_row(name, "partial" if name.startswith("moves.") else "unknown")
+        notes.add_row(name, why)
     console.print(table)
-    console.print("* actuation_s: from the publication of a command to the start of the joint's response")
+    console.print("* actuation_s: from publishing a command to the start of the joint's response")
+    console.print(notes)
     console.print(f"profile  {out}", soft_wrap=True)

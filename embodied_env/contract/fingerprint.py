@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from embodied_env.contract.schema import EACH_ITS_OWN, PROVENANCE, RESERVED, SCHEMA, ContractFields
@@ -54,6 +55,8 @@ def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> di
     """Return the fingerprinted part of the task: class, instruction, parameters, and the version of a shipped one."""
     version = SHIPPED_TASKS.get(contract.task.type)
     plain = to_plain(contract.task, with_defaults=with_defaults)
+    if ".py:" in contract.task.type:  # a file by its name, in any folder; its content has a hash of its own
+        plain["type"] = f"./{PurePosixPath(contract.task.type).name}"
     return {**plain, **({} if version is None else {"version": version})}
 
 

@@ -391,6 +391,10 @@ class Stepper:
         self._pending = None
         self._give_up()
 
+    def abort_reset(self) -> None:
+        """End a reset that waits in another thread for a world over a middleware; it raises BackendNotReadyError."""
+        self._backend.halt("reset aborted")
+
     def mark(self, name: str) -> None:
         """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
         self._ledger.mark(name)

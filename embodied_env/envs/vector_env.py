@@ -11,7 +11,7 @@ import inspect
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -180,8 +180,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
 
         calls: list[Callable[[], SlotResult]] = [partial(reset, slot) for slot in slots]
         if len(slots) > 1 and self._bases[0].stepper.capabilities.transport:
-            with ThreadPoolExecutor(len(slots), "resets") as pool:
-                calls = [future.result for future in [pool.submit(call) for call in calls]]
+            calls = [future.result for future in self._reset_together(slots, calls)]
         infos: dict[int, Info] = {}
         problems: list[BackendError] = []
         for slot, call in zip(slots, calls, strict=True):
@@ -198,6 +197,21 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         if problems:
             raise problems[0]
         return infos
+
+    def _reset_together(self, slots: Sequence[int], calls: list[Callable[[], SlotResult]]) -> list[Future[SlotResult]]:
+        """Run the resets of these slots in parallel threads and wait for all; an interrupt aborts them."""
+        with ThreadPoolExecutor(len(slots), "resets") as pool:
+            futures = [pool.submit(call) for call in calls]
+            try:
+                wait(futures)
+            except BaseException:
+                self._was_reset[slots] = False
+                while wait(futures, 0.05).not_done:  # repeated, since a world may not have been opened yet
+                    for slot, future in zip(slots, futures, strict=True):
+                        if not future.done():
+                            self._bases[slot].stepper.abort_reset()
+                raise
+        return futures
 
     # ----------------------------------------------------------------------------------------------- step
 

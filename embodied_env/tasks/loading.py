@@ -103,6 +103,9 @@ def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> 
             found = class_of_function(found, version=int(_source_sha256(found)[:8], 16))
     except (Exception, SystemExit) as error:  # as above
         guess = did_you_mean(class_name, vars(module)) if module is not None else ""
+        if path is None and isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
+            file = f"./{module_name.replace('.', '/')}.py:{class_name}"
+            guess = f" (expected an installed module); name a file by its path from the contract, {file!r}"
         frames = traceback.extract_tb(error.__traceback__)
         lines = [at.lineno for at in frames if path is not None and Path(at.filename).name == path.name]
         line = f" at line {lines[-1]}" if lines else ""

@@ -25,7 +25,7 @@ from embodied_env.contract.fingerprint import differences
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.latency.delay_model import DelayDistribution, DelayModel
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.errors import RecordError
+from embodied_env.errors import RecordError, UsageError
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.rows import RESET, TRANSITION
 
@@ -500,10 +500,10 @@ def test_difference_is_ignored_by_its_path_or_a_parent(run_of, a_template, path)
     assert [mismatch.path for mismatch in found.terms.ignored] == ["safety.margins.velocity"]
 
 
-@pytest.mark.parametrize("path", ["safety.margins.vel", "safet", "", "margins.velocity"])
-def test_similar_path_ignores_nothing(run_of, a_template, path):
-    with pytest.raises(NotComparableError):
-        compare_runs(run_of("a"), run_of("b", manifest=altered(a_template, *MARGIN)), ignore=[path])
+@pytest.mark.parametrize(("path", "near"), [("safety.margins.vel", "velocity"), ("safet", "safety"), ("", "wrappers")])
+def test_an_unknown_path_to_ignore_is_refused_with_those_near_it(run_of, path, near):
+    with pytest.raises(UsageError, match=f"unknown path to ignore: '{path}': .*{near}"):
+        compare_runs(run_of("a"), run_of("b"), ignore=["wrappers[0].kwargs", "task.tip", path])
 
 
 def test_joints_are_tracked_by_the_contract_of_their_own_run(run_of, a_template):

@@ -161,6 +161,11 @@ def test_a_fingerprint_needs_no_task(type_):
     assert len(parse(changed("task.type", type_)).fingerprint) == 64
 
 
+def test_the_folder_of_a_task_file_changes_no_fingerprint():
+    files = ("hover.py", "./hover.py", "../tasks/hover.py", "./other.py")
+    assert len({parse(changed("task.type", f"{file}:Hover")).fingerprint for file in files}) == 2
+
+
 @pytest.mark.parametrize("name", sorted(SHIPPED_TASKS))
 def test_the_table_of_shipped_tasks_has_the_version_of_each_class(name):
     module, _, attribute = name.partition(":")

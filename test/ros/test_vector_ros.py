@@ -57,6 +57,17 @@ def test_a_killed_simulator_truncates_its_own_slot_and_restarts_while_the_others
     assert [pid == was for pid, was in zip(pids(env), before, strict=True)] == others.tolist()
 
 
+@pytest.mark.parametrize(("backend", "attached"), [("mujoco_ros", {"spawn": False}), ("gazebo", {})])
+def test_an_interrupt_ends_the_resets_of_all_slots(make_vec, message_package, backend, attached):
+    message_package("ros_gz_interfaces")
+    env = make_vec(num_envs=2, backend=backend, per_slot=lambda slot: {"namespace": f"/absent_{slot}", **attached})
+    main = threading.main_thread().ident
+    threading.Timer(0.5, signal.pthread_kill, [main, signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        env.reset(seed=0)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("resets")]
+
+
 def test_a_slot_that_is_still_moving_is_finished_after_the_others(make_vec, monkeypatch):
     env, finished = make_vec(num_envs=2, backend="mujoco_ros"), []
     env.reset(seed=0)

@@ -10,12 +10,14 @@ from typing import Any
 from embodied_env.analysis.report.html import mapping_of
 from embodied_env.contract import Contract
 from embodied_env.contract.fingerprint import SHIPPED_TASKS, differences, meaning
-from embodied_env.errors import ContractError, EmbodiedEnvError, RecordError
+from embodied_env.contract.value_checks import one_of
+from embodied_env.errors import ContractError, EmbodiedEnvError, RecordError, UsageError
 from embodied_env.record import Run
 from embodied_env.record.manifest import contract_of_manifest
 
 RECORDER = "embodied_env.record.recorder:RecordTransitions"
 _SHA256 = re.compile("[0-9a-f]{64}")
+_OF_TASK = ("version", "terms", "source_sha256")  # of the loaded task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,24 @@ def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:
     return Comparability(ignored=tuple(found), notes=tuple(notes), contracts=contracts)
 
 
+def check_ignored(paths: Iterable[str], runs: Iterable[Run]) -> None:
+    """Raise UsageError for a path that no run has, with the keys at its place."""
+    for path in paths:
+        places = [_conditions(run) for run in runs]
+        for key in path.partition("[")[0].split("."):
+            if not any(key in place for place in places):
+                raise UsageError(f"unknown path to ignore: {path!r}: {one_of(key, set().union(*places))}")
+            places = [place[key] for place in places if isinstance(place.get(key), dict)]
+
+
+def _conditions(run: Run) -> dict[str, Any]:
+    """Return what `comparability` compares, by nested keys."""
+    contract = _read_contract("", run, [])
+    found = {"task": {}} if contract is None else meaning(contract, with_defaults=True)
+    found["task"].update(found["task"].pop("parameters", {}) | dict.fromkeys(_OF_TASK))
+    return {**found, "contract": {"fingerprint": ""}, "wrappers": [], "capabilities": {"actuates": True}}
+
+
 def _read_contract(name: str, run: Run, notes: list[str]) -> Contract | None:
     try:
         contract = contract_of_manifest(run.manifest)
@@ -104,8 +124,7 @@ def _task_mismatches(a: Run, b: Run, contracts: Iterable[Contract | None]) -> It
     """Yield differences of the loaded tasks; the version of a shipped task is part of the contract."""
     if all(contract is not None and contract.task.type in SHIPPED_TASKS for contract in contracts):
         return
-    keys = ("version", "terms", "source_sha256")
-    of_a, of_b = ({key: mapping_of(run.manifest, "task").get(key) for key in keys} for run in (a, b))
+    of_a, of_b = ({key: mapping_of(run.manifest, "task").get(key) for key in _OF_TASK} for run in (a, b))
     for path, x, y in differences(of_a, of_b):
         yield Mismatch(path=f"task.{path}", a=x, b=y)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.analysis.comparison.comparability import Comparability, comparability
+from embodied_env.analysis.comparison.comparability import Comparability, check_ignored, comparability
 from embodied_env.analysis.comparison.effects import CHANCE, Difference, find_differences
 from embodied_env.analysis.comparison.episode_pairing import Outcome, Pairing, compare_outcomes, pair_episodes
 from embodied_env.analysis.comparison.features import MISSED_DEADLINES, MOST_STREAMS, FeatureName, RunFeatures
@@ -144,11 +144,13 @@ def compare_with_first(
 
     Raises:
         NotComparableError: when contracts or wrappers differ, or only one is a dry run.
+        UsageError: for a path in `ignore` that no run has.
         RecordError: when one is no run directory, or it has a row or a manifest that is not valid.
         MissingDependencyError: when mcap is not installed.
     """
     first, *others = (read_run(path) for path in paths)
     ignore = tuple(ignore)
+    check_ignored(ignore, (first, *others))
     terms = [comparability(first, other, ignore) for other in others]
     contracts = [terms[0].contracts[0], *(found.contracts[1] for found in terms)]
     sides = []

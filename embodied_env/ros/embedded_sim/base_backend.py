@@ -98,7 +98,7 @@ class EmbeddedSimBackend(ABC):
         self._epoch_base = secrets.randbits(62)
         self._child: Child | None = None  # the simulator that we started
         self._ros: RosNode | None = None
-        self._usable = False
+        self._usable = self._is_halted = False
         self._prepare()
 
     @abstractmethod
@@ -152,7 +152,9 @@ class EmbeddedSimBackend(ABC):
         return self._ros
 
     def _raise_if_exited(self) -> None:
-        """Raise BackendLostError if the simulator that we started has ended."""
+        """Raise BackendLostError after `halt`, or if the simulator that we started has ended."""
+        if self._is_halted:
+            raise BackendLostError("halted", "the connection was halted")
         child = self._child
         if child is not None and (code := child.exit_code) is not None:
             output = child.stderr_tail() or "no output"
@@ -168,7 +170,7 @@ class EmbeddedSimBackend(ABC):
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
         """Reset the world by seed and options; every reading is newer than the reset. Restart an ended simulator."""
-        self._usable = False
+        self._usable = self._is_halted = False
         try:
             reply, snapshot = self._reset(request, deadline)
         except (TimeoutError, BackendLostError) as error:
@@ -273,7 +275,7 @@ class EmbeddedSimBackend(ABC):
         """Publish nothing more until the next reset. A simulator that we started is killed; reset restarts it."""
         if self._usable and self._child is not None:
             self._child.kill()
-        self._usable = False
+        self._usable, self._is_halted = False, True
 
     def close(self) -> None:
         """Destroy our node, then end the simulator that we started: a killed one leaves shared memory to remove."""

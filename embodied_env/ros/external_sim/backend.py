@@ -121,7 +121,7 @@ class SimulatorBackend:
         self._control: LockstepControl | None = None
         self._publishers: dict[str, Any] = {}
         self._poses = SampledPoses(places={}, sampled={})
-        self._is_connected = self._usable = False
+        self._is_connected = self._usable = self._is_halted = False
 
     # ------------------------------------------------------------------------------------------ connecting
 
@@ -145,7 +145,9 @@ class SimulatorBackend:
             raise
 
     def _patrol(self) -> None:
-        """Raise BackendLostError if the simulator is a process of ours that has ended."""
+        """Raise BackendLostError after `halt`, or if the simulator is a process of ours that has ended."""
+        if self._is_halted:
+            raise BackendLostError("halted", "the connection was halted")
 
     def _store(self, arrival: ReceivedMessage) -> None:
         if not self._echoes.add(arrival) and not self._entities.add(arrival):
@@ -191,7 +193,7 @@ class SimulatorBackend:
         """Restore the world, place the entities and let physics settle; every reading is newer than the reset."""
         end = deadline_to_monotonic_s(deadline, self._clock)
         profile = self._profile
-        self._usable = False
+        self._usable = self._is_halted = False
         try:
             control = self._connect(end)
             self._echoes.clear()
@@ -365,8 +367,8 @@ class SimulatorBackend:
     # ------------------------------------------------------------------------------------------------ end
 
     def halt(self, reason: str) -> None:  # noqa: ARG002 - without steps the world is at rest
-        """Publish nothing more until the next reset, which connects again."""
-        self._usable = self._is_connected = False
+        """Publish nothing more until the next reset, which connects again, and restarts a server of ours."""
+        self._usable, self._is_connected, self._is_halted = False, False, True
 
     def close(self) -> None:
         """Destroy our node. The simulator keeps its state."""
@@ -409,7 +411,7 @@ class GazeboBackend(SimulatorBackend):
         """
         self._launch = launch if isinstance(launch, Mapping) else {} if checked_flag("launch", launch) else None
         self._server: GazeboServer | None = None
-        self._given_domain_id, self._is_lost = domain_id, False
+        self._given_domain_id = domain_id
         if self._launch is not None and reset_timeout_s is None:
             reset_timeout_s = _START_S
         timeouts = {"step_timeout_s": step_timeout_s, "reset_timeout_s": reset_timeout_s}
@@ -424,16 +426,10 @@ class GazeboBackend(SimulatorBackend):
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
         """Reset as `SimulatorBackend` does; restart a server of ours that has ended or was lost."""
-        if self._launch is not None and (self._server is None or self._is_lost or self._server.has_exited):
+        if self._launch is not None and (self._server is None or self._is_halted or self._server.has_exited):
             self.close()
             self.open()
-        self._is_lost = False
         return super().reset(request, deadline)
-
-    def halt(self, reason: str) -> None:
-        """Publish nothing more until the next reset, which restarts a server of ours."""
-        self._is_lost = True
-        super().halt(reason)
 
     def close(self) -> None:
         """Destroy our node, then end the server that we started."""
@@ -449,6 +445,7 @@ class GazeboBackend(SimulatorBackend):
         return [] if self._server is None else [{"role": "gazebo", "pid": self._server.pid}]
 
     def _patrol(self) -> None:
+        super()._patrol()
         if self._server is not None:
             self._server.raise_if_exited()
 

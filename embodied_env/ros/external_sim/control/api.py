@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
+from embodied_env.ros.setup_checks import apt_package
 
 FAULTS: Mapping[str, str] = {
     "clock_stopped": "the clock does not move, or stopped before the step was over",
@@ -145,7 +146,7 @@ def message_import_errors(package: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        remedy = f"apt install ros-$ROS_DISTRO-{package.replace('_', '-')}, and source ROS 2"
+        remedy = f"apt install {apt_package(package)}, which the wheels of the extra ros lack, and source it"
         raise MissingDependencyError(f"{package} ({error})", needed_for="simulator control", remedy=remedy) from None
 
 
