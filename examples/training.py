@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ from embodied_env.core.process.child import Child, simulator
 from embodied_env.errors import EmbodiedEnvError, UsageError
 from embodied_env.evaluation.results import PolicyResult
 from embodied_env.policies.policy_file import SUFFIX, PolicyFile, write_policy_file
-from embodied_env.record.manifest import write_json
+from embodied_env.record.manifest import version_of, write_json
 
 EVALUATION_SEED = 1_000_003
 """Seed of the evaluations, so that their episodes differ from those of the training."""
@@ -191,12 +190,7 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
     if args.resume is None:
         name = f"{contract.name}_{algorithm}"
         policy_file = measure_policy_file(
-            contract,
-            args.backend,
-            name=name,
-            seed=args.seed,
-            steps=args.feature_steps,
-            direction=args.direction,
+            contract, args.backend, name=name, seed=args.seed, steps=args.feature_steps, direction=args.direction
         )
     else:
         policy_file = resumed_policy_file(Path(args.resume) / POLICY_FILE, contract)
@@ -211,7 +205,7 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
         "algorithm": algorithm,
         "contract": {"name": contract.name, "version": contract.version, "fingerprint": contract.fingerprint},
         "arguments": vars(args),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
+        "versions": {"python": platform.python_version(), **{name: version_of(name) for name in packages}},
         "started_utc": now,
     }
     write_json(path / "training.json", settings)
@@ -271,10 +265,8 @@ def _robot(contract: Contract, robot: str | None) -> Iterator[dict[str, Any]]:
         yield {"namespace": robot}
         return
     namespace = f"/emulator_{os.getpid()}"
-    emulator = Child(
-        simulator("-", namespace=namespace, source=contract.source, free_running=True),
-        first_line=dump_contract(contract),
-    )
+    process = simulator("-", namespace=namespace, source=contract.source, free_running=True)
+    emulator = Child(process, first_line=dump_contract(contract))
     try:
         yield {"namespace": namespace, "emulator": True}
     finally:
@@ -286,10 +278,3 @@ def _summary(result: PolicyResult) -> dict[str, Any]:
     kept = (*counts, "success_rate", "success_rate_not_truncated", "end_reasons", "return", "steps", "clipped_share")
     summary = {key: result.summary[key] for key in kept}
     return {"path": str(result.path), "problem": result.problem, **summary}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None

@@ -177,12 +177,13 @@ def _argument(value: Any) -> Any:  # noqa: ANN401 - of any constructor
 
 def _versions() -> dict[str, str | None]:
     """Return the versions of the recording software; None: not installed."""
-    versions = {name: _version_of(name) for name in DISTRIBUTIONS}
+    versions = {name: version_of(name) for name in DISTRIBUTIONS}
     return {"embodied_env": __version__, "python": platform.python_version(), **versions}
 
 
 @functools.cache  # a search of all installed distributions
-def _version_of(distribution: str) -> str | None:
+def version_of(distribution: str) -> str | None:
+    """Return the version of an installed package, or None."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -69,12 +69,7 @@ class _Auditor:
     """Audits rows one by one, from a run or from a file, and collects their violations."""
 
     def __init__(
-        self,
-        contract: Contract | None,
-        *,
-        resets: bool,
-        images: bool = True,
-        limit_steps: int | None = None,
+        self, contract: Contract | None, *, resets: bool, images: bool = True, limit_steps: int | None = None
     ) -> None:
         self.transitions = 0
         self._limit_steps = limit_steps
