@@ -124,6 +124,6 @@ def test_states_are_set_with_and_without_the_flags_of_newer_versions(flags):
 def test_missing_messages_are_named_with_their_package(monkeypatch, name):
     for module in (PACKAGES[name], f"{PACKAGES[name]}.srv"):
         monkeypatch.setitem(sys.modules, module, None)
-    apt = f"apt install ros-\\$ROS_DISTRO-{PACKAGES[name].replace('_', '-')}"
+    apt = rf"apt install ros-\w+-{PACKAGES[name].replace('_', '-')}, "
     with pytest.raises(MissingDependencyError, match=apt):
         APIS[name](world="toy", prefix=None)
