@@ -174,6 +174,7 @@ def _outside(contract: Contract) -> Row:
         "name": contract.name,
         "sensors": {name: {"topic": sensor.topic} for name, sensor in contract.sensors.items()},
         "actuators": {name: {"topic": actuator.topic} for name, actuator in contract.actuators.items()},
+        "task": {"instruction": contract.task.instruction},
         "backends": to_plain(contract.backends),
     }
 
@@ -204,7 +205,7 @@ def describe(contract: Contract) -> dict[str, Any]:
         "sensors": [{"sensor": name, **_without("fields", spec)} for name, spec in sensors.items()],
         "fields": [row for name, sensor in contract.sensors.items() for row in _field_rows(name, sensor)],
         "safety": plain["safety"],
-        "task": {**_without("parameters", task_meaning(contract)), **plain["task"]["parameters"]},
+        "task": {**_without("parameters", plain["task"] | task_meaning(contract)), **plain["task"]["parameters"]},
         "reset_options": [{"option": name, **spec} for name, spec in plain["reset_options"].items()],
         "backends": {
             name: {"fingerprint": contract.backend_fingerprint(name), "profile": profile}

@@ -11,7 +11,7 @@ from typing import Any
 
 from embodied_env.contract.schema import EACH_ITS_OWN, PROVENANCE, RESERVED, SCHEMA, ContractFields
 
-SEMANTICS = 1
+SEMANTICS = 2
 """Bumped by hand when the meaning of the same contract text changes."""
 
 
@@ -52,9 +52,10 @@ SHIPPED_TASKS: Mapping[str, int] = {
 
 
 def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
-    """Return the fingerprinted part of the task: class, instruction, parameters, and the version of a shipped one."""
+    """Return the fingerprinted part of the task: class, parameters, and the version of a shipped one."""
     version = SHIPPED_TASKS.get(contract.task.type)
     plain = to_plain(contract.task, with_defaults=with_defaults)
+    plain.pop("instruction", None)  # a condition of an episode
     if ".py:" in contract.task.type:  # a file by its name, in any folder; its content has a hash of its own
         plain["type"] = f"./{PurePosixPath(contract.task.type).name}"
     return {**plain, **({} if version is None else {"version": version})}
@@ -63,8 +64,9 @@ def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> di
 def meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
     """Return the fingerprinted part of `contract`, as JSON types. Imports nothing and opens no file.
 
-    It excludes the name, topic names with their QoS, the origin of values (`PROVENANCE`) and the backend profiles. The
-    order counts for joints only. A file is represented by the hash of its content, which must have been read.
+    It excludes the name, topic names with their QoS, the origin of values (`PROVENANCE`), the backend profiles and the
+    instruction. The order counts for joints only. A file is represented by the hash of its content, which must have
+    been read.
     """
     plain = to_plain(contract, with_defaults=with_defaults)
     for key in ("name", "backends", *PROVENANCE, *RESERVED):

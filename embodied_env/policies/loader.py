@@ -149,6 +149,10 @@ def _check_server(model: Model, contract: Contract) -> None:
         expected = f"expected {contract.fingerprint:.12}, {contract.name}"
         problem = f"{label} for another contract: {model.fingerprint!s:.12} ({expected})"
         raise UsageError(f"{problem}; serve it with --contract for this one")
+    if model.instruction not in (None, contract.task.instruction):
+        expected = f"expected {contract.task.instruction!r}, of {contract.name}"
+        problem = f"{label} for another task.instruction: {model.instruction!r:.80} ({expected})"
+        raise UsageError(f"{problem}; serve it with --contract for this one")
     if model.policy_file is not None:
         problem = f"{label} without its policy file: {model.policy_file!s:.80} (expected policy_file or --policy-file)"
         raise UsageError(f"{problem}; name a copy of it here, or serve it with --contract")

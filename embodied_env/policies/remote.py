@@ -69,6 +69,7 @@ class RemoteModel(Model):
         identity: address, protocol and library, with the server's metadata.
         inputs, outputs: specification by name, if the server announces them.
         fingerprint: that of the contract of its inputs and outputs, if the server announces one.
+        instruction: the prompt of that contract, if the server announces one.
         policy_file: name of the one that the model needs, if the server announces one.
     """
 
@@ -78,6 +79,7 @@ class RemoteModel(Model):
     inputs: Mapping[str, ArraySpec] | None = None
     outputs: Mapping[str, ArraySpec] | None = None
     fingerprint: str | None = None
+    instruction: str | None = None
     policy_file: str | None = None
 
     def __init__(self, location: str, **options: Any) -> None:  # noqa: ANN401 - of the protocol

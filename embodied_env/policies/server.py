@@ -56,6 +56,7 @@ class PolicyServer:
         self._last_request: object = None
         if contract is not None:
             about |= {"contract": contract.name, "fingerprint": contract.fingerprint}
+            about |= {} if (instruction := contract.task.instruction) is None else {"instruction": instruction}
         if policy_file is not None:
             about["policy_file"] = policy_file
         self._metadata = pack({EXTENSION: about})

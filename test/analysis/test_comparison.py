@@ -493,6 +493,15 @@ def test_different_contracts_are_rejected_with_path_and_values(run_of, a_templat
     assert (found.path, found.a, found.b) == ("safety.margins.velocity", 0.95, 0.9)
 
 
+def test_different_instructions_are_rejected_and_can_be_ignored(run_of, a_template):
+    a, b = run_of("a"), run_of("b", manifest=altered(a_template, "task.instruction", "wave"))
+    with pytest.raises(NotComparableError) as refusal:
+        compare_runs(a, b)
+    (found,) = refusal.value.mismatches
+    assert (found.path, found.a, found.b) == ("task.instruction", "move the tool to the target", "wave")
+    assert compare_runs(a, b, ignore=["task.instruction"]).terms.ignored == (found,)
+
+
 @pytest.mark.parametrize("path", ["safety.margins.velocity", "safety.margins", "safety"])
 def test_difference_is_ignored_by_its_path_or_a_parent(run_of, a_template, path):
     b = run_of("b", manifest=altered(a_template, *MARGIN))

@@ -32,6 +32,7 @@ JOINTS = document()["actuators"]["arm"]["joints"]
         ("sensors.tcp.rate_hz", 0),
         ("sensors.tcp.confidence_radius_m", 0.1),
         ("applied_actions", 0),
+        ("task.instruction", "reach the target"),
         ("sensors.joints.fields.position.low", -4),  # written as -4.0
     ],
 )

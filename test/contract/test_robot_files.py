@@ -544,15 +544,6 @@ def test_every_limit_and_safety_setting_has_a_rule():
     assert {field.name for field in dataclasses.fields(JointLimits)} == set(JOINT_RULES)
 
 
-def test_the_instruction_is_part_of_the_fingerprint():
-    one = parse_contract(yaml.safe_dump(document()))
-    instructed = document()
-    instructed["task"] = {**instructed["task"], "instruction": "reach the target"}
-    other = parse_contract(yaml.safe_dump(instructed))
-    assert other.task.instruction == "reach the target"
-    assert other.fingerprint != one.fingerprint
-
-
 def test_a_topic_of_the_robot_file_cannot_become_an_action_server(tmp_path):
     name, joint, limits = first_joint()
     robot = robot_document()

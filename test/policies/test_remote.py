@@ -227,6 +227,15 @@ def test_a_server_for_another_contract_is_refused():
         embodied_env.load_policy(f"openpi://{address}", ARM).close()
 
 
+def test_a_server_with_another_prompt_is_refused():
+    metadata = {"embodied_env": {"fingerprint": ARM.fingerprint, "instruction": "wave"}}
+    with (
+        serve_openpi(echo, metadata=pack_openpi(metadata)) as (address, _),
+        pytest.raises(UsageError, match=r"is served for another task\.instruction: 'wave'"),
+    ):
+        embodied_env.load_policy(f"openpi://{address}", ARM)
+
+
 def test_a_model_served_without_its_policy_file_is_refused():
     metadata = pack_openpi({"embodied_env": {"policy_file": "a.policy.yaml"}})
     with serve_openpi(echo, metadata=metadata) as (address, requests):

@@ -61,6 +61,7 @@ def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:
     contracts = _read_contract("A", a, notes), _read_contract("B", b, notes)
     found = [
         *_contract_mismatches(a, b, *contracts),
+        *_instruction_mismatches(*contracts),
         *_task_mismatches(a, b, contracts),
         *_wrapper_mismatches(a, b),
         *_actuation_mismatches(a, b),
@@ -90,7 +91,7 @@ def _conditions(run: Run) -> dict[str, Any]:
     """Return what `comparability` compares, by nested keys."""
     contract = _read_contract("", run, [])
     found = {"task": {}} if contract is None else meaning(contract, with_defaults=True)
-    found["task"].update(found["task"].pop("parameters", {}) | dict.fromkeys(_OF_TASK))
+    found["task"].update(found["task"].pop("parameters", {}) | dict.fromkeys((*_OF_TASK, "instruction")))
     return {**found, "contract": {"fingerprint": ""}, "wrappers": [], "capabilities": {"actuates": True}}
 
 
@@ -100,7 +101,8 @@ def _read_contract(name: str, run: Run, notes: list[str]) -> Contract | None:
         meaning(contract)
     except (ContractError, RecordError) as error:
         notes.append(
-            f"The contract of run {name} cannot be loaded ({error}): joints have no names and no tracking errors."
+            f"The contract of run {name} cannot be loaded ({error}): "
+            "joints have no names and no tracking errors, and the instruction is unknown."
         )
         return None
     if contract.fingerprint != run.manifest["contract"]["fingerprint"]:
@@ -118,6 +120,13 @@ def _contract_mismatches(a: Run, b: Run, contract_a: Contract | None, contract_b
     elif is_equal and _SHA256.fullmatch(of_a):
         return []
     return [Mismatch(path="contract.fingerprint", a=of_a, b=of_b)]
+
+
+def _instruction_mismatches(a: Contract | None, b: Contract | None) -> list[Mismatch]:
+    """Compare the prompts, which the fingerprint does not cover."""
+    if a is None or b is None or a.task.instruction == b.task.instruction:
+        return []
+    return [Mismatch(path="task.instruction", a=a.task.instruction, b=b.task.instruction)]
 
 
 def _task_mismatches(a: Run, b: Run, contracts: Iterable[Contract | None]) -> Iterator[Mismatch]:
