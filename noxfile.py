@@ -32,6 +32,18 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *session.posargs)
 
 
+@nox.session(reuse_venv=False)
+@nox.parametrize("python,resolution", [("3.11", "lowest-direct"), ("3.13", "highest")])
+def versions(session: nox.Session, resolution: str) -> None:
+    """Run the tests with the oldest or the newest allowed version of every dependency."""
+    constraints = str(Path(session.create_tmp()).resolve() / "constraints.txt")
+    session.install("uv")
+    extras = ("--extra", "all", "--extra", "test")
+    session.run("uv", "pip", "compile", "-q", "--resolution", resolution, *extras, "setup.py", "-o", constraints)
+    session.install("-e", ".[all,test]", "-c", constraints)
+    session.run("pytest", *session.posargs)
+
+
 @nox.session(python=PYTHONS, reuse_venv=False)
 @nox.parametrize("numpy", ["1.26", "2"])
 @nox.parametrize("extra", EXTRAS)

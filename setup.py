@@ -98,7 +98,7 @@ setup(
         "gymnasium>=1.0",
         "numpy>=1.26",
         "pydantic>=2.7",
-        "pyyaml>=6.0",
+        "pyyaml>=6.0.1",
         "rich>=13.0",
     ],
     extras_require=EXTRAS,

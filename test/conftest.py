@@ -75,6 +75,23 @@ def pytest_runtest_setup(item):
         os.nice(5)
 
 
+class _FailureLog:
+    """Prints the name of each failed test at once, so that an interrupted or killed run shows which had failed."""
+
+    def __init__(self, terminal):
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self._terminal.write_line(f"\nFAILED {report.nodeid} ({report.when})", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    if (terminal := config.pluginmanager.get_plugin("terminalreporter")) is not None:
+        config.pluginmanager.register(_FailureLog(terminal))
+
+
 def pytest_collection_finish():
     """Exclude the collected objects from later garbage collections, which then take milliseconds."""
     gc.collect()

@@ -318,6 +318,16 @@ def drive(env, monitor):
         assert not info["end_reason"]
 
 
+def learner_at_speed(learners, monitor, path, namespace, **options):
+    """Return a learner whose robot moves at speed; one that a busy machine stopped before is replaced."""
+    while True:
+        learner = learners(path, namespace, **options)
+        monitor.until(lambda: monitor.at_speed() or monitor.states[-1].latched)
+        if not monitor.states[-1].latched:
+            return learner
+        learner.kill()
+
+
 def is_refused(info):
     """Return whether the action was held: that of a busy machine is refused because of its age."""
     return info["safety"]["disposition"] >= Severity.HOLD
@@ -420,8 +430,7 @@ def test_setpoints_of_the_relay_are_accounted_and_bring_the_robot_to_rest_when_t
     assert max(account["worst_gap_s"] for account in accounts) > 0.004
     assert audit_run(env.path).sound
     assert replay_run(env.path).sound
-    learner = learners(path, namespace, domain_id=domain_id)
-    monitor.until(monitor.at_speed)
+    learner = learner_at_speed(learners, monitor, path, namespace, domain_id=domain_id)
     leftovers.update(segments_of(learner.pid))
     with monitor.listener.condition:
         monitor.commands.clear()
@@ -1049,8 +1058,7 @@ def test_preflight_reports_a_missing_relay(domain_id, make):
 
 def test_killing_the_learner_stops_the_robot_until_it_is_armed_again(hosted, leftovers, learners, monitor):
     hosted.close_env()
-    learner = learners(hosted.path, hosted.namespace)
-    monitor.until(monitor.at_speed)
+    learner = learner_at_speed(learners, monitor, hosted.path, hosted.namespace)
     leftovers.update(segments_of(learner.pid))
     learner.kill()
     check_it_stopped(monitor)
@@ -1065,8 +1073,7 @@ def test_killing_the_learner_stops_the_robot_until_it_is_armed_again(hosted, lef
 def test_a_policy_that_holds_the_gil_leaves_the_robot_at_rest(hosted, learners, monitor, at_least_s):
     """The policy holds the GIL until the robot is at rest, and for at least this long."""
     hosted.close_env()
-    learner = learners(hosted.path, hosted.namespace, hang_at=15)
-    monitor.until(monitor.at_speed)
+    learner = learner_at_speed(learners, monitor, hosted.path, hosted.namespace, hang_at=15)
     fast_s = time.monotonic()
     check_it_stopped(monitor)
     time.sleep(max(0.0, fast_s + at_least_s - time.monotonic()))
@@ -1083,8 +1090,7 @@ def test_a_policy_that_holds_the_gil_leaves_the_robot_at_rest(hosted, learners, 
 @pytest.mark.long
 def test_ctrl_c_brakes_at_once_through_the_relay(hosted, learners, monitor):
     hosted.close_env()
-    learner = learners(hosted.path, hosted.namespace)
-    monitor.until(monitor.at_speed)
+    learner = learner_at_speed(learners, monitor, hosted.path, hosted.namespace)
     learner.send_signal(signal.SIGINT)
     _, errors = learner.communicate(timeout=PATIENCE_S)
     assert "KeyboardInterrupt" in errors
