@@ -111,8 +111,8 @@ def stepping(stand_in, control, steps):
 def test_lockstep_has_no_error_on_the_clock(begun):
     stand_in, control = begun()
     before = stand_in.world.iterations
-    assert stepping(stand_in, control, 200) == {0}
-    assert stand_in.world.iterations - before == 200 * 10
+    assert stepping(stand_in, control, 50) == {0}
+    assert stand_in.world.iterations - before == 50 * 10
 
 
 @pytest.mark.long
