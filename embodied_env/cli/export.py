@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keys of the observation in LeRobot's observation.environment_state "
         "(default: those that do not measure the robot itself)",
     )
+    option("--split-at-gaps", action="store_true", help="cut episodes at steps without an action, and leave these out")
     option("--allow-unclean", action="store_true", help="export a run that ended uncleanly; the metadata record it")
     add_json(parser)
 
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
             evaluator=args.evaluator,
             allow_unclean=args.allow_unclean,
             environment_state=args.environment_state,
+            split_at_gaps=args.split_at_gaps,
             progress=progress.update,
         )
     if args.json:
@@ -49,4 +51,9 @@ def run(args: argparse.Namespace) -> int:
         problem = "" if account["clean"] else f"; the run is not clean: {account['problem']}"
         noun = "episode" if account["episodes"] == 1 else "episodes"
         say(f"{args.out}: {account['steps']} steps in {account['episodes']} {noun}{problem}")
+        if account["gaps"]:
+            done = "left out, and the episodes cut there" if args.split_at_gaps else "their action is the applied one"
+            say(f"steps without an action: {account['gaps']}; {done}")
+        if refused := account["action_sources"].get("refused"):
+            say(f"steps whose action was not executed: {refused}; their action_source is refused")
     return SOUND

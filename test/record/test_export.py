@@ -29,6 +29,7 @@ from embodied_env.record.export.episodes import EpisodeReader, Step, open_episod
 from embodied_env.record.export.fields import leaves_of_space
 from embodied_env.record.export.lerobot_columns import Columns
 from embodied_env.record.export.lerobot_statistics import ColumnStatistics
+from embodied_env.testing import Fault
 
 ARM = embodied_env.load_contract("arm_reach")
 SHORT = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
@@ -47,8 +48,9 @@ def needs(*modules):
         pytest.importorskip(module, reason=f"this export needs {module}")
 
 
-def recorded(folder, contract=SHORT, *, episodes=2, wrap=lambda env: env, actions=None):
-    env = RecordTransitions(wrap(EmbodiedEnv(contract, backend="fake", clock="virtual")), folder, policy="test")
+def recorded(folder, contract=SHORT, *, episodes=2, wrap=lambda env: env, actions=None, **options):
+    env = EmbodiedEnv(contract, backend="fake", clock="virtual", **options)
+    env = RecordTransitions(wrap(env), folder, policy="test")
     rng = np.random.default_rng(0)
     with env:
         for episode in range(episodes):
@@ -102,13 +104,93 @@ def test_steps_are_numbered_and_the_end_has_the_last_observation(run):
     assert (first.length, first.ended, first.end_reason, second.seed) == (4, True, "time_limit", 1)
 
 
-def test_malformed_action_is_nan_and_never_zero(tmp_path):
-    path = recorded(tmp_path, episodes=1, actions=[np.zeros(6), "what?", np.full(6, np.nan), np.zeros(6)])
-    first, second, third, _ = steps_of(path)
-    assert (first.action[""] == 0).all()
-    assert np.isnan(second.action[""]).all()
-    assert np.isnan(third.action[""]).all()
-    assert np.isfinite(third.action_applied[""]).all()
+SOURCES = ["requested"] * 2 + ["applied"] * 2 + ["requested"] * 2
+
+
+@pytest.fixture(scope="module")
+def run_with_gaps(tmp_path_factory):
+    """Record an episode of six steps, the third and the fourth without a valid action."""
+    cart = changed_contract(embodied_env.load_contract("cart_goal"), {"episode.horizon_steps": 6})
+    actions = [np.ones(2), np.ones(2), "what?", [1.0, np.nan], np.ones(2), np.ones(2)]
+    return recorded(tmp_path_factory.mktemp("runs"), cart, episodes=1, actions=actions)
+
+
+def test_action_without_a_valid_request_is_what_was_applied(run_with_gaps):
+    steps, rows = steps_of(run_with_gaps), list(read_run(run_with_gaps).transitions())
+    assert [step.action_source for step in steps] == SOURCES
+    assert np.all(steps[2].action[""])  # the cart was braking
+    for step, row in zip(steps[2:4], rows[2:4], strict=True):
+        np.testing.assert_array_equal(step.action[""], np.float32(row["info"]["action"]["applied"]))
+
+
+def test_action_that_was_not_executed_is_marked(tmp_path, capsys):
+    path = recorded(tmp_path, episodes=1, faults=[Fault(kind="nan", step=1, sensor="joints")])
+    assert [step.action_source for step in steps_of(path)][:2] == ["requested", "refused"]
+    assert main(["export", str(path), "--format", "jsonl", "-o", str(tmp_path / "out")]) == 0
+    assert "not executed: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_no_action_of_an_export_is_nan(run_with_gaps, tmp_path, kind):
+    needs(*NEEDS[kind])
+    account = export_run(run_with_gaps, tmp_path / "arm-v0", format=kind)
+    assert (account["gaps"], account["action_sources"]) == (2, {"requested": 4, "applied": 2})
+    actions, sources = actions_of(tmp_path / "arm-v0", kind)
+    assert np.isfinite(np.array(actions, float)).all()
+    assert list(sources) == SOURCES
+
+
+def actions_of(out, kind):
+    """Return the actions of an export and their sources."""
+    if kind == "jsonl":
+        lines = [json.loads(line) for line in (out / "transitions.jsonl").read_text().splitlines()]
+        return [line["action"] for line in lines], [line["action_source"] for line in lines]
+    if kind == "minari":
+        import minari
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MINARI_DATASETS_PATH", str(out.parent))
+            (episode,) = minari.load_dataset(out.name)
+        return episode.actions, episode.infos["action_source"][1:]
+    import pyarrow.parquet as pq
+
+    file = "transitions.parquet" if kind == "parquet" else "data/chunk-000/file-000.parquet"
+    table = pq.read_table(out / file).to_pylist()
+    source = "action_source" if kind == "parquet" else "source_of_action"
+    return [row["action"] for row in table], [row[source] for row in table]
+
+
+def test_gaps_cut_the_episode_on_request(run_with_gaps):
+    source = open_episodes(read_run(run_with_gaps), split_at_gaps=True)
+    *first, first_end, second, _, second_end = source
+    rows = list(read_run(run_with_gaps).rows())
+    assert [(item.episode_index, item.step_index) for item in (*first, second)] == [(0, 0), (0, 1), (1, 0)]
+    assert [(end.seed, end.ended, end.end_reason) for end in (first_end, second_end)] == [
+        (0, False, ""),
+        (None, True, "time_limit"),
+    ]
+    for found, row in ((first_end, rows[2]), (second, rows[4]), (second_end, rows[6])):
+        np.testing.assert_array_equal(found.observation["odom_position"], row["observation"]["odom_position"])
+    assert (source.gaps, second.timestamp_s) == (2, 0.0)
+
+
+def test_gap_at_the_end_ends_the_last_piece(tmp_path):
+    actions = [embodied_env.NoAction("late"), np.ones(6), np.ones(6), embodied_env.NoAction("late")]
+    path = recorded(tmp_path, episodes=1, actions=actions)
+    (ending,) = endings_of(path, split_at_gaps=True)
+    assert (ending.length, ending.ended, ending.end_reason) == (2, False, "")
+
+
+def test_gap_of_a_wrapped_run_can_only_be_cut(tmp_path):
+    class HalfSpeed(gymnasium.ActionWrapper):
+        def action(self, action):
+            return action if isinstance(action, embodied_env.NoAction) else action / 2
+
+    actions = [embodied_env.NoAction("late"), *[np.ones(6)] * 3]
+    path = recorded(tmp_path, episodes=1, wrap=HalfSpeed, actions=actions)
+    with pytest.raises(RecordError, match=r"row 1: no action, .*--split-at-gaps"):
+        steps_of(path)
+    assert len(steps_of(path, split_at_gaps=True)) == 3
 
 
 def test_evaluator_values_are_exported_only_on_request(run):
@@ -527,17 +609,11 @@ def test_statistics_equal_those_of_all_values(is_image):
     assert found["count"] == [20]
 
 
-def test_statistics_ignore_nan():
-    column = ColumnStatistics((2,))
-    for value in ([1.0, np.nan], [3.0, np.nan]):
+def test_statistics_never_hide_nan():
+    column = ColumnStatistics((2,), has_quantiles=True)
+    for value in ([1.0, 1.0], [3.0, np.nan]):
         column.add(np.array(value))
-    assert column.as_json() == {
-        "min": [1.0, None],
-        "max": [3.0, None],
-        "mean": [2.0, None],
-        "std": [1.0, None],
-        "count": [2],
-    }
+    assert column.as_json().items() >= {"min": [1.0, None], "mean": [2.0, None], "q99": [2.98, None]}.items()
     assert not column.is_known
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from embodied_env._version import __version__
 from embodied_env.errors import RecordError, UsageError
-from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step, open_episodes
+from embodied_env.record.export.episodes import THE_SOURCES, EpisodeEnd, EpisodeReader, Step, open_episodes
 from embodied_env.record.export.json_lines import JsonLines
 from embodied_env.record.export.lerobot import LerobotDataset
 from embodied_env.record.export.minari import MinariDataset
@@ -41,7 +41,7 @@ _WRITERS: Mapping[str, Callable[..., _Writer]] = {
 FORMATS = tuple(_WRITERS)
 
 
-def export_run(
+def export_run(  # noqa: PLR0913 - the public options
     path: str | Path,
     out: str | Path,
     *,
@@ -49,6 +49,7 @@ def export_run(
     evaluator: bool = False,
     allow_unclean: bool = False,
     environment_state: Collection[str] | None = None,
+    split_at_gaps: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Export the run directory `path` into the new folder `out`, and return the metadata of the export.
@@ -63,11 +64,13 @@ def export_run(
         allow_unclean: accept a run that was not closed, or whose log is truncated; the metadata has the reason.
         environment_state: keys of the observation in LeRobot's ``observation.environment_state``; None: those that do
             not measure the robot itself.
+        split_at_gaps: leave out the steps without an action, and cut the episode there; False: their action is what
+            was applied.
         progress: called with the number of steps so far.
 
     Raises:
         UsageError: for an unknown format or key, or if `out` or ``OUT.partial`` exists.
-        RecordError: if the run cannot be read, or is not clean.
+        RecordError: if the run cannot be read, or is not clean, or the action of a step is not known.
         MissingDependencyError: if the library of the format is not installed.
     """
     if format not in FORMATS:
@@ -83,7 +86,7 @@ def export_run(
     run = read_run(path)
     if run.problem and not allow_unclean:
         raise RecordError(f"run {path} is not clean: {run.problem}; export its complete rows with --allow-unclean")
-    source = open_episodes(run, evaluator=evaluator)
+    source = open_episodes(run, evaluator=evaluator, split_at_gaps=split_at_gaps)
     try:
         partial.mkdir(parents=True)
         with ExitStack() as files:  # closes the open files if the export fails
@@ -131,5 +134,9 @@ def _metadata(source: EpisodeReader, kind: str, counts: Mapping[str, int]) -> di
         "problem": source.run.problem,
         "evaluator": bool(source.evaluator),
         **counts,
+        "gaps": source.gaps,
+        "split_at_gaps": source.split_at_gaps,
+        "action_sources": dict(source.sources),
+        "the_action_sources": THE_SOURCES,
         "left_out": dict(source.left_out),
     }

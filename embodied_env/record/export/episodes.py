@@ -6,26 +6,37 @@ last observation of an episode comes with its `EpisodeEnd`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.codes import Severity
 from embodied_env.errors import RecordError
-from embodied_env.record.export.fields import Arrays, Leaves, flatten, leaves_of_space, leaves_of_value
+from embodied_env.record.export.fields import Arrays, Leaves, flatten, is_finite, leaves_of_space, leaves_of_value
 from embodied_env.record.manifest import contract_of_manifest
-from embodied_env.record.rows import RESET, Row
+from embodied_env.record.rows import RESET, Row, has_no_action
 from embodied_env.record.run import Run
 from embodied_env.record.summary import OUTSIDE
 
 _TRANSPARENT = {"RecordTransitions", "TimeLimit", "RecordEpisodeStatistics", "OrderEnforcing", "PassiveEnvChecker"}
 """Wrappers that change no observation and no action."""
 
+REQUESTED, APPLIED, REFUSED = "requested", "applied", "refused"
+"""Sources of an action: the agent, whose action was executed within the limits; the gate, because the agent gave no
+action or none that is finite; the agent, whose action was not executed, because the robot braked."""
+
+THE_SOURCES = (
+    "requested: by the agent, executed within the limits; applied: the agent gave no valid action, and this was "
+    "executed instead; refused: requested, and not executed, because the robot braked"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One step. Unknown values are NaN in its arrays, for example a malformed action."""
+    """One step. Unknown values are NaN in its arrays, but never in its action."""
 
     episode_index: int  # in the export, from 0
     step_index: int  # in its episode, from 0
@@ -33,7 +44,8 @@ class Step:
     observed_ns: int | None  # when `observation` was taken, steady
     published_ns: int | None  # when the command was published, steady
     observation: Arrays  # that the action was based on
-    action: Arrays  # that the agent requested
+    action: Arrays  # that the agent requested; what was applied if it requested none, or one that is not finite
+    action_source: str  # `REQUESTED`, `APPLIED` or `REFUSED`
     action_applied: Arrays  # that was executed, in units of the contract's action space
     reward: float  # NaN if it is not a number
     terminated: bool
@@ -51,9 +63,9 @@ class EpisodeEnd:
 
     episode_index: int  # in the export, from 0
     length: int  # steps
-    seed: int | None  # given to the reset
+    seed: int | None  # given to the reset; None if the episode does not begin there
     world_seed: int | None  # with which the world was reset
-    ended: bool  # False: cut short by a reset or the end of the run
+    ended: bool  # False: cut short by a reset, a step without an action or the end of the run
     end_reason: str  # "" unless it ended
     is_success: bool
     observation: Arrays  # the last one
@@ -67,6 +79,7 @@ class _Episode:
     index: int
     reset: Row
     before: Row  # the newest row, with the observation for the next action
+    at_reset: bool = True  # begins there, not after a step without an action
     length: int = 0
     first_ns: int | None = None
     newest: Step | None = None
@@ -83,6 +96,9 @@ class EpisodeReader:
     applied: Leaves  # an action of the contract, in float64
     evaluator: Leaves  # empty unless requested
     has_wrappers: bool  # that may change observations or actions; the leaves are then those of the first rows
+    split_at_gaps: bool = False  # leave out the steps without an action, and end the episode before each
+    gaps: int = 0  # steps without an action so far
+    sources: Counter[str] = field(default_factory=Counter)  # steps so far by `action_source`
     left_out: dict[str, int] = field(default_factory=lambda: {"steps": 0, "resets": 0})  # outside of episodes
 
     def __iter__(self) -> Iterator[Step | EpisodeEnd]:
@@ -101,8 +117,18 @@ class EpisodeReader:
                 episode = _Episode(index=count, reset=row, before=row)
             elif episode is None:
                 self.left_out["steps"] += 1
+            elif not is_finite(requested := self._arrays(self.action, row["action"])) and self.split_at_gaps:
+                self.gaps += 1
+                if episode.length:
+                    yield from self._end(episode, ended=False)
+                    count += 1
+                episode = replace(episode, index=count, before=row, at_reset=False, length=0, newest=None)
+                if row["terminated"] is True or row["truncated"] is True:
+                    episode = None
             else:
-                step = self._step(episode, row)
+                step = self._step(episode, row, requested)
+                self.gaps += not is_finite(requested)
+                self.sources[step.action_source] += 1
                 yield step
                 if step.terminated or step.truncated:
                     yield from self._end(episode, ended=True)
@@ -110,7 +136,7 @@ class EpisodeReader:
         if episode is not None:
             yield from self._end(episode, ended=False)
 
-    def _step(self, episode: _Episode, row: Row) -> Step:
+    def _step(self, episode: _Episode, row: Row, requested: Arrays) -> Step:
         info, inner, before = row["info"], row["inner"], episode.before
         stamps = {} if inner is None else inner["stamps_ns"]
         observed_ns = stamps.get("previous_observed")
@@ -118,7 +144,7 @@ class EpisodeReader:
             episode.first_ns = observed_ns
         first_ns = episode.first_ns
         terminated, truncated = row["terminated"] is True, row["truncated"] is True
-        applied = None if inner is None else info.get("action", {}).get("applied")
+        action, source = self._action(row, requested)
         step = Step(
             episode_index=episode.index,
             step_index=episode.length,
@@ -126,8 +152,9 @@ class EpisodeReader:
             observed_ns=observed_ns,
             published_ns=stamps.get("published"),
             observation=self._observation(before["observation"], row["row"]),
-            action=self._arrays(self.action, row["action"]),
-            action_applied=self._arrays(self.applied, applied),
+            action=action,
+            action_source=source,
+            action_applied=self._arrays(self.applied, _applied(row)),
             reward=float(row["reward"]) if isinstance(row["reward"], (int, float)) else float("nan"),
             terminated=terminated,
             truncated=truncated,
@@ -144,12 +171,12 @@ class EpisodeReader:
     def _end(self, episode: _Episode, *, ended: bool) -> Iterator[EpisodeEnd]:
         newest, reset, last = episode.newest, episode.reset, episode.before
         if newest is None:
-            self.left_out["resets"] += 1
+            self.left_out["resets"] += last is reset
             return
         yield EpisodeEnd(
             episode_index=episode.index,
             length=episode.length,
-            seed=reset["seed"] if isinstance(reset["seed"], int) else None,
+            seed=reset["seed"] if episode.at_reset and isinstance(reset["seed"], int) else None,
             world_seed=None if reset["inner"] is None else reset["inner"]["seed_applied"],
             ended=ended,
             end_reason=newest.end_reason,
@@ -168,6 +195,18 @@ class EpisodeReader:
             arrays[key] = array
         return arrays
 
+    def _action(self, row: Row, requested: Arrays) -> tuple[Arrays, str]:
+        """Return the action of a step and its source; raises RecordError if it is not known."""
+        inner = row["inner"]
+        if is_finite(requested):
+            is_executed = inner is not None and Severity[inner["report"]["disposition"]] < Severity.HOLD
+            return requested, REQUESTED if is_executed else REFUSED
+        applied = self._arrays(self.action, _applied(row))
+        if self.has_wrappers or not is_finite(applied):
+            problem = f"row {row['row']}: no action, and the applied one is not known in the units of the agent"
+            raise RecordError(f"{problem}; cut the episodes at such steps with --split-at-gaps")
+        return applied, APPLIED
+
     def _arrays(self, leaves: Leaves, value: Any) -> Arrays:  # noqa: ANN401 - JSON types
         """Return the arrays of a value of any form, such as an action; those that do not fit are unknown."""
         found = flatten(value)
@@ -175,17 +214,20 @@ class EpisodeReader:
         return {key: leaves[key].unknown() if array is None else array for key, array in made.items()}
 
 
-def open_episodes(run: Run, *, evaluator: bool = False) -> EpisodeReader:
+def open_episodes(run: Run, *, evaluator: bool = False, split_at_gaps: bool = False) -> EpisodeReader:
     """Prepare `run` for export, with the evaluator's values if requested; raises RecordError if it has no steps."""
     contract = contract_of_manifest(run.manifest)
     names = (str(layer["class"]).rpartition(":")[2] for layer in run.manifest["wrappers"][:-1])
     has_wrappers = any(name not in _TRANSPARENT for name in names)
     reset = next(run.resets(), None)
-    first = next(run.transitions(), None)
+    steps = run.transitions()
+    first = next(steps, None)
     if reset is None or first is None:
         raise RecordError(f"no steps to export: {run.path} (expected a run with a reset and a step)")
     observation, action = leaves_of_space(contract.observation_space), leaves_of_space(contract.action_space)
     values = _evaluator_values(reset) if evaluator else {}
+    if has_wrappers:  # their actions have the form of the first one
+        first = next((row for row in (first, *steps) if not has_no_action(row)), first)
     return EpisodeReader(
         run=run,
         contract=contract,
@@ -194,7 +236,12 @@ def open_episodes(run: Run, *, evaluator: bool = False) -> EpisodeReader:
         applied={key: replace(leaf, dtype="float64") for key, leaf in action.items()},  # in the gate's precision
         evaluator=leaves_of_value(values, run.array) if values else {},
         has_wrappers=has_wrappers,
+        split_at_gaps=split_at_gaps,
     )
+
+
+def _applied(row: Row) -> Any:  # noqa: ANN401 - JSON types
+    return None if row["inner"] is None else row["info"].get("action", {}).get("applied")
 
 
 def _evaluator_values(row: Row) -> Mapping[str, Any]:

@@ -65,6 +65,11 @@ class ArrayField:
 Leaves = Mapping[str, ArrayField]
 
 
+def is_finite(arrays: Arrays) -> bool:
+    """Return whether every element is known and finite."""
+    return all(np.isfinite(array).all() for array in arrays.values())
+
+
 def leaves_of_space(space: gymnasium.Space[Any]) -> dict[str, ArrayField]:
     """Return the leaves of a Box, or of a Dict of Boxes."""
     boxes = space.spaces if isinstance(space, spaces.Dict) else {"": space}

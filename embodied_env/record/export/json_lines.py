@@ -1,7 +1,7 @@
 """JSON lines: ``transitions.jsonl``, one step per line, with images and other large arrays in separate files.
 
-It needs no library. Values are those of the rows of the run, malformed actions included. Images are PNG files, other
-arrays ``.npy`` files. Each content is stored once, under its hash.
+It needs no library. Values are those of the rows of the run; a malformed action is only in ``info``. Images are PNG
+files, other arrays ``.npy`` files. Each content is stored once, under its hash.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import IO, Any
 import numpy as np
 
 from embodied_env.record.arrays import is_reference
-from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
+from embodied_env.record.export.episodes import APPLIED, EpisodeEnd, EpisodeReader, Step
 from embodied_env.record.export.fields import ArrayField, png
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import write_json
 
-THE_ACTION = "action: requested by the agent, unchanged. action_applied: executed, null if unknown"
+THE_ACTION = "action: see action_source; a requested one is unchanged. action_applied: executed, null if unknown"
 
 
 class JsonLines:
@@ -34,12 +34,14 @@ class JsonLines:
         """Write one line."""
         row, evaluator = step.row, bool(self._source.evaluator)
         info = {key: value for key, value in row["info"].items() if key != "evaluator" or evaluator}
+        applied = info.get("action", {}).get("applied")
         places = ("episode_index", "step_index", "timestamp_s", "observed_ns", "published_ns")
         line = {
             **{name: getattr(step, name) for name in places},
             "observation": step.seen,
-            "action": row["action"],
-            "action_applied": info.get("action", {}).get("applied"),
+            "action": applied if step.action_source == APPLIED else row["action"],
+            "action_source": step.action_source,
+            "action_applied": applied,
             "reward": row["reward"],
             "next_observation": row["observation"],
             "terminated": row["terminated"],

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.errors import UsageError
+from embodied_env.errors import RecordError, UsageError
 from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
-from embodied_env.record.export.fields import library, named, png
+from embodied_env.record.export.fields import is_finite, library, named, png
 from embodied_env.record.export.lerobot_columns import ENVIRONMENT, Columns, Feature
 from embodied_env.record.export.lerobot_statistics import ColumnStatistics, new_statistics
 from embodied_env.record.export.parquet import TableFile
@@ -28,8 +28,8 @@ from embodied_env.record.manifest import write_json
 VERSION = "v3.0"
 
 THE_ACTION = (
-    "action: requested by the agent, NaN if malformed; a policy trained on it runs behind the same safety gate. "
-    "applied_action: executed, under a name that LeRobot's policies do not use"
+    "action: see source_of_action; a policy trained on it runs behind the same safety gate. applied_action: executed. "
+    "LeRobot's policies would use columns whose names begin with action"
 )
 
 _FILES_PER_CHUNK = 1000
@@ -92,6 +92,7 @@ class LerobotDataset:
             "index": self._n_frames,
             "task_index": 0,
             **self._columns.read(step),
+            "source_of_action": step.action_source,
             "next.reward": step.reward,
             "next.done": step.terminated or step.truncated,
             "next.terminated": step.terminated,
@@ -102,6 +103,9 @@ class LerobotDataset:
         }
         row = {}
         for name, feature in self._features.items():
+            if name.startswith("observation.") and not is_finite({name: values[name]}):
+                problem = f"row {step.row['row']}: {name} has values that are not finite (expected numbers to train on)"
+                raise RecordError(f"{problem}; choose another format")
             if name in self._episode_stats:
                 self._episode_stats[name].add(values[name])
             row[name] = _cell(feature, values[name])
@@ -159,6 +163,7 @@ class LerobotDataset:
             "timestamp": _scalar("float32"),
             **dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), _scalar("int64")),
             **self._columns.features,
+            "source_of_action": _scalar("string"),
             "next.reward": _scalar("float32"),
             **{f"next.{flag}": _scalar("bool") for flag in ("done", "terminated", "truncated", "success")},
             "measured_timestamp": _scalar("float64"),

@@ -21,13 +21,13 @@ def new_statistics(features: Mapping[str, Mapping[str, Any]]) -> dict[str, Colum
     found = {}
     for name, feature in features.items():
         shape, dtype = tuple(feature["shape"]), feature["dtype"]
-        if dtype == "image" or len(shape) == 1:
+        if dtype == "image" or (len(shape) == 1 and dtype != "string"):
             found[name] = ColumnStatistics(shape, is_image=dtype == "image", has_quantiles=dtype == "float32")
     return found
 
 
 class ColumnStatistics:
-    """Minimum, maximum, mean and standard deviation of each element, over the finite ones of `count` values.
+    """Minimum, maximum, mean and standard deviation of each element; an element that is once not finite has none.
 
     Those of an image are per channel, of shape (channels, 1, 1), of pixels between 0 and 1; of each image, four numbers
     per channel are kept. All other values are kept, with `has_quantiles` as float32, so that quantiles are exact.
@@ -60,11 +60,11 @@ class ColumnStatistics:
 
     @property
     def is_known(self) -> bool:
-        """Whether every element had a finite value."""
-        return bool(np.isfinite(self._rows()).any(axis=0).all())
+        """Whether every value was finite."""
+        return bool(np.isfinite(np.array(self._kept)).all())
 
     def as_json(self) -> dict[str, Any]:
-        """Return the statistics as nested lists, with None for an element without a finite value."""
+        """Return the statistics as nested lists, with None for an element that was once not finite."""
         found = self._of_images() if self._is_image else self._of_values()
         return {**{name: values.tolist() for name, values in found.items()}, "count": [self.count]}
 
@@ -80,12 +80,11 @@ class ColumnStatistics:
 
     def _of_values(self) -> dict[str, NDArray[Any]]:
         rows = self._rows()
-        rows[~np.isfinite(rows)] = np.nan
-        unknown = np.isnan(rows).all(axis=0)
+        unknown = ~np.isfinite(rows).all(axis=0)
         rows[:, unknown] = 0.0  # NumPy would warn
-        mean, deviation = (function(rows, axis=0, dtype=np.float64) for function in (np.nanmean, np.nanstd))
-        found = [np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), mean, deviation]
+        mean, deviation = (function(rows, axis=0, dtype=np.float64) for function in (np.mean, np.std))
+        found = [np.min(rows, axis=0), np.max(rows, axis=0), mean, deviation]
         if len(self.names) > len(_MOMENTS):
-            found += [*np.nanquantile(rows, [*_QUANTILES.values()], axis=0)]
+            found += [*np.quantile(rows, [*_QUANTILES.values()], axis=0)]
         none: Any = None
         return {name: np.where(unknown, none, values) for name, values in zip(self.names, found, strict=True)}

@@ -25,8 +25,8 @@ from embodied_env.record.export.fields import Arrays, Leaves, library, named
 from embodied_env.record.manifest import name_of_policy, write_json
 
 THE_ACTION = (
-    "actions: requested by the agent, NaN if malformed; policies learn from requested actions, because the safety gate "
-    "is a part of the environment. infos['action_applied'][t + 1]: executed at step t"
+    "actions: see infos['action_source'][t + 1]; policies learn from requested actions, because the safety gate is a "
+    "part of the environment. infos['action_applied'][t + 1]: executed at step t"
 )
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-v\d+")
 
@@ -69,6 +69,7 @@ class MinariDataset:
         evaluator = [*(step.evaluator for step in steps), ending.evaluator]
         infos: dict[str, Any] = {
             **_columns("action_applied", source.applied, applied),
+            "action_source": ["", *(step.action_source for step in steps)],
             "is_success": [False, *(step.is_success for step in steps)],
             **_columns("evaluator", source.evaluator, evaluator),
         }

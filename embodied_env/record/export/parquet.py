@@ -17,8 +17,8 @@ _MAX_GROUP_ROWS = 1024
 _MAX_GROUP_BYTES = 32 * 2**20  # of images
 
 THE_ACTION = (
-    "action: requested by the agent, NaN if malformed; policies learn from requested actions, because the safety gate "
-    "is a part of the environment. action_applied: executed, in the contract's action space"
+    "action: see action_source; policies learn from requested actions, because the safety gate is a part of the "
+    "environment. action_applied: executed, in the contract's action space"
 )
 
 
@@ -32,6 +32,7 @@ class ParquetFiles:
             **dict.fromkeys(("episode_index", "step_index"), pa.int64()),
             "timestamp_s": pa.float64(),
             **dict.fromkeys(("observed_ns", "published_ns"), pa.int64()),
+            "action_source": pa.string(),
             "reward": pa.float64(),
             **dict.fromkeys(("terminated", "truncated"), pa.bool_()),
             "end_reason": pa.string(),
