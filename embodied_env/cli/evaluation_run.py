@@ -72,6 +72,7 @@ def run_policies(
         check_installed()  # before anything moves
     if is_compared:
         import embodied_env.analysis.statistics  # noqa: F401 - requires scipy
+    options["confirm"] = confirm_at_terminal if sys.stdin is not None and sys.stdin.isatty() else None
     options |= {"backend": args.backend, "episodes": args.episodes, "seed": args.seed, "record": out}
     evaluation = evaluate_with_progress(contract, policies, **options)
     _print_results(evaluation, _compare(evaluation) if is_compared else (), as_json=args.json)
@@ -89,6 +90,16 @@ def run_policies(
             say(f"not sound: {result.path}: {result.problem}", file=sys.stderr)
     _print_journals(evaluation)
     return UNSOUND if evaluation.problem else SOUND
+
+
+def confirm_at_terminal(problem: str) -> bool:
+    """Ask the operator whether to continue with an implausible policy; return whether the answer is yes."""
+    import termios
+
+    say(f"implausible policy: {problem}", file=sys.stderr)
+    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before the question
+    say("The robot may move at full speed. Type yes to continue: ", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() == "yes"
 
 
 def _compare(evaluation: Evaluation) -> Sequence[PolicyComparison]:

@@ -22,9 +22,11 @@ from embodied_env.core.arguments import checked_path
 from embodied_env.core.policy import NoAction, Observation
 from embodied_env.core.terminal import say
 from embodied_env.errors import ContractError, UsageError
+from embodied_env.policies.chunks import split_chunk
 from embodied_env.policies.input_mapping import VectorInput
 from embodied_env.policies.loader import load_policy
 from embodied_env.policies.mapping import PolicyFileInterface
+from embodied_env.policies.plausibility import find_implausible
 from embodied_env.policies.policy_file import (
     STATISTICS,
     TRANSFORMS,
@@ -104,25 +106,31 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Run all checks, which raise UsageError, and make one inference; exit status 1 if it gives no action."""
+    """Run all checks, which raise UsageError, and make one inference; exit status 1 without a plausible action."""
     contract, interface = _load(args)
     found: Row = {"policy": interface.file.name, "sha256": interface.file.sha256, "contract": contract.name}
     status = SOUND
     if args.policy is not None:
         with closing(load_policy(args.policy, contract, policy_file=args.file, trust=args.trust_policy)) as policy:
             policy.reset(seed=args.seed, episode_index=0)
-            action = policy(_observe(contract, args))
-        status = UNSOUND if isinstance(action, NoAction) else SOUND
+            observation = _observe(contract, args)
+            action = policy(observation)
+            implausible = find_implausible(policy, contract, observation, split_chunk(action) or [action])
+        is_missing = isinstance(action, NoAction)
+        status = UNSOUND if is_missing or implausible else SOUND
         result = action.reason if isinstance(action, NoAction) else _by_joint(contract, action)
-        found |= {"address": args.policy, "no_action" if status else "action": result}
+        found |= {"address": args.policy, "no_action" if is_missing else "action": result, "implausible": implausible}
     if args.json:
         say(json.dumps(found, indent=2))
     elif "no_action" in found:
         say(f"no action for the observation of a reset: {found['no_action']}", file=sys.stderr)
     else:
-        say(f"{args.file}: fits {contract.name}{f' and {args.policy}' if args.policy else ''}")
+        if not status:
+            say(f"{args.file}: fits {contract.name}{f' and {args.policy}' if args.policy else ''}")
         for joint, value in found.get("action", {}).items():
             say(f"  {joint}: {value:.6g}")
+        for line in found.get("implausible", ()):
+            say(f"implausible: {line}; correct unit, scale or statistics in {args.file}", file=sys.stderr)
     return status
 
 

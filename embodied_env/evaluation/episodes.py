@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from embodied_env.backends.registry import accepts_option
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import restore_contract, save_contract
 from embodied_env.core.codes import end_kind
-from embodied_env.core.policy import Policy, policy_errors, policy_seed
+from embodied_env.core.policy import NoAction, Policy, policy_errors, policy_seed
 from embodied_env.core.process.signals import closing_together
 from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
     from embodied_env.record import RecordTransitions
+
+
+_log = logging.getLogger(__name__)
+
+_MOST_CHECKED = 10_000  # actions of the first chunk
 
 
 class EpisodeObserver(Protocol):
@@ -108,15 +115,24 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         recorders: those of the policies that have run, by index.
     """
 
-    def __init__(self, job: EvaluationJob, folders: Sequence[Path], *, observer: EpisodeObserver | None = None) -> None:
+    def __init__(
+        self,
+        job: EvaluationJob,
+        folders: Sequence[Path],
+        *,
+        observer: EpisodeObserver | None = None,
+        confirm: Callable[[str], bool] | None = None,
+    ) -> None:
         """Load the policies and create the environment; nothing is started before the first episode.
 
-        `folders` has the parent of the run directory of each policy.
+        `folders` has the parent of the run directory of each policy. `confirm` asks the operator of a robot whether to
+        continue with a policy whose first action is implausible; None: such a policy is refused.
         """
         from embodied_env.envs.embodied_env import EmbodiedEnv
         from embodied_env.policies.chunks import ChunkRunner
 
-        self._job, self._folders, self._observer = job, folders, observer
+        self._job, self._folders, self._observer, self._confirm = job, folders, observer, confirm
+        self._checked: set[int] = set()  # policies whose first action has been checked
         with ExitStack() as stack:
             policies = [self._load(source, stack) for source in job.policies]
             runners = stack.enter_context(ExitStack())  # stopped after the robot
@@ -149,7 +165,12 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         return self.recorders[index].path
 
     def run(self, trial: int) -> None:
-        """Run the trial with this number to its end; raises PolicyError when the policy raises."""
+        """Run the trial with this number to its end.
+
+        Raises PolicyError when the policy raises, and UsageError for a policy that is refused on a robot.
+        """
+        from embodied_env.policies.plausibility import find_implausible
+
         self.open(trial)
         index, episode = self._job.trial(trial)
         policy, env = self._policies[index], self.recorders[index]
@@ -166,6 +187,13 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         while not ended:
             with policy_errors(name, f"episode {episode + 1}, step {self._embodied.step_index + 1}"):
                 action = policy(observation)
+            if index not in self._checked and not isinstance(action, NoAction):
+                self._checked.add(index)
+                first = [action, *policy.upcoming(_MOST_CHECKED)]
+                lines = find_implausible(policy.policy, self._job.contract, observation, first)
+                if lines and self._accept(f"{name}: {'; '.join(lines)}"):
+                    self.run(trial)  # again, with the same seed: the reset is too long ago
+                    return
             self._embodied.mark("policy")
             for kind, account in policy.take_accounts().items():
                 self._embodied.annotate(kind, account)
@@ -179,14 +207,26 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         if self._observer is not None:
             self._observer.ended(self._ended)
 
+    def _accept(self, problem: str) -> bool:
+        """Warn of an implausible policy; on a robot, return True if the operator accepts it, else raise UsageError."""
+        capabilities, pacing = self._embodied.capabilities, self._job.options.get("pacing")
+        is_robot = capabilities.actuates and not capabilities.emulated
+        if not (is_robot and accepts_option(self._job.backend, "armed", pacing=pacing)):
+            _log.warning("implausible policy: %s", problem)
+            return False
+        if self._confirm is None or not self._confirm(problem):
+            remedy = "correct unit, scale or statistics of the policy, or confirm at a terminal"
+            raise UsageError(f"implausible policy on a robot: {problem}; {remedy}")
+        return True
+
     def _load(self, source: PolicySource | Policy, stack: ExitStack) -> Policy:
         """Return the policy of a source; one that is loaded here is closed with `stack`."""
-        from embodied_env.policies.loader import accepts_option, load_policy
+        from embodied_env.policies import loader
 
         if not isinstance(source, PolicySource):
             return source
-        options = {"backend": self._job.backend} if accepts_option(source.address, "backend") else {}
-        policy = load_policy(
+        options = {"backend": self._job.backend} if loader.accepts_option(source.address, "backend") else {}
+        policy = loader.load_policy(
             source.address, self._job.contract, policy_file=source.policy_file, trust=self._job.trust_policy, **options
         )
 

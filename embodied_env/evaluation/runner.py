@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ def evaluate(  # noqa: PLR0913 - the public options
     chunks: str = "wait",
     engine: Engine | None = None,
     observer: EpisodeObserver | None = None,
+    confirm: Callable[[str], bool] | None = None,
     **options: Any,  # noqa: ANN401 - of make
 ) -> Evaluation:
     """Run episodes of one or more policies on one backend, each policy recorded into a run directory of its own.
@@ -55,10 +56,12 @@ def evaluate(  # noqa: PLR0913 - the public options
             ``replace``, ``crossfade``, ``ensemble`` or ``rtc`` (`embodied_env.policies.chunks.ChunkRunner`).
         engine: runs the episodes in worker processes; the policies must be addresses.
         observer: receives the progress, with an engine only the ends of episodes.
+        confirm: asks the operator of a robot whether to continue with a policy whose first inputs or actions are
+            implausible, far outside its statistics or the action space; None: it is refused. A simulation warns.
         **options: other options of `make`.
 
     Raises:
-        UsageError: for a policy, a backend or an option that is not available.
+        UsageError: for a policy, a backend or an option that is not available, and for an implausible policy.
         PolicyError: when a policy raises.
         RecordError: when a run cannot be created; one that loses rows later is a problem of its result.
         BackendError: when an engine loses an episode too often.
@@ -84,7 +87,7 @@ def evaluate(  # noqa: PLR0913 - the public options
         ended = (lambda _: None) if observer is None else observer.ended
         results = engine.evaluate(job, episodes=episodes, out=folder, ended=ended)
     else:
-        with EpisodeRunner(job, [folder] * len(several), observer=observer) as runner:
+        with EpisodeRunner(job, [folder] * len(several), observer=observer, confirm=confirm) as runner:
             for trial in range(episodes * len(several)):
                 runner.run(trial)
         results = tuple(_result(name, index, runner, episodes) for index, name in enumerate(job.names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -97,13 +97,26 @@ class VectorInput:
         self._bias = np.concatenate([part.bias for part in self._parts])
         self._normalizer = make_normalizer(file, path, spec.normalize, len(self.labels))
 
+    def deviations(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> list[tuple[str, float]]:
+        """Return name and distance of each observed component from its statistics, in standard deviations."""
+        if self._normalizer is None:
+            return []
+        found = self._normalizer.deviations(self._convert(observation, last_outputs)).tolist()
+        of_fields = [part.places is not None for part in self._parts for _ in part.labels]
+        return [*compress(zip(self.labels, found, strict=True), of_fields)]
+
     def read(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the vector for `observation`."""
+        values = self._convert(observation, last_outputs)
+        return values if self._normalizer is None else self._normalizer.normalize(values)
+
+    def _convert(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> FloatArray:
+        """Return the vector in the policy's units, not normalised."""
         values = self.read_raw(observation, last_outputs).astype(np.float64)
         for place, part in self._transforms:
             values[place] = transform(part, values[place])
-        values = values * self._gain + self._bias
-        return values if self._normalizer is None else self._normalizer.normalize(values)
+        converted: FloatArray = values * self._gain + self._bias
+        return converted
 
     def read_raw(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the components of `observation` as they are, in the order of the vector."""

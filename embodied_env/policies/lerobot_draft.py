@@ -74,6 +74,8 @@ class _Draft:
                 self._gap(what, "set that of the contract, or resample: hold or linear")
         else:
             self._gap("rate of the training data", "name its dataset with --dataset DIR, or set control_period_s")
+        for each in () if self._normalize else policy.lost:
+            self._gap(f"statistic {each}", "save the policy with those of its dataset; LeRobot would not normalise")
         document["inputs"] = {name: self._input(name, feature) for name, feature in policy.inputs.items()}
         if policy.kind not in WITHOUT_TEXT:
             document["inputs"][TASK] = {"text": "instruction"}

@@ -12,11 +12,12 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from embodied_env.contract.files import check_file, read_file
+from embodied_env.contract.schema import FloatArray
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import UsageError, described
 from embodied_env.policies.policy_file import STATISTICS
@@ -40,8 +41,19 @@ _MOST_STEPS = 1000
 _MOST_AXES = 8
 _LONGEST_NAME = 200
 _KNOWN = frozenset(name for pair in STATISTICS.values() for name in pair)
-_NORMALIZER = "policy_preprocessor_step_*_normalizer_processor.safetensors"
+_NORMALIZERS = (
+    "policy_preprocessor_step_*_normalizer_processor.safetensors",
+    "policy_postprocessor_step_*_unnormalizer_processor.safetensors",
+)
 _BUFFER = re.compile(r"(?:un)?normalize_(?:inputs|outputs|targets)\.buffer_(.+)\.(mean|std|min|max)")
+
+
+class Normalization(NamedTuple):
+    """The normalisation of an input: the key `method` of policy files, and its two statistics."""
+
+    method: str
+    first: FloatArray
+    second: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +80,7 @@ class LerobotPolicy:
     returns_chunks: bool  # not one action per observation, in LeRobot's library
     is_relative: bool  # actions relative to the state, made absolute by LeRobot's processors
     rate_hz: float | None
+    lost: tuple[str, ...]  # statistics that its processors need and lack
     contract: Mapping[str, str]  # name and fingerprint, if the dataset is an export of this package; else empty
 
 
@@ -83,10 +96,53 @@ def read_lerobot(folder: Path, dataset: Path | None = None) -> LerobotPolicy:
         info = {**read_mapping(meta / "info.json"), **read_mapping(meta / "embodied_env.json", {})}
         stats = read_mapping(meta / "stats.json", {})
     try:
-        return _policy(config, train, info, _statistics(folder, config, stats))
+        lost = read_normalizers(folder)[1] if (folder / "policy_preprocessor.json").exists() else []
+        return _policy(config, train, info, _statistics(folder, config, stats), lost)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         expected = "expected a policy with input_features and output_features, as LeRobot 0.1 to 0.6 save it"
         raise UsageError(f"cannot read the LeRobot policy {folder}: {described(error)} ({expected})") from error
+
+
+def read_normalizers(folder: Path) -> tuple[dict[str, Normalization], list[str]]:
+    """Return the normalisation of each input by LeRobot's processors, and the statistics that they need and lack.
+
+    LeRobot leaves a feature without statistics as it is, in both directions.
+    """
+    config, found, lost = read_mapping(folder / "config.json"), dict[str, Normalization](), list[str]()
+    try:
+        for kind in ("input", "output"):
+            name = f"policy_{'pre' if kind == 'input' else 'post'}processor.json"
+            steps = read_mapping(folder / name, {"steps": []})["steps"]
+            step = next((each for each in steps if _normalizes(each)), None)
+            if step is None and any(each.get("state_file") for each in steps):
+                continue  # a step of another kind may normalise
+            step = step or {}
+            options = step.get("config", {})
+            modes = options.get("norm_map") or config.get("normalization_mapping") or {}
+            features, kept = config.get(f"{kind}_features") or {}, options.get("normalize_observation_keys") or ()
+            needed = {
+                feature: method
+                for feature, spec in features.items()
+                if (method := _METHODS[str(modes.get(spec["type"], "IDENTITY"))]) and (not kept or feature in kept)
+            }
+            file = Path(str(step.get("state_file"))).name  # beside the others, whatever it says
+            known = dict(_read_tensors(folder / file)) if needed and step.get("state_file") else {}
+            for feature, method in needed.items():
+                names = [f"{feature}.{statistic}" for statistic in STATISTICS[method]]
+                is_skipped = feature not in options.get("features", features)
+                lost += [f"{each} in {name}" for each in names if is_skipped or each not in known]
+                if kind == "input" and all(each in known for each in names):
+                    first, second = (np.asarray(known[each], np.float64).ravel() for each in names)
+                    found[feature] = Normalization(method, first, second)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        expected = "expected a policy with its processors, as LeRobot saves them"
+        raise UsageError(f"cannot read the LeRobot policy {folder}: {described(error)} ({expected})") from None
+    return found, lost
+
+
+def _normalizes(step: Mapping[str, Any]) -> bool:
+    """Return whether a step of a processor is LeRobot's normalizer or unnormalizer, by its name or its class."""
+    return "normalizerprocessor" in str(step.get("registry_name") or step.get("class")).replace("_", "").lower()
 
 
 def read_mapping(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -102,7 +158,13 @@ def read_mapping(path: Path, missing: dict[str, Any] | None = None) -> dict[str,
     return value
 
 
-def _policy(config: Any, train: Any, info: Any, statistics: Mapping[str, Statistics]) -> LerobotPolicy:  # noqa: ANN401 - JSON
+def _policy(
+    config: Any,  # noqa: ANN401 - JSON
+    train: Any,  # noqa: ANN401
+    info: Any,  # noqa: ANN401
+    statistics: Mapping[str, Statistics],
+    lost: Iterable[str],
+) -> LerobotPolicy:
     columns = info.get("features") or {}
     names = {name: _names(column.get("names")) for name, column in columns.items()}
     if config.get("action_feature_names") and not names.get("action"):
@@ -133,6 +195,7 @@ def _policy(config: Any, train: Any, info: Any, statistics: Mapping[str, Statist
         returns_chunks=chunk_size is not None and n_obs_steps in (None, 1) and not is_averaged,
         is_relative=bool(config.get("use_relative_actions")),
         rate_hz=None if rate is None else float(rate),
+        lost=tuple(lost),
         contract={key: str(ours[key]) for key in ("name", "fingerprint") if ours},
     )
 
@@ -171,8 +234,13 @@ def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
 def _statistics(folder: Path, config: Any, stats: Any) -> dict[str, Statistics]:  # noqa: ANN401 - JSON
     """Return the statistics by feature: of the saved processor, else of an old model, else of the dataset."""
     features = {**(config.get("input_features") or {}), **(config.get("output_features") or {})}
-    for file in sorted(folder.glob(_NORMALIZER)):
-        return _by_feature(features, ((*key.rpartition(".")[::2], value) for key, value in _read_tensors(file)))
+    found: dict[str, Statistics] = {}
+    for pattern, known in zip(_NORMALIZERS, (features, config.get("output_features") or {}), strict=True):
+        for file in sorted(folder.glob(pattern))[:1]:
+            rows = ((*key.rpartition(".")[::2], value) for key, value in _read_tensors(file))
+            found |= _by_feature(known, rows)
+    if found:
+        return found
     if (folder / "model.safetensors").is_file():
         known = {name.replace(".", "_"): name for name in features}
         if len(known) < len(features):

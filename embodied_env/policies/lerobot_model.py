@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import MissingDependencyError, UsageError, described
-from embodied_env.policies.lerobot_files import read_mapping
+from embodied_env.policies.lerobot_files import Normalization, read_mapping, read_normalizers
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
+from embodied_env.policies.statistics import count_deviations
 
 TASK = "task"
 """Input of a language-conditioned policy: its instruction."""
@@ -51,6 +53,10 @@ def load_lerobot(location: str, *, trust: bool = False, device: str | None = Non
             problem = f"cannot read LeRobot policy {location!r}: no {name} (expected a pretrained policy directory)"
             raise UsageError(f"{problem}; {remedy}")
     steps = [_read_steps(folder / name, trust=trust) for name in list(_FILES)[2:]]
+    normalizations, lost = read_normalizers(folder)
+    if lost:
+        problem = f"LeRobot policy {location!r} normalises without statistics: no {', '.join(lost):.400}"
+        raise UsageError(f"{problem} (expected them for every normalised feature); save it with those of its dataset")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a tokenizer is read from the cache
     try:
         from lerobot.configs.policies import PreTrainedConfig
@@ -71,7 +77,7 @@ def load_lerobot(location: str, *, trust: bool = False, device: str | None = Non
     sha256 = _sha256(folder, {*_FILES, *(file for pipeline in steps for _, file in pipeline if file)})
     library = f"lerobot {version('lerobot')}"
     identity = PolicyIdentity(name=f"lerobot:{location}", format="lerobot", sha256=sha256, library=library)
-    return LerobotModel(policy, processors, identity)
+    return LerobotModel(policy, processors, identity, normalizations)
 
 
 class LerobotModel(Model):
@@ -85,8 +91,18 @@ class LerobotModel(Model):
         outputs: ``action``.
     """
 
-    def __init__(self, policy: Any, processors: tuple[Any, Any], identity: PolicyIdentity) -> None:  # noqa: ANN401
-        """Read the features of `policy`; raises UsageError unless its output is an action."""
+    def __init__(
+        self,
+        policy: Any,  # noqa: ANN401 - untyped
+        processors: tuple[Any, Any],
+        identity: PolicyIdentity,
+        normalizations: Mapping[str, Normalization] = MappingProxyType({}),
+    ) -> None:
+        """Read the features of `policy`; raises UsageError unless its output is an action.
+
+        `normalizations`: those of the processors by input, for `deviations`.
+        """
+        self._normalizations, self._inputs = normalizations, dict[str, Any]()
         self.identity, self._policy, (self._before, self._after) = identity, policy, processors
         settings = policy.config
         if list(settings.output_features) != ["action"]:
@@ -123,6 +139,7 @@ class LerobotModel(Model):
         """Return the chunk or the action of one inference."""
         import torch
 
+        self._inputs = dict(inputs)
         batch: dict[str, Any] = {
             name: torch.from_numpy(np.array(inputs[name], dtype=np.float32))[None]  # copied: torch cannot read only
             for name in self.inputs
@@ -138,6 +155,15 @@ class LerobotModel(Model):
             else:
                 rows = self._after(self._policy.select_action(seen))[0]
         return {"action": rows.to("cpu", torch.float32).numpy()}
+
+    def deviations(self) -> list[tuple[str, float]]:
+        """Return name and distance of each of the last inputs from its statistics; images are not compared."""
+        rows = []
+        for name, (method, first, second) in self._normalizations.items():
+            if (values := np.asarray(self._inputs.get(name, first), np.float64)).ndim == 1:
+                found = count_deviations(method, first, second, values).tolist()
+                rows += [(f"{name}[{index}]", each) for index, each in enumerate(found)]
+        return rows
 
 
 def _spec(shape: tuple[int | None, ...]) -> ArraySpec:

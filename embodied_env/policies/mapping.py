@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,8 @@ from embodied_env.policies.policy_file import PolicyFile
 
 _Seen = tuple[Observation, Mapping[str, NDArray[Any]], dict[str, NDArray[Any]]]
 """An observation, the last outputs before it, and the inputs that have been read from them."""
+
+_log = logging.getLogger(__name__)
 
 _ROUNDING = 1e-6
 _LONGEST = 10_000  # history, in control periods
@@ -103,6 +106,12 @@ class PolicyFileInterface(Interface):
             self._last_outputs = {name: np.asarray(outputs[name], dtype=np.float64) for name in self._last_outputs}
         return action
 
+    def deviations(self, observation: Observation) -> list[tuple[str, float]]:
+        """Return name and distance of each input of a reset from its statistics; images are not compared."""
+        last = {name: np.zeros(shape) for name, shape in self.actions.shapes.items()}
+        vectors = [reader for reader in self.inputs.values() if isinstance(reader, VectorInput)]
+        return [each for reader in vectors for each in reader.deviations(observation, last)]
+
     def check(self, model: Model) -> None:
         """Raise UsageError unless `model` has these inputs and outputs; makes one inference."""
         example = self.to_inputs(plausible_observation(self._contract))
@@ -140,6 +149,7 @@ class PolicyFileInterface(Interface):
                 self._texts[name] = str(contract.task.instruction)
                 continue
             if spec.image is not None:
+                self._warn_of_shared_camera(name, spec.image.field)
                 self.inputs[name] = ImageInput(self.file, contract, path, spec, spec.image)
             else:
                 self.inputs[name] = VectorInput(self.file, contract, path, spec)
@@ -147,6 +157,12 @@ class PolicyFileInterface(Interface):
             self._lags[name] = [self._find_lag(f"{path}.history.steps", step) for step in steps]
             size += len(steps) * math.prod(self.inputs[name].shape)
             allow(size <= _MOST_VALUES, path, f"{size} values up to here", f"at most {_MOST_VALUES} of all inputs")
+
+    def _warn_of_shared_camera(self, name: str, field: str) -> None:
+        images = {key: spec.image.field for key, spec in self.file.inputs.items() if spec.image is not None}
+        if other := next((key for key in self.inputs if images.get(key) == field), None):
+            text = "%s: inputs.%s and inputs.%s are the same image, %s (expected a camera each)"
+            _log.warning(text, self._label, other, name, field)
 
     def _find_lag(self, path: str, step: int) -> int:
         """Return the control periods between a row of an input and the newest observation."""

@@ -78,6 +78,14 @@ class BatchModel(Model, Protocol):
         """Return the outputs of each row."""
 
 
+@runtime_checkable
+class NormalizingModel(Protocol):
+    """A model that normalises its inputs itself."""
+
+    def deviations(self) -> list[tuple[str, float]]:
+        """Return name and distance of each of the last inputs from its statistics, in standard deviations."""
+
+
 class Interface(Protocol):
     """Connects the observations and actions of a contract with the inputs and outputs of a model.
 
@@ -106,6 +114,10 @@ class Interface(Protocol):
     def observe(self, observation: Observation, /) -> None:  # noqa: ARG002 - the default
         """Receive the observation of a step without an inference."""
         return
+
+    def deviations(self, observation: Observation, /) -> list[tuple[str, float]]:  # noqa: ARG002 - the default
+        """Return name and distance of each input of a reset from its statistics, in standard deviations."""
+        return []
 
     def to_inputs(self, observation: Observation, /) -> Inputs:
         """Return the model's inputs for an observation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from mmap import mmap
 from typing import Any
 
@@ -18,6 +19,9 @@ from embodied_env.policies.policy_file import MOST_DATA_BYTES, STATISTICS, Norma
 
 _LARGEST, _NARROWEST = 1e12, 1e-12  # statistic, and divisor: products of such numbers are finite
 _MOST_AXES = 8
+_DEVIATION = {"mean_std": 1.0, "min_max": 12**-0.5, "quantiles": 1 / 4.653, "quantiles10": 1 / 2.563}
+"""Standard deviation as a share of the second statistic, or of the width between both: of uniform or normal values."""
+
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
 
 
@@ -26,6 +30,7 @@ class Normalizer:
 
     Attributes:
         clip: largest magnitude of a normalised value, or None.
+        deviations: function from values to their distances from the statistics, in standard deviations.
     """
 
     def __init__(self, file: PolicyFile, path: str, spec: NormalizeSpec, size: int) -> None:
@@ -38,6 +43,7 @@ class Normalizer:
             require(is_moderate, f"{path}.{name}", f"not finite, or too large (expected numbers up to {_LARGEST:g})")
         first, second = (np.broadcast_to(values.ravel(), size) for values in found.values())
         self.clip, is_standard = spec.clip, spec.method == "mean_std"
+        self.deviations = partial(count_deviations, spec.method, first, second)
         self._center, self._width = first, (second if is_standard else second - first) + spec.epsilon
         self._low, self._span = (0.0, 1.0) if is_standard else (spec.range[0], spec.range[1] - spec.range[0])
         if (bad := np.flatnonzero(self._width < _NARROWEST)).size:
@@ -60,6 +66,14 @@ class Normalizer:
 
     def _clipped(self, values: FloatArray) -> FloatArray:
         return values if self.clip is None else np.clip(values, -self.clip, self.clip)
+
+
+def count_deviations(method: str, first: FloatArray, second: FloatArray, values: FloatArray) -> FloatArray:
+    """Return how many standard deviations `values` are away from the two statistics of `method`."""
+    is_standard = method == "mean_std"
+    center, width = (first, second) if is_standard else ((first + second) / 2, second - first)
+    found: FloatArray = np.abs(values - center) / np.maximum(width * _DEVIATION[method], _NARROWEST)
+    return found
 
 
 def make_normalizer(file: PolicyFile, path: str, spec: NormalizeSpec | None, size: int) -> Normalizer | None:

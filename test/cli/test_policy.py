@@ -149,6 +149,22 @@ def test_check_of_a_model_without_an_action_exits_1(capsys, write, model, monkey
     assert json.loads(output_of(capsys, *arguments, "--json", status=1).out)["no_action"] == "no model loaded"
 
 
+def test_check_of_radians_that_are_written_as_degrees_exits_1(capsys, write, model):
+    weights = np.zeros((12, 6))
+    weights[6, 1] = 1e3
+    found = output_of(capsys, "check", write(), "--contract", "arm_reach", "--policy", model(weights), status=1)
+    assert "implausible: action of j2 is" in found.err
+    assert "fits" not in found.out
+
+
+def test_check_of_inputs_far_from_their_statistics_exits_1(capsys, write, model):
+    inputs = yaml.safe_load(EXAMPLE)["inputs"]
+    inputs["obs"]["normalize"]["mean"] = 400.0
+    arguments = ("check", write(inputs=inputs), "--contract", "arm_reach", "--policy", model(np.zeros((12, 6))))
+    (line, *_) = json.loads(output_of(capsys, *arguments, "--json", status=1).out)["implausible"]
+    assert line.startswith("input joints_position[j1] is ")
+
+
 WRONG = {
     "another robot": (
         {},

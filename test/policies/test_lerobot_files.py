@@ -261,6 +261,13 @@ def test_lerobot_normalises_and_keeps_the_history_itself(policy, dataset):
     assert "first action of the exported chunk" in gaps
 
 
+def test_statistics_that_the_processors_lack_are_unknown(policy, dataset):
+    files = {"policy_preprocessor.json": STEPS, NORMALIZER: TENSORS, "policy_postprocessor.json": {"steps": []}}
+    _, gaps = drafted(policy(files), dataset(), normalize=False)
+    assert "statistic action.mean in policy_postprocessor.json" in gaps
+    assert "observation.state.mean" not in gaps
+
+
 def test_relative_actions_of_an_export_ask_for_the_mode(policy):
     config = {"use_relative_actions": True, "action_feature_names": NAMES}
     draft, gaps = drafted(policy(**config))
