@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import re
@@ -58,7 +59,12 @@ def _construct(text: str) -> Any:  # noqa: ANN401 - YAML types
     import yaml  # noqa: PLC0415
 
     loader = _loader()
-    _check_events(yaml.parse(text, loader))
+    try:
+        _check_events(yaml.parse(text, loader))
+    except yaml.MarkedYAMLError as error:  # its scanner is ahead of the events, with limits of its own: ours come first
+        with contextlib.suppress(yaml.YAMLError):
+            _check_events(yaml.parse(text[: error.problem_mark.index] if error.problem_mark else "", loader))
+        raise
     return yaml.load(text, loader)  # noqa: S506 - a SafeLoader
 
 
@@ -95,8 +101,8 @@ def _check_keys(node: Any) -> None:  # noqa: ANN401 - yaml's
 
 
 def _integer(node: Any) -> int:  # noqa: ANN401 - yaml's
-    value = int(node.value)  # 010 is ten, not octal
-    if value not in _INTEGERS:
+    value = int(node.value[:_LONGEST_SHOWN])  # 010 is ten, not octal
+    if value not in _INTEGERS or len(node.value) > _LONGEST_SHOWN:
         line = node.start_mark.line + 1
         raise ContractError("", f"integer out of range at line {line}: {_shown(node.value)} (expected 64 bits)")
     return value
