@@ -38,7 +38,15 @@ from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.pacing import DeadlineCounts
 from embodied_env.core.reset_spec import ResetRoutine
-from embodied_env.core.types import ApprovedCommand, ExternalInputs, Observer, ResetRequest, SentCommand, Snapshot
+from embodied_env.core.types import (
+    ApprovedCommand,
+    ExternalInputs,
+    Observer,
+    ResetRequest,
+    SentCommand,
+    Snapshot,
+    name_world,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +69,18 @@ class Capabilities:
     trajectories: bool = False  # `send` publishes `ApprovedCommand.trajectory`
     actuates: bool = True  # commands reach the robot
     emulated: bool = False  # the robot emulator is in place of the robot
+    simulated: bool = True  # False: behind the topics is a robot, or its emulator
     chosen_confirmed: bool = False  # an option confirmed the chosen values of the robot file, for this run
     injected: str = ""  # injected delays: "whole", or "sensors" without actuation delays; the backend is `Delayed`
     reset_levels: tuple[str, ...] = ("task",)
     render_modes: tuple[str, ...] = ()  # those of Gymnasium; the backend is `Renderable`
     ignored_inputs: tuple[str, ...] = ()  # safety inputs that cannot be read, and that an option ignores, for this run
     variants: tuple[str, ...] = ()  # safety inputs read as the emulator's variant of their message type
+
+    @property
+    def world(self) -> str:
+        """What the commands move: "simulator", "emulator", "robot", or "dry run" for nothing."""
+        return name_world(vars(self))
 
 
 class Backend(Protocol):

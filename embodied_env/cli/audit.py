@@ -55,8 +55,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         data = {**asdict(report), "path": str(report.path), "counts": dict(report.counts)}
         data |= {"sound": report.sound, "problems": report.problems}
-        if not report.dry_run:
-            del data["dry_run"]
         say(json.dumps(data, indent=2))
     else:
         print_report(report)
@@ -89,5 +87,5 @@ def print_report(report: AuditReport) -> None:
         say("total: " + ", ".join(f"{rule} {count}" for rule, count in sorted(report.counts.items())))
     for sentence in describe_exclusions(asdict(report)):
         say(sentence)
-    dry = ", dry run: no command was sent to a robot" if report.dry_run else ""
-    say(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions{dry}")
+    world = f" ({report.world})" if report.world else ""
+    say(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions{world}")

@@ -89,10 +89,11 @@ def _print(comparison: Any) -> None:  # noqa: ANN401 - imported when it runs
     from rich.text import Text
 
     from embodied_env.analysis.comparison import findings
+    from embodied_env.analysis.comparison.page import name_of_side
 
     console = make_console()
     for side in (comparison.a, comparison.b):
-        console.print(Text(f"{side.name}  {side.run.path}"), soft_wrap=True)
+        console.print(Text(f"{side.name}  {name_of_side(side)}  {side.run.path}"), soft_wrap=True)
     for sentence in (*comparison.findings, *comparison.warnings):
         console.print(Text(sentence))
     likely = (found for found in comparison.differences if found.verdict in ("differs", "probably"))

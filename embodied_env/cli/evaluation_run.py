@@ -158,10 +158,9 @@ def print_table(evaluation: Evaluation) -> None:
 
     console, contract, backend = make_console(highlight=False), evaluation.contract, evaluation.backend
     summaries = [result.summary for result in evaluation.results]
-    dry = " · DRY RUN: no command was sent to the robot" if any(summary.get("dry_run") for summary in summaries) else ""
     is_brief = console.is_terminal
     style: dict[str, Any] = {"title_justify": "left", **({"box": None} if is_brief else {})}
-    outcome = Table("", title=f"{contract.name} v{contract.version} on {backend}{dry}", **style)
+    outcome = Table("", title=f"{contract.name} v{contract.version} on {backend} ({evaluation.world})", **style)
     latency = Table("stage", title="latency, ms: p50 / p95 / p99", **style)
     for result in evaluation.results:
         outcome.add_column(result.policy, justify="right")
@@ -211,7 +210,8 @@ def _difference(mean: float, interval: tuple[float, float] | None, *, scale: flo
 def print_closing(evaluation: Evaluation) -> None:
     """Print the result of each policy, where the runs are, and the next command."""
     results, contract = evaluation.results, evaluation.contract
-    say(f"\nresult: {contract.name} on {evaluation.backend}, {results[0].summary['episodes']} episodes per policy")
+    where = f"{contract.name} on {evaluation.backend} ({evaluation.world})"
+    say(f"\nresult: {where}, {results[0].summary['episodes']} episodes per policy")
     for result in results:
         summary = result.summary
         latency = _percentiles(summary, "obs_to_command_s").split(" / ")[0]

@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: those that do not measure the robot itself)",
     )
     option("--split-at-gaps", action="store_true", help="cut episodes at steps without an action, and leave these out")
+    option("--allow-dry-run", action="store_true", help="export a dry run; the source of each action is then dry run")
     option("--allow-unclean", action="store_true", help="export a run that ended uncleanly; the metadata record it")
     add_json(parser)
 
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
             allow_unclean=args.allow_unclean,
             environment_state=args.environment_state,
             split_at_gaps=args.split_at_gaps,
+            allow_dry_run=args.allow_dry_run,
             progress=progress.update,
         )
     if args.json:
@@ -50,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         problem = "" if account["clean"] else f"; the run is not clean: {account['problem']}"
         noun = "episode" if account["episodes"] == 1 else "episodes"
-        say(f"{args.out}: {account['steps']} steps in {account['episodes']} {noun}{problem}")
+        world = account["world"]
+        say(f"{args.out}: {account['steps']} steps in {account['episodes']} {noun} ({world}){problem}")
         if account["gaps"]:
             done = "left out, and the episodes cut there" if args.split_at_gaps else "their action is the applied one"
             say(f"steps without an action: {account['gaps']}; {done}")

@@ -49,6 +49,7 @@ class LiveAccount:
         self.is_paced = False
         self.steps = self._clipped = self._estops = 0
         self._at = (0, 0)  # episode, step
+        self._world = ""
         self._now: list[str] = []  # the codes of the newest step
         self._ages_s: dict[str, float] = {}
 
@@ -59,6 +60,7 @@ class LiveAccount:
             self.steps += 1
             codes = [_NAMES[int(code)] for code in info["safety"]["code"] if code]
             self._clipped += bool(info["action_clipped"]) and NO_ACTION not in codes
+            self._world = f"{info['backend']} ({info['world']})"
             self._at = int(info["episode_index"]) + 1, int(info["step_index"])
             for stage, _ in _SHOWN:
                 if latency["quality"].get(stage) == _OK:
@@ -83,6 +85,7 @@ class LiveAccount:
             now, estops, ages_s = ", ".join(self._now) or "open", self._estops, self._ages_s
         solved, ended = ends.get("success", 0), sum(ends.values())
         rows = [
+            ("world", self._world),
             ("episode", f"{episode} of {self._episodes}, step {step} of {self._horizon}"),
             ("success so far", f"{solved} of {ended} ended" + (f" ({100 * solved / ended:.0f} %)" if ended else "")),
         ]

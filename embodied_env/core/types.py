@@ -93,6 +93,15 @@ DRY_RUN = "dry_run"
 """Key of `ResetReport.details`: commands do not reach the robot."""
 
 
+def name_world(flags: Mapping[str, Any]) -> str:
+    """Return what the commands move, by the flags of a backend: "simulator", "emulator", "robot", or "dry run"."""
+    if flags.get("actuates") is False:
+        return "dry run"
+    if flags.get("emulated") is True:
+        return "emulator"
+    return "robot" if flags.get("simulated") is False else "simulator"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetReport:
     """The result of a reset."""

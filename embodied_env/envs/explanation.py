@@ -103,14 +103,14 @@ def explain(info: Mapping[str, Any]) -> str:
     """
     is_numeric = isinstance(info, Mapping) and not isinstance(info.get("end_reason", ""), str)
     keys = ["episode_index", "step_index"]
-    keys += [] if is_numeric else ["wrapper_version", "backend", "sensors", "end_reason"]
+    keys += [] if is_numeric else ["wrapper_version", "backend", "world", "sensors", "end_reason"]
     if not isinstance(info, Mapping) or not all(key in info for key in keys) or np.ndim(info["step_index"]):
         shown = (sorted(map(str, info)) or "no keys") if isinstance(info, Mapping) else type(info).__name__
         raise UsageError(f"info not explained: {shown} (expected the info of step() or reset() of one environment)")
     if is_numeric:
         world, info = "", decode_info(info)
     else:
-        world = f"{info['wrapper_version'].partition(', ')[2]} on {info['backend']}"
+        world = f"{info['wrapper_version'].partition(', ')[2]} on {info['backend']} ({info['world']})"
     if "reset" in info:
         reset, of_world = info["reset"], f" of {world}" if world else ""
         lines = [f"Reset to episode {info['episode_index']}{of_world}, in {reset['duration_s']:.3g} s."]

@@ -362,6 +362,10 @@ class CommonInfo(TypedDict):
     wrapper_version: Annotated[str, "Version of the package, and name and version of the contract.", _NOT_EMPTY]
     contract: Annotated[str, "Fingerprint of the contract: SHA-256, hexadecimal.", Keywords(pattern="^[0-9a-f]{64}$")]
     backend: Annotated[str, "Name of the backend.", _NOT_EMPTY]
+    world: Annotated[
+        Literal["simulator", "emulator", "robot", "dry run"],
+        "What the commands move: the robot emulator counts as no robot, and a dry run moves nothing.",
+    ]
     episode_index: Annotated[int, "Episodes since the last seeded reset; the first is 0.", _COUNT]
     sensors: Annotated[
         dict[Name, Annotated[SensorInfo, Shared("sensor")]],

@@ -84,6 +84,7 @@ class TransitionBuilder:
             "wrapper_version": f"embodied_env {__version__}, {contract.name} v{contract.version}",
             "contract": contract.fingerprint,
             "backend": backend.name,
+            "world": capabilities.world,
         }
         self._latencies = LatencyInfoBuilder(
             sensors=self.sensors,

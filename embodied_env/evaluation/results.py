@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from embodied_env.contract import Contract
 from embodied_env.errors import RecordError
 from embodied_env.record.json_values import to_json_types
+from embodied_env.record.manifest import world_of
 from embodied_env.record.rows import RESET, Row
 from embodied_env.record.run import read_run
 
@@ -57,6 +58,12 @@ class Evaluation:
     results: tuple[PolicyResult, ...]
 
     @property
+    def world(self) -> str:
+        """What the commands moved: "simulator", "emulator", "robot", "dry run" for nothing, "unknown" without a run."""
+        paths = [path for result in self.results for path in result.where.values()]
+        return world_of(read_run(paths[0]).manifest) if paths else "unknown"
+
+    @property
     def problem(self) -> str:
         """Why it is not sound evidence, with the path of each run concerned, or ""."""
         return "; ".join(f"{result.path}: {result.problem}" for result in self.results if result.problem)
@@ -91,8 +98,8 @@ class Evaluation:
             runs.append({"policy": result.policy, "path": str(result.path), "summary": dict(result.summary)})
             if result.parts:
                 runs[-1] |= {"parts": [str(path) for path in result.parts], "losses": list(result.losses)}
-        head = {"contract": self.contract.name, "fingerprint": self.contract.fingerprint, "backend": self.backend}
-        return {**head, "runs": runs}
+        head = {"contract": self.contract.name, "fingerprint": self.contract.fingerprint}
+        return {**head, "backend": self.backend, "world": self.world, "runs": runs}
 
 
 def rows_of_episodes(where: Mapping[int, Path]) -> Iterator[Row]:

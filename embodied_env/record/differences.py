@@ -45,7 +45,7 @@ _ORDER_OF_A_RESET = (
     "info",
 )
 
-IDENTITY = ("info.backend", "info.contract", "info.wrapper_version")
+IDENTITY = ("info.backend", "info.world", "info.contract", "info.wrapper_version")
 """Fields that always differ between a run and its replay, or that are compared once per run."""
 
 _NOT_REPLAYED = ("info.reset.duration_s",)  # measured again

@@ -18,7 +18,7 @@ import gymnasium
 from embodied_env._version import __version__
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.loader import SAVED, dump_contract, pack_files, unpack_files
-from embodied_env.core.types import Snapshot, Transition
+from embodied_env.core.types import Snapshot, Transition, name_world
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.record.json_values import encodable, to_json_types
 from embodied_env.record.schema import RUN
@@ -103,6 +103,12 @@ def describe_robot(contract: Contract) -> dict[str, Any] | None:
 def name_of_policy(recorded: object) -> object:
     """Return the name in the identity of a policy (`core.policy.PolicyIdentity`), or another value itself."""
     return recorded["name"] if isinstance(recorded, dict) and isinstance(recorded.get("name"), str) else recorded
+
+
+def world_of(manifest: Mapping[str, Any]) -> str:
+    """Return what the commands of a run moved: "simulator", "emulator", "robot", or "dry run" for nothing."""
+    flags = manifest.get("capabilities")
+    return name_world({"simulated": manifest.get("backend") != "real", **(flags if isinstance(flags, dict) else {})})
 
 
 def processes(base: RecordableEnv) -> list[dict[str, Any]]:

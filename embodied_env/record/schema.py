@@ -134,7 +134,7 @@ def manifest_schema() -> Schema:
     contract = {**dict.fromkeys(("name", "source", "fingerprint", "text"), _TEXT), "version": _INTEGER}
     losses = {"complete": _BOOLEAN, **dict.fromkeys(("lost_rows", "lost_messages"), _COUNT)}
     texts = {"type": "object", "additionalProperties": _or_null(_TEXT)}
-    flags = dict.fromkeys(("actuates", "emulated", "chosen_confirmed"), _BOOLEAN)
+    flags = dict.fromkeys(("actuates", "emulated", "simulated", "chosen_confirmed"), _BOOLEAN)
     names = dict.fromkeys(("reset_levels", "ignored_inputs", "variants"), _TEXTS)
     capabilities = {**flags, **names, "injected": _TEXT}
     properties = {

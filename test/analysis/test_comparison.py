@@ -19,7 +19,7 @@ import embodied_env
 from embodied_env.analysis.comparison.comparability import NotComparableError
 from embodied_env.analysis.comparison.compare import compare_runs, compare_with_first, comparisons_as_json
 from embodied_env.analysis.comparison.features import MOST_STREAMS, FeatureName, RunFeatures
-from embodied_env.analysis.comparison.page import write_comparison
+from embodied_env.analysis.comparison.page import name_of_side, write_comparison
 from embodied_env.cli.main import main
 from embodied_env.contract.fingerprint import differences
 from embodied_env.contract.loader import dump_contract
@@ -599,6 +599,25 @@ def test_dry_run_and_armed_run_are_not_comparable(run_of):
     assert [(found.path, found.a, found.b) for found in refusal.value.mismatches] == [
         ("capabilities.actuates", True, False)
     ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "world"),
+    [
+        ({"simulated": False}, "robot"),
+        ({}, "robot"),  # of a run without the flag
+        ({"simulated": False, "emulated": True}, "emulator"),
+        ({"simulated": True}, "simulator"),
+    ],
+)
+def test_page_and_json_name_the_world_of_each_run(run_of, flags, world):
+    run = run_of("a", manifest={"backend": "real", "capabilities": flags})
+    found = compare_runs(run, run_of("b", manifest={"capabilities": {}}))
+    assert [name_of_side(side).rpartition(" on ")[2] for side in (found.a, found.b)] == [
+        f"real ({world})",
+        "fake (simulator)",
+    ]
+    assert comparisons_as_json([found])["runs"][0]["world"] == world
 
 
 def test_mismatch_paths_are_those_of_the_contract():

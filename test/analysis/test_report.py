@@ -112,7 +112,7 @@ def test_colours_have_enough_contrast(source, scheme):
 @pytest.mark.parametrize(
     "text_on_page",
     [
-        "arm_reach on fake", "policy swaying", "Success rate", "95 % interval", "Contract fingerprint", "Backend fingerprint",
+        "arm_reach on fake (simulator)", "policy swaying", "Success rate", "95 % interval", "Contract fingerprint", "Backend fingerprint",
         "gymnasium", "Host", "Pacing", "lockstep", "Seeds given to resets", "RecordTransitions", "What was not measured", "FIRST",
         "acc.limit", "Findings by gate, code and joint", "Sensor ages", "Deadlines and clocks", "How this page was made",
         "2 episodes were cut", "No episode ended", "Episode 1: cut off", "Table of the episodes", "joint_limits: acc.limit",

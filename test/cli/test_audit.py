@@ -32,14 +32,14 @@ def unclosed(path):
 
 def test_valid_run_exits_0_with_one_line(path, capsys):
     assert main(["audit", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}: sound, 2 transitions\n"
+    assert capsys.readouterr().out == f"{path}: sound, 2 transitions (simulator)\n"
 
 
 def test_invalid_run_exits_1_with_a_line_per_problem(unclosed, capsys):
     assert main(["audit", str(unclosed)]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "manifest.json: the run was never closed [run.unclean]",
-        f"{unclosed}: not sound, 2 transitions",
+        f"{unclosed}: not sound, 2 transitions (simulator)",
     ]
 
 
@@ -47,7 +47,7 @@ def test_valid_run_as_json(path, capsys):
     assert main(["audit", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "path": str(path), "transitions": 2, "sound": True, "problems": [], "counts": {}, "violations": [], "warnings": [],
-        "solved_at_reset": 0, "solved_at_first_step": 0,
+        "solved_at_reset": 0, "solved_at_first_step": 0, "world": "simulator",
     }  # fmt: skip
 
 

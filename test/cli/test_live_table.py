@@ -15,6 +15,8 @@ ARM = embodied_env.load_contract("arm_reach")
 def info(step=1, episode=0, *, period_s=0.05, codes=(), end="", missed=None, clipped=False):
     paced = {} if missed is None else {"missed_deadlines": missed}
     return {
+        "backend": "real",
+        "world": "dry run",
         "episode_index": episode,
         "step_index": step,
         "end_reason": end,
@@ -32,7 +34,8 @@ def rows(*infos, episodes=3):
 
 
 def test_live_table_shows_episode_and_step():
-    assert rows(info(step=17, episode=1))["episode"] == "2 of 3, step 17 of 200"
+    found = rows(info(step=17, episode=1))
+    assert (found["world"], found["episode"]) == ("real (dry run)", "2 of 3, step 17 of 200")
 
 
 def test_rate_is_shown_with_nominal_rate_if_paced():

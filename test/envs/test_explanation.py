@@ -33,7 +33,7 @@ def test_every_code_and_end_reason_has_a_description():
 
 def test_unchanged_step(env):
     assert explanation_of(env, np.zeros(6)) == [
-        "Step 1 of episode 0: arm_reach v1 on fake.",
+        "Step 1 of episode 0: arm_reach v1 on fake (simulator).",
         "The gates passed the action unchanged.",
         "Nothing was late.",
         "Observation to command: 0 ms.",
@@ -69,7 +69,7 @@ def test_the_end_by_a_safety_input_includes_the_next_action(reason, next_step):
 def test_reset_and_info_from_json(close_later):
     env = close_later(embodied_env.make("arm_reach", backend="fake"))
     info = env.reset(seed=1)[1]
-    assert embodied_env.explain(info).startswith("Reset to episode 0 of arm_reach v1 on fake, in 0.0")
+    assert embodied_env.explain(info).startswith("Reset to episode 0 of arm_reach v1 on fake (simulator), in 0.0")
     info = env.step([np.nan] * 6)[4]
     as_json = json.loads(json.dumps(info, default=lambda array: array.tolist()).replace("NaN", "null"))
     assert embodied_env.explain(as_json) == embodied_env.explain(info)

@@ -193,7 +193,7 @@ def test_explain_turns_the_codes_into_words():
         infos += [env.step(action)[4] for action in (env.action_space.sample(), None, "what?")]
     for numeric, info in zip(infos, raw, strict=True):
         expected = embodied_env.explain(info)
-        for world in (": arm_reach v1 on fake", " of arm_reach v1 on fake"):
+        for world in (": arm_reach v1 on fake (simulator)", " of arm_reach v1 on fake (simulator)"):
             expected = expected.replace(world, "")
         assert embodied_env.explain(numeric) == expected
 

@@ -507,6 +507,7 @@ RUNS |= {
     "manifest.backend_fingerprint": ("plain", None, manifest(backend_fingerprint="0" * 64)),
     "manifest.robot": ("plain", None, manifest(contract__robot={"name": "another"})),
     "manifest.backend": ("plain", lambda rows: at(rows[2], info__backend="real"), None),
+    "manifest.world": ("plain", lambda rows: at(rows[2], info__world="robot"), None),
     "manifest.version": ("plain", None, manifest(versions__embodied_env="9.9")),
     "manifest.task": ("plain", None, manifest(task__terms=["distance"])),
     "manifest.seeds": ("plain", None, manifest(seeds=[4])),

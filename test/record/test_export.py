@@ -140,6 +140,19 @@ def test_no_action_of_an_export_is_nan(run_with_gaps, tmp_path, kind):
     assert list(sources) == SOURCES
 
 
+def test_dry_run_is_exported_on_request_only_and_marked(run, tmp_path, capsys):
+    dry = shutil.copytree(run, tmp_path / "dry")
+    manifest = json.loads((dry / "manifest.json").read_text())
+    (dry / "manifest.json").write_text(json.dumps({**manifest, "capabilities": {"actuates": False}}))
+    with pytest.raises(RecordError, match=r"is a dry run: .*--allow-dry-run"):
+        export_run(dry, tmp_path / "out", format="jsonl")
+    command = ["export", str(dry), "--format", "jsonl", "-o", str(tmp_path / "out"), "--allow-dry-run"]
+    assert main(command) == 0
+    assert "(dry run)" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "metadata.json").read_text())["world"] == "dry run"
+    assert set(actions_of(tmp_path / "out", "jsonl")[1]) == {"dry run"}
+
+
 def actions_of(out, kind):
     """Return the actions of an export and their sources."""
     if kind == "jsonl":

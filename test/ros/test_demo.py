@@ -52,7 +52,7 @@ def test_exit_status_is_zero(demo):
         "p50 / p95 / p99",
         "obs_to_command",
         "transport[joints]",
-        "result: arm_reach on mujoco_ros, 2 episodes per policy",
+        "result: arm_reach on mujoco_ros (simulator), 2 episodes per policy",
         "next:   embodied-env audit ",
         embodied_env.load_contract("arm_reach").fingerprint,
     ],

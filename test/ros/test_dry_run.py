@@ -129,9 +129,10 @@ def test_the_reset_report_is_marked_as_a_dry_run(dry_run):
 def test_the_recorded_dry_run_is_marked_and_passes_the_audit(dry_run, capsys):
     report = embodied_env.audit_run(dry_run.path)
     assert report.problems == ()
-    assert report.dry_run
+    assert report.world == "dry run"
     print_report(report)
-    assert "dry run: no command was sent to a robot" in capsys.readouterr().out
+    assert "(dry run)" in capsys.readouterr().out
+    assert "on real (dry run)" in embodied_env.explain(dry_run.steps[0][-1])
     assert json.loads((dry_run.path / "summary.json").read_text())["dry_run"] is True
     assert json.loads((dry_run.path / "manifest.json").read_text())["capabilities"]["actuates"] is False
     (first, *_) = embodied_env.read_run(dry_run.path).rows()

@@ -22,7 +22,7 @@ from embodied_env.contract import Contract
 from embodied_env.core.outcome_counts import describe_exclusions
 from embodied_env.record import Run, read_run
 from embodied_env.record.json_values import to_json_types
-from embodied_env.record.manifest import name_of_policy
+from embodied_env.record.manifest import name_of_policy, world_of
 
 SCHEMA = "embodied_env/comparison/1"
 
@@ -106,6 +106,7 @@ def _side_as_json(side: Side) -> dict[str, Any]:
     manifest, features = side.run.manifest, side.features
     return {
         "path": side.run.path,
+        "world": world_of(manifest),
         **{key: manifest.get(key) for key in ("backend", "pacing", "policy")},
         "fingerprint": manifest["contract"]["fingerprint"],
         "problem": side.run.problem,

@@ -18,7 +18,7 @@ from embodied_env.analysis.report.figures import draw_rates
 from embodied_env.analysis.report.html import describe_value, render_page
 from embodied_env.analysis.report.totals import stage_label
 from embodied_env.analysis.statistics import POWER
-from embodied_env.record.manifest import name_of_policy, write_text
+from embodied_env.record.manifest import name_of_policy, world_of, write_text
 
 _MOST_ROWS = 8  # of a chart
 _MOST_OF_GROUP = 3
@@ -59,9 +59,10 @@ def write_comparison(comparisons: Sequence[Comparison], path: str | Path) -> Non
 
 
 def name_of_side(side: Side) -> str:
-    """Return the policy of a run and its backend: "scripted on mujoco"."""
+    """Return the policy of a run and its backend: "scripted on mujoco (simulator)"."""
     manifest = side.run.manifest
-    return f"{describe_value(name_of_policy(manifest.get('policy')))} on {describe_value(manifest.get('backend'))}"
+    policy = describe_value(name_of_policy(manifest.get("policy")))
+    return f"{policy} on {describe_value(manifest.get('backend'))} ({world_of(manifest)})"
 
 
 def overlays(comparison: Comparison) -> list[str]:

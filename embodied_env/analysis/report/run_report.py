@@ -20,7 +20,7 @@ from embodied_env.core.latency.statistics import KEPT
 from embodied_env.core.outcome_counts import describe_exclusions
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.record import AuditReport, Run, audit_run
-from embodied_env.record.manifest import contract_of_manifest, write_text
+from embodied_env.record.manifest import contract_of_manifest, world_of, write_text
 from embodied_env.record.rows import RESET
 from embodied_env.record.run import inspect_run, row_violations
 
@@ -134,6 +134,7 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
         name=name,
         audit=audit,
         manifest=run.manifest,
+        world=world_of(run.manifest),
         contract_problem=problem,
         run=found,
         summary=summary,

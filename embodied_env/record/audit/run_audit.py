@@ -30,6 +30,7 @@ from embodied_env.record.audit.run_rules import (
 )
 from embodied_env.record.audit.transition_audit import inspect_reset, inspect_transition, warn_solved_in_place
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
+from embodied_env.record.manifest import world_of
 from embodied_env.record.row_log import DEEPEST, LARGEST_ROW
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.run import inspect_run
@@ -48,7 +49,7 @@ class AuditReport:
     violations: tuple[Violation, ...]  # at most 100 violations, those of the whole run first
     counts: Mapping[str, int]  # the number of violations of each rule, including those not listed
     warnings: tuple[Violation, ...] = ()  # at most 100 findings that do not fail the audit
-    dry_run: bool = False  # by the manifest, no command reached a robot
+    world: str = ""  # by the manifest, what the commands moved; "dry run": nothing
     solved_at_reset: int | None = None  # episodes outside the success rates; None: no reset, or a damaged row
     solved_at_first_step: int | None = None  # likewise, successes at the first step after an unjudged reset
 
@@ -206,9 +207,8 @@ def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) ->
             replace(each, text=f"{each.text}: {wrappers}") if each.rule.startswith("outside.") else each
             for each in violations
         )
-    is_dry = (run.manifest.get("capabilities") or {}).get("actuates") is False
     warnings = (*warn_overridden(contract), *report.warnings)
-    return replace(report, violations=violations, warnings=warnings, dry_run=is_dry)
+    return replace(report, violations=violations, warnings=warnings, world=world_of(run.manifest))
 
 
 def audit_lines(

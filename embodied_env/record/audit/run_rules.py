@@ -15,7 +15,7 @@ from embodied_env.contract.robot_files import limit_paths
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.errors import ContractError
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
-from embodied_env.record.manifest import contract_of_manifest, describe_robot
+from embodied_env.record.manifest import contract_of_manifest, describe_robot, world_of
 from embodied_env.record.rows import RESET, TRANSITION, Row, has_no_action
 from embodied_env.record.run import read_json
 from embodied_env.record.run_writer import FIRST_TRANSITION, MANIFEST, SUMMARY
@@ -99,6 +99,7 @@ class ManifestRules:
             version = f"embodied_env {versions.get('embodied_env')}, {contract['name']} v{contract.get('version')}"
         self._expected = {
             "backend": ("manifest.backend", manifest.get("backend")),
+            "world": ("manifest.world", world_of(manifest)),
             "wrapper_version": ("manifest.version", version),
         }
 

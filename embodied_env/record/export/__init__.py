@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 from embodied_env._version import __version__
 from embodied_env.errors import RecordError, UsageError
-from embodied_env.record.export.episodes import THE_SOURCES, EpisodeEnd, EpisodeReader, Step, open_episodes
+from embodied_env.record.export.episodes import DRY_RUN, THE_SOURCES, EpisodeEnd, EpisodeReader, Step, open_episodes
 from embodied_env.record.export.json_lines import JsonLines
 from embodied_env.record.export.lerobot import LerobotDataset
 from embodied_env.record.export.minari import MinariDataset
 from embodied_env.record.export.parquet import ParquetFiles
+from embodied_env.record.manifest import world_of
 from embodied_env.record.run import read_run
 
 __all__ = ["FORMATS", "export_run"]
@@ -50,6 +51,7 @@ def export_run(  # noqa: PLR0913 - the public options
     allow_unclean: bool = False,
     environment_state: Collection[str] | None = None,
     split_at_gaps: bool = False,
+    allow_dry_run: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Export the run directory `path` into the new folder `out`, and return the metadata of the export.
@@ -66,11 +68,12 @@ def export_run(  # noqa: PLR0913 - the public options
             not measure the robot itself.
         split_at_gaps: leave out the steps without an action, and cut the episode there; False: their action is what
             was applied.
+        allow_dry_run: accept a dry run, whose actions were not executed; each is marked by its source.
         progress: called with the number of steps so far.
 
     Raises:
         UsageError: for an unknown format or key, or if `out` or ``OUT.partial`` exists.
-        RecordError: if the run cannot be read, or is not clean, or the action of a step is not known.
+        RecordError: if the run cannot be read, is not clean, or a dry run, or the action of a step is not known.
         MissingDependencyError: if the library of the format is not installed.
     """
     if format not in FORMATS:
@@ -86,6 +89,8 @@ def export_run(  # noqa: PLR0913 - the public options
     run = read_run(path)
     if run.problem and not allow_unclean:
         raise RecordError(f"run {path} is not clean: {run.problem}; export its complete rows with --allow-unclean")
+    if world_of(run.manifest) == DRY_RUN and not allow_dry_run:
+        raise RecordError(f"run {path} is a dry run: no action was executed; export it with --allow-dry-run")
     source = open_episodes(run, evaluator=evaluator, split_at_gaps=split_at_gaps)
     try:
         partial.mkdir(parents=True)
@@ -125,6 +130,7 @@ def _metadata(source: EpisodeReader, kind: str, counts: Mapping[str, int]) -> di
         "run_id": manifest["run_id"],
         "contract": {key: manifest["contract"][key] for key in ("name", "version", "fingerprint")},
         "backend": manifest["backend"],
+        "world": world_of(manifest),
         "pacing": manifest["pacing"],
         "policy": manifest["policy"],
         "wrappers": [layer["class"] for layer in manifest["wrappers"]],

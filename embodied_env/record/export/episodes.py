@@ -16,7 +16,7 @@ from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Severity
 from embodied_env.errors import RecordError
 from embodied_env.record.export.fields import Arrays, Leaves, flatten, is_finite, leaves_of_space, leaves_of_value
-from embodied_env.record.manifest import contract_of_manifest
+from embodied_env.record.manifest import contract_of_manifest, world_of
 from embodied_env.record.rows import RESET, Row, has_no_action
 from embodied_env.record.run import Run
 from embodied_env.record.summary import OUTSIDE
@@ -24,13 +24,12 @@ from embodied_env.record.summary import OUTSIDE
 _TRANSPARENT = {"RecordTransitions", "TimeLimit", "RecordEpisodeStatistics", "OrderEnforcing", "PassiveEnvChecker"}
 """Wrappers that change no observation and no action."""
 
-REQUESTED, APPLIED, REFUSED = "requested", "applied", "refused"
-"""Sources of an action: the agent, whose action was executed within the limits; the gate, because the agent gave no
-action or none that is finite; the agent, whose action was not executed, because the robot braked."""
+REQUESTED, APPLIED, REFUSED, DRY_RUN = "requested", "applied", "refused", "dry run"
+"""Sources of an action."""
 
 THE_SOURCES = (
     "requested: by the agent, executed within the limits; applied: the agent gave no valid action, and this was "
-    "executed instead; refused: requested, and not executed, because the robot braked"
+    "executed instead; refused: requested, and not executed, because the robot braked; dry run: not sent to a robot"
 )
 
 
@@ -45,7 +44,8 @@ class Step:
     published_ns: int | None  # when the command was published, steady
     observation: Arrays  # that the action was based on
     action: Arrays  # that the agent requested; what was applied if it requested none, or one that is not finite
-    action_source: str  # `REQUESTED`, `APPLIED` or `REFUSED`
+    action_source: str  # see `THE_SOURCES`
+    is_gap: bool  # the agent gave no valid action
     action_applied: Arrays  # that was executed, in units of the contract's action space
     reward: float  # NaN if it is not a number
     terminated: bool
@@ -96,6 +96,7 @@ class EpisodeReader:
     applied: Leaves  # an action of the contract, in float64
     evaluator: Leaves  # empty unless requested
     has_wrappers: bool  # that may change observations or actions; the leaves are then those of the first rows
+    is_dry: bool = False  # no action was executed
     split_at_gaps: bool = False  # leave out the steps without an action, and end the episode before each
     gaps: int = 0  # steps without an action so far
     sources: Counter[str] = field(default_factory=Counter)  # steps so far by `action_source`
@@ -127,7 +128,7 @@ class EpisodeReader:
                     episode = None
             else:
                 step = self._step(episode, row, requested)
-                self.gaps += not is_finite(requested)
+                self.gaps += step.is_gap
                 self.sources[step.action_source] += 1
                 yield step
                 if step.terminated or step.truncated:
@@ -153,7 +154,8 @@ class EpisodeReader:
             published_ns=stamps.get("published"),
             observation=self._observation(before["observation"], row["row"]),
             action=action,
-            action_source=source,
+            action_source=DRY_RUN if self.is_dry else source,
+            is_gap=source == APPLIED,
             action_applied=self._arrays(self.applied, _applied(row)),
             reward=float(row["reward"]) if isinstance(row["reward"], (int, float)) else float("nan"),
             terminated=terminated,
@@ -236,6 +238,7 @@ def open_episodes(run: Run, *, evaluator: bool = False, split_at_gaps: bool = Fa
         applied={key: replace(leaf, dtype="float64") for key, leaf in action.items()},  # in the gate's precision
         evaluator=leaves_of_value(values, run.array) if values else {},
         has_wrappers=has_wrappers,
+        is_dry=world_of(run.manifest) == DRY_RUN,
         split_at_gaps=split_at_gaps,
     )
 

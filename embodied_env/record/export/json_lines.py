@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from embodied_env.record.arrays import is_reference
-from embodied_env.record.export.episodes import APPLIED, EpisodeEnd, EpisodeReader, Step
+from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
 from embodied_env.record.export.fields import ArrayField, png
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import write_json
@@ -39,7 +39,7 @@ class JsonLines:
         line = {
             **{name: getattr(step, name) for name in places},
             "observation": step.seen,
-            "action": applied if step.action_source == APPLIED else row["action"],
+            "action": applied if step.is_gap else row["action"],
             "action_source": step.action_source,
             "action_applied": applied,
             "reward": row["reward"],

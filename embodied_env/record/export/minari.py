@@ -94,7 +94,7 @@ class MinariDataset:
                 "dataset_id": self._id,
                 "minari_version": self._version,
                 "algorithm_name": str(name_of_policy(metadata["policy"])),
-                "description": f"{metadata['contract']['name']} on {metadata['backend']}. {THE_ACTION}",
+                "description": "{contract[name]} on {backend} ({world}). ".format_map(metadata) + THE_ACTION,
             }
         )
         write_json(self._out / "metadata.json", {**metadata, "the_action": THE_ACTION, "dataset_id": self._id})

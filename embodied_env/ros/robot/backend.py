@@ -82,7 +82,12 @@ class RealBackend:
 
     name = "real"
     capabilities = Capabilities(
-        free_running=True, transport=True, estop_inputs=True, trajectories=True, reset_levels=RESET_LEVELS
+        free_running=True,
+        transport=True,
+        estop_inputs=True,
+        trajectories=True,
+        simulated=False,
+        reset_levels=RESET_LEVELS,
     )
 
     def __init__(  # noqa: PLR0913 - the public options
