@@ -12,6 +12,7 @@ from embodied_env.cli import SOUND, WRONG_USAGE
 from embodied_env.cli.main import print_error
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.model_files import EMBEDDED
+from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
 from embodied_env.contract.validation import suspected_degrees, suspicious_values
 from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.terminal import say
@@ -37,6 +38,7 @@ def _report(result: Mapping[str, Any]) -> None:
     say(f"{result['contract']}: valid, fingerprint {result['fingerprint'][:_SHORT]}, {result['source']}{task}")
     for path, reason in result["unconfirmed"].items():
         say(f"  chosen: {path}: {reason}")
+    say(f"  lost sensors: {describe_stops(result['stops'], result['does_not_stop'])}")
     for path, reason in result["suspicious"].items():
         say(f"  suspicious: {path}: {reason}")
     for path, reason in result["hints"].items():
@@ -63,9 +65,12 @@ def _validated(name: str, *, trust_task: bool, task: str | None) -> dict[str, An
             print_error(each)
         found = [{"path": each.path, "problem": each.problem} for each in errors]
         return {"contract": name, "valid": False, **found[0], "errors": found}
+    stops, others = sort_by_stop(contract)
     return {
         "contract": name,
         "valid": True,
+        "stops": stops,
+        "does_not_stop": others,
         "source": contract.source,
         "fingerprint": fingerprint,
         "task_verified": is_loaded,

@@ -22,6 +22,7 @@ from embodied_env.cli.arguments import add_json, add_robot_options, robot_option
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.model_files import EMBEDDED
+from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError, install_command
 from embodied_env.ros.installation import ros_checks
@@ -263,6 +264,10 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, igno
         loosened = f"; override_robot_limits: {', '.join(robot.overridden)}" if robot.overridden else ""
         detail = f"{robot.name}, SHA-256 {robot.sha256[:16]}{loosened}"
         yield Check(name="robot file", passed=None if loosened else True, detail=detail)
+    stops, others = sort_by_stop(contract)
+    detail = describe_stops(stops, others)
+    remedy = "" if stops else "list one under safety.observation.required, with its max_age_s"
+    yield Check(name="lost sensors", passed=True if stops else None, detail=detail, remedy=remedy)
     if is_trusted or is_shipped(contract):
         yield _attempt("task", lambda: load_task(contract, trust=is_trusted) and contract.task.type, "correct the task")
     else:

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from embodied_env.contract.loader import parse_as
 from embodied_env.contract.message_types import JOINT_SENSOR
-from embodied_env.contract.schema import SCHEMA
+from embodied_env.contract.required_sensors import default_required
+from embodied_env.contract.schema import SCHEMA, SensorSpec
 from embodied_env.contract.urdf import MOVABLE, read_joints
 from embodied_env.contract.validation import PLACEHOLDER_VELOCITY
 from embodied_env.contract.yaml_text import DEEPEST
@@ -264,6 +266,11 @@ def dump_draft(draft: Draft) -> str:
     if ranges and (margin := 0.05 * min(ranges)) < _MARGIN:
         document["safety"] = {"margins": {"position": float(f"{margin:.1g}")}}
         draft.comment("safety", "A smaller margin than 0.02, for the joint with the smallest range.")
+    if draft.robot is None:
+        sensors = {name: parse_as(SensorSpec, spec, path=f"sensors.{name}") for name, spec in draft.sensors.items()}
+        required = default_required(sensors, {joint for each in draft.actuators.values() for joint in each["joints"]})
+        document.setdefault("safety", {})["observation"] = {"required": list(required)}
+        draft.comment("safety.observation", "Without a valid reading of one of these, the robot brakes.")
     document["task"] = {"type": draft.task}
     draft.comment("task", "Any shipped task or your own, see docs/reference/contract.md.")
     backends: Document = {} if draft.robot else {"fake": {}}

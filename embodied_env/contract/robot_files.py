@@ -17,6 +17,7 @@ from typing import Any
 
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
+from embodied_env.contract.required_sensors import commanded_joints, default_required, joints_of
 from embodied_env.contract.safety_schema import Safety
 from embodied_env.contract.schema import ActuatorSpec, ContractFields, JointLimits, SensorSpec
 from embodied_env.contract.value_checks import one_of
@@ -304,9 +305,9 @@ def _compared(path: str, rule: Rule, robot: Any, own: Any) -> Iterator[Loosened]
 def _loosened_sensors(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
     """Compare sensors by name, by topic, and, if the agent sees them, by joint."""
     for name, sensor in contract.sensors.items():
-        joints = _joints_of(sensor) if sensor.visibility == "agent" else set()
+        joints = joints_of(sensor) if sensor.visibility == "agent" else set()
         for known, other in robot.sensors.items():
-            if known == name or _is_same_topic(other, sensor) or joints & _joints_of(other):
+            if known == name or _is_same_topic(other, sensor) or joints & joints_of(other):
                 for key, rule in SENSOR_RULES.items():
                     yield from _compared(f"sensors.{name}.{key}", rule, getattr(other, key), getattr(sensor, key))
 
@@ -356,13 +357,24 @@ def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[
 
 
 def _filled_safety(spec: RobotFile | ContractFields, contract: ContractFields) -> Document:
-    """Return the safety of `spec`. By default the sensors that report the joints of `contract` are required."""
+    """Return the safety of `spec`, with the sensors that are required for the joints of `contract`, by its names."""
     filled: Document = to_plain(spec.safety)
-    if spec.safety.observation.required is None:
-        commanded = {joint for actuator in contract.actuators.values() for joint in actuator.joints}
-        seen = {name: sensor for name, sensor in contract.sensors.items() if sensor.visibility == "agent"}
-        filled["observation"]["required"] = [name for name, sensor in seen.items() if commanded & _joints_of(sensor)]
+    required = spec.safety.observation.required
+    if required is None:
+        required = default_required(
+            spec.sensors, commanded_joints(spec.actuators) & commanded_joints(contract.actuators)
+        )
+    filled["observation"]["required"] = [_known_as(name, spec.sensors, contract.sensors) for name in required]
     return filled
+
+
+def _known_as(name: str, theirs: Mapping[str, SensorSpec], ours: Mapping[str, SensorSpec]) -> str:
+    """Return the name in `ours` of a sensor with the same name, topic or joints; `name` if there is none."""
+    if name in ours or name not in theirs:
+        return name
+    sensor, joints = theirs[name], joints_of(theirs[name])
+    same = (own for own, each in ours.items() if _is_same_topic(sensor, each) or joints & joints_of(each))
+    return next(same, name)
 
 
 def _loosened_safety(robot: Document, own: Document) -> Iterator[Loosened]:
@@ -387,10 +399,6 @@ def _is_same_topic(one: ActuatorSpec | SensorSpec, other: ActuatorSpec | SensorS
     """Return whether two topics are the same in some namespace, which the contract does not know."""
     whole, relative = sorted(topic.removeprefix("~/") for topic in (one.topic, other.topic))  # "/" precedes letters
     return relative == whole or (whole.startswith("/") and whole.endswith(f"/{relative}"))
-
-
-def _joints_of(sensor: SensorSpec) -> set[str]:
-    return {joint for field in sensor.fields.values() for joint in field.joints or ()}
 
 
 def _measured(sensors: Mapping[str, SensorSpec]) -> set[str]:

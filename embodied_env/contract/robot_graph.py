@@ -34,6 +34,7 @@ from embodied_env.contract.graph_topics import (
     sensor_keys,
 )
 from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES
+from embodied_env.contract.required_sensors import STAND_IN_AGE_S
 from embodied_env.errors import ContractError
 
 _VELOCITY = re.compile(r"veloc|(?<![a-z])vel(?![a-z])")
@@ -321,7 +322,7 @@ class _Reading:
         if topic.is_latched:
             spec["qos"] = "latched"
         age_s = topic.age_s if topic.stamp == "sound" else 0.0
-        spec["max_age_s"] = max(MAX_AGE_S, round(3.0 / rate_hz + age_s, 2)) if rate_hz else 1000.0
+        spec["max_age_s"] = max(MAX_AGE_S, round(3.0 / rate_hz + age_s, 2)) if rate_hz else STAND_IN_AGE_S
         return spec
 
     def _add_sensor(self, topic: Topic) -> None:
@@ -341,7 +342,8 @@ class _Reading:
             return
         parts = [part for part in topic.name.split("/") if part and part not in _GENERIC] or ["sensor"]
         name = self._unique(re.sub(r"_broadcaster$", "", parts[-1]), topic, self.draft.sensors)
-        self.draft.sensors[name] = {**self._sensor(topic, name), **keys}
+        stops = {"on_gap": "stop"} if keys["fields"].keys() & {"image", "ranges"} else {}
+        self.draft.sensors[name] = {**self._sensor(topic, name), **stops, **keys}
 
     def _list_unused(self) -> None:
         """Report the actions, and the topics that neither the contract nor another report names."""

@@ -87,7 +87,9 @@ class WatchdogSpec:
 class ObservationAge:
     """Sensors that must be valid and younger than ``max_age_s`` for an action to be accepted: else HOLD, then STOP."""
 
-    # sensors that must be valid and younger than `max_age_s`; null: those that report the commanded joints
+    # sensors that must be valid and younger than `max_age_s`; null: those that report the commanded joints, and for an
+    # actuator without them, such as a twist, each odometry, pose and velocity without a mask, or if there is none that
+    # stops the robot, each sensor without a mask; `[]` (none) must be written out
     required: tuple[str, ...] | None = None
     stop_steps: int = 10  # consecutive steps of HOLD before STOP, >= 1
     future_tolerance_s: float = 0.005  # how far a stamp may be in the future in real time, >= 0; in lockstep it is 0

@@ -11,8 +11,9 @@ import numpy as np
 
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.interface_validation import actuator_checks, check_keys, check_sensor, check_topics_differ
+from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.contract.safety_schema import KeepOutSpec, WorkspaceSpec
-from embodied_env.contract.schema import ActuatorSpec, ContractFields, ResetOption, TaskSpec
+from embodied_env.contract.schema import EACH_ITS_OWN, ActuatorSpec, ContractFields, ResetOption, TaskSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import (
     allow,
@@ -232,6 +233,10 @@ def _check_observation(contract: ContractFields) -> None:
     check_count(f"{path}.stop_steps", observation.stop_steps, "steps")
     check_not_negative(f"{path}.future_tolerance_s", observation.future_tolerance_s, "seconds")
     visible = [name for name, sensor in contract.sensors.items() if sensor.visibility == "agent"]
+    is_robot = contract.task.type != EACH_ITS_OWN and any(each.joints for each in contract.actuators.values())
+    if observation.required is None and is_robot:  # each robot of a team has its own
+        expected = "expected one without a mask; `required: []` accepts a robot that no lost sensor stops"
+        require(bool(required_sensors(contract)), f"{path}.required", f"no sensor that stops the robot ({expected})")
     for name in observation.required or ():
         require(name in visible, f"{path}.required", f"no agent-visible sensor {one_of(name, visible)}")
 

@@ -101,6 +101,15 @@ class StepObserver(Protocol):
 
 
 @runtime_checkable
+class SensingPolicy(Protocol):
+    """A policy that needs valid readings of its own inputs."""
+
+    @property
+    def required_sensors(self) -> Sequence[str]:
+        """Sensors whose readings it takes, without those whose mask it may take."""
+
+
+@runtime_checkable
 class AccountedPolicy(Protocol):
     """A policy, or a model, with an account of each inference, such as one on a policy server."""
 

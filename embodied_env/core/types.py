@@ -177,6 +177,7 @@ class SafetyContext:
     estops: Mapping[str, str] = field(default_factory=dict)
     forces: Mapping[str, float] = field(default_factory=dict)  # sensor -> norm of its limited field
     clock_jump: str = ""  # `ClockStatus.jump` since the last action
+    required: tuple[str, ...] = ()  # those of `sensors` that the policy requires in addition to the contract
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

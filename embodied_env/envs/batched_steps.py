@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.mujoco import MujocoBackend
 from embodied_env.backends.mujoco_batch import WorldBatch
+from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.core.batches import (
     BoolArray,
     CommandStateBatch,
@@ -40,7 +41,6 @@ from embodied_env.errors import TaskError
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 from embodied_env.safety.approved_commands import states_after
 from embodied_env.safety.batched_gate import BatchedGate
-from embodied_env.safety.interlocks import required_sensors
 from embodied_env.tasks import BatchedTask
 from embodied_env.tasks.judging import judge_step, judge_steps
 

@@ -115,6 +115,18 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         """
         self._stepper.inputs_for("annotate").annotate(name, values)
 
+    def require(self, sensors: Iterable[str]) -> None:
+        """Require a valid reading of these sensors for each action until the next reset, as a policy's inputs.
+
+        They are required in addition to those of the contract, recorded with each step, and used by a replay.
+
+        Raises:
+            UsageError: for a sensor that the agent does not see.
+            ResetNeededError: outside an episode.
+            ClosedError: after `close`.
+        """
+        self._stepper.inputs_for("require").require(sensors)
+
     def preview(self, actions: Iterable[Any]) -> None:
         """Set the actions of a chunk from the next step on, for a trajectory (`trajectory_steps`).
 

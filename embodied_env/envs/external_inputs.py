@@ -14,6 +14,7 @@ import numpy as np
 
 from embodied_env.backends.base import Backend, Delayed, Recorded
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.value_checks import one_of
 from embodied_env.core.bounded_json import plain_copy
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.latency.ledger import Ledger
@@ -59,8 +60,10 @@ class ExternalInputsSource:
         self._annotations: dict[str, Any] = {}  # of the next step
         self._most_actions = 0 if contract.trajectory_steps is None else 1 + contract.trajectory_steps
         self._preview: list[FloatArray] = []  # parsed actions from the next step on
+        self._required: tuple[str, ...] = ()  # sensors of the policy in this episode
         self._is_refused = False
         self._contexts = SafetyContextBuilder(contract, joints)
+        self._visible = [name for name, sensor in contract.sensors.items() if sensor.visibility == "agent"]
         self._recorded = backend.playback if isinstance(backend, Recorded) else None
         self.is_live = self._recorded is None
         self._delays: Delayed | None = None
@@ -75,12 +78,20 @@ class ExternalInputsSource:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is annotated and no actions are previewed."""
-        return not (self._annotations or self._preview)
+        """Whether nothing is annotated, no actions are previewed, and no policy requires sensors."""
+        return not (self._annotations or self._preview or self._required)
 
     def begin_episode(self) -> None:
-        """Discard the annotations and the preview of a step that was never taken."""
-        self._annotations, self._preview = {}, []
+        """Discard the annotations and the preview of a step that was never taken, and the sensors of a policy."""
+        self._annotations, self._preview, self._required = {}, [], ()
+
+    def require(self, sensors: Iterable[str]) -> None:
+        """Require a valid reading of these sensors until the next reset; raises UsageError for an unknown one."""
+        names = tuple(sensors)
+        for name in names:
+            if name not in self._visible:
+                raise UsageError(f"unknown sensor to require: {name!r}: {one_of(name, self._visible)}")
+        self._required = names
 
     def annotate(self, name: str, values: Mapping[str, Any]) -> None:
         """Attach an account to the next step; raises UsageError for one that JSON cannot express."""
@@ -136,16 +147,17 @@ class ExternalInputsSource:
         if recorded is None:
             if (account := self._guard.arbiter.take_setpoint_account()) is not None:
                 annotations = {**annotations, "setpoints": account}
-            context = self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns))
+            required = self._required
+            context = self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns), required)
         else:
             self._gate.replay_limits(recorded.limits, is_first=episode.step_index == 0)
             if self._free_running:
                 published, dt_s = recorded.reference or published, recorded.dt_s
                 self._guard.watchdog.trips = recorded.watchdog_trips
                 self._latch(recorded.latched)
-            then, annotations = recorded.situation, recorded.annotations
+            then, annotations, required = recorded.situation, recorded.annotations, recorded.situation.required
             elapsed_ns = round(then.latency_s * NS_PER_S), round(then.action_age_s * NS_PER_S)
-            context = self._build_context(episode.snapshot, elapsed_ns)
+            context = self._build_context(episode.snapshot, elapsed_ns, required)
         return ExternalInputs(
             situation=context,
             latched=self._gate.latched,
@@ -160,11 +172,13 @@ class ExternalInputsSource:
         if self._recorded is not None and self._free_running and self._recorded.circumstances is not None:
             self._latch(self._recorded.circumstances.latched_after)
 
-    def safety_context(self, snapshot: Snapshot, since_ns: tuple[int, int]) -> SafetyContext:
+    def safety_context(
+        self, snapshot: Snapshot, since_ns: tuple[int, int], required: tuple[str, ...] = ()
+    ) -> SafetyContext:
         """Return the context in which a command that is based on `snapshot` is judged.
 
         `since_ns`: when the snapshot was frozen, and when the agent received it, on the steady clock. In a lockstep
-        world a snapshot ages only by injected delays.
+        world a snapshot ages only by injected delays. `required`: sensors in addition to those of the contract.
         """
         elapsed_ns = (0, 0)
         if self._free_running:
@@ -172,11 +186,17 @@ class ExternalInputsSource:
             elapsed_ns = (now_ns - since_ns[0], now_ns - since_ns[1])
         elif self._delays is not None:
             elapsed_ns = (self._delays.inference_ns,) * 2
-        return self._build_context(snapshot, elapsed_ns)
+        return self._build_context(snapshot, elapsed_ns, required)
 
-    def _build_context(self, snapshot: Snapshot, elapsed_ns: tuple[int, int]) -> SafetyContext:
+    def _build_context(
+        self, snapshot: Snapshot, elapsed_ns: tuple[int, int], required: tuple[str, ...]
+    ) -> SafetyContext:
         return self._contexts.build(
-            snapshot, since_frozen_ns=elapsed_ns[0], since_returned_ns=elapsed_ns[1], estops=self._guard.estops()
+            snapshot,
+            since_frozen_ns=elapsed_ns[0],
+            since_returned_ns=elapsed_ns[1],
+            estops=self._guard.estops(),
+            required=required,
         )
 
     def _latch(self, latched: Finding | None) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from embodied_env._version import __version__
 from embodied_env.backends.base import Backend, Paced
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.contract.schema import AGES, APPLIED_ACTIONS, TIME_REMAINING
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.clock import NS_PER_S
@@ -41,7 +42,6 @@ from embodied_env.envs.stepper_state import Episode, PendingStep
 from embodied_env.errors import BackendLostError, TaskError
 from embodied_env.safety import SafetyGate, Watchdog
 from embodied_env.safety.findings import gate_arrays
-from embodied_env.safety.interlocks import required_sensors
 
 Observation = dict[str, NDArray[Any]]
 Info = dict[str, Any]

@@ -183,6 +183,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             self._embodied.seek_episode(self._job.seed, episode)
         observation, _ = env.reset(seed=self._job.seed if episode == 0 else None)
         self._next = episode + 1
+        self._embodied.require(policy.required_sensors)
         ended = False
         while not ended:
             with policy_errors(name, f"episode {episode + 1}, step {self._embodied.step_index + 1}"):

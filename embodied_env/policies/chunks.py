@@ -19,6 +19,7 @@ from embodied_env.core.policy import (
     NoAction,
     Observation,
     Policy,
+    SensingPolicy,
     StepObserver,
     find_continuing,
     find_n_action_steps,
@@ -81,6 +82,7 @@ class ChunkRunner:
     Attributes:
         policy: the other policy; do not call it while this one is in use.
         identity: its identity.
+        required_sensors: those that every action needs a valid reading of (`SensingPolicy`).
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class ChunkRunner:
             problem = f"policy that cannot continue a chunk: {policy.identity.name!r}"
             raise UsageError(f"{problem} (expected one with real-time chunking, RTC); use crossfade")
         self.policy, self.mode, self.identity = policy, mode, policy.identity
+        self.required_sensors = policy.required_sensors if isinstance(policy, SensingPolicy) else ()
         self._overlap = overlap if mode in ("crossfade", "rtc") else 0
         self._waits = mode == "wait" or pacing == "lockstep"
         self._n_action_steps = find_n_action_steps(policy)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
+from embodied_env.contract.spaces import field_layouts
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.core.policy import NoAction, Observation, PolicyIdentity
 from embodied_env.errors import ContractError, UsageError
@@ -63,6 +64,7 @@ class PolicyFileInterface(Interface):
             self._check_joint_names()
         except ContractError as error:
             raise UsageError(f"{self._label}: {error}") from None
+        self.required_sensors = _read_sensors(file, contract)
         self._outputs_seen = {
             part.last_output for spec in file.inputs.values() for part in spec.parts or () if part.last_output
         }
@@ -197,6 +199,17 @@ class PolicyFileInterface(Interface):
         else:
             values = np.stack(rows) if history.layout == "stacked" else np.concatenate(rows)
         return values if isinstance(reader, ImageInput) else values.astype(np.float32)
+
+
+def _read_sensors(file: PolicyFile, contract: Contract) -> tuple[str, ...]:
+    """Return the sensors of the inputs of `file`, without those that have a mask."""
+    keys = {part.field for spec in file.inputs.values() for part in spec.parts or ()}
+    keys |= {spec.image.field for spec in file.inputs.values() if spec.image is not None}
+    return tuple(
+        name
+        for name, sensor in contract.sensors.items()
+        if not sensor.mask and any(layout.key in keys for layout in field_layouts(name, sensor))
+    )
 
 
 def _normalizes(identity: PolicyIdentity) -> bool:

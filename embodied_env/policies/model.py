@@ -94,9 +94,11 @@ class Interface(Protocol):
         rows_per_step: actions of the model in a control period; None: they are relative to the observation, so that no
             chunk can be continued after another one.
         n_action_steps: number of actions of a chunk that are executed; None: that of the model.
+        required_sensors: those that every action needs a valid reading of, in addition to the contract's.
     """
 
     is_stateless: bool
+    required_sensors: Sequence[str] = ()
     rows_per_step: float | None = 1.0
     n_action_steps: int | None = None
 
@@ -132,11 +134,13 @@ class ModelPolicy:
     Attributes:
         identity: that of the model and the interface.
         n_action_steps: number of actions of a chunk that are executed (`ReservingPolicy`).
+        required_sensors: those of the interface (`SensingPolicy`).
     """
 
     def __init__(self, model: Model, interface: Interface) -> None:
         """Connect `model` by `interface`, which has been checked against it."""
         self.model, self.interface, self.identity = model, interface, interface.identify(model.identity)
+        self.required_sensors = interface.required_sensors
         self.n_action_steps = interface.n_action_steps or find_n_action_steps(model)
 
     def reset(self, *, seed: int, episode_index: int) -> None:

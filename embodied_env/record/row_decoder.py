@@ -132,6 +132,7 @@ class RowDecoder:
                 action_age_s=inputs["action_age_s"],
                 latency_s=inputs["latency_s"],
                 estops=inputs["estops"],
+                required=self._required(inputs.get("required", [])),
             ),
             latched=None if inputs["latched"] is None else _finding(inputs["latched"]),
             latched_after=None if inputs["latched_after"] is None else _finding(inputs["latched_after"]),
@@ -142,6 +143,13 @@ class RowDecoder:
             annotations=inputs.get("annotations", {}),
             limits=None if inputs.get("limits") is None else self._limits(inputs["limits"]),
         )
+
+    def _required(self, recorded: object) -> tuple[str, ...]:
+        """Return the sensors of the policy; raises RecordError for one that the contract lacks."""
+        if not isinstance(recorded, list) or not all(name in self._contract.sensors for name in recorded):
+            expected = f"expected some of: {', '.join(self._contract.sensors)}"
+            raise RecordError(f"invalid inner.circumstances.required: {short_repr(recorded)} ({expected})")
+        return tuple(recorded)
 
     def _limits(self, recorded: Row) -> EffectiveLimits:
         """Return changed limits, with null for unlimited."""

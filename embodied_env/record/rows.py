@@ -180,6 +180,8 @@ def _circumstances(inputs: ExternalInputs) -> Row:
     if (answer := inputs.answer) is not None:  # the relay's report
         findings = [_fields(finding) for finding in answer.findings]
         row["answer"] = {**_report(answer), "findings": findings, "intervened": answer.intervened}
+    if inputs.situation.required:
+        row["required"] = list(inputs.situation.required)
     if inputs.annotations:
         row["annotations"] = dict(inputs.annotations)
     return row if inputs.limits is None else {**row, "limits": _fields(inputs.limits)}

@@ -226,8 +226,9 @@ def _circumstances_schema() -> Schema:
             "answer": _or_null(_fixed({**_report_properties(), "findings": findings, "intervened": _BOOLEAN})),
             "annotations": _named(_OBJECT),
             "limits": _fixed(limits),
+            "required": _TEXTS,
         },
-        optional=("annotations", "limits"),
+        optional=("annotations", "limits", "required"),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.core.batches import (
     ApprovedCommandBatch,
     BoolArray,
@@ -20,7 +21,7 @@ from embodied_env.safety.batched_limiter import BatchedLimiter
 from embodied_env.safety.command_limiter import CommandLimiter
 from embodied_env.safety.findings import GATES
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.interlocks import JUDGED_BY_AGE, LatencyGate, ObservationGate, TrackingGate, required_sensors
+from embodied_env.safety.interlocks import JUDGED_BY_AGE, LatencyGate, ObservationGate, TrackingGate
 
 _INTERVENTION, _RATE = GATES.index("intervention"), CODES["rate.intervention"]
 _IS_JUDGED_BY_AGE = np.array([quality in JUDGED_BY_AGE for quality in Quality])

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.contract.safety_schema import Intervention, LatencyBudget, Safety, Tracking
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S
@@ -53,24 +54,6 @@ JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
 _FULL_RANGE = {"rad": 2.0 * math.pi, "m": 1.0}  # of a joint without position limits
 
 
-def required_sensors(contract: Contract) -> tuple[str, ...]:
-    """Return the sensors that every action needs a valid reading of.
-
-    These are the sensors that the contract requires, or else those that report commanded joints, and every sensor with
-    a force limit.
-    """
-    needed = contract.safety.observation.required
-    if needed is None:
-        commanded = {joint for actuator in contract.actuators.values() for joint in actuator.joints}
-        needed = tuple(
-            name
-            for name, sensor in contract.sensors.items()
-            if sensor.visibility == "agent"
-            and any(commanded.intersection(field.joints or ()) for field in sensor.fields.values())
-        )
-    return tuple(dict.fromkeys((*needed, *contract.safety.forces)))
-
-
 class SafetyContextBuilder:
     """Builds the safety context of each step of one contract."""
 
@@ -80,17 +63,23 @@ class SafetyContextBuilder:
         self._joints = joints
 
     def build(
-        self, snapshot: Snapshot, *, since_frozen_ns: int, since_returned_ns: int, estops: Mapping[str, str]
+        self,
+        snapshot: Snapshot,
+        *,
+        since_frozen_ns: int,
+        since_returned_ns: int,
+        estops: Mapping[str, str],
+        required: tuple[str, ...] = (),
     ) -> SafetyContext:
         """Return the safety context of an action based on `snapshot`.
 
         The times since the snapshot was taken, and since the agent received it, are 0 in lockstep. `estops` are the
-        states of the robot's safety inputs.
+        states of the robot's safety inputs, `required` the sensors of the policy in addition to the contract's.
         """
         latency_s = since_frozen_ns / NS_PER_S
         samples, now_ns = snapshot.samples, snapshot.now_ns
         sensors = {}
-        for name in self._required:
+        for name in dict.fromkeys((*self._required, *required)):
             sample = samples[name]
             age_s = (now_ns - sample.stamp_ns) / NS_PER_S + latency_s
             sensors[name] = SensorStatus(quality=sample.quality, age_s=age_s)
@@ -100,6 +89,7 @@ class SafetyContextBuilder:
             action_age_s=since_returned_ns / NS_PER_S,
             latency_s=latency_s,
             estops=estops,
+            required=required,
             clock_jump="" if snapshot.clock is None else snapshot.clock.jump,
             forces={
                 name: float(np.linalg.norm(np.asarray(samples[name].values[field], dtype=np.float64)))
@@ -163,7 +153,8 @@ class ObservationGate(Interlock):
     """Requires a valid reading of each required sensor, no older than its `max_age_s`."""
 
     def __init__(self, contract: Contract) -> None:
-        self._max_age_s = {name: contract.sensors[name].max_age_s for name in required_sensors(contract)}
+        self._required = required_sensors(contract)
+        self._max_age_s = {name: sensor.max_age_s for name, sensor in contract.sensors.items()}
         self._future_tolerance_s = contract.safety.observation.future_tolerance_s
         self._stop_steps = contract.safety.observation.stop_steps
         self.in_a_row = 0
@@ -174,7 +165,10 @@ class ObservationGate(Interlock):
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
         """HOLD for each sensor that fails; STOP after `stop_steps` failed steps in a row."""
-        found = [self._problem(name, context.sensors.get(name)) for name in self._max_age_s]
+        found = [
+            self._problem(name, context.sensors.get(name))
+            for name in dict.fromkeys((*self._required, *context.required))
+        ]
         problems = [problem for problem in found if problem is not None]
         if not problems:
             self.in_a_row = 0

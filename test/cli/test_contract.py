@@ -186,7 +186,7 @@ def test_closed_stdout_prints_no_error(arguments):
 
 def test_validate_prints_a_line_per_contract(small, capsys):
     assert main(["contract", "validate", small, "arm_reach"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
+    first, second = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
     assert first == f"{small}: valid, fingerprint {parse(document()).fingerprint[:16]}, {small}"
     assert second.startswith("arm_reach: valid, fingerprint ")
 
@@ -262,6 +262,12 @@ def test_wheel_limits_are_not_suspected_to_be_degrees():
     assert list(suspected_degrees(wheels)) == []
 
 
+def test_validate_lists_the_sensors_that_stop_the_robot(capsys):
+    assert main(["contract", "validate", "turtlebot4_goal"]) == 0
+    found = next(line for line in capsys.readouterr().out.splitlines() if "lost sensors" in line)
+    assert "stops without odom or scan; it goes on without imu (not required, on_gap hold)" in found
+
+
 def test_validate_reports_every_contract(small, write, capsys):
     wrong = write(changed("version", 0), "wrong")
     assert main(["contract", "validate", wrong, "nowhere", small]) == 2
@@ -278,6 +284,8 @@ def test_validate_json_reports_path_and_problem(small, write, capsys):
     good, bad = json.loads(capsys.readouterr().out)
     fingerprint = parse(document()).fingerprint
     sound = {"contract": small, "valid": True, "source": small, "fingerprint": fingerprint}
+    held = dict.fromkeys(("tcp", "target"), "not required, on_gap hold")
+    sound |= {"stops": ["joints"], "does_not_stop": held}
     assert good == {**sound, "task_verified": True, "unconfirmed": {}, "suspicious": {}, "hints": {}}
     problem = "0 (expected 1 or more)"
     found = {"path": "version", "problem": problem}

@@ -271,6 +271,10 @@ def base(**axes):
     return {"topic": "cmd_vel", "type": "geometry_msgs/msg/Twist", "command": "twist", "joints": joints}
 
 
+SPEED = {"linear": {"unit": "m/s", "low": -9.0, "high": 9.0}}
+ODOM = {"topic": "odom", "type": "nav_msgs/msg/Odometry", "fields": SPEED, "max_age_s": 0.1}
+BASE = {"sensors": {"odom": ODOM}, "actuators": {"base": base(linear_x=0.5)}}
+
 ROUTES = {
     "renamed joints": (
         {},
@@ -387,6 +391,8 @@ ROUTES = {
         {"remove": ["safety.forces.wrench"]},
         "safety.forces",
     ),
+    "a mask on the odometry of a base": (BASE, {"sensors": {"odom": {"mask": True}}}, "safety.observation.required"),
+    "no odometry of a base": (BASE, {"remove": ["sensors.odom"]}, "safety.observation.required"),
     "no required sensors": ({}, {"safety": {"observation": {"required": []}}}, "safety.observation.required"),
     "an empty list of required sensors": (
         {"safety": {"observation": {"required": ["joints"]}}},

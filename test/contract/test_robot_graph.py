@@ -337,6 +337,15 @@ def test_wheels_of_a_base_have_no_velocity_limits_to_find():
     assert not any("placeholder" in gap for gap in gaps)
 
 
+def test_the_draft_lists_the_sensors_that_stop_the_robot():
+    scan = published("/scan", "sensor_msgs/msg/LaserScan", {"range_max": 8.0, "size": 4})
+    contract, _ = described(*base(), scan)
+    assert contract.safety.observation.required == ("odom",)
+    assert contract.sensors["scan"].on_gap == "stop"
+    contract, _ = described(*arm())
+    assert contract.safety.observation.required == ("joints",)
+
+
 def test_a_safety_input_of_another_type_is_not_reported_as_missing():
     _, gaps = described(*arm(), published("/safety_mode", "std_msgs/msg/UInt8"))
     assert any("/safety_mode (std_msgs/msg/UInt8) looks like a safety input" in gap for gap in gaps)

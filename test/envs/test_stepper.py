@@ -1017,6 +1017,33 @@ def test_a_sensor_that_is_not_required_may_be_silent_for_the_whole_episode(scene
     assert [scene.step((0.1, 0.1)).report.disposition for _ in range(8)] == [Severity.PASS] * 8
 
 
+@pytest.mark.parametrize("kind", ["drop", "nan"])
+def test_a_base_without_odometry_brakes_and_stops(make_scene, kind):
+    plain = load_contract("cart_goal")
+    sensors = {name: dataclasses.replace(sensor, on_gap="hold") for name, sensor in plain.sensors.items()}
+    held = dataclasses.replace(plain, sensors=sensors, task=scripted_tasks.contract(task=ENDLESS).task)
+    faults = [Fault(kind=kind, step=step, sensor="odom") for step in range(5, 99)]
+    scene = make_scene(held, faults=faults)
+    scene.reset()
+    found = [scene.step((1.0, 0.5))]
+    while not found[-1].info["end_reason"]:
+        found.append(scene.step((1.0, 0.5)))
+    assert found[-1].info["end_reason"].startswith("safety_stop:obs.")
+    assert np.abs(found[-1].report.velocity_si).max() < 0.5 * np.abs(found[3].report.velocity_si).max()
+    assert len(found) < 30
+
+
+def test_a_policy_may_require_more_sensors_until_the_next_reset(scene_of):
+    scene = scene_of(ENDLESS, options={"faults": silent("goal")}, safety__observation={"stop_steps": 3})
+    scene.stepper.inputs_for("require").require(["goal"])
+    found = scene.run(7, (0.1, 0.1))
+    assert found.info["end_reason"] == "safety_stop:obs.stale"
+    scene.reset()
+    assert scene.run(7, (0.1, 0.1)).info["end_reason"] == ""
+    with pytest.raises(UsageError, match=r"unknown sensor to require: 'truth': .*goal"):
+        scene.stepper.inputs_for("require").require(["truth"])
+
+
 def test_stale_readings_do_not_survive_a_reset(scene_of):
     scene = scene_of(ENDLESS, options={"faults": silent("joints", since=2)}, safety__observation={"stop_steps": 2})
     while not scene.step().truncated:

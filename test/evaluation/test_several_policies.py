@@ -11,9 +11,10 @@ import pytest
 
 import embodied_env
 from embodied_env.analysis.replay import replay_run
+from embodied_env.backends.fake import Fault
 from embodied_env.cli.main import main
 from embodied_env.contract.loader import dump_contract
-from embodied_env.core.policy import NoAction
+from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.errors import UsageError
 from embodied_env.evaluation import EvaluationJob, PolicySource, evaluate
@@ -66,6 +67,20 @@ def test_policies_take_turns_in_the_same_worlds(tmp_path):
             2,
         ]
         assert {row["action"][0] for row in recorded if "action" in row} == {value}
+        assert_sound(result.path)
+
+
+def test_the_sensors_of_a_policy_are_required_while_it_runs(tmp_path):
+    blind, seeing = (
+        FunctionPolicy(lambda _: np.zeros(6), PolicyIdentity(name=name, format="python"))
+        for name in ("blind", "seeing")
+    )
+    seeing.required_sensors = ("target",)
+    faults = [Fault(kind="drop", step=step, sensor="target") for step in range(1, 99)]
+    evaluation = evaluate(ARM, [blind, seeing], record=tmp_path, faults=faults, **{**QUICK, "episodes": 1})
+    reasons = [list(result.summary["end_reasons"]) for result in evaluation.results]
+    assert reasons == [["time_limit"], ["safety_stop:obs.stale"]]
+    for result in evaluation.results:
         assert_sound(result.path)
 
 

@@ -577,6 +577,13 @@ def test_history_in_contract_and_policy_file_is_refused():
         parsed(simple(inputs=history([-1, 0])), contract)
 
 
+def test_the_sensors_of_the_inputs_are_required_unless_they_have_a_mask():
+    inputs = {"state": {"parts": [{"field": "tcp_position"}]}, **image()}
+    assert parsed(simple(inputs=inputs)).required_sensors == ("tcp", "front")
+    masked = bench([("encoding: bgr8", "encoding: bgr8\n    mask: true")])
+    assert parsed(simple(inputs=inputs), masked).required_sensors == ("tcp",)
+
+
 def test_instruction(tmp_path):
     found = parsed(simple(inputs={"prompt": {"text": "instruction"}}))
     assert found.to_inputs(observation())["prompt"] == "pick up the cube"

@@ -26,6 +26,7 @@ from test_velocity_properties import CONTRACT as MIXED
 
 from embodied_env import load_contract
 from embodied_env.contract.loader import shipped_files
+from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.contract.safety_schema import ForceLimit, Intervention, LatencyBudget, ObservationAge, Tracking
 from embodied_env.contract.schema import EffectiveLimits
 from embodied_env.core.batches import CommandStateBatch, SafetyContextBatch
@@ -38,7 +39,6 @@ from embodied_env.safety.batched_gate import BatchedGate
 from embodied_env.safety.batched_limiter import BatchedLimiter
 from embodied_env.safety.batched_limits import BatchedBounds, keep_limits, limit_joints
 from embodied_env.safety.findings import gate_arrays
-from embodied_env.safety.interlocks import required_sensors
 from embodied_env.safety.joint_limits import limit_joint, limit_velocity, limit_violation, velocity_interval
 
 SLOTS = 3

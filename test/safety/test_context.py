@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 
 import numpy as np
@@ -11,10 +12,13 @@ import scripted_tasks
 from scripted_tasks import JOINTS, PERIOD_NS, Scene
 
 from embodied_env import load_contract
+from embodied_env.contract import parse_contract
+from embodied_env.contract.required_sensors import required_sensors, sort_by_stop
 from embodied_env.core.codes import Quality
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import Sample, Snapshot
-from embodied_env.safety.interlocks import SafetyContextBuilder, required_sensors
+from embodied_env.errors import ContractError
+from embodied_env.safety.interlocks import SafetyContextBuilder
 
 NOW_NS = 1_000_000_000
 
@@ -65,6 +69,62 @@ def test_sensor_of_other_joints_is_not_required():
     spare = {**scripted_tasks.document()["sensors"]["joints"], "topic": "spare"}
     spare["fields"] = {"position": {"joints": ["finger"], "unit": "rad", "low": -1.0, "high": 1.0}}
     assert required_sensors(scripted_tasks.contract(sensors__spare=spare)) == ("joints",)
+
+
+ODOM = {"odom": {"type": "nav_msgs/msg/Odometry", "fields": {"linear": {"unit": "m/s", "low": -9, "high": 9}}}}
+POSE = {"fix": {"type": "geometry_msgs/msg/PoseStamped", "fields": {"position": {"unit": "m", "low": -9, "high": 9}}}}
+RANGE = {"ahead": {"type": "sensor_msgs/msg/Range", "fields": {"range": {"unit": "m", "low": 0, "high": 9}}}}
+
+
+def base_contract(*sensors, **safety):
+    """Return a contract of a mobile base with these sensors, on topics of their names."""
+    plain = scripted_tasks.document()
+    known = {name: {"topic": name, "max_age_s": 0.5, **spec} for each in sensors for name, spec in each.items()}
+    limits = {"linear.x": {"velocity": 1.0, "acceleration": 1.0, "unit": "m"}}
+    base = {"topic": "cmd_vel", "type": "geometry_msgs/msg/Twist", "command": "twist", "joints": limits}
+    changes = {"sensors": known, "actuators": {"base": base}, "reset_options": {}, "safety": safety}
+    return parse_contract(json.dumps(plain | changes))
+
+
+def with_keys(sensor, **keys):
+    return {name: spec | keys for name, spec in sensor.items()}
+
+
+@pytest.mark.parametrize(
+    ("sensors", "expected"),
+    [
+        ((ODOM, RANGE), {"odom"}),
+        ((ODOM, POSE, RANGE), {"odom", "fix"}),
+        ((RANGE,), {"ahead"}),
+        ((with_keys(ODOM, mask=True), POSE, RANGE), {"fix"}),
+        ((with_keys(ODOM, mask=True), RANGE), {"ahead"}),
+        ((with_keys(ODOM, visibility="evaluator"), RANGE), {"ahead"}),
+        ((with_keys(ODOM, max_age_s=1000.0), RANGE), {"odom", "ahead"}),
+    ],
+)
+def test_a_base_requires_the_sensors_of_its_motion_or_else_all(sensors, expected):
+    assert set(required_sensors(base_contract(*sensors))) == expected
+
+
+def test_a_base_that_no_lost_sensor_stops_must_be_declared():
+    blind = with_keys(ODOM, mask=True)
+    with pytest.raises(ContractError, match=r"safety\.observation\.required: no sensor that stops the robot"):
+        base_contract(blind)
+    assert required_sensors(base_contract(blind, observation={"required": []})) == ()
+
+
+@pytest.mark.parametrize(
+    ("sensors", "required", "stops", "goes_on"),
+    [
+        ((ODOM, RANGE), None, ["odom"], {"ahead"}),
+        ((ODOM, with_keys(RANGE, on_gap="stop")), None, ["odom", "ahead"], set()),
+        ((with_keys(ODOM, max_age_s=1000.0, on_gap="stop"), RANGE), ["odom"], [], {"odom", "ahead"}),
+        ((ODOM,), [], [], {"odom"}),
+    ],
+)
+def test_sensors_are_listed_by_whether_their_loss_stops_the_robot(sensors, required, stops, goes_on):
+    found = sort_by_stop(base_contract(*sensors, observation={"required": required}))
+    assert (found[0], set(found[1])) == (stops, goes_on)
 
 
 def test_evaluator_sensor_is_not_required():

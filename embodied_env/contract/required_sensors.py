@@ -1,0 +1,78 @@
+"""The sensors whose loss stops the robot: by default those that show how it moves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+from embodied_env.contract.schema import ActuatorSpec, ContractFields, SensorSpec
+
+STAND_IN_AGE_S = 1000.0
+"""`max_age_s` that ``contract init`` writes for a topic of unknown rate: no reading ever gets so old."""
+
+_MOTION = re.compile(r"/[^/]*(Odometry|Pose|Twist|Velocity)[^/]*$")
+
+
+def default_required(sensors: Mapping[str, SensorSpec], commanded: AbstractSet[str]) -> tuple[str, ...]:
+    """Return the sensors that are required unless a contract lists them.
+
+    They report `commanded` joints. Other commanded joints and axes require every odometry, pose and velocity without
+    a mask, or, if none of these can become too old, every sensor without a mask.
+    """
+    seen = {name: sensor for name, sensor in sensors.items() if sensor.visibility == "agent"}
+    reported = {name: joints_of(sensor) for name, sensor in seen.items()}
+    found = {name for name in seen if commanded & reported[name]}
+    if not commanded <= set().union(*reported.values()):
+        unmasked = {name: sensor for name, sensor in seen.items() if not sensor.mask}
+        motion = {name for name, sensor in unmasked.items() if _MOTION.search(sensor.type)}
+        found |= motion if any(can_expire(seen[name]) for name in motion) else unmasked.keys()
+    return tuple(name for name in seen if name in found)
+
+
+def required_sensors(contract: ContractFields) -> tuple[str, ...]:
+    """Return the sensors that every action needs a valid reading of, each once.
+
+    These are the sensors that the contract requires, or else `default_required`, and every sensor with a force limit.
+    """
+    needed = contract.safety.observation.required
+    if needed is None:
+        needed = default_required(contract.sensors, commanded_joints(contract.actuators))
+    return tuple(dict.fromkeys((*needed, *contract.safety.forces)))
+
+
+def sort_by_stop(contract: ContractFields) -> tuple[list[str], dict[str, str]]:
+    """Return the agent's sensors without which the robot stops, and the others with the reason why it goes on."""
+    required = required_sensors(contract)
+    stops, others = [], {}
+    for name, sensor in contract.sensors.items():
+        if sensor.visibility != "agent":
+            continue
+        if not can_expire(sensor):
+            others[name] = f"max_age_s {sensor.max_age_s:g}"
+        elif name in required or sensor.on_gap == "stop":
+            stops.append(name)
+        else:
+            others[name] = "not required, on_gap hold"
+    return stops, others
+
+
+def describe_stops(stops: Iterable[str], others: Mapping[str, str]) -> str:
+    """Return the result of `sort_by_stop` as text."""
+    text = f"the robot stops without {' or '.join(stops)}" if stops else "no lost sensor stops the robot"
+    return text + "".join(f"; it goes on without {name} ({reason})" for name, reason in others.items())
+
+
+def can_expire(sensor: SensorSpec) -> bool:
+    """Return whether a reading can become too old, which one with the stand-in age of ``contract init`` cannot."""
+    return sensor.max_age_s < STAND_IN_AGE_S
+
+
+def commanded_joints(actuators: Mapping[str, ActuatorSpec]) -> set[str]:
+    """Return all joints and axes of `actuators`."""
+    return {joint for actuator in actuators.values() for joint in actuator.joints}
+
+
+def joints_of(sensor: SensorSpec) -> set[str]:
+    """Return the joints that `sensor` reports."""
+    return {joint for field in sensor.fields.values() for joint in field.joints or ()}
