@@ -1,4 +1,4 @@
-"""A relay and a policy on a robot, a dry run unless armed: ``ros2 launch embodied_env real.launch.py armed:=false``."""
+"""A relay and a policy on a robot, a dry run by default: ``ros2 launch embodied_env real.launch.py policy:=hold``."""
 
 from typing import Any
 

@@ -65,7 +65,7 @@ WRONG_USES = [  # command line, message, exit status
     ("doctor arm_reach --backend fake --namespace robot", ["'robot'"], 2),
     ("launch rael", ["unknown target 'rael'", "did you mean 'real'?"], 2),
     ("launch real contrat:=x", ["unknown argument of real: 'contrat'", "did you mean 'contract'?"], 2),
-    ("launch real armed:=yes", ["armed:=yes", "expected one of: true, false"], 2),
+    ("launch real armed:=yes", ["armed:=yes", "expected one of: false, arm_reach"], 2),
     ("sim arm_reach --stand-in '{}'", ["--stand-in requires --free-running"], 2),
     ("sim arm_reach --free-running --stand-in '{'", ["invalid --stand-in", "expected a JSON object"], 2),
     ("relay arm_reach --backend reel", ["no profile of --backend 'reel' in arm_reach", "did you mean 'real'?"], 2),

@@ -195,6 +195,12 @@ def test_exit_during_shutdown_is_not_a_failure(launch):
     assert isinstance(exits(launch, "sim", policy="hold")("simulator", 130, is_shutdown=True), Shutdown)
 
 
+def test_interrupted_work_is_a_failure(launch):
+    """The end of another evaluation in the same launch, and Ctrl-C, shut down all of it."""
+    with pytest.raises(ProcessFailedError, match="evaluation exited with status 130"):
+        exits(launch, "sim", policy="hold")("evaluation", 130, is_shutdown=True)
+
+
 def test_controller_spawner_may_exit(launch, packages):
     (packages.parent / "gazebo" / "arm.controllers.yaml").write_text("controller_manager:\n  a: 1\nsteering:\n  b: 1\n")
     ended = exits(launch, contract=str(packages))
@@ -230,7 +236,36 @@ def test_sim_with_policy_evaluates_on_that_simulator():
 
 def test_robot_is_dry_run_unless_armed():
     assert "--dry-run" in words("real", "evaluation")
-    assert "--dry-run" not in words("real", "evaluation", armed="true")
+    assert "--dry-run" not in words("real", "evaluation", armed="arm_reach")
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("real", {}),
+        ("evaluate", {"backend": "real"}),
+        ("train", {"backend": "real"}),
+        ("evaluate", {"backend": "mine"}),
+    ],
+)
+@pytest.mark.parametrize("armed", ["true", "1", "cart_goal", "none"])
+def test_an_argument_of_another_package_arms_no_robot(name, given, armed):
+    """Included launch files inherit the arguments of the including one."""
+    with pytest.raises(UsageError, match=r"armed:=.*expected one of: false, arm_reach"):
+        TARGETS[name].processes({**given, "armed": armed})
+
+
+def test_an_evaluation_on_a_robot_is_a_dry_run_unless_armed():
+    assert "--dry-run" in words("evaluate", "evaluation", backend="real")
+    assert "--dry-run" not in words("evaluate", "evaluation", backend="real", armed="arm_reach")
+    assert "--dry-run" not in words("evaluate", "evaluation", backend="fake")
+
+
+@pytest.mark.parametrize(("name", "backend"), [("train", "real"), ("train", "mine"), ("evaluate", "mine")])
+def test_a_backend_without_a_dry_run_must_be_armed(name, backend):
+    with pytest.raises(UsageError, match=rf"not armed: '{backend}' .*armed:=arm_reach"):
+        TARGETS[name].processes({"backend": backend})
+    TARGETS[name].processes({"backend": backend, "armed": "arm_reach"})
 
 
 def test_robot_has_relay_unless_disabled():
@@ -351,7 +386,7 @@ def test_example_is_found_by_name(tmp_path, monkeypatch):
     ("name", "given", "error", "problem"),
     [
         ("sim", {"polcy": "hold"}, UsageError, "'polcy' .*contract, namespace"),
-        ("real", {"armed": "yes"}, UsageError, "armed:=yes .*true, false"),
+        ("real", {"armed": "yes"}, UsageError, "armed:=yes .*false, arm_reach"),
         ("sim", {"namespace": "a"}, UsageError, "'a'"),
         ("real", {"contract": "arm_rech"}, ContractError, "did you mean 'arm_reach'"),
         ("train", {"script": "nowhere.py"}, UsageError, "no such script: nowhere.py"),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from embodied_env.backends.registry import BACKENDS
 from embodied_env.contract.loader import config_folders, find_contract, load_contract
 from embodied_env.core.policy import ADDRESSES
 from embodied_env.core.process.child import CLI, STOP_GRACE_S, ProcessSpec, relay, simulator
@@ -23,6 +24,7 @@ from embodied_env.safety.relay.relay import stopping_time_s
 
 Values = Mapping[str, str]
 
+_ROBOT = "real"
 _UNSET = "none"  # ros2 launch accepts no empty value
 _BOOL = ("true", "false")
 _NODE_NAME = re.compile(r"^(\w+):", re.MULTILINE)  # in a parameter file
@@ -114,11 +116,10 @@ def _real(values: Values) -> Iterator[ProcessSpec]:
         is_confirmed = "true" in (values["confirm_chosen"], values["emulator"])
         yield from _relay({**values, "backend": "", "confirm_chosen": "true" if is_confirmed else "false"})
         options += ["--relay"]
-    if values["armed"] != "true":
-        options += ["--dry-run"]
+    options += [] if _is_armed(values) else ["--dry-run"]
     options += ["--record-messages"] if values["record_messages"] == "true" else []
     check_namespace(values["namespace"])
-    yield _evaluation(values, "real", *options, *_robot_options(values))
+    yield _evaluation(values, _ROBOT, *options, *_robot_options(values))
 
 
 def _relay(values: Values) -> Iterator[ProcessSpec]:
@@ -138,9 +139,35 @@ def _relay(values: Values) -> Iterator[ProcessSpec]:
 
 def _evaluate(values: Values) -> Iterator[ProcessSpec]:
     options = ["--attach"] if values["attach"] == "true" else []
+    if values["backend"] == _ROBOT:
+        options += [] if _is_armed(values) else ["--dry-run"]
+    else:
+        _check_armed(values)
     for name in ("namespace", "pacing"):
         options += [f"--{name}", values[name]] if values[name] else []
     yield _evaluation(values, values["backend"], *options, *_robot_options(values))
+
+
+def _train(values: Values) -> Iterator[ProcessSpec]:
+    _check_armed(values)
+    yield _training(values, values["backend"])
+
+
+def _is_armed(values: Values) -> bool:
+    """Return whether a robot may move: the name of the contract arms it, since launch files inherit arguments."""
+    name, armed = load_contract(values["contract"]).name, values["armed"]
+    if armed not in ("false", name):
+        raise UsageError(f"invalid argument: armed:={armed} (expected one of: false, {name}, the name of the contract)")
+    return armed != "false"
+
+
+def _check_armed(values: Values) -> None:
+    """Raise UsageError if a robot could move that is not armed: on any backend but our simulators."""
+    backend, simulators = values["backend"], [name for name in BACKENDS if name != _ROBOT]
+    if not _is_armed(values) and backend not in simulators:
+        name = load_contract(values["contract"]).name
+        expected = f"expected armed:={name}, or one of: {', '.join(simulators)}"
+        raise UsageError(f"backend that may move a robot is not armed: {backend!r} ({expected})")
 
 
 def _robot_options(values: Values) -> list[str]:
@@ -224,6 +251,7 @@ _POLICY = Argument("policy", "scripted", f"policy to run: {', '.join(ADDRESSES)}
 _SEED = Argument("seed", "0", "seed of the first episode, or of the training")
 _OUT = Argument("out", "runs", "parent directory of the run directories")
 _CONFIRM_CHOSEN = Argument("confirm_chosen", "false", "accept unconfirmed chosen values of the robot file", _BOOL)
+_ARMED = Argument("armed", "false", "name of the contract: send commands to the robot; false: run the checks only")
 _EMULATOR = Argument("emulator", "false", "drive the robot emulator, which resets itself by the seed", _BOOL)
 _IGNORE_INPUT = Argument(
     "ignore_input", _UNSET, "safety inputs to move without, because their message packages are not installed: NAME,..."
@@ -276,11 +304,11 @@ _TARGETS = (
     ),
     LaunchTarget(
         name="real",
-        help="a relay and a policy on a robot; a dry run unless armed:=true",
+        help="a relay and a policy on a robot; a dry run unless armed:=CONTRACT",
         arguments=(
             _CONTRACT,
             _NAMESPACE,
-            Argument("armed", "false", "send commands to the robot; false: run all checks without sending", _BOOL),
+            _ARMED,
             Argument("relay", "true", "start a relay; false: use the relay setting of the profile", _BOOL),
             _POLICY,
             *_run_arguments(episodes="1"),
@@ -311,6 +339,7 @@ _TARGETS = (
         arguments=(
             _CONTRACT,
             Argument("backend", "mujoco", "name of the backend to run on"),
+            _ARMED,
             _POLICY,
             *_run_arguments(),
             Argument("namespace", _UNSET, "ROS 2 namespace of the robot or simulator; none: set by the backend"),
@@ -329,13 +358,14 @@ _TARGETS = (
         arguments=(
             _CONTRACT,
             Argument("backend", "mujoco", "name of the backend to train on"),
+            _ARMED,
             Argument("script", "train_sac.py", "training script: a file, or the name of an installed example"),
             _SCRIPT_ARGS,
             _SEED,
             _OUT,
             _PYTHON,
         ),
-        plan=lambda values: iter([_training(values, values["backend"])]),
+        plan=_train,
     ),
 )
 
