@@ -114,6 +114,36 @@ def test_remaining_processes_of_the_group_are_ended(keep, tmp_path):
     assert not is_alive(pids(tmp_path)[0])
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_programs_that_end_together_end_in_their_order(tmp_path, number):
+    """Ctrl-C under ``ros2 launch`` and a closed terminal signal all supervisors at once; SIGKILL ends their starter."""
+    starter = subprocess.Popen(["sleep", "60"])
+    script = "trap 'sleep 0.4; echo {0} >> ended; exit' INT; touch ready{0}; while true; do sleep 0.05; done"
+    keepers = []
+    for order in (2, 0, 1):
+        options = ["--starter", str(starter.pid), "--order", str(order), "--grace", "5"]
+        command = [*KEEPER[:2], *options, "--", "bash", "-c", script.format(order)]
+        keepers.append(subprocess.Popen(command, cwd=tmp_path))
+    until(lambda: all((tmp_path / f"ready{order}").exists() for order in range(3)))
+    for process in [starter] if number == signal.SIGKILL else keepers:
+        process.send_signal(number)
+    for process in keepers:
+        process.wait(PATIENCE_S)
+    starter.kill()
+    starter.wait()
+    assert (tmp_path / "ended").read_text().split() == ["0", "1", "2"]
+
+
+def test_the_wait_for_a_lower_order_is_bounded(keep, tmp_path):
+    work = keep("touch ready; exec sleep 60")
+    options = ["--wait", "0.3", "--order", "1", "--grace", "0.2"]
+    process = subprocess.Popen([*KEEPER[:2], *options, "--", "bash", "-c", "touch service; sleep 60"], cwd=tmp_path)
+    until((tmp_path / "service").exists)
+    process.send_signal(signal.SIGINT)
+    process.wait(PATIENCE_S)
+    assert work.poll() is None
+
+
 @pytest.mark.parametrize("ends_by_itself", [True, False])
 def test_processes_in_groups_of_their_own_are_ended(keep, tmp_path, ends_by_itself):
     """``gz sim`` with a window starts its server and the window so; one that ignores SIGINT and SIGTERM, too."""

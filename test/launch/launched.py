@@ -1,4 +1,4 @@
-"""Run one of our launch files to its end: ``python launched.py NAME [name:=value ...]``; exits with the launch status."""
+"""Run our launch files to their end: ``python launched.py NAME ... [name:=value ...]``; exits with the launch status."""
 
 from __future__ import annotations
 
@@ -21,5 +21,8 @@ def including(name, given):
 
 if __name__ == "__main__":
     service = LaunchService(noninteractive=True)
-    service.include_launch_description(including(sys.argv[1], dict(word.split(":=") for word in sys.argv[2:])))
+    given = dict(word.split(":=") for word in sys.argv[1:] if ":=" in word)
+    for name in sys.argv[1:]:
+        if ":=" not in name:
+            service.include_launch_description(including(name, given))
     sys.exit(service.run())

@@ -27,8 +27,8 @@ def surroundings(domain_id):
     """Give each test its own ROS domain."""
 
 
-def start(name, **given):
-    command = [sys.executable, str(HERE / "launched.py"), name, *(f"{key}:={value}" for key, value in given.items())]
+def start(*names, **given):
+    command = [sys.executable, str(HERE / "launched.py"), *names, *(f"{key}:={value}" for key, value in given.items())]
     return subprocess.Popen(command, start_new_session=True)
 
 
@@ -50,8 +50,16 @@ def test_failed_evaluation_fails_the_launch(tmp_path):
     assert start("evaluate", policy="no_such", out=tmp_path).wait(PATIENCE_S) == 1
 
 
-def test_invalid_value_is_rejected():
-    assert start("real", armed="yes").wait(PATIENCE_S) == 1
+def test_argument_of_another_package_arms_no_robot():
+    assert start("real", armed="true").wait(PATIENCE_S) == 1
+
+
+def test_work_that_the_end_of_another_interrupts_fails_the_launch(tmp_path):
+    sleep = tmp_path / "sleep.py"
+    sleep.write_text("import time\ntime.sleep(60)\n")
+    started = start("train", "evaluate", backend="fake", policy="hold", episodes=1, out=tmp_path, script=sleep)
+    assert started.wait(PATIENCE_S) == 1
+    assert len(list(tmp_path.glob("*/summary.json"))) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,10 +20,12 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import JointState
 
 import embodied_env
+from embodied_env.cli.launch.targets import TARGETS
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.clock import SteadyClock
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.ros.node import RosNode
+from embodied_env.ros.receive_thread import ReceiveThread
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
@@ -61,23 +64,29 @@ def evaluation(domain_id, tmp_path):
     arm.stop()
 
 
-def fastest_joint():
-    """Return the largest joint speed measured now, rad/s."""
+@contextlib.contextmanager
+def joint_speeds():
+    """Receive joint states; yield a list that grows by the largest joint speed of each, rad/s."""
     ros = RosNode("observer", namespace=NAMESPACE, clock=SteadyClock())
-    received = []
-    try:
-        ros.node.create_subscription(JointState, "joint_states", received.append, qos_profile_sensor_data)
-        from rclpy.executors import SingleThreadedExecutor
+    listener, speeds = ReceiveThread(ros.node, SteadyClock()), []
 
-        executor = SingleThreadedExecutor(context=ros.node.context)
-        executor.add_node(ros.node)
-        end = time.monotonic() + PATIENCE_S
-        while not received and time.monotonic() < end:
-            executor.spin_once(timeout_sec=0.1)
-        executor.shutdown()
+    def take(message):
+        speeds.append(max(map(abs, message.velocity)))
+
+    ros.node.create_subscription(JointState, "joint_states", take, qos_profile_sensor_data)
+    listener.start()
+    try:
+        yield speeds
     finally:
+        listener.stop()
         ros.close()
-    return max(map(abs, received[-1].velocity))
+
+
+def wait_until(holds):
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_ctrl_c_brakes_and_leaves_a_valid_run(evaluation):
@@ -90,7 +99,9 @@ def test_ctrl_c_brakes_and_leaves_a_valid_run(evaluation):
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "Traceback" not in said
-    assert fastest_joint() < 0.05
+    with joint_speeds() as speeds:
+        wait_until(lambda: speeds)
+    assert speeds[-1] < 0.05
     (path,) = (folder / "runs").iterdir()
     report = embodied_env.audit_run(path)
     assert report.problems == ()
@@ -101,3 +112,28 @@ def test_ctrl_c_brakes_and_leaves_a_valid_run(evaluation):
     assert np.abs(rows[-1]["info"]["action"]["applied"]).max() > 0.1  # the robot was moving
     summary = json.loads((path / "summary.json").read_text())
     assert {"period_s", "jitter_s", "overrun_s", "driver_s[joints]", "data_age_s[joints]"} <= set(summary["latency"])
+
+
+def test_ctrl_c_to_all_processes_of_a_launch_ends_the_work_then_the_relay_then_the_robot(domain_id, tmp_path):
+    """``ros2 launch`` starts each process under its supervisor, and a terminal signals all of them at once."""
+    (tmp_path / "their_policy.py").write_text(POLICY)
+    (tmp_path / "arm.yaml").write_text(dump_contract(QUICK))
+    given = {"contract": str(tmp_path / "arm.yaml"), "namespace": NAMESPACE}
+    real = {"policy": "their_policy:turn", "armed": "arm_reach", "emulator": "true", "out": str(tmp_path / "runs")}
+    specs = [
+        *TARGETS["sim"].processes({**given, "free_running": "true"}),
+        *TARGETS["real"].processes({**given, **real}),
+    ]
+    with joint_speeds() as speeds:
+        processes = [subprocess.Popen(spec.supervised_command(), cwd=tmp_path) for spec in specs]
+        try:
+            wait_until(lambda: speeds and speeds[-1] > 0.2)
+            for process in processes:
+                process.send_signal(signal.SIGINT)
+            statuses = [process.wait(PATIENCE_S) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    assert speeds[-1] < 0.05
+    assert statuses == [0, 0, 130]

@@ -65,13 +65,12 @@ class _ProcessGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop all processes, the work first: a simulator or relay must still run while it brakes."""
-        for is_work in (True, False):
-            running = [(s, p) for s, p in self._processes if s.is_work is is_work and p.poll() is None]
-            for _spec, process in running:
-                process.terminate()
-            for spec, process in running:
-                _wait_or_kill(process, spec.longest_end_s)
+        """Stop all processes; their supervisors end the work first."""
+        running = [(spec, process) for spec, process in self._processes if process.poll() is None]
+        for _spec, process in running:
+            process.terminate()
+        for spec, process in running:
+            _wait_or_kill(process, spec.longest_end_s)
         for reader in self._readers:
             reader.join(_POLL_INTERVAL_S)
 

@@ -13,7 +13,7 @@ def describe(target: LaunchTarget) -> Any:  # noqa: ANN401 - launch has no type 
     """Return the launch description of `target`; its processes are resolved when it starts.
 
     Each process runs under a supervisor (`core.process.supervisor`), since ``ros2 launch`` does not stop its processes
-    when it gets SIGTERM or is killed. All end when one does; the launch fails if the work fails.
+    when it gets SIGTERM or is killed. All end when one does; the launch fails if the work fails or is interrupted.
 
     Raises:
         MissingDependencyError: when launch or launch_ros is not installed.
@@ -53,11 +53,11 @@ def _action(spec: ProcessSpec, python: str, *, has_work: bool) -> Any:  # noqa: 
     from launch_ros.actions import Node
 
     def ended(event: Any, context: Any) -> Any:  # noqa: ANN401
-        """Shut down; a failure, or work left running, is an error."""
+        """Shut down; a failure, interrupted work, or work left running is an error."""
         if spec.may_end and event.returncode == 0:
             return None
         is_failure = event.returncode != 0 or (has_work and not spec.is_work)
-        if is_failure and not context.is_shutdown:
+        if is_failure and (spec.is_work or not context.is_shutdown):
             raise ProcessFailedError(f"{spec.role} exited with status {event.returncode}")
         return Shutdown(reason=f"{spec.role} exited")
 

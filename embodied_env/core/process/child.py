@@ -16,14 +16,15 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, ClassVar
 
+from embodied_env.core.process import supervisor
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 from embodied_env.errors import BackendNotReadyError
 
 STOP_GRACE_S = 5.0
 CLI = "embodied_env.cli"
+RELAY = "relay"
 _KILL_GRACE_S = 0.5
 
 
@@ -45,13 +46,14 @@ class ProcessSpec:
 
     def supervised_command(self, python: str = sys.executable) -> list[str]:
         """Return the command line under a supervisor, so that the process does not outlive this one."""
-        supervisor = [python, str(Path(__file__).with_name("supervisor.py")), "--starter", str(os.getpid())]
-        return [*supervisor, "--grace", str(self.grace_s), "--", *self.command(python)]
+        order = 0 if self.is_work else 1 if self.role == RELAY else 2
+        options = ["--starter", str(os.getpid()), "--order", str(order), "--grace", str(self.grace_s)]
+        return [python, supervisor.__file__, *options, "--", *self.command(python)]
 
     @property
     def longest_end_s(self) -> float:
-        """Longest time to end under a supervisor: SIGINT, SIGTERM, SIGKILL."""
-        return 3 * self.grace_s
+        """Longest time to end under a supervisor: the wait for others, then SIGINT, SIGTERM, SIGKILL."""
+        return 3 * self.grace_s + (0.0 if self.is_work else supervisor.LONGEST_WAIT_S)
 
 
 def simulator(
@@ -88,7 +90,7 @@ def relay(
     """Return the relay of a contract, given as for `simulator`; `backend`: whose profile has the e-stop inputs."""
     options = _as_arguments({"namespace": namespace, "backend": backend, "source": source or None})
     flags = [*["--confirm-chosen"] * confirm_chosen, *(f"--ignore-input={name}" for name in ignore_inputs)]
-    return ProcessSpec(role="relay", module=CLI, arguments=("relay", contract, *flags, *options), grace_s=grace_s)
+    return ProcessSpec(role=RELAY, module=CLI, arguments=("relay", contract, *flags, *options), grace_s=grace_s)
 
 
 def _as_arguments(options: Mapping[str, str | None]) -> Iterator[str]:

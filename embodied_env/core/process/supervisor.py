@@ -1,10 +1,14 @@
-"""``python supervisor.py [--grace S] [--starter PID] -- PROGRAM ...``: end a program with the process that started it.
+"""``python supervisor.py [--grace S] [--order N] [--starter PID] -- PROGRAM ...``: end a program with its starter.
 
-The program runs in a session of its own. When the supervisor gets SIGINT or SIGTERM, or its parent or the starter ends
-in any way, the whole session gets SIGINT, after the grace period SIGTERM, then SIGKILL: ``gz sim`` with a window starts
-its server and the window in their own process groups. If the program has ended by itself, the rest of its session
-gets SIGTERM, then SIGKILL. A process that leaves the session is not reached. If the supervisor itself is killed, the
-system sends the program SIGTERM.
+The program runs in a session of its own. When the supervisor gets SIGINT, SIGTERM, SIGHUP or SIGQUIT, or its parent or
+the starter ends in any way, the whole session gets SIGINT, after the grace period SIGTERM, then SIGKILL: ``gz sim``
+with a window starts its server and the window in their own process groups. If the program has ended by itself, the rest
+of its session gets SIGTERM, then SIGKILL. A process that leaves the session is not reached. If the supervisor itself is
+killed, the system sends the program SIGTERM.
+
+The signals wait, for `LONGEST_WAIT_S` at most, until every program of a lower order with the same starter has ended.
+Ctrl-C under ``ros2 launch`` and the death of the starter reach all supervisors at once, but a robot brakes only while
+its relay, and its driver or simulator, still run.
 
 The exit status is the program's; 128 + n if signal n ended it; 127 if it cannot be started or its starter has ended.
 
@@ -25,10 +29,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-_END_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+_END_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}  # of a terminal or a starter
 _WATCHED = {*_END_SIGNALS, signal.SIGCHLD}
 _PARENT_POLL_S = 0.25
 _SESSION_POLL_S = 0.02
+_ORDER_VARIABLE = "EMBODIED_ENV_LAUNCH"  # of a program and its descendants: PID of the starter, colon, order
+LONGEST_WAIT_S = 30.0
 _CANNOT_START = 127
 _PR_SET_PDEATHSIG = 1
 
@@ -39,6 +45,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--grace", type=float, default=5.0, help="seconds between SIGINT, SIGTERM and SIGKILL (default: 5)"
     )
+    parser.add_argument(
+        "--order", type=int, default=0, help="rank at the end: those of a lower order end first (default: 0)"
+    )
+    parser.add_argument(
+        "--wait", type=float, default=LONGEST_WAIT_S, help="longest wait in seconds for a lower order (default: 30)"
+    )
     parser.add_argument("--starter", type=int, help="PID of the process to outlive at most (default: the parent)")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
@@ -46,7 +58,8 @@ def main(argv: Sequence[str]) -> int:
     if not program:
         parser.error("no program given")
     parent = os.getppid()
-    has_ended = _watch(parent if arguments.starter is None else arguments.starter, parent)
+    starter = parent if arguments.starter is None else arguments.starter
+    has_ended = _watch(starter, parent)
     if has_ended():
         sys.stderr.write(f"{program[0]} not started: PID {arguments.starter}, which requested it, has ended\n")
         return _CANNOT_START
@@ -63,11 +76,13 @@ def main(argv: Sequence[str]) -> int:
             program,
             start_new_session=True,
             preexec_fn=prepare,  # noqa: PLW1509 - no threads
+            env={**os.environ, _ORDER_VARIABLE: f"{starter}:{arguments.order}"},
         )
     except OSError as error:
         sys.stderr.write(f"cannot start {program[0]}: {error}\n")
         return _CANNOT_START
-    _supervise(process, has_ended, arguments.grace)
+    wait_s = arguments.wait if arguments.order else 0.0
+    _supervise(process, has_ended, lambda: _is_needed(starter, arguments.order), wait_s, arguments.grace)
     _terminate_session(process.pid, arguments.grace)
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
@@ -87,18 +102,38 @@ def _watch(starter: int, parent: int) -> Callable[[], bool]:
     return has_ended
 
 
-def _supervise(process: subprocess.Popen[bytes], has_ended: Callable[[], bool], grace_s: float) -> None:
-    """Wait until `process` has ended, by itself or by signals."""
+def _supervise(
+    process: subprocess.Popen[bytes],
+    has_ended: Callable[[], bool],
+    is_needed: Callable[[], bool],
+    wait_s: float,
+    grace_s: float,
+) -> None:
+    """Wait until `process` has ended, by itself or by signals, which wait up to `wait_s` while `is_needed`."""
     signals = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
-    next_s: float | None = None  # time of the next signal; None: it may run
+    wait_until_s: float | None = None  # end of the wait for others; None: it may run
+    next_s: float | None = None  # time of the next signal
     while process.poll() is None:
         received = signal.sigtimedwait(_WATCHED, _PARENT_POLL_S)
         must_end = (received is not None and received.si_signo in _END_SIGNALS) or has_ended()
-        if must_end and next_s is None:
+        if must_end and wait_until_s is None:
+            wait_until_s = time.monotonic() + wait_s
+        if wait_until_s is not None and next_s is None and (time.monotonic() >= wait_until_s or not is_needed()):
             next_s = time.monotonic()
         if next_s is not None and time.monotonic() >= next_s and signals:
             _signal_session(process.pid, signals.pop(0))
             next_s += grace_s
+
+
+def _is_needed(starter: int, order: int) -> bool:
+    """Return whether a program of a lower order with this starter still runs."""
+    prefix = f"{_ORDER_VARIABLE}={starter}:".encode()
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # it has ended, or is not ours
+            for setting in (process / "environ").read_bytes().split(b"\0") if process.name.isdigit() else ():
+                if setting.startswith(prefix) and int(setting.removeprefix(prefix)) < order:
+                    return True
+    return False
 
 
 def _terminate_session(session: int, grace_s: float) -> None:
