@@ -19,8 +19,9 @@ INTRODUCTION = (
     "The JSON form of info: NaN is null, arrays are lists. `dtype` and `shape` describe the value in memory: int, "
     "float, bool and str are Python's, the others NumPy arrays; names in a shape are sizes that depend on the "
     "contract. `codes`, `gates` and `kinds` spell out numbers and orders. Keys that depend on the contract are "
-    "patterns. Keys that are not required depend on backend, clock or evaluator_info, and are the same at every "
-    "step, but for annotations."
+    "patterns. Keys that are not required depend on backend, clock, host_timing or evaluator_info, and are the same at "
+    "every step, but for annotations. Durations of the host (`host`) are absent in lockstep without host_timing; the "
+    "rows of a run always have them."
 )
 
 
@@ -125,7 +126,8 @@ def _rows(schema: dict[str, Any], definitions: dict[str, Any], path: tuple[str, 
         joined = _resolve(value, definitions)
         where = ".".join((*path, key))
         shown = f"`{where}`" if key in schema["required"] else f"*`{where}`*"
-        yield f"| {shown} | {_type_of(value, definitions)} | {joined.get('description', '')} |"
+        of_host = " Duration of the host." if joined.get("host") else ""
+        yield f"| {shown} | {_type_of(value, definitions)} | {joined.get('description', '')}{of_host} |"
         if "properties" in joined and where != "latency.quality":  # its keys are those of `latency`
             yield from _rows(joined, definitions, (*path, key))
 

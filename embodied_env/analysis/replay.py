@@ -126,6 +126,7 @@ class _Replayer:
             backend="replay",
             run=run,
             clock=ManualClock() if run.manifest.get("clock") in _VIRTUAL_CLOCKS else SteadyClock(),
+            host_timing=True,  # as in the rows
             evaluator_info=first is not None and "evaluator" in first["info"],
             task=task,
             trust_task=trust_task,

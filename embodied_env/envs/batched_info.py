@@ -14,6 +14,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.batches import BoolArray, GateReportBatch, IntArray, SnapshotBatch
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
+from embodied_env.core.latency.info import without_host_timing
 from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.envs.transition_builder import Info, Observation, TransitionBuilder
 
@@ -104,6 +105,8 @@ class BatchedTransitions:
             "latency": self._latency(snapshot, sensors, stamps_ns, is_first, is_marked),
             "task": dict(terms),
         }
+        if not self._builder.host_timing:
+            info = without_host_timing(info)
         if self._builder.evaluator_info:
             info["evaluator"] = {
                 name: {field: snapshot.samples[name].values[field] for field in fields}

@@ -129,7 +129,8 @@ class BatchedSteps:
             (env is base or (isinstance(env, TimeLimit) and env.env is base))
             and type(parts.backend) is MujocoBackend
             and base.clock_name in ("steady", "virtual")
-            and (base.clock_name, base.evaluator_info) == (first.clock_name, first.evaluator_info)
+            and (base.clock_name, base.evaluator_info, base.host_timing)
+            == (first.clock_name, first.evaluator_info, first.host_timing)
             and not (base.render_mode == "human" or base.stepper.is_observed)
             for env, base, parts in zip(envs, slots.bases, slots.parts, strict=True)
         ) and bool(parts.transitions.sensors and BatchedGate.supports(first.contract))

@@ -23,6 +23,7 @@ from embodied_env.contract.validation import suspected_degrees
 from embodied_env.core.arguments import checked_flag
 from embodied_env.core.clock import Clock, VirtualClock, make_clock
 from embodied_env.core.latency.delay_model import DelayModel, load_delays
+from embodied_env.core.latency.info import without_host_timing
 from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.scheduling import Scheduling
@@ -48,6 +49,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         action_space: a Box, or with several actuators a Dict of them.
         backend_name: name of the backend.
         clock_name: name of the clock under the ledger.
+        host_timing: whether the agent's infos have the durations of the host.
         pacing: "lockstep" (the world waits for the agent) or "realtime".
         task_description: the task in the manifest (`embodied_env.tasks.describe_task`).
         contract_files: files of the contract that a replay needs, by name.
@@ -57,6 +59,8 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
     pacing = "lockstep"
     task_description: dict[str, Any]
     contract_files: Mapping[str, bytes]
+    host_timing = True
+    _is_recorded = False
     _stepper: Stepper
 
     def __init__(self, contract: Contract, backend: str, clock: str | Clock | None) -> None:
@@ -92,6 +96,10 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
     def last_reset(self) -> Snapshot | None:
         """The snapshot of the last reset with its report, or None before the first."""
         return self._stepper.last_reset
+
+    def keep_host_timing(self) -> None:
+        """Return the durations of the host from now on, for a recorder, which removes them without `host_timing`."""
+        self._is_recorded = self._stepper.parts.transitions.host_timing = True
 
     def mark(self, name: str) -> None:
         """Stamp the end of a stage outside the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
@@ -168,6 +176,7 @@ class EmbodiedEnv(StepperEnv):
         render_mode: str | None = None,
         view: bool | str | None = None,
         clock: str | Clock | None = None,
+        host_timing: bool | None = None,
         evaluator_info: bool = False,
         spawn: bool = True,
         namespace: str | None = None,
@@ -204,6 +213,7 @@ class EmbodiedEnv(StepperEnv):
         if self.pacing == "realtime" and (clock == "virtual" or isinstance(clock, VirtualClock)):
             raise UsageError(f"unsupported clock for {world.name} in real time: 'virtual' (expected 'steady')")
         self.feed: MessageTap | None = world.feed if isinstance(world, MessageSource) else None
+        self.host_timing = self._has_host_timing(host_timing)
         self.render_mode = render_mode
         self.metadata = render_metadata(backend, world, self.contract, render_mode)
         task, self.task_description = _load_task(world, self.contract)
@@ -222,6 +232,7 @@ class EmbodiedEnv(StepperEnv):
             task,
             clock=the_clock,
             evaluator_info=self.evaluator_info,
+            host_timing=self.host_timing or bool(observers),
             observers=(*observers, *(world.observers if isinstance(world, Observed) else ())),
             filters=filters,
         )
@@ -239,6 +250,16 @@ class EmbodiedEnv(StepperEnv):
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle by the constructor's arguments: a copy is not opened, also one of an open environment."""
         return rebuild, (type(self), {**self._arguments, "contract": self.contract}, self.spec)
+
+    def _has_host_timing(self, requested: bool | None) -> bool:  # noqa: FBT001 - the user's option
+        is_paced = self.pacing == "realtime"
+        if requested is None:
+            return is_paced
+        if not checked_flag("host_timing", requested) and is_paced:
+            raise UsageError(
+                f"unsupported host_timing for {self.backend_name} in real time: False (expected None or True)"
+            )
+        return requested
 
     def _make_world(self, options: dict[str, Any]) -> Backend:
         """Build the backend, with injected delays if requested; some backends inject them themselves."""
@@ -292,10 +313,10 @@ class EmbodiedEnv(StepperEnv):
             exit_on_sigterm()
         super().reset(seed=seed)
         world_seed = draw_world_seed(self.np_random)
-        result = self._stepper.reset(world_seed=world_seed, options=options, seeded=seed is not None)
+        observation, info = self._stepper.reset(world_seed=world_seed, options=options, seeded=seed is not None)
         if self.render_mode == "human":
             self._stepper.show()
-        return result
+        return observation, self._for_agent(info)
 
     def seek_episode(self, seed: int | None, episode_index: int) -> None:
         """Make the next unseeded reset that of episode `episode_index` since `seed`, to reproduce a single episode.
@@ -326,7 +347,16 @@ class EmbodiedEnv(StepperEnv):
         done = self._stepper.finish()
         if self.render_mode == "human":
             self._stepper.show()
-        return copy_step_result(done, shares_info=not self.stepper.is_observed)
+        observation, reward, terminated, truncated, info = copy_step_result(
+            done, shares_info=not self.stepper.is_observed
+        )
+        return observation, reward, terminated, truncated, self._for_agent(info)
+
+    def _for_agent(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return the info without the durations of the host that only observers receive."""
+        if self.host_timing or self._is_recorded or not self.stepper.is_observed:
+            return info
+        return without_host_timing(info)
 
     def begin(self, action: Any, judged: TaskResult | TaskError | None = None) -> None:  # noqa: ANN401
         """Publish the command and start the motion of the world; the next `step`, with the same action, finishes it.

@@ -113,7 +113,8 @@ def explain(info: Mapping[str, Any]) -> str:
         world = f"{info['wrapper_version'].partition(', ')[2]} on {info['backend']} ({info['world']})"
     if "reset" in info:
         reset, of_world = info["reset"], f" of {world}" if world else ""
-        lines = [f"Reset to episode {info['episode_index']}{of_world}, in {reset['duration_s']:.3g} s."]
+        lasted = f", in {reset['duration_s']:.3g} s" if "duration_s" in reset else ""
+        lines = [f"Reset to episode {info['episode_index']}{of_world}{lasted}."]
         lines += ["The reset already satisfies the task: the episode counts in no success rate."] * bool(
             reset["solved"]
         )
@@ -127,7 +128,7 @@ def explain(info: Mapping[str, Any]) -> str:
             *_explain_chunk(info.get("annotations", {}).get("chunk", {})),
             *_explain_inference(info.get("annotations", {}).get("inference", {})),
             *(late or ["Nothing was late."]),
-            f"Observation to command: {info['latency_ms']:.3g} ms.",
+            *([f"Observation to command: {info['latency_ms']:.3g} ms."] if "latency_ms" in info else []),
             *_explain_end(info["end_reason"]),
         ]
     )

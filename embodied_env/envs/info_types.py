@@ -24,7 +24,7 @@ class Shared:
 
 
 class Keywords:
-    """Keywords of JSON Schema, and additional ones: `dtype`, `shape`, `codes`, `gates`, `kinds`."""
+    """Keywords of JSON Schema, and additional ones: `dtype`, `shape`, `codes`, `gates`, `kinds`, `host`."""
 
     def __init__(self, **values: Any) -> None:  # noqa: ANN401 - JSON types
         """Store the keywords."""
@@ -54,7 +54,8 @@ _MESSAGE_DTYPES = ["float64", "float32", "int64", "int32", "int8", "uint8"]
 _NOT_EMPTY = Keywords(minLength=1)
 _COUNT = Keywords(minimum=0)
 _SHARE = Keywords(minimum=0, maximum=1)
-_STAGE = Keywords(minimum=0, maximum=1_000_000_000)  # s
+_HOST = Keywords(host=True)  # not simulated time: in lockstep only with host_timing
+_HOST_STAGE = Keywords(host=True, minimum=0, maximum=1_000_000_000)  # s
 _NUMBER = {"type": "number"}
 _NUMBER_OR_NULL = {"type": ["number", "null"]}  # null: NaN in memory
 _OR_NULL = Keywords(**_NUMBER_OR_NULL)
@@ -131,7 +132,7 @@ class SensorInfo(TypedDict):
     """The reading of one sensor."""
 
     age_s: Annotated[float, "Acquired -> read, on the world's clock."]
-    arrival_age_s: Annotated[float, "Arrived -> observation frozen, on the steady clock."]
+    arrival_age_s: Annotated[NotRequired[float], "Arrived -> observation frozen, on the steady clock.", _HOST]
     stamp_ns: Annotated[int, "Time of acquisition in ns since the reset, on the world's clock."]
     seq: Annotated[int, "Sequence number of the message."]
     lost: Annotated[int, "Messages lost since the previous step.", _COUNT]
@@ -226,16 +227,16 @@ class InjectedQuality(TypedDict):
 class LatencyQuality(TypedDict):
     """A quality code for each stage: only a value with code OK was measured as defined."""
 
-    handoff_s: QualityCode
-    inference_s: QualityCode
-    policy_s: QualityCode
-    gate_s: QualityCode
-    publish_s: QualityCode
-    obs_to_command_s: QualityCode
-    world_s: QualityCode
-    period_s: QualityCode
+    handoff_s: NotRequired[QualityCode]
+    inference_s: NotRequired[QualityCode]
+    policy_s: NotRequired[QualityCode]
+    gate_s: NotRequired[QualityCode]
+    publish_s: NotRequired[QualityCode]
+    obs_to_command_s: NotRequired[QualityCode]
+    world_s: NotRequired[QualityCode]
+    period_s: NotRequired[QualityCode]
     capture_age_s: Qualities
-    hold_s: Qualities
+    hold_s: NotRequired[Qualities]
     obs_skew_s: QualityCode
     obs_age_max_s: QualityCode
     transport_s: NotRequired[Qualities]
@@ -254,39 +255,47 @@ class LatencyInfo(TypedDict):
     """The stages of this step, in s."""
 
     handoff_s: Annotated[
-        float, "Observation frozen -> returned to the agent by step(), reset() or our wrappers around them.", _STAGE
+        NotRequired[float],
+        "Observation frozen -> returned to the agent by step(), reset() or our wrappers around them.",
+        _HOST_STAGE,
     ]
-    inference_s: Annotated[float, "Returned to the agent -> step() entered: all of the agent's time.", _STAGE]
+    inference_s: Annotated[
+        NotRequired[float], "Returned to the agent -> step() entered: all of the agent's time.", _HOST_STAGE
+    ]
     policy_s: Annotated[
-        float,
+        NotRequired[float],
         "Returned to the agent -> mark('policy'). Without a mark: until step() was entered, and the quality is "
         "UNMARKED.",
-        _STAGE,
+        _HOST_STAGE,
     ]
-    gate_s: Annotated[float, "step() entered -> gates finished.", _STAGE]
-    publish_s: Annotated[float, "Gates finished -> command sent.", _STAGE]
+    gate_s: Annotated[NotRequired[float], "step() entered -> gates finished.", _HOST_STAGE]
+    publish_s: Annotated[NotRequired[float], "Gates finished -> command sent.", _HOST_STAGE]
     obs_to_command_s: Annotated[
-        float, "Observation frozen -> command sent: handoff + inference + gate + publish, exact in nanoseconds.", _STAGE
+        NotRequired[float],
+        "Observation frozen -> command sent: handoff + inference + gate + publish, exact in nanoseconds.",
+        _HOST_STAGE,
     ]
-    world_s: Annotated[float, "Command sent -> next observation frozen.", _STAGE]
+    world_s: Annotated[NotRequired[float], "Command sent -> next observation frozen.", _HOST_STAGE]
     period_s: Annotated[
-        float,
+        NotRequired[float],
         "step() entered -> step() entered. In the first step of an episode: since reset() returned, and the quality "
         "is FIRST.",
-        _STAGE,
+        _HOST_STAGE,
     ]
     capture_age_s: Annotated[Durations, "Age of the reading when the world was read, on the world's clock."]
-    hold_s: Annotated[Durations, "Reading arrived -> observation frozen, on the steady clock."]
+    hold_s: Annotated[NotRequired[Durations], "Reading arrived -> observation frozen, on the steady clock.", _HOST]
     obs_skew_s: Annotated[DurationOrLost, "Time between the oldest and the newest reading of this observation."]
     obs_age_max_s: Annotated[DurationOrLost, "Age of the oldest reading of this observation."]
     quality: LatencyQuality
     transport_s: Annotated[
         NotRequired[DurationsOrLost],
         "Published -> received, on the system clock, where the middleware stamps both; null: no stamp.",
+        _HOST,
     ]
     queue_s: Annotated[
         NotRequired[DurationsOrLost],
         "Received -> taken, on the system clock, where the middleware stamps it; null: no stamp.",
+        _HOST,
     ]
     driver_s: Annotated[
         NotRequired[DurationsOrLost],
@@ -352,7 +361,7 @@ class ResetDetails(TypedDict):
     options_ignored: Annotated[str, "Reset options that this world ignores, separated by commas; empty: none."]
     judged: Annotated[bool, "The task judged the reset snapshot; false: whether it was solved then is not known."]
     solved: Annotated[bool, "The reset snapshot already satisfies the task: the episode counts in no success rate."]
-    duration_s: Annotated[float, "reset() entered -> its observation frozen, in s.", _COUNT]
+    duration_s: Annotated[NotRequired[float], "reset() entered -> its observation frozen, in s.", _HOST, _COUNT]
     sensors_verified: Annotated[int, "Sensors with a reading newer than the reset.", Keywords(minimum=1)]
 
 
@@ -377,7 +386,7 @@ class CommonInfo(TypedDict):
 class StepInfo(CommonInfo):
     """info of step()."""
 
-    latency_ms: Annotated[float, "Observation frozen -> command sent, in ms.", _COUNT]
+    latency_ms: Annotated[NotRequired[float], "Observation frozen -> command sent, in ms.", _HOST, _COUNT]
     action_clipped: Annotated[bool, "The applied action differs from the requested one."]
     step_index: Annotated[int, "Steps of this episode, this one included.", Keywords(minimum=1)]
     end_reason: EndReason

@@ -61,10 +61,13 @@ class AgentEnv(StepperEnv):
         world_seed: seed of the next reset.
     """
 
-    def __init__(self, view: AgentBackend, clock: Clock, names: tuple[str, str], *, evaluator_info: bool) -> None:
+    def __init__(
+        self, view: AgentBackend, clock: Clock, names: tuple[str, str], *, evaluator_info: bool, host_timing: bool
+    ) -> None:
         """Wrap one robot's view of the world; `names` are those of backend and clock."""
         contract = view.contract
         super().__init__(contract, *names)
+        self.host_timing = host_timing
         self.world_seed = 0
         task, filters = load_task(contract, trust=True), make_command_filters(contract)
         self.stepper = self._stepper = Stepper(
@@ -73,6 +76,7 @@ class AgentEnv(StepperEnv):
             task,
             clock=clock,
             evaluator_info=evaluator_info,
+            host_timing=host_timing,
             filters=filters,
             advances_clock=False,  # otherwise a virtual clock would advance once per robot
         )
@@ -115,6 +119,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         backend: BackendName | str = "mujoco",
         render_mode: str | None = None,
         clock: str | Clock | None = None,
+        host_timing: bool | None = None,
         evaluator_info: bool = False,
         record: str | Path | None = None,
         spawn: bool = True,
@@ -123,7 +128,10 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
     ) -> None:
         """See `parallel_env`. Nothing is started before the first `reset`."""
         self._arguments = arguments_of(locals(), "backend_options")
-        evaluator_info = checked_flag("evaluator_info", evaluator_info)
+        shown = {
+            "evaluator_info": checked_flag("evaluator_info", evaluator_info),
+            "host_timing": host_timing is not None and checked_flag("host_timing", host_timing),
+        }
         self._folder = None if record is None else checked_path("record", record)
         for name in _UNSUPPORTED.keys() & backend_options.keys():
             raise UsageError(f"unsupported option of parallel_env: {name} ({_UNSUPPORTED[name]})")
@@ -142,7 +150,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         self._shared = SharedBackend(self.team, world, clock=the_clock)
         names = backend, self.clock_name
         self._agent_envs = {
-            name: AgentEnv(AgentBackend(self._shared, self.team, name), the_clock, names, evaluator_info=evaluator_info)
+            name: AgentEnv(AgentBackend(self._shared, self.team, name), the_clock, names, **shown)
             for name in self.team.agents
         }
         self._envs: Mapping[str, gymnasium.Env[Any, Any]] = self._agent_envs  # with `record`, in their recorders
@@ -325,6 +333,7 @@ def parallel_env(  # noqa: PLR0913 - the public options
     backend: BackendName | str = "mujoco",
     render_mode: str | None = None,
     clock: str | Clock | None = None,
+    host_timing: bool | None = None,
     evaluator_info: bool = False,
     record: str | Path | None = None,
     spawn: bool = True,
@@ -340,6 +349,7 @@ def parallel_env(  # noqa: PLR0913 - the public options
         backend: "mujoco", "mujoco_ros", or any other lockstep backend.
         render_mode: "rgb_array" or "human", where the backend offers it.
         clock: "steady" (default), "virtual", or a Clock, for all robots.
+        host_timing: return durations of the host in ``info``, as for `make`.
         evaluator_info: show sensors with ``visibility: evaluator`` in ``info``.
         record: a folder, which gets a folder with a run directory for each robot.
         spawn: start the simulator; False: attach to a running one.

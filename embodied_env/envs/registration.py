@@ -43,7 +43,8 @@ def make(
     backend: BackendName | str = ..., pacing: str | None = ..., record: None = ..., record_messages: bool = ...,
     render_mode: str | None = ..., view: bool | str | None = ...,
     delay_profile: str | Path | LatencyProfile | DelayModel | None = ...,
-    clock: str | Clock | None = ..., evaluator_info: bool = ..., max_episode_steps: None = ..., spawn: bool = ...,
+    clock: str | Clock | None = ..., host_timing: bool | None = ..., evaluator_info: bool = ...,
+    max_episode_steps: None = ..., spawn: bool = ...,
     namespace: str | None = ..., observers: Sequence[Observer] = ..., fifo_priority: int | None = ...,
     switch_interval_s: float | None = ..., **backend_options: Any,  # noqa: ANN401 - the backend checks its options
 ) -> EmbodiedEnv: ...
@@ -53,7 +54,7 @@ def make(
     backend: BackendName | str = ..., pacing: str | None = ..., record_messages: bool = ...,
     render_mode: str | None = ..., view: bool | str | None = ...,
     delay_profile: str | Path | LatencyProfile | DelayModel | None = ...,
-    clock: str | Clock | None = ..., evaluator_info: bool = ..., spawn: bool = ...,
+    clock: str | Clock | None = ..., host_timing: bool | None = ..., evaluator_info: bool = ..., spawn: bool = ...,
     namespace: str | None = ..., observers: Sequence[Observer] = ..., fifo_priority: int | None = ...,
     switch_interval_s: float | None = ..., **backend_options: Any,  # noqa: ANN401 - the backend checks its options
 ) -> RecordTransitions: ...
@@ -63,7 +64,7 @@ def make(
     backend: BackendName | str = ..., pacing: str | None = ..., record_messages: bool = ...,
     render_mode: str | None = ..., view: bool | str | None = ...,
     delay_profile: str | Path | LatencyProfile | DelayModel | None = ...,
-    clock: str | Clock | None = ..., evaluator_info: bool = ..., spawn: bool = ...,
+    clock: str | Clock | None = ..., host_timing: bool | None = ..., evaluator_info: bool = ..., spawn: bool = ...,
     namespace: str | None = ..., observers: Sequence[Observer] = ..., fifo_priority: int | None = ...,
     switch_interval_s: float | None = ..., **backend_options: Any,  # noqa: ANN401 - the backend checks its options
 ) -> gymnasium.Env[Observation, Any]: ...
@@ -81,6 +82,7 @@ def make(  # noqa: PLR0913 - the public options
     view: bool | str | None = None,
     delay_profile: str | Path | LatencyProfile | DelayModel | None = None,
     clock: str | Clock | None = None,
+    host_timing: bool | None = None,
     evaluator_info: bool = False,
     max_episode_steps: int | None = None,
     spawn: bool = True,
@@ -110,6 +112,8 @@ def make(  # noqa: PLR0913 - the public options
         delay_profile: a latency_profile.json, a LatencyProfile or a DelayModel, whose delays are injected into a
             lockstep world (``info["latency"]["injected"]``).
         clock: clock of the latencies: "steady" (default), "virtual" for reproducible ones in lockstep, or a Clock.
+        host_timing: return durations of the host in ``info``; None: only in real time, so that in lockstep equal seeds
+            give equal infos. A record and observers always receive them.
         evaluator_info: show sensors with ``visibility: evaluator`` in ``info``.
         max_episode_steps: an outer `TimeLimit` in addition to the contract's own horizon.
         spawn: start the simulator; False: attach to a running one.

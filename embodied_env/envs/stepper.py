@@ -82,6 +82,7 @@ class Stepper:
         *,
         clock: Clock,
         evaluator_info: bool = False,
+        host_timing: bool = True,
         observers: Sequence[Observer] = (),
         filters: Mapping[str, CommandFilter] | None = None,
         advances_clock: bool = True,
@@ -121,6 +122,7 @@ class Stepper:
             ledger=self._ledger,
             is_virtual=clock.virtual,
             evaluator_info=evaluator_info,
+            host_timing=host_timing,
         )
         self._resets = ResetProcedure(
             contract=contract,

@@ -51,9 +51,14 @@ _INVALID, _VALID = (np.frombuffer(bytes([mask]), dtype=np.int8) for mask in (0, 
 
 
 class TransitionBuilder:
-    """Builds the infos and transitions of one stepper; `commands` stores when the commands were sent."""
+    """Builds the infos and transitions of one stepper.
 
-    def __init__(
+    Attributes:
+        commands: when the commands were sent.
+        host_timing: whether infos have the durations of the host.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts and options of a stepper
         self,
         contract: Contract,
         backend: Backend,
@@ -63,6 +68,7 @@ class TransitionBuilder:
         ledger: Ledger,
         is_virtual: bool,
         evaluator_info: bool,
+        host_timing: bool,
     ) -> None:
         """Determine the stages that can be measured; stamps of a middleware do not relate to a virtual clock."""
         capabilities = backend.capabilities
@@ -70,7 +76,7 @@ class TransitionBuilder:
         self._episode_limits, self._most_missed = contract.episode, contract.policy.max_missed
         self._gate, self._watchdog, self._ledger = gate, watchdog, ledger
         self.observations = ObservationBuilder(contract)
-        self.evaluator_info = evaluator_info
+        self.evaluator_info, self.host_timing = evaluator_info, host_timing
         self._hidden_options = {
             name
             for name, option in contract.reset_options.items()
@@ -117,9 +123,10 @@ class TransitionBuilder:
             "options_ignored": ",".join(report.ignored),
             "judged": report.verdict is not None,
             "solved": report.verdict is not None and bool(report.verdict.success),
-            "duration_s": duration_ns / NS_PER_S,
             "sensors_verified": len(episode.snapshot.samples),
         }
+        if self.host_timing:
+            info["reset"]["duration_s"] = duration_ns / NS_PER_S
         return info
 
     def end_reasons(
@@ -167,7 +174,8 @@ class TransitionBuilder:
         terminated = bool(reasons) and end_kind(end_reason) in TERMINATED_REASONS
         layout, (severity, code) = self._gate.layout, gate_arrays(report)
         info = self._common_info(episode, end_reason=end_reason)
-        info["latency_ms"] = self._ledger.obs_to_command_ns / 1e6
+        if self.host_timing:
+            info["latency_ms"] = self._ledger.obs_to_command_ns / 1e6
         info["action_clipped"] = report.intervened
         info["action"] = {
             "requested": layout.as_action(report.requested),
@@ -186,7 +194,9 @@ class TransitionBuilder:
             "intervention_share": self._gate.intervention_share,
             "estop": report.disposition is Severity.ESTOP,
         }
-        info["latency"] = self._latencies.build(self._ledger, episode.before, episode.snapshot, self.commands)
+        info["latency"] = self._latencies.build(
+            self._ledger, episode.before, episode.snapshot, self.commands, host_timing=self.host_timing
+        )
         info["task"] = dict(result.terms)
         stamps_ns = self._ledger.stamps_ns()
         self._ledger.step_is_accounted()
@@ -219,7 +229,6 @@ class TransitionBuilder:
             stamp_ns = sample.stamp_ns
             reading = sensors[name] = {
                 "age_s": (now_ns - stamp_ns) / NS_PER_S,
-                "arrival_age_s": (frozen_ns - sample.arrival_ns) / NS_PER_S,
                 "stamp_ns": stamp_ns - origin_ns,
                 "seq": sample.seq,
                 "lost": sample.lost,
@@ -227,6 +236,8 @@ class TransitionBuilder:
                 "reordered": sample.reordered,
                 "quality": int(sample.quality),
             }
+            if self.host_timing:
+                reading["arrival_age_s"] = (frozen_ns - sample.arrival_ns) / NS_PER_S
             if sample.confidence is not None:
                 reading["confidence"] = sample.confidence
             if self._has_wall_stamps:

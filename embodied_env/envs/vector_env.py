@@ -406,6 +406,7 @@ def make_vec(  # noqa: PLR0913 - the public options
     render_mode: str | None = None,
     delay_profile: str | Path | LatencyProfile | DelayModel | None = None,
     clock: str | Clock | None = None,
+    host_timing: bool | None = None,
     evaluator_info: bool = False,
     max_episode_steps: int | None = None,
     spawn: bool = True,
@@ -430,6 +431,7 @@ def make_vec(  # noqa: PLR0913 - the public options
         render_mode: as for `make`.
         delay_profile: as for `make`.
         clock: as for `make`.
+        host_timing: as for `make`.
         evaluator_info: as for `make`.
         max_episode_steps: as for `make`.
         spawn: as for `make`.

@@ -136,7 +136,8 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         with ExitStack() as stack:
             policies = [self._load(source, stack) for source in job.policies]
             runners = stack.enter_context(ExitStack())  # stopped after the robot
-            self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
+            options = {"host_timing": True, **job.options}  # for the live table
+            self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **options)
             stack.callback(self._embodied.close)
             self._policies = [ChunkRunner(policy, job.chunks, pacing=self._embodied.pacing) for policy in policies]
             for runner in self._policies:

@@ -40,6 +40,8 @@ class RecordableEnv(Protocol):
     contract_files: Mapping[str, bytes]  # content of the files that a replay of the contract needs, by name
     last_transition: Transition | None
     last_reset: Snapshot | None  # with its report
+    host_timing: bool  # infos of the agent have the durations of the host
+    keep_host_timing: Callable[[], None]  # let infos have them, for a recorder that removes them where needed
     mark: Callable[[str], None]  # stamps an event outside the step; "returned": the end of the recorder's own work
     processes: Callable[[], list[dict[str, Any]]]  # role and pid of each process that the environment started
 

@@ -17,6 +17,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from embodied_env.core.arguments import checked_flag, checked_path
 from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.core.latency.info import without_host_timing
 from embodied_env.core.message_tap import MessageTap, TappedMessage
 from embodied_env.core.process.signals import close_at_exit, deferred_signals, exit_on_sigterm, run_after_closing
 from embodied_env.core.types import Transition
@@ -86,6 +87,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             raise UsageError(f"cannot record {type(base).__qualname__} (expected an environment made by embodied_env)")
         self.policy = policy
         self._base: RecordableEnv = base
+        base.keep_host_timing()
         self._feed: MessageTap | None = getattr(base, "feed", None) if messages else None
         if messages and not isinstance(self._feed, MessageTap):
             backend = base.backend_name
@@ -172,7 +174,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
                 self.losses.note(f"{MANIFEST} was not updated: the disk is too slow")
         if not self._is_paced:
             self.flush()
-        info = self._with_losses(info)
+        info = self._returned(info)
         self._base.mark("returned")
         return observation, info
 
@@ -200,7 +202,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             self.flush()
         if failed is not None:
             raise failed
-        info = self._with_losses(info)
+        info = self._returned(info)
         self._base.mark("returned")
         return observation, reward, terminated, truncated, info
 
@@ -250,8 +252,11 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             self.losses.note(f"row {self._rows} was dropped: the disk is too slow", rows=1)
         self._rows += 1
 
-    def _with_losses(self, info: dict[str, Any]) -> dict[str, Any]:
+    def _returned(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return the info of the agent, after that of the row was encoded."""
         self._warn_once()
+        if not self._base.host_timing:
+            info = without_host_timing(info)
         return {**info, "record": {"complete": self.losses.complete, "lost": self.losses.rows}}
 
     def _warn_once(self) -> None:

@@ -254,7 +254,7 @@ class EnvContract(ABC):
             env.step(env.action_space.sample())
 
     def test_obs_to_command_is_the_sum_of_its_parts(self) -> None:
-        with self.env(clock="steady") as env:
+        with self.env(clock="steady", host_timing=True) as env:
             env.reset(seed=1)
             env.step(env.action_space.sample())
             transition = cast("Any", env.unwrapped).last_transition

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
@@ -29,6 +30,12 @@ Stage = tuple[float, Quality]
 
 ACTUATION_METHODS: Mapping[str, int] = {"": 0, "echo": 1, "controller": 2, "declared": 3}
 """`embodied_env.core.types.ActuationEvidence.method` -> its number in ``actuation_method``."""
+
+HOST_STAGES = (
+    *("handoff_s", "inference_s", "policy_s", "gate_s", "publish_s", "obs_to_command_s", "world_s", "period_s"),
+    *("hold_s", "transport_s", "queue_s"),
+)
+"""The stages of a lockstep world that are durations of the host; the others are simulated time."""
 
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 _COMMANDS_KEPT = 64  # evidence of older commands is ignored
@@ -90,12 +97,20 @@ class LatencyInfoBuilder:
     injected: str = ""  # delays injected into the world: "whole", or "sensors" if the actuation delay is unknown
     _clock: ClockStatus = field(default=ClockStatus(mode="sim"), init=False)
 
-    def build(self, ledger: Ledger, before: Snapshot, now: Snapshot, commands: CommandsInFlight) -> Stages:
+    def build(
+        self,
+        ledger: Ledger,
+        before: Snapshot,
+        now: Snapshot,
+        commands: CommandsInFlight,
+        *,
+        host_timing: bool = True,
+    ) -> Stages:
         """Return the stages of the step from `before`, the settled snapshot of its observation, to `now`."""
-        table = _StageTable(ledger.durations_s(), ledger.qualities())
+        table = _StageTable(ledger.durations_s(), ledger.qualities()) if host_timing else _StageTable()
         fresh = {name: now.samples[name] for name in self.sensors}
-        self._put_ages(table, now, fresh, ledger.at_ns(StepEvent.OBSERVED))
-        if self.transport:
+        self._put_ages(table, now, fresh, ledger.at_ns(StepEvent.OBSERVED) if host_timing else None)
+        if self.transport and host_timing:
             table.put_each("transport_s", {name: _transport(sample) for name, sample in fresh.items()})
             table.put_each("queue_s", {name: _queue(sample) for name, sample in fresh.items()})
         if self.moves_by_itself:
@@ -125,17 +140,20 @@ class LatencyInfoBuilder:
         table.values["quality"] = table.quality
         return table.values
 
-    def _put_ages(self, table: _StageTable, now: Snapshot, fresh: Mapping[str, Sample], frozen_ns: int) -> None:
-        """Put the age of each reading, its time in the buffer, and the skew and largest age over all sensors."""
+    def _put_ages(self, table: _StageTable, now: Snapshot, fresh: Mapping[str, Sample], frozen_ns: int | None) -> None:
+        """Put the age of each reading, its time in the buffer until `frozen_ns`, and skew and age over all sensors."""
         now_ns = now.now_ns
         ages_s, age_qualities, holds_s, hold_qualities, worst = {}, {}, {}, {}, Quality.OK
         for name, sample in fresh.items():
             ages_s[name], quality = _age(sample, now_ns)
-            holds_s[name], hold_quality = _duration(frozen_ns - sample.arrival_ns, sample)
-            age_qualities[name], hold_qualities[name] = int(quality), int(hold_quality)
+            age_qualities[name] = int(quality)
+            if frozen_ns is not None:
+                holds_s[name], hold_quality = _duration(frozen_ns - sample.arrival_ns, sample)
+                hold_qualities[name] = int(hold_quality)
             worst = quality if worst is Quality.OK else worst
         table.values["capture_age_s"], table.quality["capture_age_s"] = ages_s, age_qualities
-        table.values["hold_s"], table.quality["hold_s"] = holds_s, hold_qualities
+        if frozen_ns is not None:
+            table.values["hold_s"], table.quality["hold_s"] = holds_s, hold_qualities
         if not fresh:
             table.put("obs_skew_s", _UNKNOWN)
             table.put("obs_age_max_s", _UNKNOWN)
@@ -188,6 +206,22 @@ class LatencyInfoBuilder:
             "offset_error_s": clock.offset_error_ns / NS_PER_S,
             "rmw": clock.rmw,
         }
+
+
+def without_host_timing(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the info of a step or a reset in a lockstep world without the durations of the host."""
+    kept: dict[str, Any] = _without(info, ("latency_ms",))
+    if isinstance(latency := kept.get("latency"), Mapping):
+        kept["latency"] = _without({**latency, "quality": _without(latency.get("quality"), HOST_STAGES)}, HOST_STAGES)
+    if isinstance(sensors := kept.get("sensors"), Mapping):
+        kept["sensors"] = {name: _without(reading, ("arrival_age_s",)) for name, reading in sensors.items()}
+    if "reset" in kept:
+        kept["reset"] = _without(kept["reset"], ("duration_s",))
+    return kept
+
+
+def _without(values: Any, keys: Collection[str]) -> Any:  # noqa: ANN401 - a wrapper may have replaced it
+    return {key: value for key, value in values.items() if key not in keys} if isinstance(values, Mapping) else values
 
 
 def _find_actuation(evidence: ActuationEvidence | None, commands: CommandsInFlight) -> tuple[Stage, int, str]:
