@@ -244,7 +244,7 @@ def frozen_ns(row: Row) -> int:
     for name, account in row["info"]["sensors"].items():
         if name in samples:
             arrival_ns: int = samples[name]["arrival_ns"]
-            age_s: float = account.get("arrival_age_s", 0.0)
+            age_s: float = account["arrival_age_s"]
             return arrival_ns + round(age_s * NS_PER_S)
     return 0
 

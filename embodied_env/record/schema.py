@@ -15,7 +15,7 @@ from typing import Any
 from embodied_env.contract import EffectiveLimits
 from embodied_env.core.codes import CODES, Quality, Severity
 from embodied_env.core.info_schema import Schema, info_definition, info_schema
-from embodied_env.core.latency.ledger import StepEvent
+from embodied_env.core.latency.ledger import STAGES, StepEvent
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr
 from embodied_env.record.rows import RESET, TRANSITION
 
@@ -25,6 +25,8 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _NAME = "^[a-z][a-z0-9_]*$"
 _INT64 = {"minimum": -(2**63), "maximum": 2**63 - 1}
 _MAX_DURATION_S = 2**63 / 1e9  # fits 64-bit nanoseconds
+
+_HOST_TIMING = {*STAGES, "hold_s", "latency_ms", "arrival_age_s", "duration_s"}
 
 _ANYTHING: Schema = {}
 _OBJECT: Schema = {"type": "object"}
@@ -57,9 +59,13 @@ def _fixed(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:
 
 
 @functools.cache
-def step_info_schema() -> Schema:
-    """Return the schema of a step's info, without references; outer wrappers may have added keys."""
-    return _bounded(_info_of("step"))
+def step_info_schema(*, host_timing: bool = False) -> Schema:
+    """Return the schema of a step's info, without references; outer wrappers may have added keys.
+
+    `host_timing`: it must have the durations of the host, as every row has.
+    """
+    schema = _bounded(_info_of("step"))
+    return _with_host_timing(schema) if host_timing else schema
 
 
 @functools.cache
@@ -93,7 +99,7 @@ def transition_schema() -> Schema:
         "schema": {"type": "string", "const": TRANSITION},
         "row": _COUNT,
         **outer,
-        "info": step_info_schema(),
+        "info": step_info_schema(host_timing=True),
         "inner": _fixed(inner),
     }
     return {"$schema": _DIALECT, "title": TRANSITION, **_bounded(_fixed(properties))}
@@ -122,7 +128,7 @@ def reset_schema() -> Schema:
         "seed": _or_null(_INTEGER),
         "options": _or_null(_OBJECT),
         "observation": _ANYTHING,
-        "info": _info_of("reset"),
+        "info": _with_host_timing(_info_of("reset")),
         "inner": _fixed(inner),
     }
     return {"$schema": _DIALECT, "title": RESET, **_bounded(_fixed(properties))}
@@ -309,6 +315,18 @@ def _info_of(call: str) -> Schema:
     schema = info_definition(call)
     properties = {**schema["properties"], "evaluator": _evaluator_schema()}
     return {**schema, "properties": properties, "additionalProperties": True}
+
+
+def _with_host_timing(schema: Schema) -> Schema:
+    """Require the durations of the host."""
+    children = {
+        group: {key: _with_host_timing(child) for key, child in schema[group].items()}
+        for group in ("properties", "patternProperties")
+        if group in schema
+    }
+    known = children.get("properties", {})
+    required = [key for key in known if key in _HOST_TIMING or key in schema["required"]]
+    return {**schema, **children, **({"required": required} if known else {})}
 
 
 _TYPE_NAMES = {

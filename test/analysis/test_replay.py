@@ -138,7 +138,7 @@ def test_changed_record_differs(one, other):
 
 
 def test_latencies_are_replayed_from_the_record(close_later, simulated):
-    env = close_later(embodied_env.make(backend="replay", run=simulated))
+    env = close_later(embodied_env.make(backend="replay", run=simulated, host_timing=True))
     _, info = env.reset()
     rows = read_run(simulated).rows()
     assert info["sensors"]["tcp"]["arrival_age_s"] == next(rows)["info"]["sensors"]["tcp"]["arrival_age_s"]

@@ -126,7 +126,7 @@ def test_statistics_are_frozen():
 @pytest.fixture(scope="module")
 def infos():
     """Return the infos of an episode in which only the third action was marked."""
-    env = EmbodiedEnv("arm_reach", backend="fake")
+    env = EmbodiedEnv("arm_reach", backend="fake", host_timing=True)
     env.reset(seed=1)
     found = []
     for step in range(4):

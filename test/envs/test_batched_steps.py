@@ -396,7 +396,7 @@ def test_the_environments_of_slots_have_their_true_state_at_any_time(pair, contr
 
 
 def test_steps_with_a_steady_clock_add_up(close_later):
-    env = close_later(embodied_env.make_vec("arm_reach", num_envs=3))
+    env = close_later(embodied_env.make_vec("arm_reach", num_envs=3, host_timing=True))
     env.reset(seed=1)
     for step in range(4):
         if step == 2:

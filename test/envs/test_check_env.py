@@ -28,7 +28,7 @@ OVER_ROS = [pytest.param(env_id, "mujoco_ros", marks=[pytest.mark.ros, pytest.ma
     ],
 )
 def test_check_env_finds_nothing(env_id, backend):
-    env = gymnasium.make(env_id, backend=backend, clock="virtual")
+    env = gymnasium.make(env_id, backend=backend)
     try:
         assert env.spec is not None
         assert env.spec.nondeterministic is False
@@ -39,7 +39,7 @@ def test_check_env_finds_nothing(env_id, backend):
 
 @pytest.mark.parametrize("name", ["so101_reach", pytest.param("ur5e_reach", marks=pytest.mark.long)])
 def test_check_env_finds_nothing_with_a_shipped_robot(name):
-    with embodied_env.make(name, clock="virtual") as env:
+    with embodied_env.make(name) as env:
         check_env(env)
 
 

@@ -17,7 +17,7 @@ from embodied_env.safety.interlocks import AFTER_ESTOP
 
 @pytest.fixture
 def env(close_later):
-    env = close_later(embodied_env.make("arm_reach", backend="fake", clock="virtual"))
+    env = close_later(embodied_env.make("arm_reach", backend="fake", clock="virtual", host_timing=True))
     env.reset(seed=1)
     return env
 
@@ -67,7 +67,7 @@ def test_the_end_by_a_safety_input_includes_the_next_action(reason, next_step):
 
 
 def test_reset_and_info_from_json(close_later):
-    env = close_later(embodied_env.make("arm_reach", backend="fake"))
+    env = close_later(embodied_env.make("arm_reach", backend="fake", host_timing=True))
     info = env.reset(seed=1)[1]
     assert embodied_env.explain(info).startswith("Reset to episode 0 of arm_reach v1 on fake (simulator), in 0.0")
     info = env.step([np.nan] * 6)[4]

@@ -133,7 +133,7 @@ def monitored():
 
 FAULTS = tuple(Fault(kind=kind, step=2 + i) for i, kind in enumerate(("drop", "nan", "stale", "future")))
 CASES = {
-    "fake": lambda: EmbodiedEnv("arm_reach", backend="fake"),
+    "fake": lambda: EmbodiedEnv("arm_reach", backend="fake", host_timing=True),
     "fake, evaluator": lambda: EmbodiedEnv("arm_reach", backend="fake", evaluator_info=True),
     "fake, virtual clock": lambda: EmbodiedEnv("arm_reach", backend="fake", clock="virtual"),
     "fake, free running": lambda: EmbodiedEnv("arm_reach", backend="fake", clock=ManualClock(), free_running=True),
@@ -278,7 +278,7 @@ def test_the_keys_are_the_same_without_a_stamp(middleware_infos):
 
 @pytest.fixture(scope="module")
 def step_info():
-    env = EmbodiedEnv("arm_reach", backend="fake", clock="virtual")
+    env = EmbodiedEnv("arm_reach", backend="fake", clock="virtual", host_timing=True)
     info = to_json_types(play(env)[1])
     env.close()
     return info
@@ -286,7 +286,7 @@ def step_info():
 
 @pytest.fixture(scope="module")
 def reset_info():
-    env = EmbodiedEnv("arm_reach", backend="fake", clock="virtual")
+    env = EmbodiedEnv("arm_reach", backend="fake", clock="virtual", host_timing=True)
     info = to_json_types(play(env)[0])
     env.close()
     return info

@@ -144,7 +144,7 @@ def test_the_robots_of_one_team_have_independent_noise(make):
 
 
 def test_virtual_time_advances_one_period_per_step_of_all_agents(make):
-    env = make()
+    env = make(host_timing=True)
     env.reset(seed=1)
     for _ in range(3):
         infos = env.step(all_do(env, STILL))[4]

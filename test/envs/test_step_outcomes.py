@@ -121,7 +121,7 @@ def test_three_malformed_actions_in_a_row_end_the_episode(make):
 
 def test_a_slow_world_appears_only_in_the_world_stage(make):
     clock = ManualClock()
-    env = make(clock=clock, faults=[Fault(kind="delay", step=1, delay_s=0.25)])
+    env = make(clock=clock, host_timing=True, faults=[Fault(kind="delay", step=1, delay_s=0.25)])
     env.reset(seed=1)
     latency = env.step(ZERO)[-1]["latency"]
     stages = ("handoff_s", "inference_s", "gate_s", "publish_s", "obs_to_command_s", "world_s")
@@ -130,7 +130,7 @@ def test_a_slow_world_appears_only_in_the_world_stage(make):
 
 def test_a_slow_policy_appears_only_in_inference_and_its_sum(make):
     clock = ManualClock()
-    env = make(clock=clock)
+    env = make(clock=clock, host_timing=True)
     env.reset(seed=1)
     clock.advance_ns(30_000_000)
     env.unwrapped.mark("policy")

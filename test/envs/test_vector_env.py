@@ -300,7 +300,7 @@ class OneClock(ManualClock):
 
 def test_waiting_for_another_slot_does_not_count_as_policy_time(make_vec):
     slow = (Fault(kind="delay", step=1, delay_s=0.5),)
-    env = make_vec(clock=OneClock(), per_slot=lambda slot: {"faults": slow if slot else ()})
+    env = make_vec(clock=OneClock(), host_timing=True, per_slot=lambda slot: {"faults": slow if slot else ()})
     env.reset(seed=0)
     env.step(np.zeros((2, 6)))
     *_, infos = env.step(np.zeros((2, 6)))

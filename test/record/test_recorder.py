@@ -66,7 +66,7 @@ def summary_of(env):
 
 @pytest.fixture
 def env(tmp_path):
-    recorded = RecordTransitions(fake(), tmp_path / "runs")
+    recorded = RecordTransitions(fake(host_timing=True), tmp_path / "runs")
     yield recorded
     recorded.close()
 

@@ -19,7 +19,7 @@ class Pair:
     @classmethod
     def of(cls, contract, mode, num_envs=3, *, threads=None, **options):
         """Compare with Gymnasium's `SyncVectorEnv`; episodes have different lengths."""
-        options = {"backend": "mujoco", "clock": "virtual", "evaluator_info": True, **options}
+        options = {"backend": "mujoco", "clock": "virtual", "host_timing": True, "evaluator_info": True, **options}
         own = [{"max_episode_steps": 6 + 4 * slot} for slot in range(num_envs)]
         ours = embodied_env.make_vec(
             contract, num_envs=num_envs, autoreset_mode=mode, per_slot=own, threads=threads, **options

@@ -21,7 +21,7 @@ from typing import Any
 
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
-from embodied_env.core.latency.ledger import Ledger, StepEvent
+from embodied_env.core.latency.ledger import STAGES, Ledger, StepEvent
 from embodied_env.core.pacing import DeadlineCounts
 from embodied_env.core.types import ActuationEvidence, ClockStatus, Sample, Snapshot
 
@@ -31,10 +31,7 @@ Stage = tuple[float, Quality]
 ACTUATION_METHODS: Mapping[str, int] = {"": 0, "echo": 1, "controller": 2, "declared": 3}
 """`embodied_env.core.types.ActuationEvidence.method` -> its number in ``actuation_method``."""
 
-HOST_STAGES = (
-    *("handoff_s", "inference_s", "policy_s", "gate_s", "publish_s", "obs_to_command_s", "world_s", "period_s"),
-    *("hold_s", "transport_s", "queue_s"),
-)
+HOST_STAGES = (*STAGES, "hold_s", "transport_s", "queue_s")
 """The stages of a lockstep world that are durations of the host; the others are simulated time."""
 
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)

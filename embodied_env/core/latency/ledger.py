@@ -36,8 +36,8 @@ class StepEvent(IntEnum):
 
 
 _STAMPS = tuple(event.name.lower() for event in StepEvent if event is not StepEvent.RETURNED)
-_KEYS = ("handoff_s", "inference_s", "policy_s", "gate_s", "publish_s", "obs_to_command_s", "world_s", "period_s")
-_ALL_OK: dict[str, object] = dict.fromkeys(_KEYS, int(Quality.OK))
+STAGES = ("handoff_s", "inference_s", "policy_s", "gate_s", "publish_s", "obs_to_command_s", "world_s", "period_s")
+_ALL_OK: dict[str, object] = dict.fromkeys(STAGES, int(Quality.OK))
 
 
 def event_of_mark(name: str) -> StepEvent:

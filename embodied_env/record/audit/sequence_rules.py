@@ -179,7 +179,7 @@ def _check_reset_readings(before: Row, row: Row, contract: MaybeContract) -> Ite
     """Check that the readings of a reset are newer than its start."""
     if not is_reset(before) or contract is None:
         return
-    is_free, lasted_s = is_free_running(row["info"]), before["info"]["reset"].get("duration_s", 0.0)
+    is_free, lasted_s = is_free_running(row["info"]), before["info"]["reset"]["duration_s"]
     max_age_ns = to_ns(lasted_s) + _RESET_MARGIN * contract.control_period_ns
     for name, sensor in before["info"]["sensors"].items():
         spec = contract.sensors.get(name)

@@ -60,7 +60,9 @@ def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None)
         return problems, None
     account = {field: to_json_types(value) for field, value in row.items() if isinstance(field, str)}
     if not is_ours and "inner" not in account:
-        misfits = schema_violations(account["info"], step_info_schema(), path="info")
+        info = account["info"]
+        schema = step_info_schema(host_timing=latency_rules.has_host_timing(info))
+        misfits = schema_violations(info, schema, path="info")
     elif account.get("inner", account) is None:
         text = "inner is null: an outer wrapper returned a step without calling the environment"
         misfits = [make_violation("row.made_up", "inner", None, text)]
@@ -98,7 +100,7 @@ def _field_problems(row: Mapping[str, Any]) -> Iterator[Violation]:
     """Check the required fields of any transition, and their types."""
     yield from _check_fields(row, FIELDS, _FIELD_CHECKS, owner="a transition")
     if isinstance(info := row.get("info"), Mapping):
-        yield from _check_fields(info, _INFO_CHECKS, _INFO_CHECKS, owner="the info of a transition", prefix="info.")
+        yield from _check_fields(info, _REQUIRED_INFO, _INFO_CHECKS, owner="the info of a transition", prefix="info.")
 
 
 def _check_fields(
@@ -137,6 +139,9 @@ _INFO_CHECKS: _Checks = {
     "action_clipped": (_is_boolean, "true or false"),
     "wrapper_version": (lambda value: isinstance(value, str) and value != "", "a non-empty string"),
 }
+
+
+_REQUIRED_INFO = ("action_clipped", "wrapper_version")
 
 
 def _check_outside(row: Row) -> Iterator[Violation]:

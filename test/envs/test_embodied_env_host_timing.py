@@ -1,0 +1,104 @@
+"""Durations of the host: in lockstep they are in rows and transitions, and in ``info`` only with `host_timing`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from batches import Pair
+from gymnasium.vector import AutoresetMode
+
+import embodied_env
+from embodied_env.core.info_schema import info_definition
+from embodied_env.core.latency.info import without_host_timing
+from embodied_env.errors import UsageError
+from embodied_env.record import read_run
+from embodied_env.record.json_values import to_json_types
+from embodied_env.testing import SpyObserver
+
+STILL = np.zeros(6)
+
+
+def play(env):
+    """Return the infos of a reset and of two steps."""
+    infos = [env.reset(seed=1)[1], env.step(STILL)[-1], env.step(STILL)[-1]]
+    env.close()
+    return infos
+
+
+def durations_of_host(schema):
+    """Yield the name of each key that the schema of info marks."""
+    for group in ("properties", "patternProperties"):
+        for key, value in schema.get(group, {}).items():
+            if value.get("host"):
+                yield key
+            yield from durations_of_host(value)
+
+
+def keys_of(values):
+    """Return the names of all keys in nested mappings, without those of the qualities."""
+    parts = [keys_of(value) for key, value in values.items() if isinstance(value, dict) and key != "quality"]
+    return set(values).union(*parts)
+
+
+def test_equal_seeds_give_equal_infos_by_the_steady_clock():
+    first, second = (play(embodied_env.make("arm_reach", backend="fake")) for _ in range(2))
+    np.testing.assert_equal(first, second)
+
+
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_the_marked_keys_of_the_schema_are_absent(call):
+    env = embodied_env.make("arm_reach", backend="fake", host_timing=True)
+    full = play(env)[call == "step"]
+    kept, marked = without_host_timing(full), set(durations_of_host(info_definition(call)))
+    assert keys_of(full) - keys_of(kept) == marked - {"transport_s", "queue_s"}  # no middleware
+    assert not keys_of(kept) & marked
+    assert call == "reset" or kept["latency"].keys() - {"quality"} == kept["latency"]["quality"].keys()
+
+
+def test_recorded_and_observed_environments_return_the_info_of_a_plain_one(tmp_path):
+    observed = SpyObserver()
+    plain = play(embodied_env.make("arm_reach", backend="fake"))
+    np.testing.assert_equal(play(embodied_env.make("arm_reach", backend="fake", observers=[observed])), plain)
+    recorded = play(embodied_env.make("arm_reach", backend="fake", record=tmp_path))
+    np.testing.assert_equal(
+        [{**info, "record": None} for info in recorded], [{**info, "record": None} for info in plain]
+    )
+
+
+def test_observers_and_rows_have_the_durations(tmp_path):
+    observed = SpyObserver()
+    env = embodied_env.make("arm_reach", backend="fake", record=tmp_path, observers=[observed])
+    play(env)
+    rows = list(read_run(env.path).rows())
+    assert rows[0]["info"]["reset"]["duration_s"] >= 0.0
+    assert [row["info"] for row in rows[1:]] == [to_json_types(each.info) for each in observed.seen]
+    assert all(row["info"]["latency"]["gate_s"] > 0.0 for row in rows[1:])
+
+
+@pytest.mark.parametrize("host_timing", [True, False])
+def test_a_team_follows_the_option(host_timing, tmp_path):
+    pytest.importorskip("pettingzoo")
+    env = embodied_env.parallel_env("two_carts", backend="fake", host_timing=host_timing, record=tmp_path)
+    infos = env.reset(seed=1)[1]
+    still = {agent: np.zeros(2) for agent in env.agents}
+    stepped = env.step(still)[4]
+    env.close()
+    assert all(("duration_s" in info["reset"]) is host_timing for info in infos.values())
+    assert all(("latency_ms" in info) is host_timing for info in stepped.values())
+    (row,) = read_run(env.run_directory("cart_1")).transitions()
+    assert row["info"]["latency_ms"] >= 0.0
+
+
+def test_batched_steps_omit_them_as_single_ones_do():
+    pair = Pair.of("arm_reach", AutoresetMode.NEXT_STEP, host_timing=False)
+    pair.reset(seed=1)
+    assert "latency_ms" not in pair.step()
+    assert pair.ours.batched_share == 1.0
+    pair.close()
+
+
+def test_real_time_always_has_them():
+    options = {"backend": "fake", "free_running": True}
+    assert "latency_ms" in play(embodied_env.make("arm_reach", **options))[1]
+    with pytest.raises(UsageError, match="unsupported host_timing"):
+        embodied_env.make("arm_reach", host_timing=False, **options)
