@@ -1,7 +1,7 @@
 """Rows: one transition or one reset in JSON types only, so that a log can be read without this package.
 
-The six fields of a transition are the values that the outermost wrapper received and returned; ``inner`` is the account
-of the environment itself.
+The six fields of a transition are the values that the outermost wrapper received and returned, ``info`` with the
+durations of the host; ``inner`` is the account of the environment itself.
 """
 
 from __future__ import annotations

@@ -319,7 +319,7 @@ def _info_of(call: str) -> Schema:
 
 def _with_host_timing(schema: Schema) -> Schema:
     """Require the durations of the host."""
-    children = {
+    children: Schema = {
         group: {key: _with_host_timing(child) for key, child in schema[group].items()}
         for group in ("properties", "patternProperties")
         if group in schema
