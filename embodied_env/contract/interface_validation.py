@@ -179,11 +179,22 @@ def _check_joint(
 
 
 def check_topics_differ(sensors: Mapping[str, SensorSpec], actuators: Mapping[str, ActuatorSpec]) -> None:
-    """Check that the topics differ from each other and from those of the embedded simulator."""
+    """Check that the topics differ from each other and from those of the embedded simulator.
+
+    Joint states of different joints may share a topic.
+    """
     owners = {"clock": "simulated time"}
+    seen: dict[str, set[str]] = {}  # topic of joint states -> their joints
     of_sensors = {f"sensors.{name}": sensor.topic for name, sensor in sensors.items()}
     for owner, topic in (of_sensors | {f"actuators.{name}": a.topic for name, a in actuators.items()}).items():
         name = topic.removeprefix("/")
+        sensor = sensors.get(owner.removeprefix("sensors."))
+        if sensor is not None and sensor.type == JOINT_SENSOR:
+            joints = {joint for field in sensor.fields.values() for joint in field.joints or ()}
+            is_other = name in seen and joints and seen[name].isdisjoint(joints)
+            seen.setdefault(name, set()).update(joints)
+            if is_other:
+                continue
         taken = "the simulator's node" if name.startswith("simulator/") else owners.get(name)
         allow(taken is None, f"{owner}.topic", f"{topic!r} is already used by {taken}", "one topic for each")
         owners[name] = owner

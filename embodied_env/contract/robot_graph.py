@@ -290,10 +290,21 @@ class _Reading:
             draft.sensors[name] = {**self._sensor(topic, name), "fields": fields}
             if topic.rate_hz:
                 draft.slowest_hz = min(draft.slowest_hz or topic.rate_hz, topic.rate_hz)
-            if len(topic.publishers) > 1:
-                draft.real["shared"] = [*draft.real.get("shared", []), name]
+            self._check_publishers(topic, name)
             for joint in joints:
                 self._check_start(joint)
+
+    def _check_publishers(self, topic: Topic, name: str) -> None:
+        """Let several publishers share a topic if their messages have no joint in common; raise if they have one."""
+        state, nodes = topic.sample.get("state", "ok"), nodes_of(topic.publishers)
+        if state.startswith("contention"):
+            problem = f"conflicting publishers of {topic.name}: {nodes} (expected each joint from one); {state}"
+            raise ContractError("", f"{problem}; stop all but one, then contract init again")
+        if 1 < len(topic.publishers) <= topic.sample.get("separate", 1):
+            self.draft.real["shared"] = [*self.draft.real.get("shared", []), name]
+        elif len(topic.publishers) > 1:
+            what = f"which joints each publisher of {topic.name} reports ({nodes}): not by its messages"
+            self.draft.gap(what, "stop all but one, or contract init again with a longer --listen")
 
     def _check_start(self, joint: str) -> None:
         """Let the robot start from the end of a joint's range, if it rests there."""

@@ -66,6 +66,7 @@ CODES: Mapping[str, int] = {
     "robot.inactive": 74,
     "robot.contention": 75,
     "gripper.silent": 76,
+    "robot.restarted": 77,
     "obs.stale": 80,
     "obs.future": 81,
     "obs.invalid": 82,

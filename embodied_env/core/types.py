@@ -166,8 +166,9 @@ class SafetyContext:
     """The context in which the gate judges an action.
 
     `estops`: safety input of the robot -> "ok", "active", "expired", "unknown", "protective_stop", "lapsed",
-    "inactive", "contention" or "silent", optionally followed by a colon and the reason; "lapsed" (HOLD): a condition
-    that must be active has just been found inactive.
+    "inactive", "unclear", "contention", "restarted" or "silent", optionally followed by a colon and the reason;
+    "lapsed" (HOLD): a condition that must be active has just been found inactive; "unclear" (HOLD): a message may be of
+    another publisher.
     """
 
     sensors: Mapping[str, SensorStatus]  # those that an action depends on

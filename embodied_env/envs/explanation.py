@@ -41,7 +41,8 @@ CODE_WORDS: Mapping[str, str] = {
     "estop.unknown": "the state of the emergency stop is not known",
     "robot.protective_stop": "protective stop of the robot",
     "robot.inactive": "the robot or its controller is not active",
-    "robot.contention": "another node publishes commands",
+    "robot.contention": "another node publishes the robot's commands or readings",
+    "robot.restarted": "a driver of the robot has restarted",
     "gripper.silent": "the action server of a gripper does not answer",
     "obs.stale": "a required reading is too old",
     "obs.future": "a required reading is stamped in the future",
@@ -88,6 +89,7 @@ _ENDS = {
     "out_of_bounds": "out of bounds",
     "time_limit": "the time limit is reached",
 }
+_WITHOUT_ESTOP = ("robot.inactive", "robot.contention", "robot.restarted", "gripper.silent")
 _NAMES = {number: code for code, number in CODES.items()}
 
 
@@ -203,9 +205,7 @@ def _explain_end(reason: str) -> Iterator[str]:
     if kind == "backend_lost":
         yield "Whether the command was executed is not known."
     if remedy := operator_remedy(reason):
-        next_call = (
-            "then call reset()" if why in ("robot.inactive", "robot.contention", "gripper.silent") else AFTER_ESTOP
-        )
+        next_call = "then call reset()" if why in _WITHOUT_ESTOP else AFTER_ESTOP
         yield f"Next: {remedy}, {next_call}."
 
 

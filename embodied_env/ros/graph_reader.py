@@ -25,6 +25,7 @@ from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES, m
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.ros.node import RosNode
+from embodied_env.ros.publishers import TopicPublishers
 from embodied_env.ros.qos import ANY, LATCHED
 from embodied_env.ros.receiver import ReceivedMessage
 
@@ -65,6 +66,7 @@ class _GraphReader:
         self._stamps: dict[str, str] = {}
         self._ages_ns: dict[str, int] = {}
         self._descriptions: dict[str, str] = {}
+        self._publishers: dict[str, TopicPublishers] = {}  # of joint states
 
     def listen(self) -> None:
         """Subscribe to every known type as it appears, and keep what is needed of each message."""
@@ -98,6 +100,8 @@ class _GraphReader:
         infos = node.get_publishers_info_by_topic(name), node.get_subscriptions_info_by_topic(name)
         publishers, subscribers = (tuple(_endpoint(info) for info in ends if info.node_name != NODE) for ends in infos)
         times = self._arrivals_ns.get(name, [])
+        found = self._publishers.get(name)
+        shown = {} if found is None else {"state": found.state, "separate": found.separate}
         span_ns = times[-1] - times[0] if len(times) > 2 else 0
         return Topic(
             name=name,
@@ -108,7 +112,7 @@ class _GraphReader:
             rate_hz=(len(times) - 1) * NS_PER_S / span_ns if span_ns else None,
             stamp=self._stamps.get(name, "none"),
             age_s=self._ages_ns.get(name, 0) / NS_PER_S,
-            sample=self._samples.get(name, {}),
+            sample={**self._samples.get(name, {}), **shown},
         )
 
     def _scan(self) -> None:
@@ -140,6 +144,8 @@ class _GraphReader:
             self._ages_ns[name] = min(age_ns, self._ages_ns.get(name, age_ns))
             self._stamps[name] = "zero" if stamp_ns == 0 else "sound" if is_near else "other_clock"
         self._samples[name] = _sample(kind, message, self._samples.get(name, {}))
+        if kind == JOINT_SENSOR:
+            self._publishers.setdefault(name, TopicPublishers(is_by_joint=True)).add(arrival)
 
     def _parameters(self, node: str) -> Document:
         """Return the parameters of a controller or driver that describe its commands; none if it does not answer."""

@@ -120,7 +120,10 @@ class RosNode:
         timeout_s: float,
         patrol: LivenessCheck = lambda: None,
     ) -> UnmatchedTopics | None:
-        """Wait until each publisher has a subscription and each topic one publisher; else return the others."""
+        """Wait until each publisher has a subscription and each topic one publisher; else return the others.
+
+        A topic that is listed twice may have two publishers.
+        """
 
         def unmatched() -> UnmatchedTopics | None:
             patrol()
@@ -128,7 +131,7 @@ class RosNode:
             found = UnmatchedTopics(
                 unread=[publisher.topic_name for publisher in publishers if not publisher.get_subscription_count()],
                 unpublished=[topic for topic, count in counts.items() if count == 0],
-                shared=[topic for topic, count in counts.items() if count > 1],
+                shared=[topic for topic, count in counts.items() if count > list(topics).count(topic)],
             )
             return found if found.unread or found.unpublished or found.shared else None
 

@@ -14,8 +14,10 @@ from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.types import ApprovedCommand
 from embodied_env.errors import ContractError, EmbodiedEnvError
 from embodied_env.ros.message_fields import MalformedMessageError
+from embodied_env.ros.receiver import ReceivedMessage, stamped
 from embodied_env.ros.robot.contract_checks import chosen_check
 from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
+from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS, SensorPublishers
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.setup_checks import rclpy_import_errors, ros_init_errors
 from embodied_env.safety import CommandFilter, SafetyGate
@@ -86,12 +88,13 @@ class RosRelayPublisher:
 class RelayNode:
     """Hosts one relay. All callbacks run in the thread that calls `run`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - those of `run_relay`
         self,
         contract: Contract,
         *,
         namespace: str | None,
         estops: tuple[EstopSpec, ...],
+        shared: Sequence[str],
         downstream_timeout_s: float | None,
         context: Context,
         shapers: Mapping[str, CommandFilter],
@@ -114,6 +117,9 @@ class RelayNode:
             gripper_accounts=self._actuators.gripper_accounts,
         )
         self._estops = EstopInputs(estops, self._clock)
+        self._publishers = SensorPublishers(
+            contract, self.node, self._clock, shared=shared, inputs=[spec.topic for spec in estops]
+        )
         self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
         self._sensor_problems = dict.fromkeys(self._sensors, 0)
         self._faults = 0
@@ -128,10 +134,12 @@ class RelayNode:
         for name in self._sensors:
             sensor = self._contract.sensors[name]
             qos = NEWEST if sensor.qos is None else sensor_qos(sensor)
-            node.create_subscription(message_class(sensor.type), sensor.topic, self._on_sensor(name), qos)
+            take = stamped(name, self._clock, self._guarded(self._on_sensor(name)))
+            node.create_subscription(message_class(sensor.type), sensor.topic, take, qos)
         for spec in self._estops.specs:
             qos = LATCHED if spec.latched else NEWEST
-            node.create_subscription(message_class(spec.type), spec.topic, self._on_input(spec), qos)
+            take = stamped(spec.name, self._clock, self._guarded(self._on_input(spec)))
+            node.create_subscription(message_class(spec.type), spec.topic, take, qos)
         self._commands = node.create_subscription(
             message_class("sensor_msgs/msg/JointState"), "~/command", self._guarded(self._on_command), RELIABLE
         )
@@ -141,14 +149,15 @@ class RelayNode:
 
     # ---------------------------------------------------------------------------------------------- callbacks
 
-    def _on_sensor(self, name: str) -> Callable[[Any], None]:
-        reader = SensorReader(name, self._contract.sensors[name])
-        by_header = self._contract.sensors[name].timeline == "header"
+    def _on_sensor(self, name: str) -> Callable[[ReceivedMessage], None]:
+        sensor = self._contract.sensors[name]
+        reader, by_header = SensorReader(name, sensor), sensor.timeline == "header"
 
-        def on_message(message: Any) -> None:  # noqa: ANN401 - a generated type
+        def on_message(arrival: ReceivedMessage) -> None:
+            self._publishers.add(sensor.topic, arrival)
+            message, now_ns, system_ns = arrival.message, arrival.arrival_ns, arrival.arrival_system_ns
             if not reader.concerns(message):
                 return
-            now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
             acquired_ns = now_ns - (system_ns - stamp_ns(message)) if by_header else now_ns
             try:
                 values = reader.read(message)
@@ -160,14 +169,15 @@ class RelayNode:
             if name in self._core.sensors and not self._core.on_joint_positions(name, values["position"], acquired_ns):
                 self._sensor_problems[name] += 1
 
-        return self._guarded(on_message)
+        return on_message
 
-    def _on_input(self, spec: EstopSpec) -> Callable[[Any], None]:
-        def on_message(message: Any) -> None:  # noqa: ANN401 - a generated type
-            self._estops.put(spec.name, message)
+    def _on_input(self, spec: EstopSpec) -> Callable[[ReceivedMessage], None]:
+        def on_message(arrival: ReceivedMessage) -> None:
+            self._publishers.add(spec.topic, arrival)
+            self._estops.put(spec.name, arrival.message)
             self._check_inputs()  # now, not only at the next tick
 
-        return self._guarded(on_message)
+        return on_message
 
     def _on_command(self, message: Any) -> None:  # noqa: ANN401 - a generated type
         self._check_inputs()  # first, since a command does not identify its sender
@@ -188,7 +198,11 @@ class RelayNode:
     def _arm(self) -> tuple[bool, str]:
         if not self._chosen.passed:
             return False, f"chosen values: {self._chosen.detail}; {self._chosen.remedy}"
+        if self._core.current_state.state != "armed":
+            self._publishers.begin()
         self._check_inputs()
+        if problems := self._publishers.problems():
+            return False, "; ".join(problems)
         is_armed, text = self._core.arm()
         if is_armed:
             self._actuators.begin(self._core.arbiter.reference.positions)
@@ -205,7 +219,8 @@ class RelayNode:
     def _check_inputs(self) -> None:
         """Pass the state of the safety inputs to the relay; a latched input without a publisher is unknown."""
         self._estops.forget_unpublished(lambda topic: self.node.count_publishers(self.node.resolve_topic_name(topic)))
-        inputs = {**self._estops.described(), COMMAND_TOPIC: self._contention()}
+        topics = {COMMAND_TOPIC: self._contention(), SENSOR_TOPICS: self._publishers.state()}
+        inputs = {**self._estops.described(), **topics}
         if self._core.current_state.state == "armed":  # arming clears them
             inputs |= self._actuators.gripper_states()
         self._core.inputs(inputs)
@@ -349,6 +364,7 @@ def run_relay(  # noqa: PLR0913 - its options
                 contract,
                 namespace=namespace,
                 estops=estops,
+                shared=profile.get("shared") or (),
                 downstream_timeout_s=timeout_s,
                 context=context,
                 shapers=shapers,

@@ -70,6 +70,10 @@ class SensorBuffer:
         self.stamp_ns = -1
         self._unstamped.clear()
 
+    def concerns(self, arrival: ReceivedMessage) -> bool:
+        """Return whether a message is of this sensor; False for joint states of other joints."""
+        return self._reader.concerns(as_message(arrival.message))
+
     def add(self, arrival: ReceivedMessage) -> None:
         """Store or count a message that has arrived."""
         number = arrival.info["publication_sequence_number"]

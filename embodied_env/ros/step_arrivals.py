@@ -63,6 +63,7 @@ class StepArrivals:
         self.sensors = sensors
         self._due = {key: DueReading.of(sensor, slack_ns) for key, sensor in sensors.items()}
         self._buffers: dict[str, SensorBuffer] = {}
+        self._on_shared_topics: set[str] = set()
         self._unstamped: dict[str, int] = {}  # key -> publication number of the newest message since the step began
 
     def subscribe(
@@ -70,6 +71,8 @@ class StepArrivals:
     ) -> None:
         """Subscribe with empty buffers; pass the messages to `add`. `qos` returns the profile for a sensor."""
         self._buffers = {key: SensorBuffer(key, sensor) for key, sensor in self.sensors.items()}
+        topics = [sensor.topic for sensor in self.sensors.values()]
+        self._on_shared_topics = {key for key, sensor in self.sensors.items() if topics.count(sensor.topic) > 1}
         for key, sensor in self.sensors.items():
             receiver.subscribe(key, message_class(sensor.type), sensor.topic, qos(sensor), raw=raw)
 
@@ -78,6 +81,8 @@ class StepArrivals:
         buffer = self._buffers.get(arrival.key)
         if buffer is None:
             return False
+        if arrival.key in self._on_shared_topics and not buffer.concerns(arrival):
+            return True
         buffer.add(arrival)
         number = arrival.info["publication_sequence_number"]
         if number is not None and self.sensors[arrival.key].timeline == "receive":

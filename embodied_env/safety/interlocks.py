@@ -29,7 +29,9 @@ _INPUTS: Mapping[str, tuple[Severity, str]] = {
     "protective_stop": (Severity.ESTOP, "robot.protective_stop"),
     "lapsed": (Severity.HOLD, "robot.inactive"),
     "inactive": (Severity.STOP, "robot.inactive"),
+    "unclear": (Severity.HOLD, "robot.contention"),
     "contention": (Severity.STOP, "robot.contention"),
+    "restarted": (Severity.STOP, "robot.restarted"),
     "silent": (Severity.STOP, "gripper.silent"),
 }
 """State of a safety input, up to the colon -> severity and code."""
@@ -41,7 +43,8 @@ INPUT_REMEDIES: Mapping[str, str] = {
     "estop.unknown": "start the node that publishes the emergency stop",
     "robot.protective_stop": "clear the stop at the robot, by its teach pendant or driver",
     "robot.inactive": "activate the robot and its controller",
-    "robot.contention": "stop the other node that publishes commands",
+    "robot.contention": "stop the other node that publishes the robot's commands or readings",
+    "robot.restarted": "check that the driver has finished starting",
     "gripper.silent": "restart the action server of the gripper",
 }
 """Code of a stop by a safety input, now or earlier -> what an operator does."""

@@ -571,3 +571,15 @@ def test_units_are_checked_per_joint(old, new, path, problem):
     with pytest.raises(ContractError, match=problem) as caught:
         parse_contract(GRIPPER.replace(old, new))
     assert caught.value.path == path
+
+
+def test_only_sensors_of_different_joints_may_have_one_topic():
+    joints = document()["sensors"]["joints"]
+
+    def second(joint):
+        return changed(
+            "sensors.more", {**joints, "fields": {"position": {**joints["fields"]["position"], "joints": [joint]}}}
+        )
+
+    assert parse(second("wheel")).sensors["more"].topic == joints["topic"]
+    assert "is already used by sensors.joints" in refusal(second(joints["fields"]["position"]["joints"][0]))

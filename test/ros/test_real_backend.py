@@ -46,6 +46,7 @@ from embodied_env.ros.qos import LATCHED as LATCHED_QOS
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.robot.backend_profile import ClockSpec, RealProfile, load_real_profile
 from embodied_env.ros.robot.safety_inputs import CONTENTION
+from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS
 from embodied_env.ros.robot.stamp_translation import StampTranslator, Sync
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
@@ -898,12 +899,13 @@ def test_an_input_without_a_message_is_unknown(inputs):
         "button": "unknown",
         "mode": "unknown",
         CONTENTION: "ok",
+        SENSOR_TOPICS: "ok",
     }
 
 
 def test_before_open_every_input_is_unknown(domain_id):
     robot = make_backend("real", with_profile(SIMPLE, estop={"button": BUTTON}), clock=SteadyClock())
-    assert robot.estops() == {"button": "unknown", CONTENTION: "unknown"}
+    assert robot.estops() == dict.fromkeys(("button", CONTENTION, SENSOR_TOPICS), "unknown")
 
 
 def test_an_input_is_ok_active_and_ok_again(inputs):

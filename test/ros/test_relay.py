@@ -343,6 +343,32 @@ def test_a_second_command_publisher_stops_the_robot_and_blocks_arming(armed):
     assert armed.ask([0.0] * 6).published
 
 
+def test_a_second_publisher_of_joint_states_stops_the_robot_and_blocks_arming(armed):
+    """Without it the robot would start where the other publisher reports it to be."""
+    armed.drive(2)
+    foreign = armed.node.create_publisher(JointState, "joint_states", 10)
+    joints = list(armed.layout.joints)
+
+    def stops():
+        message = JointState(name=joints, position=[1.0] * len(joints), velocity=[0.0] * len(joints))
+        message.header.stamp = armed.node.get_clock().now().to_msg()
+        foreign.publish(message)
+        return armed.states[-1].state == "stopped"
+
+    try:
+        armed.until(stops)
+        armed.until(lambda: at_rest(armed))
+        armed.until(lambda: stops() and armed.states[-1].latched in ("robot.contention", "robot.restarted"))
+        success, text = armed.call("arm")
+        assert not success
+        assert "/relayed/joint_states: " in text
+    finally:
+        armed.node.destroy_publisher(foreign)
+    check_account(armed)
+    armed.arm()
+    assert armed.ask([0.0] * 6).published
+
+
 def test_arming_returns_the_contract_fingerprint(bench):
     assert bench.arm().fingerprint == CONTRACT_OF_ALL.fingerprint
 

@@ -204,30 +204,6 @@ def test_a_publisher_with_incompatible_qos_is_reported_by_name(opened, backend):
     assert "transient local subscription" in check_of(robot, "sensors.target").detail
 
 
-# ------------------------------------------------------------------------------------------ joints of other devices
-
-
-def test_messages_of_other_joints_on_the_same_topic_are_skipped(opened, backend):
-    opened(InProcessRobot(SIMPLE))
-    gripper = node(opened, "gripper").node.create_publisher(JointState, "joint_states", RELIABLE)
-    robot = backend(with_profile(SIMPLE, shared=("joints",)))
-    reset(robot)
-    for _ in range(5):
-        gripper.publish(JointState(name=["finger"], position=[0.1]))
-        time.sleep(0.02)
-        sample = robot.read(in_s(0), in_s(1)).samples["joints"]
-        assert sample.quality is Quality.OK
-        assert sample.values["position"].shape == (6,)
-
-
-def test_a_second_joint_state_publisher_must_be_declared_as_shared(opened, backend):
-    opened(InProcessRobot(SIMPLE))
-    node(opened, "gripper").node.create_publisher(JointState, "joint_states", RELIABLE)
-    robot = backend()
-    wait_for(lambda: check_of(robot, "sensors.joints").code == "pub.multiple")
-    assert check_of(robot, "sensors.joints", replace(PROFILE, shared=("joints",))).passed
-
-
 # ----------------------------------------------------------------------------------------------------- diagnostics
 
 

@@ -55,7 +55,10 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
 
     def _make_robot(self, namespace: str) -> RealBackend:
         """Return the backend that drives the simulator, without the start-up checks of a robot."""
-        profile = {"discovery_s": 0.0, "allow_no_downstream_timeout": True}
+        sensors = self._contract.sensors
+        topics = [sensor.topic for sensor in sensors.values()]
+        shared = [name for name, sensor in sensors.items() if topics.count(sensor.topic) > 1]
+        profile = {"discovery_s": 0.0, "allow_no_downstream_timeout": True, "shared": shared}
         contract = replace(self._contract, backends={**self._contract.backends, "real": profile})
         robot = RealBackend(
             contract,

@@ -49,6 +49,7 @@ from embodied_env.ros.robot.operator_confirmation import Prompt, RosConfirmation
 from embodied_env.ros.robot.preflight import preflight
 from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
+from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS
 from embodied_env.ros.robot.sensor_set import SensorSet
 from embodied_env.ros.robot.service_calls import ResetService
 from embodied_env.ros.setup_checks import check_namespace_and_domain, check_node_name, ros_arguments, timeout_s
@@ -240,16 +241,17 @@ class RealBackend:
 
     def _make_connection(self, ros: RosNode, listener: ReceiveThread) -> _Connection:
         contract, profile, clock = self._contract, self._profile, self._clock
+        inputs = SafetyInputs(contract, profile, listener, clock)
         sensors = SensorSet(
             contract,
             profile,
             listener,
             clock,
             silence_s=self.step_timeout_s,
+            publishers=inputs.publishers,
             frames=self._frames,
             on_sample=self._on_sample,
         )
-        inputs = SafetyInputs(contract, profile, listener, clock)
         connection = _Connection(ros=ros, listener=listener, sensors=sensors, inputs=inputs)
         if (state := profile.controller_state) is not None:
             connection.controller = ControllerState(state, self._layout)
@@ -269,6 +271,9 @@ class RealBackend:
         if self._connection is not None and self._connection.listener.failure is not None:
             self.close()
         connection = self._connection or self._open()
+        publishers = connection.inputs.publishers
+        with connection.listener.condition:
+            publishers.begin()
         checks = preflight(
             self._contract,
             self._profile,
@@ -276,6 +281,7 @@ class RealBackend:
             deadline,
             clock=self._clock,
             settle_s=0.0 if self._is_watched else self._profile.discovery_s,
+            publishers=publishers,
             patrol=connection.listener.raise_if_failed,
         )
         raise_unless_passed(checks, surroundings=surroundings(connection.ros.node))
@@ -325,24 +331,35 @@ class RealBackend:
 
     def _begin(self, connection: _Connection, deadline: Stamp, report: ResetReport | None) -> Snapshot:
         """Wait for newer readings, check the joint positions, and accept commands from there."""
-        sensors, inputs = connection.sensors, connection.inputs
+        sensors, inputs, listener = connection.sensors, connection.inputs, connection.listener
+        publishers, connect_ns = inputs.publishers, round(self._profile.connect_timeout_s * NS_PER_S)
+        with listener.condition:
+            publishers.begin()  # the reset may have started a driver again
         sensors.wait_for_newer(deadline.ns)
+        listener.wait_until(lambda: not publishers.problems(), min(deadline.ns, self._clock.now_ns() + connect_ns))
         inputs.wait_for_inputs(deadline.ns)
         inputs.check_active(deadline.ns)  # the reset may have changed it
-        raise_unless_passed([check_positions(self._contract, sensors.measured(), outside=self._profile.start_outside)])
+        raise_unless_passed(
+            [
+                check_positions(self._contract, sensors.measured(), outside=self._profile.start_outside),
+                publishers.check(),
+            ]
+        )
         if connection.relay is not None:
             connection.relay.arm(deadline.ns, sensors.measured)
         if isinstance(connection.sink, ActuatorPublishers):
             connection.sink.begin(sensors.measured())
         sensors.wait_for_fresh(deadline.ns)  # a busy host must not fail the reset
-        self._usable = True
         self._sent = None
         if connection.controller is not None:
             with connection.listener.condition:
                 connection.controller.clear()
         self.pacer.begin()
         sensors.begin()
-        return sensors.snapshot(report)
+        snapshot = sensors.snapshot(report)
+        raise_unless_passed([publishers.check()])  # until the readings from which the robot moves
+        self._usable = True
+        return snapshot
 
     # ----------------------------------------------------------------------------------------------- step
 
@@ -394,7 +411,7 @@ class RealBackend:
     def estops(self) -> Mapping[str, str]:
         """Return the state of each safety input (`EstopInputs.states`). Any thread may call it."""
         relay_state = [RELAY_STATE] if self.capabilities.acknowledges_commands else []
-        names = (*self._profile.estop, *self._profile.active, CONTENTION, *relay_state)
+        names = (*self._profile.estop, *self._profile.active, CONTENTION, SENSOR_TOPICS, *relay_state)
         connection, unknown = self._connection, dict.fromkeys(names, "unknown")
         if connection is None:
             return unknown

@@ -158,7 +158,7 @@ class RealProfile:
     # what must be active while the robot moves: exactly one of `node`, `controller`, `topic`
     active: Mapping[str, ActiveSpec] = field(default_factory=dict)
     tf: Mapping[str, str] = field(default_factory=dict)  # target frame of a pose or point sensor, by tf2
-    shared: tuple[str, ...] = ()  # joint sensors whose topic has further publishers, for other joints
+    shared: tuple[str, ...] = ()  # joint sensors whose topic has several publishers, of different joints
     relay: bool = False  # route commands through a [relay](#relay)
     downstream_timeout_s: float | None = None  # command timeout of the robot's own controller, above `control_period_s`
     allow_no_downstream_timeout: bool = False  # allow velocity commands without it

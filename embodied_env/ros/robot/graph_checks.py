@@ -14,10 +14,12 @@ from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import ActuatorSpec, Contract, SensorSpec
 from embodied_env.contract.schema import is_latched
+from embodied_env.ros.publishers import node_name, publisher_names
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.contract_checks import Check, failed, passed
 from embodied_env.ros.robot.grippers import SEND_GOAL
+from embodied_env.ros.robot.sensor_publishers import CONFLICT, REMEDY, SensorPublishers
 from embodied_env.safety.relay.protocol import COMMAND_TOPIC, NODE, REPORT_TOPIC, STATE_TOPIC
 
 UNNAMED = "_NODE_NAME_UNKNOWN_"
@@ -34,13 +36,19 @@ Problem = tuple[str, str, str]
 # ------------------------------------------------------------------------------------- before the first motion
 
 
-def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[Check, ...]:
-    """Return one check for each topic of the contract, for the reset service, and for each safety input."""
-    has_relay = profile.relay
+def graph_checks(
+    contract: Contract, profile: RealProfile, node: Node, publishers: SensorPublishers | None = None
+) -> tuple[Check, ...]:
+    """Return one check for each topic of the contract, for the reset service, and for each safety input.
+
+    `publishers` has received the messages of the sensors; without it no topic can be shared.
+    """
+    has_relay, shared = profile.relay, {contract.sensors[name].topic for name in profile.shared}
     checks = []
     for name, sensor in contract.sensors.items():
-        at_most = None if name in profile.shared else 1
+        at_most = None if sensor.topic in shared and publishers is not None else 1
         problems = publisher_problems(f"sensors.{name}.qos", sensor.topic, sensor.type, node, at_most=at_most)
+        problems = problems or _conflicts(sensor.topic, publishers)
         checks.append(topic_check(f"sensors.{name}", sensor.topic, node, problems))
     for name, actuator in contract.actuators.items():
         if actuator.is_action:
@@ -59,15 +67,22 @@ def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[
     if profile.reset_spec.service is not None:
         checks.append(_service_check("reset service", profile.reset_spec.service, node, "backends.real.reset.service"))
     for name, estop in profile.estop.items():
-        problems = publisher_problems(f"backends.real.estop.{name}.latched", estop.topic, estop.type, node)
+        problems = publisher_problems(f"backends.real.estop.{name}.latched", estop.topic, estop.type, node, at_most=1)
         checks.append(topic_check(f"estop.{name}", estop.topic, node, problems))
     for name, active in profile.active.items():
         if active.topic is not None:
-            problems = publisher_problems(f"backends.real.active.{name}.latched", active.topic, active.type, node)
+            key = f"backends.real.active.{name}.latched"
+            problems = publisher_problems(key, active.topic, active.type, node, at_most=1)
             checks.append(topic_check(f"active.{name}", active.topic, node, problems))
         elif active.service is not None:
             checks.append(_service_check(f"active.{name}", active.service, node, f"backends.real.active.{name}"))
     return (*checks, _name_check(node, has_relay=has_relay))
+
+
+def _conflicts(topic: str, publishers: SensorPublishers | None) -> list[Problem]:
+    """Return why the messages of a sensor topic cannot be trusted."""
+    problem = "" if publishers is None else publishers.problem(topic)
+    return [(CONFLICT, problem, REMEDY)] if problem else []
 
 
 def _name_check(node: Node, *, has_relay: bool) -> Check:
@@ -98,7 +113,7 @@ def topic_check(name: str, topic: str, node: Node, problems: list[Problem]) -> C
         codes, details, remedies = zip(*problems, strict=True)
         return failed(name, f"{resolved}: {'; '.join(details)}", "; ".join(dict.fromkeys(remedies)), codes[0])
     writers = ", ".join(publisher_names(node, topic))
-    readers = ", ".join(_node_name(info) for info in node.get_subscriptions_info_by_topic(topic))
+    readers = ", ".join(node_name(info) for info in node.get_subscriptions_info_by_topic(topic))
     return passed(name, f"{resolved}: from {writers or 'the environment'} to {readers or 'the environment'}")
 
 
@@ -112,7 +127,7 @@ def publisher_problems(
         return [("pub.none", "no publisher", remedy)]
     problems: list[Problem] = []
     if at_most is not None and len(found) > at_most:
-        names = ", ".join(_node_name(info) for info in found)
+        names = ", ".join(node_name(info) for info in found)
         remedy = f"stop all but one (listed by ros2 topic info -v {node.resolve_topic_name(topic)})"
         problems.append(("pub.multiple", f"{len(found)} publishers (expected 1): {names}", remedy))
     return problems + _mismatches(found, "publisher", key, type_name, _own_qos(node.subscriptions, node, topic))
@@ -135,10 +150,10 @@ def _mismatches(
     for info in endpoints:
         offered, requested = (info.qos_profile, our_qos) if kind == "publisher" else (our_qos, info.qos_profile)
         if info.topic_type != type_name:
-            detail = f"{kind} {_node_name(info)} has type {info.topic_type} (expected {type_name})"
+            detail = f"{kind} {node_name(info)} has type {info.topic_type} (expected {type_name})"
             problems.append(("type.mismatch", detail, "correct the type in the contract or in the other node"))
         elif policies := incompatible_policies(offered=offered, requested=requested):
-            detail = f"incompatible QoS of {kind} {_node_name(info)}: {', '.join(policies)}"
+            detail = f"incompatible QoS of {kind} {node_name(info)}: {', '.join(policies)}"
             problems.append(("qos.incompatible", detail, _qos_remedy(kind, key, info.qos_profile)))
     return problems
 
@@ -157,7 +172,7 @@ def latched_remedy(name: str, sensor: SensorSpec, node: Node) -> str:
     found = node.get_publishers_info_by_topic(sensor.topic)
     if is_latched(sensor.qos) or not found or not all(_is_latched(info.qos_profile) for info in found):
         return ""
-    return f"{_node_name(found[0])} publishes it latched (transient local); set sensors.{name}.qos: latched"
+    return f"{node_name(found[0])} publishes it latched (transient local); set sensors.{name}.qos: latched"
 
 
 def _is_latched(qos: QoSProfile) -> bool:
@@ -250,18 +265,6 @@ def _foreign_publishers(node: Node, topic: str, *, has_relay: bool) -> tuple[lis
 
 
 # -------------------------------------------------------------------------------------------------- the graph
-
-
-# `get_*_info_by_topic` remaps the topic that it is called with; `count_publishers` does not.
-
-
-def publisher_names(node: Node, topic: str) -> list[str]:
-    """Return the full names of the nodes that publish a topic."""
-    return [_node_name(info) for info in node.get_publishers_info_by_topic(topic)]
-
-
-def _node_name(info: Any) -> str:  # noqa: ANN401 - a TopicEndpointInfo
-    return f"{info.node_namespace.rstrip('/')}/{info.node_name}"
 
 
 def _relay_name(node: Node) -> str:

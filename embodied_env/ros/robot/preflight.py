@@ -14,6 +14,7 @@ from typing import Any
 from rclpy.node import Node
 
 from embodied_env.contract import Contract, SensorSpec
+from embodied_env.contract.schema import is_latched
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
 from embodied_env.core.codes import Severity
 from embodied_env.ros.message_fields import MalformedMessageError
@@ -33,6 +34,7 @@ from embodied_env.ros.robot.contract_checks import (
 )
 from embodied_env.ros.robot.graph_checks import graph_checks, latched_remedy, surroundings
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
+from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS, SensorPublishers
 from embodied_env.ros.robot.stamp_translation import SYNCED_TOLERANCE_S, suspect_clock
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.transforms import as_it_comes
@@ -41,7 +43,7 @@ from embodied_env.safety.interlocks import INPUT_REMEDIES, safety_input_findings
 _POLL_S = 0.05
 
 
-def preflight(
+def preflight(  # noqa: PLR0913 - its conditions
     contract: Contract,
     profile: RealProfile,
     node: Node,
@@ -49,6 +51,7 @@ def preflight(
     *,
     clock: Clock,
     settle_s: float = SETTLE_S,
+    publishers: SensorPublishers | None = None,
     patrol: LivenessCheck = lambda: None,
 ) -> tuple[Check, ...]:
     """Return all checks except those of readings, once the graph has passed for `settle_s`, or when time is over.
@@ -62,13 +65,14 @@ def preflight(
         deadline: on the steady clock.
         clock: steady.
         settle_s: 0 if the graph has been watched since (`graph_checks.contention`).
+        publishers: of the sensors, which receive; without it no topic can be shared.
         patrol: called between two checks; raises an error to end the wait.
     """
     static = contract_checks(contract, profile)
     passing_since_ns: int | None = None
     last_ns = min(deadline.ns, clock.now_ns() + profile.connect_timeout_s * NS_PER_S)
     while True:
-        checks = graph_checks(contract, profile, node)
+        checks = graph_checks(contract, profile, node, publishers)
         now_ns = clock.now_ns()
         if any(check.passed is False for check in checks):
             passing_since_ns = None
@@ -109,6 +113,7 @@ def survey(
     listener = ReceiveThread(ros.node, clock)
 
     def store(arrival: ReceivedMessage) -> None:
+        inputs.publishers.add(contract.sensors[arrival.key].topic, arrival)
         if readers[arrival.key].concerns(arrival.message):
             newest[arrival.key] = arrival
 
@@ -116,12 +121,17 @@ def survey(
         for name, sensor in contract.sensors.items():
             listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), store)
         inputs = SafetyInputs(contract, profile, listener, clock)
+        listener.start()
         deadline = Stamp(clock.now_ns() + round((timeout_s + settle_s) * NS_PER_S), Domain.STEADY)
-        checks = preflight(contract, profile, ros.node, deadline, clock=clock, settle_s=settle_s)
+        checks = preflight(
+            contract, profile, ros.node, deadline, clock=clock, settle_s=settle_s, publishers=inputs.publishers
+        )
         if any(check.passed is False for check in checks):
             checks = share_remedy(checks, surroundings(ros.node))
             return (*checks, Check(name="readings", passed=None, detail="skipped, because another check failed"))
-        listener.start()
+        with listener.condition:
+            for name in [name for name in newest if not is_latched(contract.sensors[name].qos)]:
+                del newest[name]  # it may be silent since
         end_ns = clock.now_ns() + round(timeout_s * NS_PER_S)
         listener.wait_until(lambda: len(newest) == len(contract.sensors) and not inputs.missing(), end_ns)
         with listener.condition:
@@ -145,7 +155,7 @@ def survey(
     return (
         *checks,
         *(check for check, _ in readings.values()),
-        *(_input_check(name, state) for name, state in states.items() if name != CONTENTION),
+        *(_input_check(name, state) for name, state in states.items() if name not in (CONTENTION, SENSOR_TOPICS)),
         positions,
     )
 

@@ -17,10 +17,11 @@ from embodied_env.core.codes import Severity
 from embodied_env.core.json_messages import INVALID_MESSAGE
 from embodied_env.core.types import ActuationEvidence, ApprovedCommand, Finding, GateReport, SentCommand, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError
+from embodied_env.ros.publishers import publisher_names
 from embodied_env.ros.qos import LATCHED, RELIABLE
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.graph_checks import UNNAMED, publisher_names
+from embodied_env.ros.robot.graph_checks import UNNAMED
 from embodied_env.ros.robot.service_calls import ServiceCaller
 from embodied_env.safety.relay.protocol import (
     ARM_SERVICE,

@@ -1,4 +1,4 @@
-"""Monitor the safety inputs of a robot: e-stops, inactive controllers and foreign command publishers."""
+"""Monitor the safety inputs of a robot: e-stops, inactive controllers and foreign publishers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from embodied_env.ros.robot.activation_monitor import ActivationMonitor
 from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.estops import EstopInputs
 from embodied_env.ros.robot.graph_checks import contention
+from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS, SensorPublishers
 
 CONTENTION = "actuator topics"
 """The name of the safety input that reports other publishers of commands."""
@@ -20,7 +21,11 @@ _CONTENTION_PERIOD_NS = NS_PER_S // 2  # a check takes some hundred microseconds
 
 
 class SafetyInputs:
-    """The safety inputs of one connection, under the listener's lock."""
+    """The safety inputs of one connection, under the listener's lock.
+
+    Attributes:
+        publishers: those of the readings and of these inputs; the owner of the sensors adds their messages.
+    """
 
     def __init__(self, contract: Contract, profile: RealProfile, listener: ReceiveThread, clock: Clock) -> None:
         """Subscribe, before `listener` starts."""
@@ -32,12 +37,17 @@ class SafetyInputs:
         self._estops = EstopInputs(profile.inputs(), clock)
         self._checked_ns = 0  # the graph, on the steady clock
         self._contention = "ok"
+        self._topics = {spec.name: spec.topic for spec in self._estops.specs}
+        self.publishers = SensorPublishers(
+            contract, self._node, clock, shared=profile.shared, inputs=self._topics.values()
+        )
         for spec in self._estops.specs:
             listener.subscribe(spec.name, spec.type, spec.topic, input_qos(latched=spec.latched), self._store)
         bound_ns = contract.safety.observation.stop_steps * contract.control_period_ns
         self._activation = ActivationMonitor(profile.active, self._node, listener, clock, bound_ns=bound_ns)
 
     def _store(self, arrival: ReceivedMessage) -> None:
+        self.publishers.add(self._topics[arrival.key], arrival)
         self._estops.put(arrival.key, arrival.message)
 
     def clear_contention(self) -> None:
@@ -73,4 +83,5 @@ class SafetyInputs:
             ]
             self._contention = f"contention: {'; '.join(found)}" if found else "ok"
             self._checked_ns = now_ns
-        return {**self._estops.described(), **self._activation.states(), CONTENTION: self._contention}
+        topics = {CONTENTION: self._contention, SENSOR_TOPICS: self.publishers.state()}
+        return {**self._estops.described(), **self._activation.states(), **topics}

@@ -21,6 +21,7 @@ from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.contract_checks import measured_positions
 from embodied_env.ros.robot.graph_checks import latched_remedy
+from embodied_env.ros.robot.sensor_publishers import SensorPublishers
 from embodied_env.ros.robot.stamp_translation import StampTranslator, is_on_our_host
 from embodied_env.ros.sensor_buffer import SensorBuffer
 from embodied_env.ros.sensor_readers import SensorReader
@@ -35,7 +36,7 @@ _MAX_WAITING = 64  # messages
 class SensorSet:
     """The sensors of one connection. Its methods take the listener's lock."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - parts of one connection
         self,
         contract: Contract,
         profile: RealProfile,
@@ -43,14 +44,16 @@ class SensorSet:
         clock: Clock,
         *,
         silence_s: float,
+        publishers: SensorPublishers,
         frames: Frames | None = None,
         on_sample: Callable[[Sample], None] | None = None,
     ) -> None:
         """Subscribe, before `listener` starts. `frames` and `on_sample` are those of `RealBackend`.
 
-        Without any reading for `silence_s` the robot counts as lost.
+        Without any reading for `silence_s` the robot counts as lost. `publishers` gets every message.
         """
         self._contract = contract
+        self._publishers = publishers
         self._listener = listener
         self._clock = clock
         self._silence_s = silence_s
@@ -79,7 +82,15 @@ class SensorSet:
             self.buffers[name] = SensorBuffer(name, sensor, translator, reader)
             self._translators[name] = translator
             self._filters.append(message_filter)
-            listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), message_filter.on_message)
+            take = self._taker(sensor.topic, message_filter)
+            listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), take)
+
+    def _taker(self, topic: str, message_filter: MessageFilter) -> Callable[[ReceivedMessage], None]:
+        def take(arrival: ReceivedMessage) -> None:
+            self._publishers.add(topic, arrival)
+            message_filter.on_message(arrival)
+
+        return take
 
     def _store(self, arrival: ReceivedMessage) -> None:
         self._utc.check_pair(arrival.arrival_ns, arrival.arrival_system_ns)

@@ -1,0 +1,171 @@
+"""A robot whose joint states have a second publisher: forgotten, declared as shared, or its own driver again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from sensor_msgs.msg import JointState
+from test_real_backend import NAMESPACE, PATIENCE_S, SIMPLE, InProcessRobot, in_s, reset, wait_for, with_profile
+
+import embodied_env
+from embodied_env.backends.registry import make_backend
+from embodied_env.cli.main import main
+from embodied_env.contract import FieldSpec
+from embodied_env.core.clock import SteadyClock
+from embodied_env.core.codes import Severity
+from embodied_env.errors import BackendNotReadyError
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.robot.backend_profile import load_real_profile
+from embodied_env.ros.robot.preflight import survey
+
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
+
+JOINTS, IS_AT = SIMPLE.sensors["joints"].fields["position"].joints, 0.5
+SHARED = with_profile(SIMPLE, shared=["joints"], connect_timeout_s=1.0)
+FINGER = replace(
+    SIMPLE.sensors["joints"], fields={"position": FieldSpec(joints=("finger",), unit="m", low=0.0, high=1.0)}
+)
+WITH_FINGER = with_profile(replace(SIMPLE, sensors={**SIMPLE.sensors, "finger": FINGER}), shared=["joints", "finger"])
+ZERO = np.zeros(len(JOINTS))
+
+
+class StatePublisher:
+    """A joint_state_publisher: every joint at 0, at 50 Hz, from a thread."""
+
+    def __init__(self):
+        self.ros = RosNode("joint_state_publisher", namespace=NAMESPACE, clock=SteadyClock())
+        self._publisher = self.ros.node.create_publisher(JointState, "joint_states", RELIABLE)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while not self._done.wait(0.02):
+            message = JointState(name=list(JOINTS), position=[0.0] * len(JOINTS), velocity=[0.0] * len(JOINTS))
+            message.header.stamp.sec, message.header.stamp.nanosec = divmod(time.time_ns(), 10**9)
+            self._publisher.publish(message)
+
+    def close(self):
+        self._done.set()
+        self._thread.join()
+        self.ros.close()
+
+
+@pytest.fixture
+def robot(domain_id, close_later):
+    return close_later(InProcessRobot(SIMPLE))
+
+
+@pytest.fixture
+def backend(domain_id, close_later):
+    def open_one(contract):
+        one = close_later(make_backend("real", contract, clock=SteadyClock(), namespace=NAMESPACE))
+        one.open()
+        return one
+
+    return open_one
+
+
+def commands(robot):
+    return [list(arrival.message.data) for arrival in robot.ros.receiver.receive(0.1)]
+
+
+def test_a_second_publisher_stops_an_episode_and_no_command_follows_it(robot, close_later):
+    env = close_later(embodied_env.make(SIMPLE, backend="real", namespace=NAMESPACE, connect_timeout_s=0.5))
+    env.reset(seed=1)
+    assert env.step(ZERO)[-1]["end_reason"] == ""
+    close_later(StatePublisher())
+    end, codes = time.monotonic() + PATIENCE_S, []
+    while not (reason := env.step(ZERO)[-1]["end_reason"]):
+        codes += [f.code for f in env.unwrapped.last_transition.report.findings if f.severity >= Severity.HOLD]
+        assert time.monotonic() < end
+    assert reason in ("safety_stop:robot.contention", "safety_stop:robot.restarted")
+    assert set(codes) <= {"robot.contention", "act.late", "obs.stale"}
+    assert np.abs(np.array(commands(robot)) - IS_AT).max() < 1e-6
+    with pytest.raises(BackendNotReadyError, match=r"\[pub\.(multiple|conflict)\]"):
+        env.reset(options=None)
+    assert np.abs(np.array(commands(robot) or [[IS_AT]]) - IS_AT).max() < 1e-6
+
+
+def test_conflicting_publishers_of_a_shared_topic_refuse_the_reset_before_any_command(robot, close_later, backend):
+    close_later(StatePublisher())
+    one = backend(SHARED)
+    with pytest.raises(BackendNotReadyError, match=r"\[pub\.conflict\] .*joint_state_publisher"):
+        reset(one)
+    assert commands(robot) == []
+
+
+def test_a_publisher_that_appears_during_the_reset_refuses_its_readings(robot, close_later, backend):
+    one = backend(with_profile(SIMPLE, connect_timeout_s=1.0))
+    reset(one)  # the rest of the procedure may take minutes: homing, a confirmation
+    close_later(StatePublisher())
+    wait_for(lambda: robot.node.count_publishers(f"{NAMESPACE}/joint_states") == 2)
+    with pytest.raises(BackendNotReadyError, match=r"\[pub\.conflict\]"):
+        one.verify(in_s(PATIENCE_S))
+    assert commands(robot) == []
+
+
+def test_a_driver_that_starts_again_ends_the_episode_and_can_be_reset(robot, close_later):
+    env = close_later(embodied_env.make(SIMPLE, backend="real", namespace=NAMESPACE))
+    env.reset(seed=1)
+    first = robot.publishers["joints"]
+    robot.publishers["joints"] = robot.node.create_publisher(JointState, "joint_states", RELIABLE)
+    robot.node.destroy_publisher(first)
+    end = time.monotonic() + PATIENCE_S
+    while not (reason := env.step(ZERO)[-1]["end_reason"]):
+        assert time.monotonic() < end
+    assert reason == "safety_stop:robot.restarted"
+    env.reset()
+    assert env.step(ZERO)[-1]["end_reason"] == ""
+
+
+def look(contract):
+    profile = load_real_profile(contract)
+    checks = survey(contract, profile, namespace=NAMESPACE, timeout_s=2.0, settle_s=0.2)
+    return {check.name: check.code for check in checks if check.passed is False}
+
+
+def test_doctor_passes_disjoint_publishers_and_rejects_conflicting_ones(domain_id, close_later):
+    close_later(InProcessRobot(WITH_FINGER))
+    assert not {name for name in look(WITH_FINGER) if name.startswith("sensors.")}
+    close_later(StatePublisher())
+    assert look(WITH_FINGER)["sensors.joints"] == "pub.conflict"
+
+
+def test_sensors_on_one_topic_skip_other_joints_and_have_their_own_ages(domain_id, close_later, backend):
+    robot = close_later(InProcessRobot(WITH_FINGER))
+    one = backend(WITH_FINGER)
+    samples = reset(one).samples
+    assert {name: samples[name].values["position"].shape for name in ("joints", "finger")} == {
+        "joints": (6,),
+        "finger": (1,),
+    }
+    robot.offset_s["finger"] = None  # its publisher falls silent
+
+    def ages_s():
+        snapshot = one.read(in_s(0), in_s(1))
+        return [(snapshot.now_ns - snapshot.samples[name].stamp_ns) / 1e9 for name in ("joints", "finger")]
+
+    wait_for(lambda: ages_s()[1] > 1.0)
+    assert ages_s()[0] < 0.5 < ages_s()[1]
+    assert one.estops()["sensor topics"] == "ok"
+
+
+def test_contract_init_rejects_conflicting_publishers(robot, close_later, tmp_path, capsys):
+    close_later(StatePublisher())
+    file = tmp_path / "draft.yaml"
+    command = ["contract", "init", "--from-graph", "--namespace", NAMESPACE, "--listen", "2.0", "-o", str(file)]
+    assert main(command) != 0
+    assert not file.exists()
+    assert (
+        "conflicting publishers of /robot/joint_states: /robot/in_process, /robot/joint_state"
+        in capsys.readouterr().err
+    )
