@@ -31,6 +31,7 @@ Messages name what failed, its value and what was expected.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import gymnasium.error
@@ -56,6 +57,16 @@ EXTRAS: Mapping[str, str] = {
     "rerun-sdk": "view",
 }
 """Optional package -> the smallest extra of this package that installs it."""
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escaped(text: str, *, keep: str = "") -> str:
+    r"""Escape control characters, line ends, bidirectional controls and lone surrogates but those to `keep`.
+
+    ESC becomes ``\u001b``, and JSON text stays JSON of the same value.
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}", text)
 
 
 class EmbodiedEnvError(Exception):

@@ -13,11 +13,13 @@ from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.contract import parse_contract
-from embodied_env.contract.draft import BASE_PERIOD_S, TASK, Draft, add_urdf, dump_draft, finish_draft
+from embodied_env.contract.draft import BASE_PERIOD_S, TASK, Draft, add_urdf, check_joint, dump_draft, finish_draft
+from embodied_env.contract.files import read_file
 from embodied_env.contract.graph_topics import Graph, Topic, topics_of_robot
 from embodied_env.contract.loader import load_robot_file
 from embodied_env.contract.robot_files import RobotFile
 from embodied_env.contract.robot_graph import add_graph
+from embodied_env.contract.urdf import MOST_BYTES
 from embodied_env.core.arguments import checked_path, checked_seconds
 from embodied_env.core.terminal import say
 from embodied_env.errors import ContractError, UsageError
@@ -56,12 +58,12 @@ def run(args: argparse.Namespace) -> int:
     text = dump_draft(draft)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text)
+        out.write_text(text, encoding="utf-8")
     problem = None
     try:
         contract = parse_contract(text, source=str(out or "draft.yaml"))
         if task is not None and not task.exists():
-            task.write_text(task_template(contract, function_name(task)))
+            task.write_text(task_template(contract, function_name(task)), encoding="utf-8")
     except ContractError as error:
         problem = str(error)
     if args.json:
@@ -102,7 +104,7 @@ def _draft(args: argparse.Namespace, out: Path | None) -> Draft:
     draft = Draft(name=name)
     if args.urdf is not None:
         try:
-            add_urdf(draft, checked_path("--urdf", args.urdf).read_bytes(), args.urdf)
+            add_urdf(draft, read_file(checked_path("--urdf", args.urdf), most_bytes=MOST_BYTES), args.urdf)
         except OSError as error:
             raise UsageError(f"--urdf: cannot read the file: {error}") from None
     if args.mjcf is not None:
@@ -159,6 +161,7 @@ def _tighten(draft: Draft, robot: RobotFile) -> None:
                 if draft.joints and actuator.command != "twist":
                     draft.gap(f"joint {joint} of the robot file is not in the description", "check that the robot fits")
                 continue
+            check_joint(joint, known)
             own: dict[str, Any] = {}
             if known.velocity is not None and known.velocity < limits.velocity:
                 own["velocity"] = known.velocity

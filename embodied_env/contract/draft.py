@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,9 +12,11 @@ from embodied_env.contract.loader import parse_as
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.required_sensors import default_required
 from embodied_env.contract.schema import SCHEMA, SensorSpec
-from embodied_env.contract.urdf import MOVABLE, read_joints
+from embodied_env.contract.urdf import MOST_JOINTS, MOVABLE, read_joints
 from embodied_env.contract.validation import PLACEHOLDER_VELOCITY
-from embodied_env.contract.yaml_text import DEEPEST
+from embodied_env.contract.value_checks import allow, check_magnitude, check_text
+from embodied_env.contract.yaml_text import DEEPEST, checked_text, comment, dump_yaml
+from embodied_env.errors import escaped
 
 Document = dict[str, Any]
 
@@ -36,9 +37,8 @@ TASK = "embodied_env.tasks.no_goal:NoGoal"
 
 _MARGIN = 0.02  # the default of `safety.margins.position`
 _TWO_TURNS = 4.0 * math.pi
+_LEAST = 1e-5  # of a velocity and a range: drafts have six digits
 _WIDEST = 110  # characters of a mapping on one line
-_PLAIN = re.compile(r"[A-Za-z_/][\w./-]*")
-_KEYWORDS = ("null", "true", "false")
 _SLIDING = re.compile(
     r"finger|slid|prismatic|rail|gantry|carriage|linear|telescop|(?<!shoulder_)lift|\b[xyz]_?(axis|joint)|(axis|joint)_?[xyz]\b",
     re.IGNORECASE,
@@ -87,6 +87,7 @@ class Draft:
 
     def gap(self, what: str, where: str) -> None:
         """Report something unknown, once."""
+        what, where = escaped(what), escaped(where)
         if (what, where) not in self.gaps:
             self.gaps.append((what, where))
 
@@ -112,9 +113,28 @@ def add_urdf(draft: Draft, text: str | bytes, source: str) -> None:
         )
 
 
+def check_joint(name: str, joint: Joint) -> None:
+    """Check the name of a joint, and that its numbers are those of a real one; raises ContractError."""
+    path = f"joint {name}"
+    check_text(path, name)
+    low, high = joint.position or (-1.0, 1.0)
+    for key, value, least in (
+        ("position", low, 0.0),
+        ("position", high, 0.0),
+        ("position", high - low, _LEAST),
+        ("measured position", joint.measured, 0.0),
+        ("velocity", joint.velocity, _LEAST),
+        ("velocity", joint.placeholder, _LEAST),
+    ):
+        if value is not None:
+            check_magnitude(f"{path}.{key}", value, least=least)
+
+
 def add_joint_actuator(draft: Draft, name: str, spec: Document, joints: Iterable[str]) -> None:
     """Add an actuator over `joints`, with the known limits and conservative ones."""
     path, limits = f"actuators.{name}.joints", {}
+    joints = list(joints)
+    allow(len(joints) <= MOST_JOINTS, path, f"{len(joints)} joints", f"at most {MOST_JOINTS}")
     chosen: dict[str, list[str]] = {}
     for joint in joints:
         known = draft.joints.setdefault(joint, Joint())
@@ -144,6 +164,7 @@ def add_joint_actuator(draft: Draft, name: str, spec: Document, joints: Iterable
 
 def _limits(name: str, joint: Joint, chosen: dict[str, list[str]], *, is_velocity: bool) -> Document:
     """Return the limits of a joint; list each assumption in `chosen`."""
+    check_joint(name, joint)
     if joint.unit is None:
         joint.unit = "m" if _SLIDING.search(name) and abs(joint.measured or 0.0) < 1.0 else "rad"
         chosen.setdefault(f"unit ({joint.unit}, by the name)", []).append(name)
@@ -288,8 +309,8 @@ def dump_draft(draft: Draft) -> str:
         draft.comment("chosen", "Assumptions: correct each value, or list its path under `confirmed: [...]`.")
     heading = ["A draft of `embodied-env contract init`. Unknown when it was written:"]
     heading += [f"- {what}: {where}" for what, where in draft.gaps]
-    lines = [f"# {line}" for line in (heading if draft.gaps else heading[:1])]
-    return "\n".join([*lines, *_render(document, draft.comments)]) + "\n"
+    lines = [comment(line) for line in (heading if draft.gaps else heading[:1])]
+    return checked_text("\n".join([*lines, *_render(document, draft.comments)]) + "\n", document)
 
 
 def _render(document: Document, comments: Mapping[str, list[str]], path: str = "", depth: int = 0) -> Iterator[str]:
@@ -299,7 +320,7 @@ def _render(document: Document, comments: Mapping[str, list[str]], path: str = "
         at = f"{path}{key}"
         if depth == 0 and isinstance(value, dict) and key not in ("episode", "action"):
             yield ""
-        yield from (f"{indent}# {line}" for line in comments.get(at, ()))
+        yield from (f"{indent}{comment(line)}" for line in comments.get(at, ()))
         line = f"{indent}{_flow(key)}: {_flow(value)}"
         is_commented = any(each.startswith(f"{at}.") for each in comments)
         is_group = depth == 0 and key in ("sensors", "actuators", "backends", "chosen")
@@ -312,11 +333,5 @@ def _render(document: Document, comments: Mapping[str, list[str]], path: str = "
 
 
 def _flow(value: Any) -> str:  # noqa: ANN401 - YAML types
-    """Return a value in the flow style of YAML."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_flow(key)}: {_flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _KEYWORDS:
-        return value
-    return json.dumps(value)
+    """Return a value in the flow style of YAML, on one line."""
+    return dump_yaml([value], flow=True, width=2**31 - 1).strip()[1:-1]  # in a list: a value alone ends a document

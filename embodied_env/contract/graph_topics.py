@@ -178,7 +178,7 @@ def sensor_keys(topic: Topic) -> Document:
         known = {name: each for name, each in FIELDS[topic.type].items() if name not in sample["left_out"]}
         fields: Document = {name: {"unit": unit, "low": -end, "high": end} for name, (_, unit, end) in known.items()}
     elif "range_max" in sample and sample.get("size") != 0:  # a LaserScan or a Range
-        far = min(max(round(sample["range_max"], 3), 0.1), 1000.0)
+        far = round(sample["range_max"], 3) if 0.1 <= sample["range_max"] <= 1000.0 else 1000.0
         span = {"unit": "m", "low": 0.0, "high": far, "no_return": far}
         is_scan = "size" in sample
         fields = {"ranges": {"shape": [sample["size"]], **span, "nan": far}} if is_scan else {"range": span}

@@ -42,6 +42,7 @@ from embodied_env.contract.value_checks import (
     check_magnitude,
     check_name,
     check_positive,
+    check_text,
     check_topic,
     one_of,
     require,
@@ -168,6 +169,7 @@ def _check_joint(
 ) -> None:
     """Check one joint of the actuator `name`; `seen` has the actuator of each joint that was checked before."""
     actuator, path = contract.actuators[name], f"actuators.{name}.joints.{joint}"
+    check_text(path, joint)
     own = f"{name}.{joint}" if actuator.command == "twist" and contract.task.type == EACH_ITS_OWN else joint
     allow(own not in seen, path, f"{joint!r} is also driven by {seen.get(own)}", "one actuator per joint")
     seen[own] = f"actuators.{name}"
@@ -254,6 +256,8 @@ def _check_field(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> N
         is_path = _PATH.fullmatch(spec.path) is not None
         allow(is_path, f"{path}.path", f"invalid path {spec.path!r}", "a field path such as pose.position.x or data[0]")
         require(spec.dtype in (None, *PATH_DTYPES), f"{path}.dtype", f"unknown dtype {one_of(spec.dtype, PATH_DTYPES)}")
+    for joint in spec.joints or ():
+        check_text(f"{path}.joints", joint)
     resolved = message_field(sensor, name, spec)
     size = _checked_size(path, name, spec, sensor)
     if spec.resample is not None or spec.resize is not None:

@@ -15,6 +15,7 @@ from embodied_env.contract.draft import (
     add_joint_actuator,
     add_urdf,
     assume_actuator,
+    check_joint,
     joint_fields,
 )
 from embodied_env.contract.graph_topics import (
@@ -113,6 +114,7 @@ class _Reading:
                 known = self.draft.joints.setdefault(joint, Joint())
                 if self.reporters.setdefault(joint, topic) is topic:
                     known.measured = position
+                    check_joint(joint, known)
         for topic in states:
             if messages := topic.sample.get("messages"):
                 largest = max(messages, key=len)
@@ -210,7 +212,7 @@ class _Reading:
         if declared is None and sum(any(n.node in nodes for n in c.subscribers) for c in self.commands) == 1:
             declared = self._parameter(topic, "joints", "joint_names", "joint")
         if declared:
-            return ([declared] if isinstance(declared, str) else list(declared)), ""
+            return [declared] if isinstance(declared, str) else [str(each) for each in declared], ""
         pool = self._pool(topic)
         free = [joint for joint in pool if joint not in self.claimed]
         fingers = [joint for joint in free if _GRIPPER.search(joint)]
@@ -250,7 +252,7 @@ class _Reading:
         topic, limits = candidates[0], {}
         for axis in ("linear.x", "angular.z"):
             known = {key: self._parameter(topic, f"{axis}.max_{key}") for key in ("velocity", "acceleration")}
-            limits[axis] = {k: v for k, v in known.items() if isinstance(v, (int, float)) and 0 < v < 100}
+            limits[axis] = {k: v for k, v in known.items() if isinstance(v, (int, float)) and 1e-3 <= v < 100}
         add_base(self.draft, self._local(topic), topic.type, limits)
         self.draft.actuators["base"] |= command_qos(topic)
         self._note_others(topic, "actuators.base")
@@ -259,7 +261,7 @@ class _Reading:
     def _add_timeout(self, topic: Topic, name: str) -> None:
         """Declare the time after which the controller ends a velocity that is not commanded again."""
         timeout_s = self._parameter(topic, *TIMEOUTS)
-        if isinstance(timeout_s, float) and timeout_s > 0:
+        if isinstance(timeout_s, float) and 1e-3 <= timeout_s <= 10.0:
             self.draft.real["downstream_timeout_s"] = timeout_s
             return
         self.draft.real.setdefault("downstream_timeout_s", 0.5)

@@ -27,10 +27,11 @@ from embodied_env.contract.kinematics import (
     transform_points,
 )
 from embodied_env.contract.schema import FloatArray, JointLimits
-from embodied_env.contract.value_checks import allow, naming_file, one_of, require
+from embodied_env.contract.value_checks import allow, check_text, naming_file, one_of, require
 from embodied_env.errors import ContractError, UsageError
 
-MOST_LINKS = 1000
+MOST_BYTES = 2**23
+MOST_JOINTS = MOST_LINKS = 1000
 """Maximum size of one robot: beyond it, reading the tree and its shape takes minutes."""
 
 MOVABLE = ("revolute", "continuous", "prismatic")
@@ -162,6 +163,7 @@ class _NoDoctype(ET.TreeBuilder):
 
 def _parse_xml(text: str | bytes) -> ET.Element:
     """Return the root element; raises ContractError for malformed XML, a DOCTYPE or another root than <robot>."""
+    allow(len(text) <= MOST_BYTES, "urdf", f"{len(text)} bytes", f"at most {MOST_BYTES}")
     parser = ET.XMLParser(target=_NoDoctype())  # noqa: S314 - see _NoDoctype
     try:
         parser.feed(text)
@@ -176,7 +178,6 @@ def _parse_xml(text: str | bytes) -> ET.Element:
 def _read_robot(root: ET.Element, wanted: Sequence[str] | None) -> UrdfRobot:
     links = _named_elements(root, "link")
     specs = {name: _read_joint(name, element) for name, element in _named_elements(root, "joint").items()}
-    allow(len(links) <= MOST_LINKS, "urdf.link", f"{len(links)} links", f"at most {MOST_LINKS}")
     for name, spec in specs.items():
         for end in (spec.parent, spec.child):
             require(end in links, f"urdf.joint[{name}]", f"unknown link {one_of(end, links)}")
@@ -339,9 +340,12 @@ def _read_geometry(element: ET.Element, path: str) -> tuple[FloatArray, float]:
 def _named_elements(root: ET.Element, tag: str) -> dict[str, ET.Element]:
     """Return the elements by name; names are mandatory and unique."""
     found: dict[str, ET.Element] = {}
-    for element in root.findall(tag):
+    elements = root.findall(tag)
+    allow(len(elements) <= MOST_LINKS, f"urdf.{tag}", f"{len(elements)} {tag}s", f"at most {MOST_LINKS}")
+    for element in elements:
         name = element.get("name", "")
-        allow(name != "" and name not in found, f"urdf.{tag}", f"name {name!r}", "unique, not empty")
+        check_text(f"urdf.{tag}", name)
+        allow(name not in found, f"urdf.{tag}", f"name {name!r}", "unique")
         found[name] = element
     return found
 

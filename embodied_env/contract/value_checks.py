@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from embodied_env.errors import ContractError, did_you_mean
+from embodied_env.errors import ContractError, did_you_mean, escaped
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TOPIC = re.compile(r"(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
@@ -46,6 +46,12 @@ def check_name(path: str, name: str) -> None:
     """Check that a name can be part of an observation key."""
     is_name = _NAME.fullmatch(name) is not None
     allow(is_name, path, f"invalid name {name!r}", "lower-case letters, digits and _, starting with a letter")
+
+
+def check_text(path: str, text: str) -> None:
+    """Check that a name from elsewhere, such as that of a joint, is one line of printable text."""
+    is_text = bool(text) and escaped(text) == text
+    allow(is_text, escaped(path), f"invalid name {escaped(repr(text))}", "text without control characters, not empty")
 
 
 def check_topic(path: str, topic: str) -> None:

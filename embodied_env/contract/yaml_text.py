@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from embodied_env.errors import ContractError
+from embodied_env.contract.value_checks import check_text
+from embodied_env.errors import ContractError, escaped
 
 MOST_CHARACTERS = 2**20
 MOST_NODES = 50_000
@@ -54,6 +56,39 @@ def read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
         raise ContractError("", f"not valid YAML: {problem[:500]}", source=source) from None
 
 
+def dump_yaml(value: Any, *, flow: bool | None = None, width: int = 120) -> str:  # noqa: ANN401 - YAML types
+    """Return `value` as YAML; `flow`: on one line, None: only the innermost lists and mappings."""
+    import yaml  # noqa: PLC0415
+
+    text = yaml.dump(value, Dumper=_dumper(), sort_keys=False, default_flow_style=flow, width=width)
+    return str(text)
+
+
+def comment(text: str) -> str:
+    """Return the line of a comment, with everything escaped that could end it."""
+    return f"# {escaped(text)}"
+
+
+def checked_text(text: str, document: Mapping[str, Any]) -> str:
+    """Return `text`, written for `document`; raises ContractError unless it reads as it, with printable names."""
+    _check_printable("", document)
+    if json.dumps(read_yaml(text, "the written file")) != json.dumps(document):
+        raise ContractError("", "the written file reads as another document; report this with its sources")
+    return text
+
+
+def _check_printable(path: str, value: Any) -> None:  # noqa: ANN401 - YAML types
+    if isinstance(value, str) and value:
+        check_text(path, value)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            check_text(path, key)
+            _check_printable(f"{path}.{key}".lstrip("."), item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _check_printable(path, item)
+
+
 @functools.lru_cache(maxsize=8)  # each environment, recorder and audit of a program reads the same contract
 def _construct(text: str) -> Any:  # noqa: ANN401 - YAML types
     import yaml  # noqa: PLC0415
@@ -86,6 +121,22 @@ def _loader() -> Any:  # noqa: ANN401 - a class without type information
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{pattern})$"), first)
     Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: _integer(node))
     return Loader
+
+
+@functools.cache
+def _dumper() -> Any:  # noqa: ANN401 - a class without type information
+    """Return a safe dumper that quotes the text that `_loader` or YAML 1.1 would read as another type."""
+    import yaml  # noqa: PLC0415
+
+    base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+    class Dumper(base):  # type: ignore[misc] # either class has no type information
+        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - of yaml
+            return True
+
+    for tag, (pattern, first) in _SCALARS.items():
+        Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{pattern})$"), first)
+    return Dumper
 
 
 def _check_keys(node: Any) -> None:  # noqa: ANN401 - yaml's

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
+
+from embodied_env.errors import escaped
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _PIPE_WIDTH = 200  # columns, if stdout is not a terminal
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
     Newlines and tabs stay. The result for JSON text is JSON of the same value.
     """
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+    return escaped(text, keep="\n\t")
 
 
 def say(text: object, *, file: TextIO | None = None, flush: bool = False) -> None:

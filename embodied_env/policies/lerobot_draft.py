@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract
+from embodied_env.contract.yaml_text import checked_text, comment, dump_yaml
+from embodied_env.errors import escaped
 from embodied_env.policies.input_mapping import observed_fields
 from embodied_env.policies.lerobot_files import Feature, LerobotPolicy
 from embodied_env.policies.lerobot_model import TASK, WITHOUT_TEXT
@@ -36,16 +38,14 @@ def draft_policy_file(
     `normalize`: the policy file normalises and keeps the history, as for a model exported to ONNX; False: LeRobot's own
     processors do.
     """
-    import yaml
-
     draft = _Draft(policy, contract, normalize=normalize)
     document = {"policy": SCHEMA, "name": name, **draft.document()}
     purpose = "a model exported without LeRobot's processors" if normalize else "lerobot:DIR, which normalises itself"
     heading = [f"A draft of `embodied-env policy init`, for {purpose}."]
     heading += ["Unknown when it was written:"] * bool(draft.gaps)
     heading += [f"- {what}: {where}" for what, where in draft.gaps]
-    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=120)
-    return "".join(f"# {line}\n" for line in heading) + text, draft.gaps
+    text = "".join(f"{comment(line)}\n" for line in heading) + dump_yaml(document)
+    return checked_text(text, document), draft.gaps
 
 
 class _Draft:
@@ -90,7 +90,7 @@ class _Draft:
         return document
 
     def _gap(self, what: str, where: str) -> None:
-        self.gaps.append((what, where))
+        self.gaps.append((escaped(what), escaped(where)))
 
     def _input(self, name: str, feature: Feature) -> Document:
         path = f"inputs.{name}"

@@ -16,6 +16,7 @@ from embodied_env.contract.fingerprint import differences, meaning, sha256_of, t
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.loader import parse_as, read_document
 from embodied_env.contract.value_checks import allow, check_magnitude, check_positive, one_of, require
+from embodied_env.contract.yaml_text import checked_text, dump_yaml
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import ContractError, UsageError
 
@@ -269,10 +270,9 @@ def read_policy_file(path: str | Path) -> PolicyFile:
 
 def dump_policy_file(file: PolicyFile) -> str:
     """Return the YAML text of `file`, keys at their default left out; `read_policy_file` reads an equal one."""
-    import yaml
-
     keys = {key: value for key, value in to_plain(file, with_defaults=False).items() if key not in _OWN}
-    return yaml.safe_dump({"policy": SCHEMA, **keys}, sort_keys=False, default_flow_style=None, width=120)
+    document = {"policy": SCHEMA, **keys}
+    return checked_text(dump_yaml(document), document)
 
 
 def write_policy_file(path: str | Path, file: PolicyFile) -> PolicyFile:

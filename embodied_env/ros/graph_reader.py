@@ -22,6 +22,8 @@ from embodied_env.contract.graph_topics import (
     Topic,
 )
 from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES, message_class
+from embodied_env.contract.urdf import MOST_JOINTS
+from embodied_env.contract.value_checks import allow
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.ros.node import RosNode
@@ -136,6 +138,8 @@ class _GraphReader:
         if kind == STRING:
             self._descriptions[name] = message.data
             return
+        if kind == JOINT_SENSOR:
+            self._check_size(name, message)
         self._arrivals_ns.setdefault(name, []).append(arrival.arrival_ns)
         if hasattr(message, "header"):
             stamp_ns = message.header.stamp.sec * NS_PER_S + message.header.stamp.nanosec
@@ -146,6 +150,12 @@ class _GraphReader:
         self._samples[name] = _sample(kind, message, self._samples.get(name, {}))
         if kind == JOINT_SENSOR:
             self._publishers.setdefault(name, TopicPublishers(is_by_joint=True)).add(arrival)
+
+    def _check_size(self, topic: str, message: Any) -> None:  # noqa: ANN401 - of a message
+        """Refuse more joints than a robot has, before any work on their names."""
+        count = len({*self._samples.get(topic, {}).get("names", ()), *message.name})
+        count = max(count, len(message.name))
+        allow(count <= MOST_JOINTS, topic, f"{count} joint names", f"at most {MOST_JOINTS}")
 
     def _parameters(self, node: str) -> Document:
         """Return the parameters of a controller or driver that describe its commands; none if it does not answer."""

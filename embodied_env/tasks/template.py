@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def {name}(
 
 def function_name(file: Path) -> str:
     """Return the name of the function in the task file `file`: the file's own, as an identifier."""
-    return re.sub(r"\W", "_", file.stem).lstrip("_0123456789") or "task"
+    name = re.sub(r"\W", "_", file.stem).lstrip("_0123456789") or "task"
+    return name + "_" * keyword.iskeyword(name)
 
 
 def task_template(contract: Contract, name: str) -> str:

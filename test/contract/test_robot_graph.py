@@ -59,6 +59,59 @@ def base(root=""):
     return odometry, subscribed(f"{root}/cmd_vel", "geometry_msgs/msg/TwistStamped")
 
 
+# ------------------------------------------------------------------------------------------------ hostile values
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\u202e", "\x1b[2J"])
+def test_a_joint_name_with_control_characters_is_refused_by_name(end):
+    joints = ("j1", f"j2{end}safety: {{mode: monitor, tracking: null}} #")
+    with pytest.raises(ContractError, match=r"^joint j2\\u.*: invalid name"):
+        described(states(joints=joints), subscribed("/arm/commands"))
+
+
+def test_text_of_the_graph_never_becomes_a_key():
+    hostile = "/driver\nsafety: {mode: monitor, tracking: null}\noverride_robot_limits: true #"
+    found, gaps = described(states(), subscribed("/arm/commands", node=hostile))
+    assert found == described(states(), subscribed("/arm/commands"))[0]
+    assert not any("\n" in gap for gap in gaps)
+
+
+def test_scoped_joint_names_are_kept():
+    contract, _ = described(states(joints=("arm::j1", "1e5")), subscribed("/arm/commands"))
+    assert list(contract.actuators["arm"].joints) == ["arm::j1", "1e5"]
+
+
+@pytest.mark.parametrize(
+    "joints", [("j1", ""), tuple(f"j{n}" for n in range(1001))], ids=["empty name", "1,001 joints"]
+)
+def test_joints_that_no_robot_has_are_refused(joints):
+    with pytest.raises(ContractError, match=r"invalid name|1001 joints .expected at most 1000"):
+        described(states(joints=joints), subscribed("/arm/commands"))
+
+
+@pytest.mark.parametrize(
+    "limit",
+    ['lower="-1e308" upper="1e308" velocity="1"', 'lower="-1" upper="1" velocity="5e-324"', 'lower="0" upper="5e-324"'],
+)
+def test_a_limit_that_no_joint_has_is_refused_by_name(limit):
+    joint = f'<joint name="j1" type="revolute"><parent link="a"/><child link="b"/><limit {limit}/></joint>'
+    with pytest.raises(ContractError, match=r"^joint j1\.(position|velocity): "):
+        described(*arm(), descriptions={"/robot_description": f'<robot name="r">{joint}</robot>'})
+
+
+def test_a_position_that_no_joint_has_is_refused_by_name():
+    with pytest.raises(ContractError, match=r"^joint j2\.measured position: 1e\+308"):
+        described(states(positions=(0.0, 1e308)), subscribed("/arm/commands"))
+
+
+def test_the_smallest_accepted_limits_are_valid():
+    joint = '<joint name="{}" type="revolute"><parent link="a"/><child link="{}"/><limit {}/></joint>'
+    small, large = 'lower="-5e-6" upper="5e-6" velocity="1e-5"', 'lower="-4e11" upper="4e11" velocity="1e12"'
+    text = f'<robot name="r">{joint.format("j1", "b", small)}{joint.format("j2", "c", large)}</robot>'
+    contract, _ = described(*arm(), descriptions={"/robot_description": text})
+    assert contract.actuators["arm"].joints["j1"].velocity == 1e-5
+
+
 # ------------------------------------------------------------------------------------------------ several robots
 
 

@@ -11,13 +11,17 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from odd_robots import Base, ControlledArm, Gripper, NamespacedArm
+from sensor_msgs.msg import JointState
 
 import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.clock import SteadyClock
 from embodied_env.core.process.child import Child, simulator
+from embodied_env.errors import ContractError
+from embodied_env.ros.graph_reader import read_graph
 from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import LATCHED
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
@@ -70,6 +74,17 @@ def test_arm_in_a_namespace_with_further_joints(domain_id, tmp_path, capsys):
         assert robot.positions["waist"] > before["waist"] + 0.1
     finally:
         robot.close()
+
+
+def test_a_message_with_more_joints_than_a_robot_has_is_refused(domain_id):
+    driver = RosNode("driver", namespace="/", clock=SteadyClock(), domain_id=domain_id)
+    try:
+        message = JointState(name=[f"j{n}" for n in range(20_000)])
+        driver.node.create_publisher(JointState, "joint_states", LATCHED).publish(message)
+        with pytest.raises(ContractError, match=r"^/joint_states: 20000 joint names .expected at most 1000"):
+            read_graph(5.0, domain_id=domain_id)
+    finally:
+        driver.close()
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import Clock
+from embodied_env.core.terminal import printable
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.qos import LATCHED, RELIABLE
 from embodied_env.ros.receive_thread import ReceiveThread
@@ -81,7 +82,7 @@ class Prompt:
                 raise BackendNotReadyError(f"the operator declined at the prompt ({answer!r}); the robot does not move")
 
     def _write(self, text: str) -> None:
-        self._out.write(text)
+        self._out.write(printable(text))
         self._out.flush()
 
     def _read(self, deadline_ns: int) -> str:
