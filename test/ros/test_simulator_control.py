@@ -294,6 +294,42 @@ def test_a_world_that_never_pauses_is_rejected(message_package, domain_id, name)
     assert (why, moving) == ("settling", [])
 
 
+@of("ros_gz")
+def test_a_step_lost_in_a_suspended_simulator_does_not_extend_a_later_one(begun):
+    """SIGSTOP, step, reset, SIGCONT, reset: no pause may interrupt the lost step, which is slow."""
+    stand_in, control = begun(PATIENCE_S)
+    control.step(PERIOD_NS, deadline())
+    with stand_in.suspended():
+        assert error_of(control.step, PERIOD_NS, deadline())[0] == "reply_lost"
+        why, text = error_of(control.connect, deadline(1.0))
+        stand_in.pace_s = 0.05
+    control.session.reply_timeout_s = 5.0
+    control.connect(deadline(10.0))
+    control.reset(deadline())
+    stand_in.pace_s = 0.0
+    assert stepping(stand_in, control, 3) == {0}
+    assert (why, "suspended or has ended" in text) == ("clock_stopped", True)
+
+
+@of("ros_gz")
+def test_the_interrupted_step_of_a_dead_client_is_run_down(begun):
+    stand_in, control = begun()
+    stand_in.run_between_iterations(lambda: setattr(stand_in, "interrupted", 500))
+    control.connect(deadline())
+    control.reset(deadline())
+    assert stepping(stand_in, control, 3) == {0}
+
+
+@of("ros_gz")
+def test_a_pause_is_not_repeated_while_the_simulator_is_suspended(begun):
+    stand_in, control = begun(PATIENCE_S)
+    with stand_in.suspended():
+        error_of(control.pause, deadline(1.0))
+    stand_in.run_between_iterations(lambda: None)
+    stand_in.run_between_iterations(lambda: None)
+    assert len(stand_in.requests) == 1
+
+
 # ------------------------------------------------------------------------------------------------------- entities
 
 

@@ -11,7 +11,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +82,7 @@ class StandIn:
     def __init__(self, faults: Faults) -> None:
         self.world, self.faults = ToyWorld(), faults
         self.requests: list[str] = []  # names, in order
+        self.interrupted = 0  # steps that a pause interrupted: kept, and added to the next request
         self._context = Context()
         rclpy.init(context=self._context, signal_handler_options=SignalHandlerOptions.NO)
         self.node = rclpy.create_node(
@@ -102,9 +103,26 @@ class StandIn:
         self._between.put((action, done))
         assert done.wait(10.0)
 
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Do nothing meanwhile, as after SIGSTOP: requests wait."""
+        resumed, waits = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            waits.set()
+            resumed.wait(30.0)
+
+        self._between.put((wait, threading.Event()))
+        waits.wait(10.0)
+        try:
+            yield
+        finally:
+            resumed.set()
+
     def restore(self) -> None:
         """Pause, and clear pending requests and faults."""
         self.faults = Faults()
+        self.interrupted = 0
         self.world.pending, self.world.paused = 0, True
         self._when_paused.clear()
         self._late.clear()
@@ -204,9 +222,10 @@ class StandIn:
             self._joints.publish(message)
 
     def request_steps(self, steps: int) -> None:
-        """Run `steps` iterations, and those of other clients."""
+        """Run `steps` iterations, what a pause has interrupted, and those of other clients."""
         if self.faults.acts:
-            self.world.pending += steps + self.faults.extra_steps
+            self.world.pending += steps + self.faults.extra_steps + self.interrupted
+            self.interrupted = 0
 
     def request_reset(self, *, time_too: bool = True) -> None:
         """Reset at once."""
@@ -251,6 +270,8 @@ class RosGzStandIn(StandIn):
             self.world.paused, rewind = control.pause, control.reset.all or control.reset.time_only
             if control.pause and (control.multi_step or control.step):
                 self.request_steps(control.multi_step or 1)
+            elif control.pause:
+                self.interrupted, self.world.pending = self.interrupted + self.world.pending, 0
         if rewind:
             self.request_reset()
         happened = happened or bool(self._queue)

@@ -80,7 +80,6 @@ class _Survey:
         self._contract, self._profile, self._ros, self._timeout_s = contract, profile, ros, timeout_s
         self._topics = dict(_topics_of(contract, profile))
         clock_topic = CLOCK_TOPIC if control == "embedded" else CLOCK
-        self._repeats_clock = control == "ros_gz"  # at rest
         self._session = ServiceSession(ros.receiver, topic=clock_topic, on_message=self._store)
         for key, topic in self._topics.items():
             ros.receiver.subscribe(key, message_class(topic.spec.type), topic.spec.topic, _EVERY_MESSAGE)
@@ -124,7 +123,7 @@ class _Survey:
     def _clock_check(self) -> Check:
         clock = self._session.clock
         if clock.now_ns is None:
-            if not self._repeats_clock:
+            if not clock.repeats:
                 return passed("clock", "no message at rest")
             return failed("clock", "no message on /clock", _LIFELESS, "clock.silent")
         moved_s = time.monotonic() - clock.changed_s

@@ -8,7 +8,8 @@ carried out, in the same way for every family. Its rules:
    begins, and again once it is at rest. A later stamp means that another client steps the world.
 3. A reset is over when the clock went back. Where a reset keeps the time, the reply and a clock at rest are enough.
 4. No step and no reset is repeated: after a lost reply the clock may still show that it was carried out.
-5. Before the first request the clock must be at rest: steps that a dead client requested have to finish.
+5. Before the first request the clock must be at rest: steps that a dead client requested have to finish. A pause keeps
+   what remains of a step, so none is sent while a step may run, and connecting ends with a step that runs it down.
 
 A fault is a `BackendLostError`, in `connect` and `reset` a `SimulatorNotReadyError`; its `why` is a key of `FAULTS`.
 """
@@ -105,10 +106,12 @@ class SimulatorApi(ABC):
     A request may be built only if `capabilities` has it; UsageError means that the family never supports it.
 
     Attributes:
+        repeats_clock: whether the simulator publishes its clock at rest.
         capabilities: the abilities of the simulator, as far as they are known.
     """
 
     name: ClassVar[str]
+    repeats_clock: ClassVar[bool] = False
     capabilities: ControlCapabilities
 
     @abstractmethod

@@ -18,11 +18,10 @@ from embodied_env.ros.external_sim.control.api import (
     SimulatorApi,
     SimulatorNotReadyError,
 )
-from embodied_env.ros.external_sim.control.service_session import CLOCK, PendingRequest, ServiceSession
+from embodied_env.ros.external_sim.control.service_session import CLOCK, REST_S, PendingRequest, ServiceSession
 from embodied_env.ros.receiver import POLL_S
 
 _PROBE_S = 0.05  # between two queries of the services in the graph
-_REST_S = 0.3  # the clock must be at rest for this long before the first request: leftover steps would show
 _SILENT_S = 0.6  # without a stamp for this long a clock is silent while the simulator is at rest
 _EARLY_S = 0.02  # a reply that precedes the end of its step by more was sent when the request was queued
 
@@ -61,6 +60,7 @@ class LockstepControl:
     def __init__(self, api: SimulatorApi, session: ServiceSession, *, step_ns: int, still_s: float = 0.1) -> None:
         """Prepare; nothing is sent. A clock that publishes nothing at rest counts as at rest after `still_s`."""
         self.session, self.clock = session, session.clock
+        self.clock.repeats = api.repeats_clock
         self.step_ns = step_ns
         self._api = api
         self._still_s = still_s
@@ -97,20 +97,26 @@ class LockstepControl:
 
     def wake_clock(self, end: float) -> None:
         """Take one physics step if no stamp was received yet: some simulators publish none at rest."""
-        if self.clock.now_ns is not None:
-            return
-        pending = self.session.send(self._api.step(1), end)
-        self.session.await_reply(pending, end)
-        while self.clock.now_ns is None:
+        if self.clock.now_ns is None:
+            self._run_down(end)
+
+    def _run_down(self, end: float) -> None:
+        """Take one physics step and wait for rest: what remains of an interrupted request runs with it."""
+        before_ns = self.clock.now_ns
+        self.session.call_once(self._api.step(1), end)
+        while self.clock.now_ns == before_ns:
             if time.monotonic() > end:
-                raise BackendLostError("clock_stopped", "no clock message received after a step")
-            self.session.poll(pending, end)
+                raise BackendLostError("clock_stopped", f"clock still at {before_ns} ns after a step")
+            self.session.receive(POLL_S, only=(CLOCK,))
         self.settle(end)
 
     # ------------------------------------------------------------------------------------------ connecting
 
     def connect(self, end: float) -> None:
         """Find the services of the simulator, wait until its clock is at rest, and pause it.
+
+        A pause may have interrupted a step that was requested before. The simulator keeps the rest of it, through a
+        reset of the world, and adds it to the next request.
 
         Raises:
             BackendNotReadyError: when a service is missing.
@@ -120,6 +126,8 @@ class LockstepControl:
         with _not_ready_errors():
             self._await_leftover_steps(end)
             self.confirm_paused(end)
+            if self.capabilities.pause:
+                self._run_down(end)
             self._store_reference()
 
     def probe(self, end: float) -> None:
@@ -137,15 +145,22 @@ class LockstepControl:
                 self.session.call(request, end)
 
     def _await_leftover_steps(self, end: float) -> None:
-        """Wait until the steps requested by an earlier client are over."""
-        since_s = time.monotonic()
+        """Wait until the steps requested before are over, for half of the time if a stalled simulator is silent."""
+        clock, since_s = self.clock, time.monotonic()
+        silent_end = since_s + (end - since_s) / 2
         while True:
             self.session.receive(POLL_S)
             now_s = time.monotonic()
-            if self.clock.now_ns is None and now_s - since_s > _SILENT_S:
+            if clock.now_ns is None and now_s - since_s > _SILENT_S:
                 return
-            if self.clock.now_ns is not None and now_s - self.clock.changed_s > _REST_S:
+            if clock.now_ns is not None and clock.is_at_rest(0.0, REST_S):
                 return
+            if clock.repeats and clock.received_s < since_s and now_s > silent_end:
+                raise BackendLostError(
+                    "clock_stopped",
+                    f"no clock message for {now_s - clock.received_s:.1f} s: the simulator is suspended or has ended; "
+                    "resume or restart it, and see its log",
+                )
             if now_s > end:
                 raise BackendLostError(
                     "settling", f"clock still moving at {self.clock.now_ns} ns (expected a paused simulator)"
@@ -161,8 +176,16 @@ class LockstepControl:
             self.session.receive(left_s, only=(CLOCK,))
 
     def pause(self, end: float) -> None:
-        """Pause the simulation. Idempotent."""
-        self.session.call(self._api.pause(), end)
+        """Pause the simulation. Idempotent. Repeated only at rest: it would interrupt a step that still runs."""
+        while True:
+            try:
+                self.session.call_once(self._api.pause(), end)
+            except BackendLostError as error:
+                if error.why != "reply_lost" or time.monotonic() > end:
+                    raise
+            else:
+                return
+            self._await_leftover_steps(end)
 
     # ------------------------------------------------------------------------------------------------ step
 
@@ -253,12 +276,11 @@ class LockstepControl:
         begun_s, seen = time.monotonic(), self.clock.seen
         while True:
             self.session.receive(min(POLL_S, self._still_s))
-            now_s = time.monotonic()
-            if now_s - max(begun_s, self.clock.changed_s) > self._still_s:
+            if self.clock.is_at_rest(begun_s, self._still_s):
                 return
             if self.clock.changed_s < begun_s and self.clock.seen > seen + 1:
                 return
-            if now_s > end:
+            if time.monotonic() > end:
                 raise BackendLostError("settling", f"clock still moving at {self.clock.now_ns} ns after a pause")
 
     def _store_reference(self) -> None:

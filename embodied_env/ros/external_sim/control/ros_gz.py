@@ -32,6 +32,7 @@ class RosGz(SimulatorApi):
     """Builds requests for a Gazebo world whose services are bridged under their own names, ``/world/<world>/...``."""
 
     name = "ros_gz"
+    repeats_clock = True
     capabilities = ControlCapabilities(pause=True, reset=True, rewinds_time=True)
 
     def __init__(self, *, world: str, prefix: str | None) -> None:

@@ -15,6 +15,7 @@ from embodied_env.ros.qos import EVERY_TICK
 from embodied_env.ros.receiver import POLL_S, LivenessCheck, ReceivedMessage, Receiver, ServiceReply
 
 CLOCK = "/clock"  # the topic, and the key of its messages
+REST_S = 0.3  # the clock must be at rest for this long before the first request: leftover steps would show
 _MAX_RECEIVES = 64  # an executor returns one message at a time
 
 
@@ -28,6 +29,9 @@ class ClockMonitor:
         rewinds: how often the clock went back.
         from_ns: the stamp before the last rewind; None: no rewind.
         changed_s: when the newest stamp was first received, monotonic s.
+        received_s: when the last stamp was received.
+        steady_s: since when the newest stamp has been received without a gap of more than `REST_S`.
+        repeats: whether the clock is published at rest: then a silent one is stalled.
     """
 
     def __init__(self) -> None:
@@ -35,11 +39,15 @@ class ClockMonitor:
         self.now_ns: int | None = None
         self.seen = self.received = self.rewinds = 0
         self.from_ns: int | None = None
-        self.changed_s = 0.0
+        self.changed_s = self.received_s = self.steady_s = 0.0
+        self.repeats = False
 
     def on_clock(self, stamp_ns: int, at_s: float) -> None:
         """Store a stamp that was received at `at_s`, monotonic s."""
         self.received += 1
+        gap_s, self.received_s = at_s - self.received_s, at_s
+        if stamp_ns != self.now_ns or gap_s > REST_S:
+            self.steady_s = at_s
         if stamp_ns == self.now_ns:
             self.seen += 1
             return
@@ -47,6 +55,12 @@ class ClockMonitor:
             self.rewinds += 1
             self.from_ns = self.now_ns
         self.now_ns, self.seen, self.changed_s = stamp_ns, 1, at_s
+
+    def is_at_rest(self, since_s: float, for_s: float) -> bool:
+        """Return whether the newest stamp has not changed for `for_s` since `since_s`, monotonic s."""
+        now_s = time.monotonic()
+        is_stalled = self.repeats and now_s - self.received_s > for_s
+        return not is_stalled and now_s - max(since_s, self.steady_s) > for_s
 
 
 @dataclass(kw_only=True)
@@ -148,15 +162,18 @@ class ServiceSession:
     def call(self, request: Request, end: float, entity: str = "") -> Any:  # noqa: ANN401 - what `Request.read` returns
         """Send a request, again whenever its reply is lost, and return the content of the reply.
 
-        Only for a request that advances no time: services of a dead server stay in the graph until its lease expires,
-        and receive requests until then.
+        Only for a request that advances no time and interrupts no step: services of a dead server stay in the graph
+        until its lease expires, and receive requests until then.
         """
         while True:
             try:
-                pending = self.send(request, end, entity)
-                self.await_reply(pending, end)
+                return self.call_once(request, end, entity)
             except BackendLostError as error:
                 if error.why != "reply_lost" or time.monotonic() > end:
                     raise
-            else:
-                return pending.result
+
+    def call_once(self, request: Request, end: float, entity: str = "") -> Any:  # noqa: ANN401 - as in `call`
+        """Send a request once, and return the content of the reply."""
+        pending = self.send(request, end, entity)
+        self.await_reply(pending, end)
+        return pending.result
