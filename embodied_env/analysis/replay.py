@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +101,9 @@ def replay_run(
     progress.start("replay", _row_count(run))
     replayer = _Replayer(run, contract, task, trust_task=trust_task)
     try:
-        rows: Iterator[Any] = chain(run.rows(), [None])
-        for row, following in pairwise(rows):
+        for row in run.rows():
             progress.advance()
-            replayer.replay(row, following)
+            replayer.replay(row)
             if replayer.result.difference is not None:
                 break
     finally:
@@ -145,8 +142,8 @@ class _Replayer:
         self._episode = self._step = self._next_row = 0
         self._is_estop = self._has_gap = self._is_incomplete = False
 
-    def replay(self, row: Row, following: Row | None) -> None:
-        """Replay the next row of the run, which `following` follows."""
+    def replay(self, row: Row) -> None:
+        """Replay the next row of the run."""
         is_reset, is_added = row["schema"] == RESET, row["inner"] is None
         if row["row"] != self._next_row:
             self._has_gap = self._is_incomplete = True
@@ -158,7 +155,7 @@ class _Replayer:
         elif self._is_incomplete:
             self.result.unverified += 1
         else:
-            self.result.difference = self._compare(row, following, is_reset=is_reset)
+            self.result.difference = self._compare(row, is_reset=is_reset)
             if self.result.difference is None:
                 self.result.resets += is_reset
                 self.result.transitions += not is_reset
@@ -166,11 +163,11 @@ class _Replayer:
     def close(self) -> None:
         self._env.close()
 
-    def _compare(self, row: Row, following: Row | None, *, is_reset: bool) -> Difference | None:
+    def _compare(self, row: Row, *, is_reset: bool) -> Difference | None:
         self._episode, self._step = (self._episode + 1, 0) if is_reset else (self._episode, self._step + 1)
-        if is_reset and self._is_estop and not _is_estop(following, "latched"):
-            self._env.clear_estop()  # the operator did so at this point
-        self._is_estop = _is_estop(row, "latched_after")
+        if is_reset and self._is_estop:
+            self._env.clear_estop()  # the operator did so at this point, or the step after it latches it again
+        self._is_estop = _ends_in_estop(row)
         try:
             found = list(differences(row, self._replay_reset(row) if is_reset else self._replay_step(row)))
         except (BackendError, TaskError, UsageError, ResetNeededError) as error:
@@ -217,10 +214,10 @@ def _is_wrapped(run: Run) -> bool:
     return len(run.manifest["wrappers"]) > _LAYERS
 
 
-def _is_estop(row: Row | None, when: str) -> bool:
-    """Return whether an ESTOP was latched, before or after the step of `row`; False for a reset."""
-    inputs = {} if row is None else (row["inner"] or {}).get("circumstances", {})
-    return bool((inputs.get(when) or {}).get("severity") == Severity.ESTOP.name)
+def _ends_in_estop(row: Row) -> bool:
+    """Return whether an ESTOP was latched after the step of `row`; False for a reset."""
+    inputs = (row["inner"] or {}).get("circumstances", {})
+    return bool((inputs.get("latched_after") or {}).get("severity") == Severity.ESTOP.name)
 
 
 def _refer(array: NDArray[Any]) -> Reference:

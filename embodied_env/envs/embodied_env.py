@@ -300,8 +300,8 @@ class EmbodiedEnv(StepperEnv):
         Raises:
             gymnasium.error.Error: for a seed that is not an integer >= 0.
             UsageError: for an unknown option or a value outside its bounds, or a scheduling that is not permitted.
-            BackendNotReadyError: when the world does not start, homing fails, the operator declines, or a sensor has no
-                newer reading.
+            BackendNotReadyError: while an ESTOP is latched; when the world does not start, homing fails, the operator
+                declines, or a sensor has no newer reading.
             ClosedError: after `close`.
         """
         self._begun = False

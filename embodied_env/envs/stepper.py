@@ -50,7 +50,7 @@ from embodied_env.errors import (
     UsageError,
 )
 from embodied_env.safety import CommandFilter, SafetyGate, merge_relay_report
-from embodied_env.safety.interlocks import AFTER_ESTOP
+from embodied_env.safety.interlocks import AFTER_ESTOP, INPUT_REMEDIES
 from embodied_env.tasks import Task
 from embodied_env.tasks.judging import judge_step
 
@@ -196,6 +196,8 @@ class Stepper:
     def check_reset(self, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
         """Return the options of a reset as arrays, without resetting; raises like `EmbodiedEnv.reset`."""
         check_open(self._closed, "reset")
+        if self._latched_estop:
+            raise BackendNotReadyError(f"reset refused: {self._latched_estop}")
         return checked_options(self.contract, options)
 
     def reset(self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool) -> tuple[Observation, Info]:
@@ -535,10 +537,16 @@ class Stepper:
         self._guard.watchdog.disarm()
 
     def _way_out(self) -> str:
+        return self._latched_estop or "call reset() first"
+
+    @property
+    def _latched_estop(self) -> str:
+        """The latched ESTOP and what an operator does, or ""."""
         latched = self._gate.latched
         if latched is None or latched.severity < Severity.ESTOP:
-            return "call reset() first"
-        return f"an ESTOP is latched ({latched.code}: {latched.detail}); {AFTER_ESTOP}"
+            return ""
+        remedy = INPUT_REMEDIES.get(latched.code, "resolve its cause")
+        return f"an ESTOP is latched ({latched.code}: {latched.detail}); {remedy}, {AFTER_ESTOP}"
 
     def _update_measured(self) -> None:
         """Pass the measured positions to the arbiter, whose reference depends on them for velocity commands."""

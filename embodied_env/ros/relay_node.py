@@ -202,7 +202,7 @@ class RelayNode:
             self._publishers.begin()
         self._check_inputs()
         if problems := self._publishers.problems():
-            return False, "; ".join(problems)
+            return False, f"robot.contention: {'; '.join(problems)}"
         is_armed, text = self._core.arm()
         if is_armed:
             self._actuators.begin(self._core.arbiter.reference.positions)

@@ -916,14 +916,14 @@ def test_the_end_of_the_episode_names_the_safety_input(scene, state, reason):
     assert scene.step().info["end_reason"] == reason
 
 
-def test_neither_steps_nor_a_reset_clear_an_emergency_stop(scene):
+def test_no_episode_begins_after_an_emergency_stop_that_no_operator_cleared(scene):
     scene.backend.estop_states = {"door": "active"}
     scene.step()
     scene.backend.estop_states = {}
-    scene.reset()
-    done = scene.step((1.0, 1.0))
-    assert done.info["end_reason"] == "safety_stop:latch.estop"
-    assert done.report.velocity_si.tolist() == [0.0, 0.0]
+    with pytest.raises(BackendNotReadyError, match=r"an ESTOP is latched \(estop\.active: door is active\)"):
+        scene.reset()
+    with pytest.raises(ResetNeededError):
+        scene.step((1.0, 1.0))
 
 
 def test_an_operator_clears_an_emergency_stop_and_a_reset_the_remaining_stop(scene):

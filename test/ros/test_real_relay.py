@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -555,6 +556,7 @@ class FakeRelay:
     """Arms, and responds to commands as configured; None: no response."""
 
     def __init__(self, namespace):
+        self.namespace = namespace
         self.ros = RosNode("relay", namespace=namespace, clock=SteadyClock())
         self.listener = ReceiveThread(self.ros.node, SteadyClock())
         self.reports = self.ros.node.create_publisher(String, "relay/report", DEEP)
@@ -818,6 +820,34 @@ def test_the_reason_of_a_failed_arming_is_reported(fake):
         fake.outlet.arm(in_s(0.5))
 
 
+class HastyClock(SteadyClock):
+    """Ten times as fast as time."""
+
+    def now_ns(self):
+        return 10 * time.monotonic_ns()
+
+    def sleep_until_ns(self, deadline_ns):
+        time.sleep(max(0.0, (deadline_ns - self.now_ns()) / (10 * NS_PER_S)))
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_arming_waits_for_the_lease_of_a_killed_client_only(fake, is_killed):
+    fake.success, fake.message = False, "robot.contention: relay/command is contention: 2 publishers"
+    fake.outlet._clock = HastyClock()
+    released = threading.Timer(0.8, lambda: vars(fake).update(success=True, message=""))  # 8 s of its clock
+    with contextlib.ExitStack() as stack:
+        if not is_killed:
+            other = stack.enter_context(
+                contextlib.closing(RosNode("other", namespace=fake.namespace, clock=SteadyClock()))
+            )
+            other.node.create_publisher(JointState, "relay/command", 10)
+            assert other.wait_until(lambda: fake.ros.node.count_publishers("relay/command") == 2, PATIENCE_S)
+            stack.enter_context(pytest.raises(BackendNotReadyError, match=r"could not be armed: robot\.contention"))
+        released.start()
+        fake.outlet.arm(HastyClock().now_ns() + 100 * NS_PER_S)
+    released.join()
+
+
 def test_an_invalid_arm_response_is_rejected(fake):
     fake.message = "armed and ready"
     with pytest.raises(BackendNotReadyError, match=r"invalid response of /.*/relay/arm"):
@@ -837,7 +867,7 @@ def test_the_state_of_the_relay_is_a_safety_input(fake, state, expected):
     while fake.outlet.estop() == "unknown":
         assert time.monotonic() < end
         time.sleep(0.01)
-    assert fake.outlet.estop() == expected
+    assert fake.outlet.estop().partition(":")[0] == expected
 
 
 # ---------------------------------------------------------------------------------------------------- the reports
@@ -890,7 +920,7 @@ def test_a_relay_estop_ends_the_episode_and_must_be_cleared_on_both_sides(env, m
     assert info["end_reason"].startswith("safety_stop:")
     assert info["safety"]["latched"]
     assert monitor.until(monitor.at_rest)
-    with pytest.raises(BackendNotReadyError, match=r"could not be armed: .*call /.*/relay/clear_estop by hand"):
+    with pytest.raises(BackendNotReadyError, match=r"an ESTOP is latched .*call /.*/relay/clear_estop by hand"):
         env.reset(seed=2)
     assert monitor.call("clear_estop")[0]
     env.unwrapped.clear_estop()
@@ -952,6 +982,11 @@ def test_invalid_relay_messages_end_the_episode_and_the_next_reset_works(env, ho
             "safety_stop:robot.contention",
             {"relay/report": "backend_lost:invalid_message", "relay/state": "safety_stop:estop.unknown"}[topic],
         }
+    if info["end_reason"] == "safety_stop:estop.unknown":
+        with pytest.raises(
+            BackendNotReadyError, match=r"reset refused: an ESTOP is latched \(estop\.unknown: relay st"
+        ):
+            env.reset()
     env.unwrapped.clear_estop()
     env.reset(seed=3)
     assert not env.step(np.zeros(6))[-1]["end_reason"]

@@ -44,6 +44,7 @@ _STRING = "std_msgs/msg/String"
 _REPORTS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 
 _ARMING_NS = 5 * NS_PER_S  # for temporary obstacles: a moving robot, an input without a message
+_LEASE_NS, _NOTICE_S = 40 * NS_PER_S, 5.0  # until the middleware drops a killed process, with a notice every 5 s
 _RETRY_NS = NS_PER_S // 10  # between two attempts to arm, and two probes
 _FOREIGN = "act.epoch"
 _CONTENDED = frozenset({"act.dup", "robot.contention"})  # another publisher used our number, or there are several
@@ -109,9 +110,12 @@ class RelayClient:
 
     def estop(self) -> str:
         """Return the relay as a safety input, under the listener's lock: "active" is an ESTOP latched there."""
-        if self._state is None:
-            return f"unknown{self._state_problem}"
-        return "active" if self._state.state == "estop" else "ok"
+        if self._state is not None and self._state.state != "estop":
+            return "ok"
+        remedy = f"call {self._clear_estop_service} by hand"
+        text = f"unknown{self._state_problem}" if self._state is None else f"active: {self._state.detail}; {remedy}"
+        publishers = publisher_names(self._node, STATE_TOPIC)
+        return f"{text}; {STATE_TOPIC} is published by {', '.join(publishers)}" if len(publishers) > 1 else text
 
     # ----------------------------------------------------------------------------------------------- arming
 
@@ -128,21 +132,30 @@ class RelayClient:
             BackendLostError: for an invalid report.
         """
         self._invalid = ""
-        last_ns = min(deadline_ns, self._clock.now_ns() + _ARMING_NS)
+        begun_ns = self._clock.now_ns()
         while problem := self._try_to_arm(deadline_ns, measure):
             retry_ns = self._clock.now_ns() + _RETRY_NS
-            if retry_ns > last_ns:
+            most_ns = _LEASE_NS if self._counts_the_dead(problem) else _ARMING_NS
+            if retry_ns > min(deadline_ns, begun_ns + most_ns):
                 raise BackendNotReadyError(f"the relay could not be armed: {problem}")
             self._clock.sleep_until_ns(retry_ns)
         self._silent = 0
+
+    def _counts_the_dead(self, problem: str) -> bool:
+        """Return whether the relay counts publishers that we do not find: killed ones, until their lease ends."""
+        if "robot.contention" not in problem or len(publisher_names(self._node, COMMAND_TOPIC)) > 1:
+            return False
+        text = f"waiting until the relay no longer counts a process that was killed (at most {_LEASE_NS // NS_PER_S} s)"
+        self._node.get_logger().info(text, throttle_duration_sec=_NOTICE_S)
+        return True
 
     def _try_to_arm(self, deadline_ns: int, measure: Callable[[], FloatArray] | None) -> str:
         """Arm once. Return a temporary problem, or ""; raise for any other."""
         response = self._arm_service.call(deadline_ns)
         if not response.success:
             with self._listener.condition:
-                latched = self.estop() == "active"
-            if latched:
+                is_estop = self._state is not None and self._state.state == "estop"
+            if is_estop:
                 remedy = f"resolve its cause, call {self._clear_estop_service} by hand, then env.clear_estop()"
                 raise BackendNotReadyError(f"the relay could not be armed: {response.message} ({remedy})")
             return str(response.message)
