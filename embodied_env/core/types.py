@@ -250,12 +250,23 @@ class SentCommand:
     seq: int
     values: FloatArray
     report: GateReport | None = None  # of the gate in the relay, if one decided last
+    command: ApprovedCommand | None = None  # as written, if a delay changed it (`Arbiter.delay`)
     published_ns: int | None = None  # steady clock; None: when `send` returned
     annotations: Mapping[str, Any] = field(default_factory=dict)  # accounts by name, in JSON types
 
 
 OWN_ANNOTATIONS = ("grippers", "setpoints", "trajectory")
 """Names in ``info["annotations"]`` that only the environment itself writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteDelay:
+    """A delay of a write on a free-running backend that changed what was published or what is guaranteed."""
+
+    passed_s: float = 0.0  # since the time step of the command was computed
+    reference: CommandState | None = None  # braking from it was written instead; None: the command itself
+    dt_s: float = 0.0  # of that braking
+    is_guaranteed: bool = True  # the acceleration; False: this write, or the one before, took longer than a period
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +281,7 @@ class ExternalInputs:
     reference: CommandState | None = None  # the last published command; None: lockstep, it follows from earlier steps
     answer: GateReport | None = None  # of the relay's gate, if one decided last
     limits: EffectiveLimits | None = None  # those in force after `change_limits`
+    delay: WriteDelay | None = None  # of the command
     annotations: Mapping[str, Any] = field(default_factory=dict)  # accounts of `annotate` by name, in JSON types
 
 

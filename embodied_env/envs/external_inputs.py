@@ -127,9 +127,9 @@ class ExternalInputsSource:
         return preview[1:]
 
     def with_sent(self, inputs: ExternalInputs, sent: SentCommand) -> ExternalInputs:
-        """Return the inputs of a step with the accounts of its command: the backend's, and that of a trajectory."""
-        trajectory = self._guard.arbiter.trajectory
-        if trajectory is None and sent.report is None and not sent.annotations:
+        """Return the inputs of a step with its delay and accounts: the backend's, and that of a trajectory."""
+        trajectory, delay = self._guard.arbiter.trajectory, self._guard.arbiter.delay
+        if trajectory is None and delay is None and sent.report is None and not sent.annotations:
             return inputs
         annotations = {**inputs.annotations, **sent.annotations}
         if trajectory is not None:
@@ -137,7 +137,7 @@ class ExternalInputsSource:
             duration_s = (len(points) - 2) * self._period_s
             annotations["trajectory"] = {"previewed": trajectory.previewed, "refused": self._is_refused}
             annotations["trajectory"] |= {"duration_s": duration_s, "points": points}
-        return replace(inputs, answer=sent.report, annotations=annotations)
+        return replace(inputs, answer=sent.report, delay=delay, annotations=annotations)
 
     def begin_step(self, episode: Episode, published: CommandState, dt_s: float) -> ExternalInputs:
         """Return the inputs of a step `dt_s` after the last command; a replay sets limits and latch as recorded."""
@@ -164,6 +164,7 @@ class ExternalInputsSource:
             dt_s=dt_s,
             reference=published if self._free_running else None,
             limits=self._gate.changed,
+            delay=None if recorded is None else recorded.delay,
             annotations=annotations,
         )
 

@@ -47,6 +47,7 @@ class MotionGuard:
             downstream_timeout_s=backend.downstream_timeout_s if isinstance(backend, CommandTimeout) else None,
             measured_velocities=measure,
             setpoints_per_step=per_step,
+            is_replay=not self._brakes,
             has_trajectories=streams and capabilities.trajectories and contract.trajectory_steps is not None,
         )
         self.watchdog = Watchdog(

@@ -305,8 +305,9 @@ class Stepper:
                 target=target,
                 deadline=deadline,
             )
-            sent = self._arbiter.send(approved, self._inputs.take_preview(action))
+            sent = self._arbiter.send(approved, self._inputs.take_preview(action), inputs.delay)
             step.inputs = self._inputs.with_sent(inputs, sent)
+            step.approved = approved = sent.command or approved
             if sent.report is not None:
                 step.approved = merge_relay_report(approved, sent.report)
                 self._gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final

@@ -32,6 +32,7 @@ from embodied_env.core.types import (
     SafetyContext,
     Sample,
     Snapshot,
+    WriteDelay,
 )
 from embodied_env.errors import BackendLostError, RecordError
 from embodied_env.record.arrays import is_reference
@@ -118,9 +119,7 @@ class RowDecoder:
     def circumstances(self, row: Row) -> ExternalInputs:
         """Return the external inputs of a step."""
         inputs = row["inner"]["circumstances"]
-        reference, answer = inputs["reference"], inputs["answer"]
-        if reference is not None:
-            reference = CommandState(**_with_vectors(reference, _REFERENCE_VECTORS))
+        answer, delay = inputs["answer"], inputs.get("delay")
         if answer is not None:
             findings = tuple(_finding(found) for found in answer["findings"])
             fields = {**_with_vectors(answer, _REPORT_VECTORS), "findings": findings}
@@ -138,8 +137,9 @@ class RowDecoder:
             latched_after=None if inputs["latched_after"] is None else _finding(inputs["latched_after"]),
             watchdog_trips=inputs["watchdog_trips"],
             dt_s=math.nan if inputs["dt_s"] is None else inputs["dt_s"],
-            reference=reference,
+            reference=_reference(inputs["reference"]),
             answer=answer,
+            delay=None if delay is None else WriteDelay(**{**delay, "reference": _reference(delay["reference"])}),
             annotations=inputs.get("annotations", {}),
             limits=None if inputs.get("limits") is None else self._limits(inputs["limits"]),
         )
@@ -252,6 +252,10 @@ def frozen_ns(row: Row) -> int:
 def _finding(recorded: Row) -> Finding:
     severity, joints = Severity[recorded["severity"]], tuple(recorded["joints"])
     return Finding(**{**_with_vectors(recorded, _FINDING_VECTORS), "severity": severity, "joints": joints})
+
+
+def _reference(recorded: Row | None) -> CommandState | None:
+    return None if recorded is None else CommandState(**_with_vectors(recorded, _REFERENCE_VECTORS))
 
 
 def _with_vectors(recorded: Row, names: tuple[str, ...]) -> Row:

@@ -184,6 +184,8 @@ def _circumstances(inputs: ExternalInputs) -> Row:
         row["required"] = list(inputs.situation.required)
     if inputs.annotations:
         row["annotations"] = dict(inputs.annotations)
+    if inputs.delay is not None:
+        row["delay"] = {**field_values(inputs.delay), "reference": _fields(inputs.delay.reference)}
     return row if inputs.limits is None else {**row, "limits": _fields(inputs.limits)}
 
 

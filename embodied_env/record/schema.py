@@ -212,12 +212,17 @@ def _report_properties() -> Schema:
 def _circumstances_schema() -> Schema:
     finding = _finding_schema()
     findings = {"type": "array", "items": finding}
-    reference = {
-        **dict.fromkeys(("positions", "velocities"), _NUMBERS),
-        "seq": _COUNT,
-        "epoch": _INTEGER,
-        **dict.fromkeys(("slack", "accelerations", "before_gap"), _or_null(_NUMBERS)),
-    }
+    reference = _or_null(
+        _fixed(
+            {
+                **dict.fromkeys(("positions", "velocities"), _NUMBERS),
+                "seq": _COUNT,
+                "epoch": _INTEGER,
+                **dict.fromkeys(("slack", "accelerations", "before_gap"), _or_null(_NUMBERS)),
+            }
+        )
+    )
+    delay = {"passed_s": _NUMBER, "reference": reference, "dt_s": _NUMBER, "is_guaranteed": _BOOLEAN}
     limits = {limit.name: _TEXTS if limit.name == "joints" else _NUMBERS for limit in fields(EffectiveLimits)}
     return _fixed(
         {
@@ -228,13 +233,14 @@ def _circumstances_schema() -> Schema:
             "latched_after": _or_null(finding),
             "watchdog_trips": _COUNT,
             "dt_s": _or_null(_NUMBER),
-            "reference": _or_null(_fixed(reference)),
+            "reference": reference,
             "answer": _or_null(_fixed({**_report_properties(), "findings": findings, "intervened": _BOOLEAN})),
             "annotations": _named(_OBJECT),
             "limits": _fixed(limits),
             "required": _TEXTS,
+            "delay": _fixed(delay),
         },
-        optional=("annotations", "limits", "required"),
+        optional=("annotations", "limits", "required", "delay"),
     )
 
 

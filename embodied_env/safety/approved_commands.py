@@ -71,6 +71,12 @@ def merge_relay_report(approved: ApprovedCommand, answer: GateReport) -> Approve
     return approve_command(report, seq=approved.seq, epoch=approved.epoch)
 
 
+def without_acceleration(command: ApprovedCommand) -> ApprovedCommand:
+    """Return `command` without the guarantee of its acceleration, since the time of its write is not known."""
+    report = replace(command.report, guaranteed={**command.report.guaranteed, "acceleration": False})
+    return replace(command, report=report)
+
+
 def concatenate_commands(parts: Sequence[ApprovedCommand], *, seq: int, epoch: int) -> ApprovedCommand:
     """Return the command of several robots in one world; each part has passed the gate of its own robot."""
     reports = [part.report for part in parts]

@@ -14,15 +14,16 @@ from embodied_env.contract import FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SentCommand, Trajectory
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SentCommand, Trajectory, WriteDelay
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
-from embodied_env.safety.approved_commands import state_after
+from embodied_env.safety.approved_commands import state_after, without_acceleration
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
 from embodied_env.safety.setpoints import Segment, SetpointPlanner
 
 _STALL_PERIODS = 3  # without a command after which a position servo has arrived
 _MAX_FUTILE_PERIODS = 20  # of braking without effect
+_MAX_LATE = 4  # brakings of one command; the last is written, late or not
 _NO_COMMAND = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold", detail="no command after the last one")
 
 
@@ -69,6 +70,10 @@ class Arbiter:
     time since the last publication, at most one control period, so a pause never enlarges the allowed jump. After a
     pause the reference velocities are lowered towards the measured motion, never raised (`safety.joint_limits`).
 
+    A free-running robot moves, or comes to rest, while a command waits in a suspended process. So the last act before
+    each write is a look at the clock: a command whose dt was computed too long ago is replaced by braking
+    (`_brake_instead`). The proof is in `safety.joint_limits`.
+
     With setpoints between steps (`safety.setpoints`) an approved command is the goal of a segment. `send` publishes
     the first setpoint towards it, `send_setpoint` the others; each is approved by the gate from the one before. A step
     starts at the goal of the step before, while the published motion follows that one.
@@ -86,33 +91,39 @@ class Arbiter:
         measured_velocities: Callable[[], tuple[FloatArray, FloatArray]] | None = None,
         setpoints_per_step: int = 1,
         has_trajectories: bool = False,
+        is_replay: bool = False,
     ) -> None:
         """Create an arbiter without an epoch; `reset` begins one.
 
         After `downstream_timeout_s` the controller stops a velocity command that is not repeated (None: no known
         timeout). `measured_velocities` returns velocities and their ages in s; it is called after a gap in the
         commands. `clock` is the steady clock. With `setpoints_per_step` above 1 the caller calls `send_setpoint` at
-        each `setpoint_due_ns`. `has_trajectories`: `send` executes trajectories.
+        each `setpoint_due_ns`. `has_trajectories`: `send` executes trajectories. With `is_replay` delays of writes are
+        those passed to `send`, not measured ones.
         """
         self._send = send
         self._gate = gate
         self._clock = clock
         self._period_s = control_period_s
         self._free_running = free_running
-        self._timeout_s = math.inf if downstream_timeout_s is None else downstream_timeout_s
+        self._period_ns = round(control_period_s * NS_PER_S)
+        self._stall_ns = _STALL_PERIODS * self._period_ns
+        self._timeout_ns = math.inf if downstream_timeout_s is None else round(downstream_timeout_s * NS_PER_S)
+        self._is_timed = free_running and not is_replay
         self._measured_velocities = measured_velocities
         self._gap_since_ns: int | None = None  # last publication before a gap, until a settled reading ends it
         self._lock = threading.RLock()
         self._exclusive = _PublishingLock(self._lock, self._now, interruptible=not free_running)
         size = gate.layout.size
         self._reference = CommandState(positions=np.zeros(size), velocities=np.zeros(size), seq=0, epoch=-1)
-        self._published_ns = 0
+        self._writing_ns = self._published_ns = 0  # before and after the last write
+        self._judged_ns = 0  # when dt was computed
+        self.delay: WriteDelay | None = None  # of the last published command
         self._closed = False
         self._planner: SetpointPlanner | None = None
         self._tick_s = control_period_s  # between two commands that brake to rest
         if setpoints_per_step > 1:
-            control_period_ns = round(control_period_s * NS_PER_S)
-            self._planner = SetpointPlanner(control_period_ns=control_period_ns, per_step=setpoints_per_step)
+            self._planner = SetpointPlanner(control_period_ns=self._period_ns, per_step=setpoints_per_step)
             self._tick_s = self._planner.period_ns / NS_PER_S
         self._has_trajectories = has_trajectories
         self.trajectory: Trajectory | None = None  # the last published
@@ -120,6 +131,7 @@ class Arbiter:
         self._due_ns = 0  # of the next setpoint; of the reference, with trajectories
         self._start = self._reference  # of the step that is judged
         self._gaps_ns: list[int] = []  # before each setpoint since the last account; 0: at rest
+        self._is_unsure = False  # a setpoint since the last step has no guaranteed acceleration
         self.setpoint_pending = threading.Event()
 
     @property
@@ -144,7 +156,8 @@ class Arbiter:
             self._reference = CommandState(
                 positions=positions.copy(), velocities=np.zeros_like(positions), seq=self._reference.seq, epoch=epoch
             )
-            self._published_ns = self._clock.now_ns()
+            self._writing_ns = self._published_ns = self._clock.now_ns()
+            self._is_unsure = False
 
     def end_motion(self) -> None:
         """Treat the robot as at rest where commands no longer reach it, so that no setpoint is due before `reset`."""
@@ -176,23 +189,24 @@ class Arbiter:
 
     def _now(self) -> tuple[CommandState, float]:
         """Return the reference of a step and dt in s."""
-        published, dt_s = self._last_published(self._period_s)
+        now_ns = self._clock.now_ns()
+        published, dt_s = self._last_published(self._period_s, now_ns)
         if (planner := self._planner) is None:
             return published, dt_s
-        segment, now_ns, limits = self._segment, self._clock.now_ns(), self._gate.limits
+        segment, limits = self._segment, self._gate.limits
         if segment is None or planner.is_over(segment, now_ns) or not planner.follows(segment, published, limits):
             self._start = planner.resting_reference(published, limits)
             return self._start, self._period_s
         self._start = replace(segment.goal, seq=published.seq)
         return self._start, min((now_ns - segment.approved_ns) / NS_PER_S, self._period_s)
 
-    def _point_ahead(self) -> tuple[CommandState, int]:
+    def _point_ahead(self, now_ns: int) -> tuple[CommandState, int]:
         """Return the published point to which the controller is moving, and when it is due.
 
         A robot at rest may stay there for half a period, so that the steps that follow, early or late, find the
         controller halfway to their reference.
         """
-        now_ns, period_ns = self._clock.now_ns(), round(self._period_s * NS_PER_S)
+        period_ns = self._period_ns
         if (trajectory := self.trajectory) is None:
             return self._reference, now_ns + period_ns // 2
         passed = max(0, (now_ns - trajectory.first_ns) // period_ns + 1)
@@ -200,30 +214,40 @@ class Arbiter:
         is_moving = point.velocities.any()
         return point, trajectory.first_ns + passed * period_ns if is_moving else now_ns + period_ns // 2
 
-    def _last_published(self, longest_s: float) -> tuple[CommandState, float]:
-        """Return the last published command and the time since in s, at most `longest_s`."""
+    def _last_published(self, longest_s: float, now_ns: int) -> tuple[CommandState, float]:
+        """Return the last published command and the time since in s, at most `longest_s`.
+
+        The robot may have received that command before its write returned, or only then: a gap counts from before the
+        write, dt from after it.
+        """
+        self._judged_ns = now_ns
         if not self._free_running:
             return self._reference, self._period_s
         if self._has_trajectories:
-            point, self._due_ns = self._point_ahead()
+            point, self._due_ns = self._point_ahead(now_ns)
             self._reference = replace(point, seq=self._reference.seq)
             return self._reference, self._period_s
-        elapsed_s = (self._clock.now_ns() - self._published_ns) / NS_PER_S
-        if elapsed_s > min(_STALL_PERIODS * self._period_s, self._timeout_s):
-            self._gap_since_ns = self._published_ns
+        if any(self._gaps(now_ns)):
+            self._gap_since_ns = self._writing_ns
         if self._gap_since_ns is not None:
-            self._lower_velocities(elapsed_s)
-        return self._reference, min(elapsed_s, longest_s)
+            self._lower_velocities(now_ns)
+        return self._reference, min((now_ns - self._published_ns) / NS_PER_S, longest_s)
 
-    def _lower_velocities(self, elapsed_s: float) -> None:
+    def _gaps(self, now_ns: int) -> tuple[bool, bool]:
+        """Return whether at `now_ns` a position servo has arrived, and whether a velocity command has timed out."""
+        gap_ns = now_ns - self._writing_ns
+        return gap_ns > self._stall_ns, gap_ns > self._timeout_ns
+
+    def _lower_velocities(self, now_ns: int) -> None:
         """Lower the reference velocities after a gap: 0 for joints that have stopped, else towards the measured."""
         reference, is_velocity = self._reference, self._gate.layout.is_velocity
-        rests = ~is_velocity if elapsed_s > _STALL_PERIODS * self._period_s else np.zeros_like(is_velocity)
-        if elapsed_s > self._timeout_s:
+        has_arrived, has_timed_out = self._gaps(now_ns)
+        rests = ~is_velocity if has_arrived else np.zeros_like(is_velocity)
+        if has_timed_out:
             rests, self._gap_since_ns = rests | is_velocity, None
         acting = np.where(rests, 0.0, reference.velocities)
         if self._gap_since_ns is not None:
-            acting = self._towards_measured(acting, self._gap_since_ns)
+            acting = self._towards_measured(acting, now_ns - self._gap_since_ns)
         published = reference.velocities if reference.before_gap is None else reference.before_gap
         is_lowered = is_velocity & (acting != published)
         self._reference = replace(
@@ -233,14 +257,14 @@ class Arbiter:
             before_gap=np.where(is_lowered, published, acting) if is_lowered.any() else None,
         )
 
-    def _towards_measured(self, acting: FloatArray, since_ns: int) -> FloatArray:
+    def _towards_measured(self, acting: FloatArray, gap_ns: int) -> FloatArray:
         """Return `acting` lowered towards the measured velocities; a settled reading ends the gap."""
         is_velocity = self._gate.layout.is_velocity
         if self._measured_velocities is None or not is_velocity.any():
             self._gap_since_ns = None
             return acting
         measured, ages_s = self._measured_velocities()
-        settled_s = (self._clock.now_ns() - since_ns) / NS_PER_S - _STALL_PERIODS * self._period_s
+        settled_s = (gap_ns - self._stall_ns) / NS_PER_S
         if (ages_s[is_velocity] <= settled_s).all():
             self._gap_since_ns = None
         rows = zip(acting.tolist(), measured.tolist(), ages_s.tolist(), joint_bounds(self._gate.limits), strict=True)
@@ -250,35 +274,46 @@ class Arbiter:
         ]
         return np.where(is_velocity, lowered, acting)
 
-    def send(self, command: ApprovedCommand, actions: Iterable[FloatArray] = ()) -> SentCommand:
+    def send(
+        self, command: ApprovedCommand, actions: Iterable[FloatArray] = (), delay: WriteDelay | None = None
+    ) -> SentCommand:
         """Publish `command`, or when it is due the first setpoint towards it. Called within `exclusive`.
 
-        A trajectory goes on with `actions`, those of the next steps (`SafetyGate.extend`).
+        A trajectory goes on with `actions`, those of the next steps (`SafetyGate.extend`). `delay`: in a replay, the
+        recorded one.
 
         Raises:
             ClosedError: after `close`, for anything but braking; towards a braking command, too, since `brake` does
                 that from the last setpoint. Nothing was published.
         """
         if (planner := self._planner) is None:
-            return self._publish(command, actions)
+            return self._publish(command, actions, delay)
         with self._lock, deferred_signals():
             if self._closed:
                 raise _closed_error()
-            approved_ns, due_ns = self._clock.now_ns(), self.setpoint_due_ns
+            judged_ns, approved_ns, due_ns = self._judged_ns, self._clock.now_ns(), self.setpoint_due_ns
             if due_ns is not None:
                 self._clock.sleep_until_ns(due_ns)
+                judged_ns += max(0, due_ns - approved_ns)
+            now_ns = self._clock.now_ns()
+            if 2 * (now_ns - judged_ns) > self._period_ns:
+                self._end_segment()
+                self._judged_ns = judged_ns
+                return self._publish(command)
             segment = planner.begin_segment(
                 state_after(self._start, command, self._gate.layout.is_velocity),
                 self._reference,
                 self._gate.limits,
                 approved_ns=approved_ns,
                 published_ns=self._published_ns,
-                now_ns=self._clock.now_ns(),
+                now_ns=now_ns,
             )
-            sent = self._publish_setpoint(planner, segment, is_moving=due_ns is not None)
+            sent = self._publish_setpoint(planner, segment, now_ns, is_moving=due_ns is not None)
             self._segment = segment
             self.setpoint_pending.set()
-            return replace(sent, values=command.values)
+            self.delay = WriteDelay(is_guaranteed=False) if self._is_unsure else None
+            self._is_unsure = False
+            return replace(sent, values=command.values, command=self._accounted(command))
 
     @property
     def setpoint_due_ns(self) -> int | None:
@@ -292,12 +327,12 @@ class Arbiter:
     def send_setpoint(self) -> None:
         """Publish the next setpoint of the motion in progress if it is due; without one, brake to rest."""
         with self._lock, deferred_signals():
-            planner, due_ns = self._planner, self.setpoint_due_ns
-            if planner is None or due_ns is None or self._clock.now_ns() < due_ns:
+            planner, due_ns, now_ns = self._planner, self.setpoint_due_ns, self._clock.now_ns()
+            if planner is None or due_ns is None or now_ns < due_ns:
                 return
             segment = self._segment
-            if segment is not None and not planner.is_over(segment, self._clock.now_ns()):
-                self._publish_setpoint(planner, segment, is_moving=True)
+            if segment is not None and not planner.is_over(segment, now_ns):
+                self._publish_setpoint(planner, segment, now_ns, is_moving=True)
             elif self._speed():
                 self.brake(_NO_COMMAND)
             else:
@@ -312,22 +347,36 @@ class Arbiter:
             worst_s = max(gaps_ns, default=0) / NS_PER_S
             return {"rate_hz": planner.per_step / self._period_s, "sent": len(gaps_ns), "worst_gap_s": worst_s}
 
-    def _publish_setpoint(self, planner: SetpointPlanner, segment: Segment, *, is_moving: bool) -> SentCommand:
-        """Approve and publish the setpoint of now. In motion, a late one catches up at most one that was missed."""
-        before_ns, now_ns = self._published_ns, self._clock.now_ns()
-        reference, dt_s = self._last_published((1 + is_moving) * planner.period_ns / NS_PER_S)
+    def _publish_setpoint(
+        self, planner: SetpointPlanner, segment: Segment, now_ns: int, *, is_moving: bool
+    ) -> SentCommand:
+        """Approve and publish the setpoint of `now_ns`. In motion, a late one catches up at most one that was missed.
+
+        If the braking of one interval takes its place, the motion goes on with the next one.
+        """
+        before_ns = self._published_ns
+        reference, dt_s = self._last_published((1 + is_moving) * planner.period_ns / NS_PER_S, now_ns)
         target = planner.target(segment, reference, now_ns=now_ns, dt_s=dt_s)
-        sent = self._publish(self._gate.limit(target, reference, dt_s))
-        self._gaps_ns.append(self._published_ns - before_ns if is_moving else 0)
+        sent = self._publish(self._gate.limit(target, reference, dt_s), interval_ns=planner.period_ns)
+        if self.delay is None or self.delay.reference is None:
+            self._gaps_ns.append(self._published_ns - before_ns if is_moving else 0)
         self._due_ns = planner.next_due_ns(self._due_ns if is_moving else now_ns - planner.period_ns // 2, now_ns)
         return sent
 
-    def _publish(self, command: ApprovedCommand, actions: Iterable[FloatArray] = ()) -> SentCommand:
-        """Publish `command` and make it the reference.
+    def _publish(
+        self,
+        command: ApprovedCommand,
+        actions: Iterable[FloatArray] = (),
+        delay: WriteDelay | None = None,
+        *,
+        interval_ns: int | None = None,
+    ) -> SentCommand:
+        """Publish `command`, or if it is late braking in its place, and make that the reference.
 
-        Both change together: signal handlers wait until both are done. The reference changes before the message can
-        leave, since a recorded message that is lost delays the motion, while an unrecorded one would be followed by a
-        jump back. Only a `BackendError` means that nothing was published; it restores the reference but not `seq`.
+        `interval_ns`: that of the command; None: the control period. Message and reference change together: signal
+        handlers wait until both are done. The reference changes before the message can leave, since a recorded message
+        that is lost delays the motion, while an unrecorded one would be followed by a jump back. Only a `BackendError`
+        means that nothing was published; it restores the reference but not `seq`.
 
         Raises:
             ClosedError: after `close`, for anything but braking; nothing was published.
@@ -335,34 +384,84 @@ class Arbiter:
         with self._lock, deferred_signals() if self._free_running else nullcontext():
             if self._closed and command.report.disposition < Severity.HOLD:
                 raise _closed_error()
-            before, published_ns, trajectory = self._reference, self._published_ns, self.trajectory
-            if self._has_trajectories:
-                command = self._gate.extend(command, before, actions, self._due_ns)
+            is_unsure, self.delay = self._is_slow(), delay
+            command, interval_ns = self._extended(command, actions), interval_ns or self._period_ns
+            now_ns = self._clock.now_ns()
+            if delay is not None and delay.reference is not None:
+                command = self._gate.brake_instead(command, delay.reference, delay.dt_s, _late(delay.passed_s))
+            elif self._is_timed and self._is_late(now_ns, interval_ns):
+                command, now_ns = self._brake_instead(command, now_ns, interval_ns)
+            before, times, trajectory = self._reference, (self._writing_ns, self._published_ns), self.trajectory
             is_velocity = self._gate.layout.is_velocity
-            self._reference, self._published_ns = state_after(before, command, is_velocity), self._clock.now_ns()
+            self._reference = state_after(before, command, is_velocity)
+            self._writing_ns = self._published_ns = now_ns
             self.trajectory = command.trajectory
             try:
                 sent = self._send(command)
             except BackendError:
-                self._reference, self._published_ns = replace(before, seq=command.seq), published_ns
-                self.trajectory = trajectory
+                self._reference, self.trajectory = replace(before, seq=command.seq), trajectory
+                self._writing_ns, self._published_ns = times
                 raise
             if sent.report is not None or sent.values is not command.values:
                 self._reference = state_after(before, command, is_velocity, sent)
             self._published_ns = self._clock.now_ns()
-            return sent
+            if is_unsure or self._is_slow():
+                self.delay = replace(self.delay or WriteDelay(), is_guaranteed=False)
+            self._is_unsure |= self.delay is not None and not self.delay.is_guaranteed
+            return sent if self.delay is None else replace(sent, command=self._accounted(command))
+
+    def _extended(self, command: ApprovedCommand, actions: Iterable[FloatArray] = ()) -> ApprovedCommand:
+        """Return `command` with its trajectory, if commands have one."""
+        if not self._has_trajectories:
+            return command
+        return self._gate.extend(command, self._reference, actions, self._due_ns)
+
+    def _is_slow(self) -> bool:
+        """Return whether the last write took longer than a control period: when the robot received it is unknown."""
+        return self._is_timed and self._published_ns - self._writing_ns > self._period_ns
+
+    def _is_late(self, now_ns: int, interval_ns: int) -> bool:
+        """Return whether a command judged at `_judged_ns` must not be written at `now_ns`."""
+        if 2 * (now_ns - self._judged_ns) > interval_ns:
+            return True
+        return not self._has_trajectories and self._gaps(now_ns) != self._gaps(self._judged_ns)
+
+    def _brake_instead(self, command: ApprovedCommand, now_ns: int, interval_ns: int) -> tuple[ApprovedCommand, int]:
+        """Return braking to write in place of the late `command`, and when it was last compared with the clock.
+
+        Braking may be late too. The last of `_MAX_LATE` is written in any case: a machine that is always too slow for
+        its period slows its robot down at each write, by at most D dt, until it is at rest. That last one is below the
+        speed that was published before, but its acceleration is not guaranteed.
+        """
+        passed_s, is_late, brakings = (now_ns - self._judged_ns) / NS_PER_S, True, 0
+        while is_late and brakings < _MAX_LATE:
+            reference, dt_s = self._last_published(self._period_s, now_ns)
+            braking = self._extended(self._gate.brake_instead(command, reference, dt_s, _late(passed_s)))
+            now_ns, brakings = self._clock.now_ns(), brakings + 1
+            is_late = self._is_late(now_ns, interval_ns)
+        self.delay = WriteDelay(passed_s=passed_s, reference=reference, dt_s=dt_s, is_guaranteed=not is_late)
+        return braking, now_ns
+
+    def _accounted(self, command: ApprovedCommand) -> ApprovedCommand:
+        """Return `command` as written: without a guarantee that its delay leaves open."""
+        return command if self.delay is None or self.delay.is_guaranteed else without_acceleration(command)
 
     def brake(self, finding: Finding) -> ApprovedCommand:
         """Publish one tick of braking, for the reason given by `finding`; it ends the motion towards a goal."""
         with self.exclusive() as state:
             reference, dt_s = state
             if self._planner is not None:
-                (reference, dt_s), self._segment = self._last_published(self._period_s), None
-                self._due_ns = self._planner.next_due_ns(self._due_ns, self._clock.now_ns())
-                self.setpoint_pending.set()
+                reference, dt_s = self._last_published(self._period_s, self._clock.now_ns())
+                self._end_segment()
             command = self._gate.brake(reference, dt_s, finding)
-            self._publish(command)
-            return command
+            return self._publish(command).command or command
+
+    def _end_segment(self) -> None:
+        """End the motion towards a goal, if setpoints lead there."""
+        if self._planner is not None:
+            self._segment = None
+            self._due_ns = self._planner.next_due_ns(self._due_ns, self._clock.now_ns())
+            self.setpoint_pending.set()
 
     def brake_to_rest(self, finding: Finding) -> None:
         """Brake until the reference is at rest. In lockstep one command is enough, since the simulator then waits.
@@ -385,6 +484,11 @@ class Arbiter:
     def _speed(self) -> float:
         """Return the sum of the commanded speeds."""
         return float(np.abs(self._reference.velocities).sum())
+
+
+def _late(passed_s: float) -> Finding:
+    detail = f"not written: its time step was computed {passed_s:.3f} s before; braking from what was published"
+    return Finding(gate="action_age", severity=Severity.HOLD, code="act.late", detail=detail)
 
 
 def _closed_error() -> ClosedError:

@@ -202,6 +202,13 @@ class SafetyGate:
         """Return one tick of braking within the limits, for the reason given by `finding`."""
         return self._limiter.brake(reference, dt_s, [finding], np.full(self.layout.size, np.nan))
 
+    def brake_instead(
+        self, command: ApprovedCommand, reference: CommandState, dt_s: float, finding: Finding
+    ) -> ApprovedCommand:
+        """Return one tick of braking in place of `command`, for its own reasons and `finding`."""
+        findings = [found for found in command.report.findings if found.severity > Severity.PASS]
+        return self._limiter.brake(reference, dt_s, [*findings, finding], command.report.requested)
+
     def extend(
         self, command: ApprovedCommand, reference: CommandState, actions: Iterable[FloatArray], due_ns: int
     ) -> ApprovedCommand:

@@ -137,6 +137,7 @@ class HomingMotion:
             action = self._layout.as_action(self._action(reference, dt_s))
             approved = self._gate.judge(action, reference, dt_s, situation())
             sent = self._arbiter.send(approved)
+        approved = sent.command or approved
         self._commands += 1
         if sent.report is None:
             return approved

@@ -32,6 +32,12 @@ def inside(row: Row, field: str) -> tuple[str, Any]:
     return (f"inner.{field}", row["inner"][field]) if "inner" in row else (field, row[field])
 
 
+def reference_of(row: Row) -> Any:  # noqa: ANN401 - JSON types
+    """Return the reference of the command that was written: that of the braking where a delay has replaced it."""
+    inputs = row["inner"]["circumstances"]
+    return (inputs.get("delay") or {}).get("reference") or inputs["reference"]
+
+
 def _check_fingerprint(row: Row, contract: Contract) -> Iterator[Violation]:
     if (named := row["info"]["contract"]) != contract.fingerprint:
         expected = f"{contract.fingerprint}, the fingerprint of {contract.name}"
@@ -190,7 +196,7 @@ def _check_trajectory(row: Row, contract: Contract) -> Iterator[Violation]:
     if not isinstance(account, dict) or "inner" not in row or contract.trajectory_steps is None:
         return
     layout, dt_s, points = ActionLayout(contract), contract.control_period_s, account.get("points")
-    reference, report = row["inner"]["circumstances"]["reference"], row["inner"]["report"]
+    reference, report = reference_of(row), row["inner"]["report"]
     begin = [None if reference is None else reference["positions"], report["applied_si"]]
     points = points if isinstance(points, list) and points[:2] == begin else []
     if not points or _mismatch(points, spaces.Box(-np.inf, np.inf, (len(points), layout.size)), slice(0)):

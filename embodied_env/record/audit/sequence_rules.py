@@ -13,7 +13,7 @@ from embodied_env.contract.schema import AGES, is_latched
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Severity, end_kind
-from embodied_env.record.audit.contract_rules import inside
+from embodied_env.record.audit.contract_rules import inside, reference_of
 from embodied_env.record.audit.latency_rules import USABLE, is_free_running, to_ns
 from embodied_env.record.audit.violation import Violation, make_violation, wrong_value
 from embodied_env.record.rows import RESET, Row
@@ -231,7 +231,7 @@ class LimitRule:
         """Check `row` alone and after the transition before it."""
         guaranteed, applied = row["info"]["safety"]["guaranteed"], row["info"]["action"]["applied_si"]
         velocities = self._velocities(before, row, is_dry=is_dry)
-        reference = row["inner"]["circumstances"]["reference"] if is_dry else None
+        reference = reference_of(row) if is_dry else None
         if reference is not None and len(positions := reference["positions"]) != len(self._limits):
             where, expected = "inner.circumstances.reference.positions", f"one for each of {', '.join(self._limits)}"
             yield wrong_value("row.shape", where, positions, expected)
@@ -254,7 +254,7 @@ class LimitRule:
         if not dt_s > 0:
             return {}
         if is_dry:
-            reference = row["inner"]["circumstances"]["reference"]
+            reference = reference_of(row)
             start = {} if reference is None else dict(zip(self._limits, reference["positions"], strict=False))
         elif before is None or _has_moved_otherwise(before, row):
             start = {}

@@ -132,6 +132,7 @@ class Relay:
             measured_velocities=self._measured_velocities if self._velocities.sensors else None,
             setpoints_per_step=contract.setpoints_per_step,
         )
+        self._period_ns = contract.control_period_ns
         self._hold_ns = contract.safety.watchdog.hold_steps * contract.control_period_ns
         self._stop_ns = contract.safety.watchdog.stop_steps * contract.control_period_ns
         self._fingerprint = contract.fingerprint
@@ -221,6 +222,7 @@ class Relay:
 
     def command(self, fields: JointFields) -> None:
         """Limit and publish a command, or refuse it, and report the result."""
+        received_ns = self._clock.now_ns()
         self._check_command_timeout()
         try:
             command = read_command(fields, self._layout)
@@ -239,7 +241,7 @@ class Relay:
         if isinstance(target, Severity):
             self._publish(lambda: self.arbiter.brake(replace(_REQUESTED, severity=target)), "brake")
         else:
-            self._publish(lambda: self._send_limited(target), "command")
+            self._publish(lambda: self._send_limited(target, received_ns), "command")
         self.announce()
 
     def tick(self) -> None:
@@ -362,11 +364,15 @@ class Relay:
             return _overdue(Severity.HOLD, "wd.hold", age_ns)
         return _REQUESTED if self._asked_to_brake else None
 
-    def _send_limited(self, target: FloatArray) -> ApprovedCommand:
-        """Limit and publish `target`; a STOP of the gate is latched and disarms."""
+    def _send_limited(self, target: FloatArray, received_ns: int) -> ApprovedCommand:
+        """Limit and publish `target`; a STOP of the gate is latched and disarms. Brake if it has waited here."""
         with self.arbiter.exclusive() as (reference, dt_s):
+            waited_ns = self._clock.now_ns() - received_ns
+            if 2 * waited_ns > self._period_ns:
+                detail = f"command was received {waited_ns / NS_PER_S:.3f} s ago"
+                return self.arbiter.brake(_untimely("act.late", detail))
             approved = self._gate.limit(target, reference, dt_s)
-            self.arbiter.send(approved)
+            approved = self.arbiter.send(approved).command or approved
         if approved.report.disposition >= Severity.STOP:
             self._gate.latch_stops(approved.report.findings)
             self._armed = False
