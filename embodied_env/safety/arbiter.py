@@ -429,9 +429,9 @@ class Arbiter:
     def _brake_instead(self, command: ApprovedCommand, now_ns: int, interval_ns: int) -> tuple[ApprovedCommand, int]:
         """Return braking to write in place of the late `command`, and when it was last compared with the clock.
 
-        Braking may be late too. The last of `_MAX_LATE` is written in any case: a machine that is always too slow for
-        its period slows its robot down at each write, by at most D dt, until it is at rest. That last one is below the
-        speed that was published before, but its acceleration is not guaranteed.
+        Braking may be late too. The last of `_MAX_LATE` is written in any case: on a machine that is always too slow
+        for its period each write is slower than the one before, by at most D dt, until the robot is at rest. The
+        acceleration of that last one is not guaranteed.
         """
         passed_s, is_late, brakings = (now_ns - self._judged_ns) / NS_PER_S, True, 0
         while is_late and brakings < _MAX_LATE:

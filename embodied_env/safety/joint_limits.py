@@ -31,6 +31,24 @@ braking from q is never harder than D. In the third u = m is as near to 0 as to 
 most D. In the first and third a joint at rest has q = 0: braking publishes 0 and leaves it at rest. What is published
 next is within [q - D dt, q + A dt], as from any other reference.
 
+All of this is about the moment t of the computation, while the robot obeys at the moment w of the write: a suspended
+process can lie between them, in which the robot comes to rest. With h the interval of the command (the control period,
+or that of setpoints), b and e the clock before and after the last write, the arbiter reads w and writes only if
+
+    w - t <= h / 2,   and the gaps t - b and w - b are on the same side of 3 periods and of the controller's timeout.
+
+Otherwise it brakes from the reference of a new t. The last message reached the robot at some m, b <= m <= e <= t.
+
+- A joint that has stopped since m, because its servo has arrived or its controller's timeout has passed at w, has
+  w - m beyond that bound, so w - b is, and t - b is: the reference was 0 already. It cannot be set in motion faster
+  than A dt, and braking leaves it at rest. A stop without a declared timeout is measured up to the age of a reading
+  plus h / 2 before w.
+- The velocity changes from m to w by at most D dt or A dt with dt <= t - e <= w - m: never faster than the limits.
+- If m < e, the joint may still be moving when w - b is beyond the bound and w - m is not; then the reference 0 stops it
+  harder than D. So a write with e - b above a control period guarantees no acceleration, neither its own nor that of
+  the next command. A message that leaves late in such a write is itself old: this is what a suspension inside of a
+  write leaves. The controller's timeout ends it.
+
 When limits are tightened in motion, (x, v) may be outside the new K. Until it is inside, the step keeps the new limits
 widened to what full braking needs (`braking_bounds`): for v > 0 and w = max(0, v - D dt), V to w and high to
 x + w dt + w^2/(2 D), never beyond the limits before; by the formula above that is within the old K. The interval of the

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 
 import numpy as np
 import pytest
@@ -59,6 +60,20 @@ class SuspendedClock(ManualClock):
         self.jumps, self.reads = dict(jumps), 0
 
 
+class RealClock(SuspendedClock):
+    """The same in real time: the suspensions are sleeps, among those that the machine adds."""
+
+    @property
+    def instant(self):
+        return time.monotonic_ns()
+
+    def advance_ns(self, ns):
+        time.sleep(ns / NS_PER_S)
+
+    def sleep_until_ns(self, deadline_ns):
+        self.advance_ns(max(0, deadline_ns - self.instant))
+
+
 class Plant:
     """One joint: a velocity that its controller keeps for a time, a servo, or a controller of trajectories."""
 
@@ -93,8 +108,8 @@ class Plant:
 class World:
     """A robot with one joint, behind an arbiter or a relay, and the limiter of what it receives."""
 
-    def __init__(self, kind):
-        self.kind, self.clock = kind, SuspendedClock()
+    def __init__(self, kind, clock=None):
+        self.kind, self.clock = kind, clock or SuspendedClock()
         self.by_velocity = kind in ("velocity", "measured", "relay")
         self.plant = Plant(kind)
         self.inside = (0, 0)  # suspensions inside the next write: before and after the message leaves
@@ -280,6 +295,26 @@ def test_an_old_verdict_is_replaced_by_braking(kind, gap_ns):
     assert not world.problems
 
 
+@pytest.mark.parametrize("read", range(1, 6))
+def test_a_command_that_waited_in_the_relay_is_not_executed(read):
+    world = World("relay")
+    world.accelerate()
+    world.clock.suspend({read: 2 * NS_PER_S})
+    report = world.step(-FASTEST)
+    assert "act.late" in codes(report)
+    assert report.applied_si.tolist() == [0.0]
+
+
+def test_an_old_goal_of_setpoints_is_replaced_by_braking_wherever_it_waited():
+    world = World("setpoints")
+    world.accelerate()
+    with world.arbiter.exclusive() as (reference, dt_s):
+        approved = world.gate.limit(reference.positions + FASTEST * PERIOD_S, reference, dt_s)
+        world.clock.advance_ns(PERIOD_NS)
+        written = world.arbiter.send(approved).command
+    assert codes(written.report) == ["act.late"]
+
+
 def test_half_an_interval_is_in_time():
     world = World("velocity")
     world.accelerate()
@@ -327,10 +362,17 @@ def test_a_machine_that_is_always_too_slow_brakes_at_each_write_to_rest(kind):
     assert speeds[-1] == 0.0
 
 
-@pytest.mark.parametrize("steps", [900, pytest.param(50_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("steps", "clock"),
+    [
+        (900, SuspendedClock),
+        pytest.param(50_000, SuspendedClock, marks=pytest.mark.long),
+        pytest.param(900, RealClock, marks=[pytest.mark.long, pytest.mark.realtime]),
+    ],
+)
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_with_random_suspensions_keep_the_limits_of_an_independent_limiter(kind, steps):
-    world, rng, late = World(kind), np.random.default_rng(7), 0
+def test_steps_with_random_suspensions_keep_the_limits_of_an_independent_limiter(kind, steps, clock):
+    world, rng, late = World(kind, clock()), np.random.default_rng(7), 0
     target = FASTEST
     for step in range(steps):
         if step % 20 == 0:
