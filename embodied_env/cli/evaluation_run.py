@@ -32,6 +32,7 @@ _RARE = (
     "solved at first step, reset not judged (not rated)",
     "truncated",
     "steps without an action",
+    "steps with a held reading",
     "missed deadlines",
 )
 """Outcomes that a terminal shows if they occurred."""
@@ -239,9 +240,15 @@ _OUTCOMES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "return, mean": lambda s: "n/a" if s["return"]["mean"] is None else f"{s['return']['mean']:.3f}",
     "steps": lambda s: f"{s['steps']}",
     "steps without an action": lambda s: f"{s['missed_actions']}",
+    "steps with a held reading": lambda s: _held(s["held_readings"]),
     "missed deadlines": lambda s: f"{s['missed_deadlines']}",
     "clipped steps": lambda s: _percent(s["clipped_share"]),
 }
+
+
+def _held(readings: Mapping[str, Mapping[str, int]]) -> str:
+    kinds = (f"{name} {count} {kind.lower()}" for name, found in readings.items() for kind, count in found.items())
+    return ", ".join(kinds) or "0"
 
 
 def _percentiles(summary: Mapping[str, Any], stage: str, *, digits: int = 3) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from embodied_env.contract import Contract
 from embodied_env.core.codes import CODES, Quality
 from embodied_env.core.terminal import make_console
+from embodied_env.record.rows import held_readings
 from embodied_env.safety.action_parsing import NO_ACTION
 
 Info = Mapping[str, Any]
@@ -45,6 +46,7 @@ class LiveAccount:
         self._stages: dict[str, deque[float]] = {}
         self._codes: Counter[str] = Counter()
         self._ends: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()
         self._missed = self._missed_before = 0
         self.is_paced = False
         self.steps = self._clipped = self._estops = 0
@@ -66,6 +68,7 @@ class LiveAccount:
                 if latency["quality"].get(stage) == _OK:
                     self._stages.setdefault(stage, deque(maxlen=_WINDOW)).append(latency[stage])
             self._codes.update(codes)
+            self._held.update(f"{sensor} {quality.lower()}" for sensor, quality in held_readings(info))
             self._now = codes
             self._estops += any("estop" in code for code in codes)
             ages_s, qualities = latency.get("capture_age_s", {}), latency["quality"].get("capture_age_s", {})
@@ -83,6 +86,7 @@ class LiveAccount:
             codes, ends = dict(self._codes.most_common()), dict(self._ends.most_common())
             (episode, step), steps, clipped, missed = self._at, self.steps, self._clipped, self._missed
             now, estops, ages_s = ", ".join(self._now) or "open", self._estops, self._ages_s
+            held = dict(self._held.most_common())
         solved, ended = ends.get("success", 0), sum(ends.values())
         rows = [
             ("world", self._world),
@@ -103,6 +107,8 @@ class LiveAccount:
         rows.append(("gate now", now))
         rows.append(("gates", _counted(codes)))
         rows.append(("steps under an e-stop", f"{estops}"))
+        if held:
+            rows.append(("steps with a held reading", _counted(held)))
         if ages_s:
             oldest = sorted(ages_s.items(), key=lambda age: -age[1])
             rows.append(("sensor ages, ms", ", ".join(f"{sensor} {1e3 * age_s:.1f}" for sensor, age_s in oldest)))

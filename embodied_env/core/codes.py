@@ -25,6 +25,7 @@ class Quality(IntEnum):
     FALLBACK_RECEIVED = 13  # no publication stamp either: its arrival is used
     JUMP = 14  # a clock was set between the two stamps
     DECLARED = 15  # declared or from a calibration, not measured now
+    MISSING = 16  # no message; the last valid value is held
 
 
 class Severity(IntEnum):

@@ -71,6 +71,7 @@ _REACTIONS = {
 }
 _QUALITIES = {
     Quality.STALE: "is too old",
+    Quality.MISSING: "is missing",
     Quality.INVALID: "is invalid",
     Quality.LOST: "was lost with the world",
     Quality.OUT_OF_RANGE: "is outside its declared range",

@@ -86,7 +86,7 @@ class GapPolicy:
         """Return the last valid sample of `name` with the quality and the counts of the rejected one."""
         held = self._held[name]
         if rejected is None:
-            return replace(held, quality=Quality.STALE, reason="no message", lost=0, duplicated=0, reordered=0)
+            return replace(held, quality=Quality.MISSING, reason="no message", lost=0, duplicated=0, reordered=0)
         return replace(
             held,
             quality=rejected.quality,

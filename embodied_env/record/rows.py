@@ -42,6 +42,7 @@ _SAMPLE_FIELDS = (
 )
 _sample_fields = attrgetter(*_SAMPLE_FIELDS)
 _QUALITIES = {quality: quality.name for quality in Quality}  # faster than the property
+_USED = (Quality.OK, Quality.OUT_OF_RANGE)
 _REPORT_FIELDS = ("requested", "applied", "applied_si", "velocity_si", "dt_s", "disposition")
 
 
@@ -49,6 +50,24 @@ def has_no_action(row: Mapping[str, Any]) -> bool:
     """Return whether the policy returned `NoAction` for this transition, in JSON types."""
     action = row.get("action")
     return isinstance(action, dict) and isinstance(action.get("no_action"), str)
+
+
+def held_readings(info: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the sensors of which the observation of a step holds an earlier reading, each with its quality."""
+    sensors, found = info.get("sensors"), []
+    for name, reading in sensors.items() if isinstance(sensors, Mapping) else ():
+        quality = reading.get("quality") if isinstance(reading, Mapping) else None
+        if isinstance(quality, int) and quality in _QUALITIES and quality not in _USED:
+            found.append((str(name), _QUALITIES[Quality(quality)]))
+    return found
+
+
+def by_sensor(held: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    """Return counts of `held_readings` by sensor, then by quality."""
+    found: dict[str, dict[str, int]] = {}
+    for (sensor, quality), count in sorted(held.items()):
+        found.setdefault(sensor, {})[quality] = count
+    return found
 
 
 def transition_row(

@@ -14,9 +14,9 @@ from embodied_env.core.latency.statistics import LatencyStatistics
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.core.types import DRY_RUN, ResetReport, field_values
 from embodied_env.record.json_values import to_json_types
-from embodied_env.record.rows import RESET, TRANSITION, has_no_action
+from embodied_env.record.rows import RESET, TRANSITION, by_sensor, has_no_action, held_readings
 
-_INFO_KEYS = ("latency", "action_clipped", "annotations", "end_reason", "is_success", "step_index")
+_INFO_KEYS = ("latency", "action_clipped", "annotations", "end_reason", "is_success", "sensors", "step_index")
 
 OUTSIDE = "outer_wrapper"
 """The end reason of an episode that a wrapper ended while the environment continued."""
@@ -35,6 +35,7 @@ class Summary:
         self._end_reasons: Counter[str] = Counter()
         self._successes = self._truncated = self._unfinished = self._missed_deadlines = 0
         self._clipped = self._missed_actions = 0
+        self._held: Counter[tuple[str, str]] = Counter()
         self._apart: Counter[str] = Counter()  # episodes outside the success rates, by `counted_apart`
         self._apart_terminated = 0
         self._has_ended = True  # until a reset starts an episode
@@ -71,6 +72,7 @@ class Summary:
         info = row["info"]
         self._latency.add(info)
         self._steps += 1
+        self._held.update(held_readings(info))
         is_missed = has_no_action(row)
         self._missed_actions += is_missed
         self._clipped += info.get("action_clipped") is True and not is_missed
@@ -106,8 +108,8 @@ class Summary:
 
         The success rates are of the episodes in ``rated`` and ``rated_terminated``. Episodes that were solved at their
         reset, or at their first step if the task did not judge the reset, are counted separately. ``missed_actions``
-        counts the steps without an action (`NoAction`), which are not clipped ones. ``dry_run`` is present, and true,
-        only if no command reached a robot.
+        counts the steps without an action (`NoAction`), which are not clipped ones, and ``held_readings`` by sensor and
+        quality those with an earlier reading. ``dry_run`` is present, and true, only if no command reached a robot.
         """
         episodes, terminated = len(self._returns), len(self._returns) - self._truncated
         rated, rated_terminated = episodes - self._apart.total(), terminated - self._apart_terminated
@@ -131,6 +133,7 @@ class Summary:
                 "steps": self._steps,
                 "clipped_share": self._clipped / self._steps if self._steps else None,
                 "missed_actions": self._missed_actions,
+                "held_readings": by_sensor(self._held),
                 "missed_deadlines": self._missed_deadlines + (self._open_missed or 0),
                 "end_reasons": dict(self._end_reasons),
                 "latency": {stage: asdict(found) for stage, found in self._latency.statistics().items()},

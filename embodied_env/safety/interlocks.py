@@ -52,7 +52,7 @@ INPUT_REMEDIES: Mapping[str, str] = {
 AFTER_ESTOP = "then call clear_estop() and reset(), which runs the whole reset again, homing included"
 """The remedy once an operator has resolved the cause of an ESTOP."""
 
-JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
+JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE, Quality.MISSING)
 
 _FULL_RANGE = {"rad": 2.0 * math.pi, "m": 1.0}  # of a joint without position limits
 

@@ -22,6 +22,7 @@ from embodied_env.analysis.report.key_frames import MOST_FRAMES, KeyFrames, jpeg
 from embodied_env.analysis.report.outcomes import MOST_REASONS, OTHER, Outcomes, Rate
 from embodied_env.analysis.report.run_report import RunStatistics
 from embodied_env.cli.main import main
+from embodied_env.core.codes import Quality
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.rows import RESET, TRANSITION
@@ -176,9 +177,9 @@ def test_null_value_of_a_measured_stage_is_not_counted(recorded):
     assert account.stages.samples["obs_skew_s", ""].count == 23
 
 
-def test_age_of_a_reading_with_a_bad_stamp_is_not_counted(recorded):
+def test_age_of_a_reading_in_a_lost_world_is_not_counted(recorded):
     rows = rows_of(recorded)
-    rows[1]["info"]["sensors"]["joints"]["quality"] = 6
+    rows[1]["info"]["sensors"]["joints"]["quality"] = int(Quality.LOST)
     account = collect_rows(rows)
     assert account.sensors.by_name["joints"].ages.count == 23
 

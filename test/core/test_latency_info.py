@@ -226,9 +226,19 @@ def test_fallback_stamp_gives_no_driver_stage():
     assert quality == Quality.FALLBACK_SOURCE
 
 
-def test_held_reading_marks_each_of_its_stages():
-    latency = account(sample(quality=Quality.STALE))
-    assert {stage(latency, name)[1] for name in (*SENSOR_STAGES, "capture_age_s", "data_age_s")} == {Quality.STALE}
+def test_age_of_a_held_reading_is_measured_and_its_transport_is_not_measured_again():
+    latency, good = account(sample(quality=Quality.STALE)), account(sample())
+    for name in ("capture_age_s", "hold_s", "data_age_s"):
+        assert stage(latency, name) == stage(good, name)
+    assert latency["obs_age_max_s"] == good["obs_age_max_s"]
+    assert latency["quality"]["obs_age_max_s"] == Quality.OK
+    others = set(SENSOR_STAGES) - {"hold_s"}
+    assert {stage(latency, name)[1] for name in others} == {Quality.STALE}
+
+
+def test_age_in_a_lost_world_is_not_measured():
+    latency = account(sample(quality=Quality.LOST))
+    assert {stage(latency, name)[1] for name in (*SENSOR_STAGES, "capture_age_s", "data_age_s")} == {Quality.LOST}
 
 
 def test_the_skew_is_between_the_first_and_the_last_reading_of_an_observation():

@@ -63,7 +63,7 @@ def beacon(values=(0.9, 0.9, 0.9), *, stamp_ns=LATER_NS, dtype=float, **more):
 
 
 FAULTS = {
-    "no message": (None, Quality.STALE),
+    "no message": (None, Quality.MISSING),
     "stale": (beacon(stamp_ns=LATER_NS - 150_000_001), Quality.STALE),
     "future": (beacon(stamp_ns=LATER_NS + 1), Quality.FUTURE),
     "nan": (beacon((np.nan, 0.0, 0.0)), Quality.INVALID),

@@ -334,7 +334,7 @@ def test_the_order_of_precedence_matches_the_design():
 
 @pytest.mark.parametrize(
     ("kind", "quality"),
-    [("drop", Quality.STALE), ("nan", Quality.INVALID), ("stale", Quality.STALE), ("future", Quality.FUTURE)],
+    [("drop", Quality.MISSING), ("nan", Quality.INVALID), ("stale", Quality.STALE), ("future", Quality.FUTURE)],
 )
 def test_a_sensor_fault_holds_the_last_reading_in_the_space_with_mask_and_quality(scene_of, kind, quality):
     scene = scene_of(options={"faults": [Fault(kind=kind, step=2, sensor="beacon")]})

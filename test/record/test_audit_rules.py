@@ -697,6 +697,7 @@ ODD = {
     "frame.frozen": ("seeing", unchanged),
     "episode.gap": ("plain", gap),
     "reset.solved_in_place": ("plain", in_place),
+    "sensor.held": ("held", unchanged),
     "setpoints.late": ("streamed", streamed(1, worst_gap_s=0.021)),
 }
 

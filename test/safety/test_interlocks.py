@@ -14,6 +14,7 @@ from embodied_env.core.codes import CODES, Quality, Severity
 from embodied_env.core.types import Finding, SafetyContext, SensorStatus
 from embodied_env.safety import GATES, CommandState, SafetyGate
 from embodied_env.safety.interlocks import (
+    JUDGED_BY_AGE,
     ActionAgeGate,
     ClockGate,
     ForceGate,
@@ -250,7 +251,7 @@ def test_gate_reports_a_lapsed_input(mode, severity):
 # -------------------------------------------------------------------------------------------------------- observation
 
 
-@pytest.mark.parametrize("quality", [Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE])
+@pytest.mark.parametrize("quality", JUDGED_BY_AGE)
 def test_reading_is_valid_up_to_its_maximum_age(quality):
     gate = gate_of(ObservationGate)
     assert gate.check(context(quality, MAX_AGE_S), ZERO) == []
@@ -265,7 +266,7 @@ def test_reading_may_be_in_the_future_by_the_tolerance():
     assert codes_of(gate.check(context(age_s=math.nextafter(-0.004, -1.0)), ZERO)) == [("obs.future", Severity.HOLD)]
 
 
-@pytest.mark.parametrize("quality", sorted(set(Quality) - {Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE}))
+@pytest.mark.parametrize("quality", sorted(set(Quality) - {*JUDGED_BY_AGE}))
 def test_reading_of_other_quality_is_invalid_at_any_age(quality):
     code = "obs.future" if quality is Quality.FUTURE else "obs.invalid"
     assert codes_of(gate_of(ObservationGate).check(context(quality, 0.0), ZERO)) == [(code, Severity.HOLD)]

@@ -23,9 +23,6 @@ SEGMENTS = {
 }
 """Stages that follow each other without a gap in a step, with their styles and names in the timeline."""
 
-_AGE_IS_KNOWN = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE, Quality.INVALID, Quality.LOST)
-"""Qualities of readings whose age is known: a repeated reading keeps its stamp."""
-
 _CLOCKS = {"wall": "UTC, steps:", "sim": "simulated time, steps:"}
 
 
@@ -82,8 +79,8 @@ class Stages:
 
 
 def age_is_known(reading: Mapping[str, Any]) -> bool:
-    """Return whether the age of the reading of a sensor in an info is measured."""
-    return reading["quality"] in _AGE_IS_KNOWN and reading.get("stamp_quality", Quality.OK) == Quality.OK
+    """Return whether the age of the reading of a sensor in an info is measured: a held one keeps its stamp."""
+    return bool(reading["quality"] != Quality.LOST) and reading.get("stamp_quality", Quality.OK) == Quality.OK
 
 
 class _Sensor:

@@ -145,7 +145,7 @@ class LatencyInfoBuilder:
             ages_s[name], quality = _age(sample, now_ns)
             age_qualities[name] = int(quality)
             if frozen_ns is not None:
-                holds_s[name], hold_quality = _duration(frozen_ns - sample.arrival_ns, sample)
+                holds_s[name], hold_quality = _elapsed(frozen_ns - sample.arrival_ns, _held_quality(sample))
                 hold_qualities[name] = int(hold_quality)
             worst = quality if worst is Quality.OK else worst
         table.values["capture_age_s"], table.quality["capture_age_s"] = ages_s, age_qualities
@@ -234,12 +234,21 @@ def _find_actuation(evidence: ActuationEvidence | None, commands: CommandsInFlig
 
 def _age(sample: Sample, now_ns: int) -> Stage:
     """Return the time from acquisition to `now_ns`, both on the world's clock."""
-    value, quality = (now_ns - sample.stamp_ns) / NS_PER_S, _stamp_quality(sample)
+    return _elapsed(now_ns - sample.stamp_ns, _stamp_quality(sample))
+
+
+def _elapsed(ns: int, quality: Quality) -> Stage:
+    value = ns / NS_PER_S
     return value, Quality.NEGATIVE if quality is Quality.OK and value < 0 else quality
 
 
 def _stamp_quality(sample: Sample) -> Quality:
-    return sample.stamp_quality if sample.quality in _GOOD else sample.quality
+    return _held_quality(sample) or sample.stamp_quality
+
+
+def _held_quality(sample: Sample) -> Quality:
+    """Return OK also for a held reading, whose age grows; the time at which a lost world was read is not known."""
+    return Quality.LOST if sample.quality is Quality.LOST else Quality.OK
 
 
 def _duration(ns: int, sample: Sample, quality: Quality = Quality.OK) -> Stage:

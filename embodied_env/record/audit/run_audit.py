@@ -26,6 +26,7 @@ from embodied_env.record.audit.run_rules import (
     name_manifest,
     read_contract,
     read_time_limit,
+    warn_held,
     warn_overridden,
 )
 from embodied_env.record.audit.transition_audit import inspect_reset, inspect_transition, warn_solved_in_place
@@ -144,13 +145,14 @@ class _Auditor:
         if not self.transitions:
             first.append(make_violation("run.empty", "", 0, "no transitions recorded (expected at least one)"))
         self._counts.update(violation.rule for violation in first)
+        held = () if self.tally is None else warn_held(self.tally, self._contract)
         apart = {} if self.tally is None or not self.tally.resets else self.tally.apart()
         return AuditReport(
             path=path,
             transitions=self.transitions,
             violations=tuple((first + self._violations)[:_MAX_LISTED]),
             counts=dict(self._counts),
-            warnings=(*self._accounts.warnings(), *self._warnings),
+            warnings=(*self._accounts.warnings(), *held, *self._warnings),
             solved_at_reset=apart.get(SOLVED_AT_RESET),
             solved_at_first_step=apart.get(SOLVED_AT_FIRST_STEP),
         )

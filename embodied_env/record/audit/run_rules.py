@@ -16,7 +16,7 @@ from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RES
 from embodied_env.errors import ContractError
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.manifest import contract_of_manifest, describe_robot, world_of
-from embodied_env.record.rows import RESET, TRANSITION, Row, has_no_action
+from embodied_env.record.rows import RESET, TRANSITION, Row, by_sensor, has_no_action, held_readings
 from embodied_env.record.run import read_json
 from embodied_env.record.run_writer import FIRST_TRANSITION, MANIFEST, SUMMARY
 from embodied_env.record.summary import OUTSIDE
@@ -141,6 +141,7 @@ class RowTally:
         self.resets = 0
         self._counts: Counter[str] = Counter()
         self._end_reasons: Counter[str] = Counter()
+        self.held: Counter[tuple[str, str]] = Counter()
         self._sum = self._return = 0.0
         self._open_steps = 0
         self._solved: bool | None = None
@@ -156,6 +157,7 @@ class RowTally:
             return
         info = row["info"]
         self._counts["steps"] += 1
+        self.held.update(held_readings(info))
         self._counts["missed_actions"] += has_no_action(row)
         self._counts["clipped"] += info["action_clipped"] and not has_no_action(row)
         if self._has_ended:
@@ -195,9 +197,20 @@ class RowTally:
             "steps": count["steps"],
             "clipped_share": count["clipped"] / count["steps"] if count["steps"] else None,
             "missed_actions": count["missed_actions"],
+            "held_readings": by_sensor(self.held),
             "end_reasons": dict(self._end_reasons),
             "return": {"mean": self._sum / episodes if episodes else None},
         }
+
+
+def warn_held(tally: RowTally, contract: Contract | None) -> Iterator[Violation]:
+    """Yield a warning for each sensor without a mask of which observations hold an earlier reading."""
+    for sensor, counts in by_sensor(tally.held).items():
+        spec = None if contract is None else contract.sensors.get(sensor)
+        if spec is None or not spec.mask:
+            kinds = ", ".join(f"{quality} {count}" for quality, count in counts.items())
+            text = f"{sensor}: observations that hold an earlier reading, without a mask: {kinds}"
+            yield make_violation("sensor.held", f"info.sensors.{sensor}.quality", counts, text)
 
 
 def check_summary(folder: Path, tally: RowTally, manifest: Mapping[str, Any]) -> Iterator[Violation]:
