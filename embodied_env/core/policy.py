@@ -118,6 +118,14 @@ class AccountedPolicy(Protocol):
 
 
 @runtime_checkable
+class BoundedPolicy(Protocol):
+    """A policy, or a model, with a time limit of an inference, such as one on a policy server."""
+
+    def bound_wait(self, limit_s: float, /) -> float:
+        """Bound every inference but the first one, unless the user has set its limit; return the limit in force, s."""
+
+
+@runtime_checkable
 class ContinuingPolicy(Protocol):
     """A policy, or a model, that may continue the chunk that is being executed: real-time chunking (RTC)."""
 

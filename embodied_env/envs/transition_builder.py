@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -42,6 +43,8 @@ from embodied_env.envs.stepper_state import Episode, PendingStep
 from embodied_env.errors import BackendLostError, TaskError
 from embodied_env.safety import SafetyGate, Watchdog
 from embodied_env.safety.findings import gate_arrays
+from embodied_env.safety.interlocks import ObservationGate
+from embodied_env.safety.late_agent import LATE, is_explained, were_valid
 
 Observation = dict[str, NDArray[Any]]
 Info = dict[str, Any]
@@ -74,7 +77,8 @@ class TransitionBuilder:
         capabilities = backend.capabilities
         self.commands = CommandsInFlight()
         self._episode_limits, self._most_missed = contract.episode, contract.policy.max_missed
-        self._gate, self._watchdog, self._ledger = gate, watchdog, ledger
+        self._contract, self._gate, self._watchdog, self._ledger = contract, gate, watchdog, ledger
+        self._observation_gate = next(each for each in gate.interlocks if isinstance(each, ObservationGate))
         self.observations = ObservationBuilder(contract)
         self.evaluator_info, self.host_timing = evaluator_info, host_timing
         self._hidden_options = {
@@ -142,7 +146,7 @@ class TransitionBuilder:
         """Return all reasons to end the episode, in order of precedence."""
         reasons = self.ordinary_end_reasons(verdict, episode.step_index)
         if step.approved.report.disposition >= Severity.STOP:
-            reasons.append(f"safety_stop:{self._stop_code(step.approved.report.findings)}")
+            reasons.append(self._stop_reason(step))
         if lost is not None:
             reasons.append(f"backend_lost:{lost.why}")
         if failed is not None:
@@ -150,7 +154,7 @@ class TransitionBuilder:
         reasons += [f"sensor_gap:{name}" for name in gaps]
         if isinstance(step.action, NoAction) and episode.missed >= self._most_missed:
             reasons.append(f"policy_lost:{step.action.reason}")
-        return order_end_reasons(reasons) if reasons else ()
+        return order_end_reasons([*dict.fromkeys(reasons)]) if reasons else ()
 
     def ordinary_end_reasons(self, verdict: Verdict, step_index: int) -> list[str]:
         """Return the reasons of the task and of the contract's limit to end the episode, not ordered."""
@@ -255,11 +259,27 @@ class TransitionBuilder:
             info["evaluator"] = self.observations.evaluator_readings(snapshot)
         return info
 
-    def _stop_code(self, findings: tuple[Finding, ...]) -> str:
-        """Return the code of the most severe finding; for a latch set in this episode, the code that set it."""
-        worst = max(findings, key=lambda found: (found.severity, found.gate != "latch"))
+    def _stop_reason(self, step: PendingStep) -> str:
+        """Return the most severe finding as an end reason, `LATE` if the agent's time alone explains every stop."""
+        findings, context = step.approved.report.findings, step.inputs.situation
+        is_late = partial(
+            is_explained,
+            self._contract,
+            late_in_a_row=self._observation_gate.late_in_a_row,
+            are_valid=were_valid(each.quality for each in context.sensors.values()),
+            action_age_s=context.action_age_s,
+        )
+        stops = [found for found in findings if found.severity >= Severity.STOP]
+        others = [found for found in stops if not is_late(self._stop_code(found))]
+        if stops and not others:
+            return LATE
+        worst = max(others or findings, key=lambda found: (found.severity, found.gate != "latch"))
+        return f"safety_stop:{self._stop_code(worst)}"
+
+    def _stop_code(self, found: Finding) -> str:
+        """Return the code of a finding; for a latch set in this episode, the code that set it."""
         latched = self._gate.latched
-        return latched.code if worst.code == "latch.stop" and latched is not None else worst.code
+        return latched.code if found.code == "latch.stop" and latched is not None else found.code
 
 
 class ObservationBuilder:

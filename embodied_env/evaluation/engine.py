@@ -19,7 +19,7 @@ from typing import Any
 
 from embodied_env.backends.registry import accepts_option
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError, UsageError
-from embodied_env.evaluation.episodes import EvaluationJob, lost_backends
+from embodied_env.evaluation.episodes import EvaluationJob, find_failure
 from embodied_env.evaluation.local_workers import GRACE_S, SHORT_GRACE_S, LocalWorkers, Worker, WorkerPool, error_from
 from embodied_env.evaluation.ray_cluster import RayCluster
 from embodied_env.evaluation.ray_workers import RayWorkers
@@ -121,7 +121,7 @@ class Engine:
             summary, problem = merged_summary(where, fingerprint), ""
         except RecordError as error:
             summary, problem = merged_summary({}, fingerprint), str(error)
-        problem = problem or scheduler.not_evaluated(abandoned) or scheduler.unclean(paths) or lost_backends(summary)
+        problem = problem or scheduler.not_evaluated(abandoned) or scheduler.unclean(paths) or find_failure(summary)
         content = {
             "schema": EVALUATION,
             "engine": self.name,

@@ -16,6 +16,7 @@ from embodied_env.core.codes import end_kind
 from embodied_env.core.policy import NoAction, Policy, policy_errors, policy_seed
 from embodied_env.core.process.signals import closing_together
 from embodied_env.errors import UsageError
+from embodied_env.safety.late_agent import LATE
 
 if TYPE_CHECKING:
     from embodied_env.record import RecordTransitions
@@ -129,7 +130,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         continue with a policy whose first action is implausible; None: such a policy is refused.
         """
         from embodied_env.envs.embodied_env import EmbodiedEnv
-        from embodied_env.policies.chunks import ChunkRunner
+        from embodied_env.policies.chunks import ChunkRunner, longest_wait_s
 
         self._job, self._folders, self._observer, self._confirm = job, folders, observer, confirm
         self._checked: set[int] = set()  # policies whose first action has been checked
@@ -139,7 +140,9 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             options = {"host_timing": True, **job.options}  # for the live table
             self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **options)
             stack.callback(self._embodied.close)
-            self._policies = [ChunkRunner(policy, job.chunks, pacing=self._embodied.pacing) for policy in policies]
+            wait_s = longest_wait_s(job.contract) if self._embodied.capabilities.free_running else None
+            pacing = self._embodied.pacing
+            self._policies = [ChunkRunner(policy, job.chunks, pacing=pacing, wait_s=wait_s) for policy in policies]
             for runner in self._policies:
                 runners.callback(runner.stop)
             self._stack = stack.pop_all()
@@ -240,6 +243,9 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         return policy
 
 
-def lost_backends(summary: Mapping[str, Any]) -> str:
-    """Return the end reasons of episodes that lost their backend, or ""."""
-    return ", ".join(reason for reason in summary["end_reasons"] if end_kind(reason) == "backend_lost")
+def find_failure(summary: Mapping[str, Any]) -> str:
+    """Return the end reasons of episodes that lost their backend, or that the policy never acted, or ""."""
+    steps, ends = summary["steps"], summary["end_reasons"]
+    if steps and steps in (summary["missed_actions"], ends.get(LATE)):
+        return f"the policy never acted: no action in time in {steps} steps"
+    return ", ".join(reason for reason in ends if end_kind(reason) == "backend_lost")

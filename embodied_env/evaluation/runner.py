@@ -10,7 +10,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.core.arguments import checked_count, checked_path
 from embodied_env.core.policy import Policy, PolicyFunction, as_policy
 from embodied_env.errors import UsageError
-from embodied_env.evaluation.episodes import EpisodeObserver, EpisodeRunner, EvaluationJob, PolicySource, lost_backends
+from embodied_env.evaluation.episodes import EpisodeObserver, EpisodeRunner, EvaluationJob, PolicySource, find_failure
 from embodied_env.evaluation.results import Evaluation, PolicyResult
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _result(name: str, index: int, runner: EpisodeRunner, episodes: int) -> Poli
     recorder = runner.recorders[index]
     path, summary = recorder.path, recorder.summary
     lost = f"the record is incomplete: {recorder.losses.problem}" if recorder.losses.problem else ""
-    problem = lost or read_run(path).problem or lost_backends(summary)
+    problem = lost or read_run(path).problem or find_failure(summary)
     return PolicyResult(
         policy=name, path=path, summary=summary, problem=problem, where=dict.fromkeys(range(episodes), path)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from embodied_env.contract import Contract
 from embodied_env.core.policy import (
     CHUNK_MODES,
     AccountedPolicy,
+    BoundedPolicy,
     NoAction,
     Observation,
     Policy,
@@ -38,6 +41,8 @@ UNDERRUN = "chunk underrun"
 
 TIMEOUT_S = 60.0
 """Time limit of the first chunk of an episode and of `reset`; longer than the timeouts of policy servers."""
+
+_log = logging.getLogger(__name__)
 
 _Answered = tuple[Any, list[Any] | None, Mapping[str, Any] | None]
 """The answer of a policy, the actions of its chunk if it is one, and the account of the inference."""
@@ -93,6 +98,7 @@ class ChunkRunner:
         pacing: str = "lockstep",
         overlap: int = OVERLAP,
         timeout_s: float = TIMEOUT_S,
+        wait_s: float | None = None,
     ) -> None:
         """Wrap `policy`; `pacing` is that of the environment (``env.unwrapped.pacing``).
 
@@ -105,6 +111,8 @@ class ChunkRunner:
             pacing: ``realtime`` or ``lockstep``.
             overlap: see `mode`.
             timeout_s: time limit of the first chunk of an episode, and of `reset`; then a `PolicyError` is raised.
+            wait_s: time that a step may wait before a watchdog stops the robot (`longest_wait_s`), for every inference
+                but the first; None: no limit.
 
         Raises:
             UsageError: for an unknown mode, and for ``rtc`` with a policy that cannot continue a chunk.
@@ -125,11 +133,22 @@ class ChunkRunner:
         self._observer = policy if isinstance(policy, StepObserver) else None
         self._calls = PolicyCalls(in_thread=not self._waits, timeout_s=timeout_s)
         self._latencies: deque[int] = deque(maxlen=_LATENCIES)
+        self._wait_s, self._is_warm = wait_s, False  # warm: there was an answer
+        if self._waits and wait_s is not None:
+            self._bound(policy, wait_s)
         self._begin()
+
+    @staticmethod
+    def _bound(policy: Policy, wait_s: float) -> None:
+        """Make the policy answer within `wait_s`, or warn."""
+        if isinstance(policy, BoundedPolicy) and (bound_s := policy.bound_wait(wait_s)) > wait_s:
+            text = "%s: timeout_s of %g s (expected at most %g s, before the watchdog stops the robot)"
+            _log.warning(text, policy.identity.name, bound_s, wait_s)
 
     def _begin(self) -> None:
         """Discard the state of an episode, except the latencies."""
         self._step = self._answers = 0
+        self._is_begun = False  # the first inference has ended, or its time
         self._chunks: list[Chunk] = []  # oldest first
         self._last: Chunk | None = None  # of the last answer, if it has an action for a later step
         self._request: tuple[int, Future[Any]] | None = None  # step of its observation
@@ -156,8 +175,10 @@ class ChunkRunner:
                 self._request = self._step - 1, self._calls.submit(call)
         elif self._observer is not None:
             self._calls.submit(partial(self._observer.observe, observation))
-        if self._request is not None and not self._answers:
-            self._receive(*self._request, is_awaited=True)
+        if self._request is not None and not self._is_begun:  # the robot is at rest
+            self._is_begun = True
+            if not self._is_warm or self._calls.has_returned(self._request[1], self._wait_s):
+                self._receive(*self._request, is_awaited=True)
         return self._act()
 
     @property
@@ -233,6 +254,7 @@ class ChunkRunner:
             self._missing = answer
             self._counts["failed"] += 1
             return
+        self._is_warm = True
         actions, step = chunk or [answer] * self._waits, self._step
         if not actions:
             found = "one action" if isinstance(answer, Mapping | np.ndarray) else type(answer).__name__
@@ -285,6 +307,11 @@ class ChunkRunner:
             share = chunk.share(step)
             used = [*((older, weight * (1.0 - share)) for older, weight in used if share < 1.0), (chunk, share)]
         return used
+
+
+def longest_wait_s(contract: Contract) -> float:
+    """Return how long a step in real time may wait for the policy: two control periods less than the watchdog does."""
+    return max(0.0, (contract.safety.watchdog.stop_steps - 2) * contract.control_period_s)
 
 
 def split_chunk(answer: Any) -> list[Any] | None:  # noqa: ANN401 - policies return anything

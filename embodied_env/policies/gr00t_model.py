@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from embodied_env.errors import UsageError, did_you_mean
 from embodied_env.policies.model import Inputs, Model
-from embodied_env.policies.remote import CONNECT_TIMEOUT_S, TIMEOUT_S, Failure, Problem, RemoteModel
+from embodied_env.policies.remote import CONNECT_TIMEOUT_S, Failure, Problem, RemoteModel
 from embodied_env.policies.wire import MOST_ANSWER_BYTES, import_library
 
 _TOKEN = "GR00T_API_TOKEN"  # noqa: S105 - the name of a variable
@@ -30,7 +30,7 @@ def load_gr00t(
     location: str,
     *,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float | None = None,
     release: str = "n1.6",
     api_token: str | None = None,
 ) -> Model:
@@ -39,7 +39,7 @@ def load_gr00t(
     Args:
         location: host and port; options other than the token may follow as ``?timeout_s=0.2&release=n1.5``.
         connect_timeout_s: limit of connecting, and of the first inference.
-        timeout_s: limit of every other inference.
+        timeout_s: limit of every other inference; None: 1 s, or less on a robot.
         release: ``n1.6`` for GR00T N1.6 and later, ``n1.5`` for N1 and N1.5.
         api_token: token that the server asks for; None: that of the environment variable ``GR00T_API_TOKEN``, if set.
 

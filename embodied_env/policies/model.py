@@ -15,6 +15,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.files import read_file
 from embodied_env.core.policy import (
     AccountedPolicy,
+    BoundedPolicy,
     NoAction,
     Observation,
     PolicyIdentity,
@@ -156,6 +157,10 @@ class ModelPolicy:
     def observe(self, observation: Observation, /) -> None:
         """Receive the observation of a step in which an action of the last chunk is executed."""
         self.interface.observe(observation)
+
+    def bound_wait(self, limit_s: float, /) -> float:
+        """Bound the model's inferences (`BoundedPolicy`); 0.0 for one without a limit."""
+        return self.model.bound_wait(limit_s) if isinstance(self.model, BoundedPolicy) else 0.0
 
     @property
     def continues_chunks(self) -> bool:

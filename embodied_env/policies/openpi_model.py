@@ -13,7 +13,7 @@ from embodied_env.core.arguments import checked_flag
 from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import UsageError, described
 from embodied_env.policies.model import Inputs, Model
-from embodied_env.policies.remote import CONNECT_TIMEOUT_S, TIMEOUT_S, Failure, Problem, RemoteModel
+from embodied_env.policies.remote import CONNECT_TIMEOUT_S, Failure, Problem, RemoteModel
 from embodied_env.policies.websocket import WebSocket
 from embodied_env.policies.wire import EXTENSION, WireError, specs_from_message
 
@@ -28,7 +28,7 @@ def load_openpi(
     location: str,
     *,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float | None = None,
     nested: bool = False,
     rtc: bool = False,
     api_key: str | None = None,
@@ -38,7 +38,7 @@ def load_openpi(
     Args:
         location: host and port; options other than the key may follow as ``?timeout_s=0.2&connect_timeout_s=5``.
         connect_timeout_s: limit of connecting, and of the first inference.
-        timeout_s: limit of every other inference, a new connection included.
+        timeout_s: limit of every other inference, a new connection included; None: 1 s, or less on a robot.
         nested: send an input ``images.front`` as ``{"images": {"front": ...}}``, as servers of ALOHA expect it.
         rtc: the server continues chunks, with the inputs ``prev_action_chunk`` (the rest of ``actions``) and
             ``inference_delay`` (in actions), the names of real-time chunking; `embodied-env serve` announces it.
@@ -161,6 +161,8 @@ class OpenpiModel(RemoteModel):
                 raise Failure(Problem.FOREIGN, "answer to no request")
             if self._socket.is_open:
                 return self._socket
+            if reason := self._socket.close_reason:
+                _log.warning("%s closed the connection%s", self.address, reason)
             self._disconnect()  # such as for a missed ping: nothing was in progress
         if self._socket is None:
             self._socket = WebSocket(self._target, self.netloc, headers=self._headers)

@@ -57,6 +57,10 @@ class PolicyCalls:
         while self._submitted and self._submitted[0].done():
             self._submitted.popleft().result()
 
+    def has_returned(self, future: Future[Any], timeout_s: float | None) -> bool:
+        """Return whether a call has returned, after at most `timeout_s`; None: the limit of `wait`."""
+        return timeout_s is None or bool(futures.wait([future], timeout_s).done)
+
     def wait(self, future: Future[Any]) -> Any:  # noqa: ANN401 - of the call
         """Return the result of a call, after a check; raises PolicyError if the call does not return in time."""
         try:

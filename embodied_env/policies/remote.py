@@ -90,6 +90,8 @@ class RemoteModel(Model):
         self.address = f"{self.protocol}:{location}"
         self.host, self.port, found = _parse_address(self.address, self.default_port, options)
         self.options = options | found
+        self._has_default_timeout = self.options["timeout_s"] is None
+        self.options["timeout_s"] = TIMEOUT_S if self._has_default_timeout else self.options["timeout_s"]
         self._connect_timeout_s, self._timeout_s = (
             checked_seconds(key, self.options[key]) for key in ("connect_timeout_s", "timeout_s")
         )
@@ -172,6 +174,12 @@ class RemoteModel(Model):
         self._reset, self._is_warm, self._last = None, True, (self._step, outputs)
         return outputs
 
+    def bound_wait(self, limit_s: float, /) -> float:
+        """See `BoundedPolicy`."""
+        if self._has_default_timeout and limit_s > 0.0:
+            self._timeout_s = min(TIMEOUT_S, limit_s)
+        return self._timeout_s
+
     def take_account(self) -> Mapping[str, Any] | None:
         """Return the stages of the inference since the last call, and the failures of the episode; None without one."""
         account, self._account = self._account, None
@@ -195,10 +203,12 @@ class RemoteModel(Model):
         for name, spec in expected.items():
             if (array := found.get(name)) is None:
                 raise Failure(Problem.MALFORMED, f"no output {name!r} in the answer")
-            if not spec.fits(array.shape) or array.dtype.kind not in "biuf" or not array.size:
+            is_number = array.dtype.kind in "iuf" and array.dtype == spec.dtype
+            if not spec.fits(array.shape) or not is_number or not array.size:
                 shape = str(["any" if length is None else length for length in spec.shape]).replace("'", "")
-                what = f"{array.dtype} {list(array.shape)}"
-                raise Failure(Problem.MALFORMED, f"output {name!r} is {what} (expected numbers {shape})")
+                is_changed = {array.dtype.kind, spec.dtype.kind} <= {*"iuf"} and array.dtype != spec.dtype
+                what, kind = f"{array.dtype} {list(array.shape)}", spec.dtype if is_changed else "numbers"
+                raise Failure(Problem.MALFORMED, f"output {name!r} is {what} (expected {kind} {shape})")
             if array.ndim > 1 and len(array) > _LONGEST_CHUNK:
                 text = f"output {name!r} has {len(array)} rows (expected at most {_LONGEST_CHUNK})"
                 raise Failure(Problem.MALFORMED, text)

@@ -24,6 +24,7 @@ from embodied_env.policies.wire import MOST_ANSWER_BYTES, import_library
 _CHUNK = 2**13  # bytes per read: with thousands of frames, a read takes milliseconds
 _LONGEST_TEXT = 2**12  # bytes
 _BINARY, _FINAL, _MASKED = 2, 0x80, 0x80  # opcode and bits of a frame
+_ORDINARY = (1000, 1001, 1005)  # codes of closing: normal, going away, none
 _BUSY = 503  # HTTP status of a server that already has a client
 _MOST_SHOWN = 160  # bytes of what it says
 
@@ -58,6 +59,13 @@ class WebSocket:
     def is_open(self) -> bool:
         """Whether the handshake has succeeded, and the connection has not ended as far as is known."""
         return self._protocol.state.name == "OPEN" and self._end is None
+
+    @property
+    def close_reason(self) -> str:
+        """Code and reason with which the server has closed, unless it was ordinary."""
+        close = self._protocol.close_rcvd
+        is_ordinary = close is None or (close.code in _ORDINARY and not close.reason)
+        return "" if is_ordinary else f": {close.code} {close.reason}".rstrip()
 
     def send(self, message: bytes, deadline_s: float) -> None:
         """Send a binary message; raises Failure, also for a message that arrives before this one is sent.
@@ -161,7 +169,7 @@ class WebSocket:
         elif broken is not None and not isinstance(broken, EOFError):
             self._end = Failure(Problem.MALFORMED, f"invalid frame: {described(broken)}")
         elif not data or self._protocol.close_rcvd is not None:
-            self._end = _lost("connection closed by the server")
+            self._end = Failure(Problem.LOST, f"connection closed by the server{self.close_reason}")
 
     def _take(self, event: Any) -> None:  # noqa: ANN401 - untyped
         """Keep a message that is complete; the library answers the other frames."""

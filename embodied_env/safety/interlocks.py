@@ -21,6 +21,7 @@ from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import Finding, SafetyContext, SensorStatus, Snapshot
 from embodied_env.safety.findings import select_joints
+from embodied_env.safety.late_agent import have_aged
 
 _INPUTS: Mapping[str, tuple[Severity, str]] = {
     "active": (Severity.ESTOP, "estop.active"),
@@ -153,14 +154,19 @@ class ClockGate(Interlock):
 
 
 class ObservationGate(Interlock):
-    """Requires a valid reading of each required sensor, no older than its `max_age_s`."""
+    """Requires a valid reading of each required sensor, no older than its `max_age_s`.
+
+    Attributes:
+        in_a_row: last steps in a row that failed.
+        late_in_a_row: those of them that the agent's time alone explains.
+    """
 
     def __init__(self, contract: Contract) -> None:
         self._required = required_sensors(contract)
         self._max_age_s = {name: sensor.max_age_s for name, sensor in contract.sensors.items()}
         self._future_tolerance_s = contract.safety.observation.future_tolerance_s
         self._stop_steps = contract.safety.observation.stop_steps
-        self.in_a_row = 0
+        self.in_a_row = self.late_in_a_row = 0
 
     def reset(self) -> None:
         """Reset the count of failed steps."""
@@ -177,6 +183,12 @@ class ObservationGate(Interlock):
             self.in_a_row = 0
             return []
         self.in_a_row += 1
+        readings = [
+            (each.quality, each.age_s - context.latency_s, self._max_age_s[name])
+            for name, each in context.sensors.items()
+        ]
+        before = self.late_in_a_row if self.in_a_row > 1 else 0
+        self.late_in_a_row = before + 1 if have_aged(readings, context.action_age_s) else 0
         severity = Severity.STOP if self.in_a_row >= self._stop_steps else Severity.HOLD
         return [Finding(gate="observation", severity=severity, code=code, detail=text) for code, text in problems]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,19 @@ def test_built_in_policy_success_rate(tmp_path, capsys, policy, success_rate):
     status, result = evaluate(tmp_path, capsys, "--policy", policy, "--episodes", "2")
     assert status == 0
     assert result["runs"][0]["summary"]["success_rate"] == success_rate
+
+
+@pytest.mark.parametrize(("pause", "status"), [(0, 1), (1, 0)])
+def test_exit_status_is_1_if_the_policy_never_acted(tmp_path, capsys, monkeypatch, pause, status):
+    (tmp_path / "absent_policy.py").write_text(
+        "import numpy as np\nfrom embodied_env import NoAction\n"
+        f"actions = [np.zeros(6)] * {pause}\n"
+        "def act(observation):\n    return actions.pop() if actions else NoAction('no connection')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "absent_policy", raising=False)
+    found = evaluate(tmp_path / "runs", capsys, "--policy", "absent_policy:act", "--episodes", "2", "--backend", "fake")
+    assert found[0] == status
 
 
 def test_same_seed_gives_same_summary(tmp_path, capsys):

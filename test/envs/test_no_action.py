@@ -159,7 +159,7 @@ def test_a_policy_that_has_no_action_ends_its_episodes(tmp_path, monkeypatch):
     (done,) = evaluate(IMPATIENT, "late_policies:late", **options).results
     assert done.summary["end_reasons"] == {"policy_lost:server is silent": 2}
     assert (done.summary["missed_actions"], done.summary["clipped_share"]) == (6, 0.0)
-    assert not done.problem
+    assert done.problem == "the policy never acted: no action in time in 6 steps"
     assert embodied_env.audit_run(done.path).problems == ()
 
 

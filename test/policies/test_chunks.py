@@ -23,7 +23,7 @@ from embodied_env.core.policy import NoAction, PolicyIdentity
 from embodied_env.errors import PolicyError, UsageError
 from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies import policy_thread
-from embodied_env.policies.chunks import DECAY, OVERLAP, UNDERRUN, ChunkRunner, blend
+from embodied_env.policies.chunks import DECAY, OVERLAP, UNDERRUN, ChunkRunner, blend, longest_wait_s
 from embodied_env.policies.lerobot_model import LerobotModel
 from embodied_env.policies.slots import TeamPolicies, VectorPolicies
 from embodied_env.record.audit.account_rules import AccountRules
@@ -483,6 +483,53 @@ def test_a_policy_that_hangs_in_the_first_inference(hanging):
     with pytest.raises(PolicyError, match="policy hangs"):
         Steps(runner).take()
     runner.stop()
+
+
+def test_only_the_first_step_of_an_episode_waits_for_a_server_without_an_answer():
+    policy = Scripted(8)
+    policy.answer = NoAction("no answer in time")
+    policy.gate = threading.Semaphore(1)
+    runner = ChunkRunner(policy, "crossfade", pacing="realtime")
+    try:
+        steps = Steps(runner)
+        assert steps.values(3) == [NoAction("no answer in time")] * 3
+    finally:
+        policy.gate.release(100)
+        runner.close()
+
+
+def test_a_step_waits_no_longer_than_the_watchdog_once_there_was_an_answer(hanging):
+    hanging.gate.release()
+    runner = ChunkRunner(hanging, "crossfade", pacing="realtime", wait_s=0.05)
+    assert Steps(runner).values(1) == [0.0]
+    steps = Steps(runner)
+    assert steps.values(2) == [NoAction("chunk underrun")] * 2
+    hanging.gate.release()
+    runner._request[1].exception(timeout=10.0)
+    assert steps.take()[0] == 2.0
+    hanging.gate.release(100)
+    runner.close()
+
+
+class Bounded(Scripted):
+    def __init__(self, bound_s):
+        super().__init__()
+        self.bound_s, self.limits, self.identity = bound_s, [], PolicyIdentity(name="openpi://gpu", format="openpi")
+
+    def bound_wait(self, limit_s):
+        self.limits.append(limit_s)
+        return self.bound_s
+
+
+@pytest.mark.parametrize(
+    ("mode", "bound_s", "limits", "warns"),
+    [("wait", 0.2, [0.4], False), ("wait", 0.7, [0.4], True), ("crossfade", 0.7, [], False)],
+)
+def test_a_time_limit_beyond_the_watchdogs_warns_where_a_step_waits(caplog, mode, bound_s, limits, warns):
+    policy = Bounded(bound_s)
+    ChunkRunner(policy, mode, pacing="realtime", wait_s=longest_wait_s(ARM)).stop()
+    assert policy.limits == limits
+    assert ("openpi://gpu: timeout_s of 0.7 s (expected at most 0.4 s" in caplog.text) is warns
 
 
 def test_a_policy_that_hangs_when_it_is_closed(hanging, monkeypatch):

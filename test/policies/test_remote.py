@@ -161,6 +161,9 @@ def test_a_policy_on_a_server_runs_and_its_inference_is_accounted_for(tmp_path, 
         ({"actions": CHUNK[:0]}, "malformed", r"float64 \[0, 6\] \(expected"),
         ({"actions": np.zeros((5000, 6))}, "malformed", "has 5000 rows"),
         ({"actions": CHUNK.astype("U8")}, "malformed", "U8"),
+        ({"actions": CHUNK > 0}, "malformed", r"bool \[2, 6\] \(expected numbers"),
+        ({"actions": CHUNK.astype(np.int64)}, "malformed", r"int64 \[2, 6\] \(expected float64"),
+        ({"actions": CHUNK.astype(np.uint8)}, "malformed", r"uint8 \[2, 6\] \(expected float64"),
         ({"actions": CHUNK.tolist()}, "malformed", "no output 'actions' in the answer"),
         ({"action": CHUNK}, "malformed", "no output 'actions' in the answer"),
         (msgpack.packb([1, 2]), "malformed", "answer is list"),
@@ -183,6 +186,59 @@ def test_a_wrong_answer_is_counted_and_the_next_one_is_used(load, reply, problem
         assert problems(model) == {problem: 1}
         assert re.search(reason, answer.reason), answer.reason
         np.testing.assert_array_equal(model.infer(STATE)["actions"], CHUNK + 1)
+
+
+def test_booleans_are_refused_in_the_first_answer(load):
+    with serve_openpi(lambda *_: {"actions": CHUNK > 0}) as (address, _):
+        model = load(f"openpi://{address}")
+        assert "bool [2, 6] (expected numbers" in model.infer(STATE).reason
+        assert problems(model) == {"malformed": 1}
+
+
+@pytest.mark.parametrize("is_between", [False, True])
+def test_the_reason_with_which_a_server_closes_is_kept(load, caplog, is_between):
+    def answer(request, connection):
+        if len(requests) == 1 and is_between:
+            connection.send(pack_openpi({"actions": CHUNK}))
+        if len(requests) == 1:
+            connection.close(1011, "CUDA out of memory")
+            return []
+        return {"actions": CHUNK}
+
+    with serve_openpi(answer) as (address, requests):
+        model = load(f"openpi://{address}")
+        first = model.infer(STATE)
+        if is_between:
+            time.sleep(0.1)
+            assert "actions" in model.infer(STATE)
+            assert f"{model.address} closed the connection: 1011 CUDA out of memory" in caplog.text
+        else:
+            assert first == NoAction("connection closed by the server: 1011 CUDA out of memory")
+            assert problems(model) == {"lost": 1}
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize(("options", "chunks"), [("", "wait"), ("?timeout_s=0.3", "crossfade")])
+def test_a_silent_server_at_the_start_of_an_episode_is_named_and_blocks_no_step(tmp_path, options, chunks):
+    contract = changed_contract("arm_reach", {"policy": {"max_missed": 4}})
+    robot = {"backend": "mujoco", "pacing": "realtime", "episodes": 1, "chunks": chunks, "record": tmp_path}
+    replies = [{"actions": CHUNK}]  # at load
+    with serve_openpi(lambda *_: [replies.pop()] if replies else []) as (address, _):
+        (done,) = evaluate(contract, f"openpi://{address}{options}", **robot).results
+    ((reason, count),) = done.summary["end_reasons"].items()
+    assert (reason, count) in {("policy_lost:no answer in time", 1), ("policy_lost:late", 1)}  # late: a busy machine
+    waits_s = [row["info"]["latency"]["policy_s"] for row in embodied_env.read_run(done.path).transitions()]
+    assert sorted(waits_s)[1] < 0.3 or chunks == "wait"
+    assert embodied_env.audit_run(done.path).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "limit_s", "bound_s"),
+    [({}, 0.4, 0.4), ({}, 3.0, 1.0), ({}, 0.0, 1.0), ({"timeout_s": 0.2}, 0.4, 0.2), ({"timeout_s": 0.7}, 0.4, 0.7)],
+)
+def test_only_the_default_time_limit_is_bounded(load, options, limit_s, bound_s):
+    with serve_openpi(echo) as (address, _):
+        assert load(f"openpi://{address}", **{"timeout_s": None, **options}).bound_wait(limit_s) == bound_s
 
 
 def test_an_answer_of_another_request_is_foreign(load):
@@ -522,7 +578,8 @@ def test_a_server_of_an_older_release_receives_flat_observations(load):
         (b"\xc1", "malformed", "cannot be decoded"),
         ({"arm": CHUNK}, "malformed", "no pair of action and information"),
         ([{"arm": CHUNK}, {}], "malformed", "no batch of one"),
-        ([{"arm": np.full((1, 2, 6), np.nan)}, {}], "malformed", "not finite"),
+        ([{"arm": np.full((1, 2, 6), np.nan, np.float32)}, {}], "malformed", "not finite"),
+        ([{"arm": CHUNK[None]}, {}], "malformed", "float64 [2, 6] (expected float32 [any, 6])"),
         ([{"leg": CHUNK[None]}, {}], "malformed", "no output 'action.arm'"),
         (None, "late", "no answer in time"),
     ],
@@ -580,7 +637,11 @@ def test_a_second_answer_of_gr00t_is_discarded(load):
         envelope = []
         for count in range(6):
             before, (*envelope, request) = envelope, router.recv_multipart()
-            reply = [{"arm": CHUNK[None] + 1}, {}] if count == 5 else answer_gr00t(unpack_gr00t(request))
+            reply = (
+                [{"arm": (CHUNK[None] + 1).astype(np.float32)}, {}]
+                if count == 5
+                else answer_gr00t(unpack_gr00t(request))
+            )
             if count == 5:  # also one to the request before
                 router.send_multipart([*before, pack_gr00t([{"arm": CHUNK[None] + 9}, {}])])
             router.send_multipart([*envelope, pack_gr00t(reply)])
@@ -594,4 +655,4 @@ def test_a_second_answer_of_gr00t_is_discarded(load):
         model.infer({"state.arm": STATE["state"]})
         found = model.infer({"state.arm": STATE["state"]})
         thread.join()
-        np.testing.assert_array_equal(found["action.arm"], CHUNK + 1)
+        np.testing.assert_array_equal(found["action.arm"], (CHUNK + 1).astype(np.float32))

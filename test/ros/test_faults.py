@@ -454,7 +454,7 @@ def hang(episode, seconds):
     assert not by_watchdog[-1].report.velocity_si.any()
     assert "wd.stop" in codes_of(by_watchdog[-1])
     last = episode.step(FAST)
-    assert episode.ended == "safety_stop:wd.stop"
+    assert episode.ended == "policy_lost:late"
     assert [f.detail for f in last.report.findings if f.gate == "latch"] == ["latched by wd.stop"]
     assert last.info["safety"]["watchdog"]["trips"] >= 1
 

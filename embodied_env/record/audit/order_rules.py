@@ -7,8 +7,9 @@ from typing import Any
 
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import JOINT_SENSOR
+from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.codes import end_kind
+from embodied_env.core.codes import Quality, Severity, end_kind
 from embodied_env.core.types import DRY_RUN
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.audit.latency_rules import to_ns
@@ -16,6 +17,7 @@ from embodied_env.record.audit.sequence_rules import PAIR_RULES, LimitRule, is_r
 from embodied_env.record.audit.violation import Violation, make_violation, wrong_value
 from embodied_env.record.rows import Row
 from embodied_env.safety.action_parsing import NO_ACTION
+from embodied_env.safety.late_agent import LATE, have_aged, is_explained, were_valid
 
 BLOCK = 50
 """Steps of which the minimum lateness is compared: a single late step is no drift."""
@@ -98,6 +100,7 @@ class SequenceRule:
         self._contract = contract
         self._limits = None if contract is None else LimitRule(contract)
         self._missed: int | None = None  # steps in a row without an action; None: unknown
+        self._late: int | None = None  # steps in a row in which the agent's time made a reading too old; None: unknown
         self._before: Row | None = None
         self._is_dry = False  # no command reached the robot
         self._observed_ns: int | None = None  # of the newest step of any episode
@@ -106,7 +109,7 @@ class SequenceRule:
 
     def forget(self) -> None:
         """Forget the previous row: the next one does not directly follow it."""
-        self._before = self._start = self._last = self._missed = None
+        self._before = self._start = self._last = self._missed = self._late = None
 
     def add(self, row: Row) -> Iterator[Violation]:
         """Check the next row."""
@@ -118,7 +121,7 @@ class SequenceRule:
                 text = "observation equals the last one of the previous episode: the reset changed nothing"
                 yield make_violation("reset.kept", "observation", observation, text)
             self._is_dry = DRY_RUN in ((row.get("inner") or {}).get("details") or {})
-            self._start, self._missed = observation, 0
+            self._start, self._missed, self._late = observation, 0, 0
         else:
             yield from self._check_step(row)
         self._before, self._last = row, observation
@@ -137,15 +140,15 @@ class SequenceRule:
         if "inner" not in row:
             self._missed = None
             return
-        yield from self._check_missed(row)
+        yield from self._check_missed(row, before)
         stamps, where = row["inner"]["stamps_ns"], "inner.stamps_ns.previous_observed"
         earlier_ns, stamp_ns = self._observed_ns, stamps["previous_observed"]
         if previous is None and earlier_ns is not None and stamp_ns < earlier_ns:  # else ``stamps.chain`` applies
             yield wrong_value("clock.steady", where, stamp_ns, f">= {earlier_ns}, the end of the previous step")
         self._observed_ns = stamps["observed"]
 
-    def _check_missed(self, row: Row) -> Iterator[Violation]:
-        """Check that the episode ends when the policy has returned no action too often in a row, and only then."""
+    def _check_missed(self, row: Row, before: Row | None) -> Iterator[Violation]:
+        """Check that the episode ends when the policy was late or has returned no action too often, and only then."""
         inner = row["inner"]
         missed = [found["detail"] for found in inner["findings"] if found["code"] == NO_ACTION]
         if missed and inner["action"] != {"no_action": missed[0]}:
@@ -156,9 +159,40 @@ class SequenceRule:
             return
         most = self._contract.policy.max_missed
         lost = [f"policy_lost:{missed[0]}"] if self._missed >= most else []
+        if (is_late := self._is_late(row, before, self._contract)) is None:
+            return
+        lost = [*dict.fromkeys([LATE] * is_late + lost)]
         if lost != [reason for reason in inner["end_reasons"] if end_kind(reason) == "policy_lost"]:
             expected = f"{lost or 'no policy_lost'} after {self._missed} steps without an action, of {most}"
             yield wrong_value("ending.policy", "inner.end_reasons", inner["end_reasons"], expected)
+
+    def _is_late(self, row: Row, before: Row | None, contract: Contract) -> bool | None:
+        """Return whether the agent's time alone explains each stop of the step; None: unknown."""
+        inner, seen = row["inner"], (before or {}).get("inner") or {}
+        given = inner["circumstances"]
+        names = {*required_sensors(contract), *given.get("required", ())}
+        if not names <= seen.get("sensors", {}).keys() & contract.sensors.keys():
+            self._late = None
+            return None
+        action_age_s = given["action_age_s"]
+        readings = [
+            (Quality[each["quality"]], (seen["now_ns"] - each["stamp_ns"]) / NS_PER_S, contract.sensors[name].max_age_s)
+            for name, each in ((name, seen["sensors"][name]) for name in names)
+        ]
+        is_counted = any(found["gate"] == "observation" for found in inner["findings"])
+        if not (is_counted and have_aged(readings, action_age_s)):
+            self._late = 0
+        elif self._late is not None:
+            self._late += 1
+        latched = (given["latched"] or given["latched_after"] or {"code": "latch.stop"})["code"]
+        stops = [found["code"] for found in inner["findings"] if Severity[found["severity"]] >= Severity.STOP]
+        if "obs.stale" in stops and self._late is None:
+            return None
+        are_valid = were_valid(quality for quality, *_ in readings)
+        known = {"late_in_a_row": self._late or 0, "are_valid": are_valid, "action_age_s": action_age_s}
+        return bool(stops) and all(
+            is_explained(contract, latched if code == "latch.stop" else code, **known) for code in stops
+        )
 
 
 class PeriodDriftRule:
