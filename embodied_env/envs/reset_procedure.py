@@ -88,10 +88,12 @@ class ResetProcedure:
         def safety_context() -> SafetyContext:
             return self.inputs.safety_context(snapshot, (frozen_ns, frozen_ns))
 
+        def now_ns() -> int:
+            return clock.now_ns() if backend.capabilities.free_running else snapshot.now_ns
+
+        world = HomingContext(turn=advance, situation=safety_context, feed=self.guard.feed, now_ns=now_ns)
         try:
-            summary = homing.drive(
-                HomingContext(turn=advance, situation=safety_context, feed=self.guard.feed), deadline.ns
-            )
+            summary = homing.drive(world, deadline.ns)
         except BaseException as error:
             self.guard.brake(f"homing failed: {type(error).__name__}")
             raise

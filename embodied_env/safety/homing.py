@@ -25,7 +25,7 @@ from embodied_env.safety.interlocks import AFTER_ESTOP
 from embodied_env.safety.joint_limits import joint_bounds, limit_joint
 
 _MAX_HELD_PERIODS = 20  # held commands in a row before homing fails
-_SETTLE_S = 2.0  # a joint not home this long after its last command is blocked
+_SETTLE_S = 2.0  # a joint not within the tolerance this long after its last command is blocked
 _NEAR = 0.1  # share of the tolerance within which a command with limited jerk counts as home
 _AT_HOME = 1e-6  # distance from home, in the unit of a joint, within which any other command does: single precision
 _SETTLES = 0.5  # a joint settles while each control period takes it to this share of its distance, or nearer
@@ -40,12 +40,14 @@ class HomingContext:
     """Callbacks of the stepper.
 
     `turn` waits for the end of the control period and returns the snapshot and the sensors whose gap ends episodes.
-    `situation` returns the safety context of a command based on that snapshot. `feed` feeds the watchdog.
+    `situation` returns the safety context of a command based on that snapshot. `feed` feeds the watchdog. `now_ns`
+    returns the time that limits count: simulated where steps are exact, since a slow simulator is no blocked joint.
     """
 
     turn: Callable[[], tuple[Snapshot, list[str]]]
     situation: Callable[[], SafetyContext]
     feed: Callable[[], None]
+    now_ns: Callable[[], int]
 
 
 class HomingMotion:
@@ -67,6 +69,7 @@ class HomingMotion:
         self._period_s = contract.control_period_s
         self._approach = np.full(layout.size, np.nan), np.zeros(layout.size)  # initial distances and rates
         self._approach_s = 0.0  # time since the approach began
+        self._end_ns = np.inf  # of `timeout_s`
         self._home_ns: int | None = None  # when the command reached home
         self._nearest = np.inf  # largest distance of a joint since then
         self._hindrance = ""  # the last finding that held or scaled a command
@@ -74,13 +77,15 @@ class HomingMotion:
     def drive(self, world: HomingContext, deadline_ns: int) -> str:
         """Move home and come to rest. Return a summary, such as "120 commands, held: 3 x obs.stale".
 
+        `deadline_ns` is of the steady clock. A robot within the tolerance when its time is over is home.
+
         Raises:
             BackendNotReadyError: when a gate stops or keeps holding the robot, a joint does not arrive, the backend is
                 lost, or at the deadline. It names the joint and its distance, or the latched ESTOP. The robot may be
                 in motion: the caller must brake.
         """
         if self._routine.timeout_s is not None:
-            deadline_ns = min(deadline_ns, self._clock.now_ns() + round(self._routine.timeout_s * NS_PER_S))
+            self._end_ns = world.now_ns() + round(self._routine.timeout_s * NS_PER_S)
         self._check_estop()
         with self._gate.scaled_velocity_limits(self._routine.speed):
             try:
@@ -109,7 +114,7 @@ class HomingMotion:
         self._positions, ages_s = self._measured.measured(snapshot)
         if self._layout.is_velocity.any():
             self._arbiter.update_measured(self._positions, ages_s)
-        now_ns = self._clock.now_ns()
+        now_ns = world.now_ns()
         near = np.where(np.isfinite(self._gate.limits.jerk), _NEAR * self._routine.tolerance, _AT_HOME)
         if (self._offsets(self._arbiter.reference.positions) > near).any():
             self._home_ns, self._nearest = None, np.inf
@@ -119,11 +124,12 @@ class HomingMotion:
             raise self._failed(f"failed, no valid reading of {', '.join(gaps)}")
         if self._home_ns is not None and self._has_settled():
             return True
-        if self._home_ns is not None and now_ns - self._home_ns > _SETTLE_S * NS_PER_S:
-            raise self._failed(f"failed, not home {_SETTLE_S} s after the last command")
-        if now_ns >= deadline_ns:
-            raise self._failed("timed out")
-        return False
+        is_blocked = self._home_ns is not None and now_ns - self._home_ns > _SETTLE_S * NS_PER_S
+        if not (is_blocked or now_ns >= self._end_ns or self._clock.now_ns() >= deadline_ns):
+            return False
+        if self._offsets(self._positions).max() <= self._routine.tolerance:
+            return True
+        raise self._failed(f"failed, not home {_SETTLE_S} s after the last command" if is_blocked else "timed out")
 
     def _has_settled(self) -> bool:
         """Return whether the robot is within the tolerance of home, and came no nearer by settling in this period."""

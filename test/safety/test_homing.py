@@ -21,6 +21,7 @@ from embodied_env.safety.command_filters import FilterDecision
 
 HOME = {"shoulder": 0.6, "elbow": -0.4}
 ROUTINE = ResetRoutine(home=HOME, speed=0.5)
+LOCKSTEP = {"free_running": False, "step_timeout_s": 5.0}
 
 
 class DisplacedBackend(FakeBackend):
@@ -112,6 +113,46 @@ def test_homing_waits_while_the_joints_settle_and_accepts_where_they_stop(share,
         _, info = scene.reset()
     assert 0.0 <= info["reset"]["home_offset"] <= ROUTINE.tolerance
     assert info["reset"]["home_offset"] <= offset + 1e-6
+
+
+class SlowServo(Servo):
+    """A control period of the world takes `period_s` of real time."""
+
+    share, period_s = 0.45, 0.3
+
+    def advance(self, target, deadline):
+        self._clock.advance_ns(round(self.period_s * NS_PER_S))
+        super().advance(target, deadline)
+
+
+def test_a_robot_within_the_tolerance_when_its_time_is_over_is_home():
+    """It still settles towards home, by half in each control period, when the time for it has passed."""
+    with closing(scene_of(backend=SlowServo)) as scene:
+        _, info = scene.reset()
+        assert 1e-6 < info["reset"]["home_offset"] <= ROUTINE.tolerance
+
+
+def test_a_robot_within_the_tolerance_at_the_timeout_is_home():
+    near = {"shoulder": 0.01, "elbow": -0.01}
+    with closing(scene_of(replace(ROUTINE, home=near, timeout_s=1e-3))) as scene:
+        _, info = scene.reset()
+        assert info["reset"]["home_offset"] <= ROUTINE.tolerance
+
+
+@pytest.mark.parametrize("timeout_s", [None, 10.0])
+def test_limits_count_simulated_time_where_steps_are_exact(timeout_s):
+    with closing(scene_of(replace(ROUTINE, timeout_s=timeout_s), backend=SlowServo, options=LOCKSTEP)) as scene:
+        scene.backend.period_s = 3.0
+        _, info = scene.reset()
+        assert info["reset"]["home_offset"] <= 1e-6
+        assert scene.clock.now_ns() > 30 * NS_PER_S
+
+
+def test_homing_in_lockstep_times_out_in_simulated_time():
+    with closing(scene_of(replace(ROUTINE, timeout_s=0.6), options=LOCKSTEP)) as scene:
+        with pytest.raises(BackendNotReadyError, match="timed out: shoulder is at"):
+            scene.reset()
+        assert len(scene.sent) <= 0.6 / PERIOD_S + 1
 
 
 def test_first_reading_of_the_episode_is_newer_than_homing():

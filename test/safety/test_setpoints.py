@@ -311,7 +311,9 @@ def test_homing_arrives_and_rests(jerk):
     routine = ResetRoutine(home=home, speed=0.5)
     motion = HomingMotion(the_contract, routine, bench.gate, bench.arbiter, bench.clock)
     deadline_ns = bench.clock.now_ns() + 20_000_000_000
-    motion.drive(HomingContext(turn=turn, situation=situation, feed=lambda: None), deadline_ns)
+    motion.drive(
+        HomingContext(turn=turn, situation=situation, feed=lambda: None, now_ns=bench.clock.now_ns), deadline_ns
+    )
     reference = bench.arbiter.reference
     assert np.abs(reference.positions - list(home.values())).max() <= routine.tolerance
     assert not reference.velocities.any()
