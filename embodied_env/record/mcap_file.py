@@ -32,9 +32,16 @@ LARGEST_RECORD = 2**28
 CHUNK_SIZE = 2**20
 """Size at which the chunk of an indexed file ends, in bytes before compression."""
 
-LARGEST_CHUNK = LARGEST_RECORD + 2 * CHUNK_SIZE
+LARGEST_CHUNK = 2**26
 """Size of the largest chunk that is read, in bytes after decompression."""
 
+MOST_EXPANSION = 100
+"""A file is read up to this multiple of its size, plus `LARGEST_CHUNK`, in bytes after decompression."""
+
+_IN_CHUNKS = {3: "Schema", 4: "Channel", 5: "Message"}  # by opcode
+
+_LEAST_PER_RECORD = 8  # bytes of the file: each message of a chunk has 16 in the index
+_MOST_RECORDS = 1000  # without an index, such as channels
 _MAX_BUFFERED = 2**18
 _LARGE = 2**17  # bytes that are written at once instead of being copied into the buffer
 
@@ -267,10 +274,19 @@ class McapRecords:
         try:
             size = regular_size(self._path)
             with self._path.open("rb") as file:
+                count, left = 0, MOST_EXPANSION * size + LARGEST_CHUNK
                 for record in _stream(_BoundedFile(file, size), size, validate_crcs=True):
                     end = file.tell()
                     if (kind := type(record).__name__) == "Chunk":
-                        yield from _chunk_records(record, self.end)
+                        left -= record.uncompressed_size
+                        if left < 0:
+                            most = f"{MOST_EXPANSION} times its size plus {LARGEST_CHUNK} bytes"
+                            raise ValueError(f"chunks that expand too much (expected at most {most})")  # noqa: TRY301
+                        for found in _chunk_records(record, self.end):
+                            count += 1
+                            if count > _MOST_RECORDS + size // _LEAST_PER_RECORD:
+                                raise ValueError(f"too many records in its chunks for {size} bytes")  # noqa: TRY301
+                            yield found
                     else:
                         yield kind, record, Place(None, end)
                     self.end = end
@@ -322,13 +338,14 @@ def _chunk_records(chunk: Any, start: int) -> Iterator[tuple[str, Any, Place]]: 
     data = _chunk_content(chunk)
     content, size = io.BytesIO(data), len(data)
     records = _stream(content, size, skip_magic=True)
-    while content.tell() < size:
+    while (at := content.tell()) < size:
+        if (kind := _IN_CHUNKS.get(data[at])) is None:  # the library skips those that it does not know, one by one
+            found = f"record of opcode {data[at]} in a chunk"
+            raise ValueError(f"unexpected {found} (expected schemas, channels and messages)")
         try:
             record = next(records)
         except (_library("mcap.exceptions").McapError, struct.error) as error:
             raise ValueError(f"an incomplete record in a chunk ({type(error).__name__})") from None
-        if (kind := type(record).__name__) not in ("Schema", "Channel", "Message"):
-            raise ValueError(f"unexpected {kind} in a chunk (expected schemas, channels and messages)")
         yield kind, record, Place(start, content.tell())
 
 

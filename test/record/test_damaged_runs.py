@@ -270,16 +270,18 @@ def records_of(*records):
 
 
 BAD_CHUNKS = {
-    "declares 1 EB": (lambda c: dataclasses.replace(c, uncompressed_size=2**60), "chunk of 1152921504606846976 bytes"),
+    "declares 1 EB": (lambda c: dataclasses.replace(c, uncompressed_size=2**60), "chunks that expand too much"),
     "declares less": (lambda c: dataclasses.replace(c, uncompressed_size=c.uncompressed_size - 1), "of another size"),
     "bomb": (lambda c: recompressed(c, bytes(10**8), uncompressed_size=100), "of another size"),
     "wrong checksum": (lambda c: dataclasses.replace(c, uncompressed_crc=1), "wrong checksum of a chunk"),
     "not zstd": (lambda c: dataclasses.replace(c, data=b"xxxx"), "cannot be decompressed"),
     "unknown compression": (lambda c: dataclasses.replace(c, compression="lz4"), "unknown compression 'lz4'"),
-    "chunk in a chunk": (lambda c: recompressed(c, records_of(c)), "unexpected Chunk in a chunk"),
-    "end in a chunk": (lambda c: recompressed(c, records_of(DataEnd(0))), "unexpected DataEnd in a chunk"),
+    "chunk in a chunk": (lambda c: recompressed(c, records_of(c)), "unexpected record of opcode 6 in a chunk"),
+    "end in a chunk": (lambda c: recompressed(c, records_of(DataEnd(0))), "unexpected record of opcode 15 in a chunk"),
     "cut off": (lambda c: recompressed(c, zstandard.decompress(c.data)[:-1]), "an incomplete record in a chunk"),
-    "zeros": (lambda c: recompressed(c, bytes(1000)), "an incomplete record in a chunk"),
+    "unknown": (lambda c: recompressed(c, bytes(9 * 10**6)), "unexpected record of opcode 0 in a chunk"),
+    "too many": (lambda c: recompressed(c, records_of(*[Channel(1, "", "", {}, 0)] * 2000)), "too many records"),
+    "too large": (lambda c: dataclasses.replace(c, uncompressed_size=2**26 + 1), "chunk of 67108865 bytes"),
 }
 
 
@@ -290,6 +292,18 @@ def test_damaged_chunk_ends_the_log_with_one_problem(tmp_path, case):
     assert list(reader) == []
     assert problem in reader.problem
     assert reader.problem.count("transitions.mcap") == 1
+
+
+def test_a_file_that_expands_too_much_is_read_up_to_the_limit(tmp_path):
+    row = b'{"row": "%s"}' % (b"0" * 2**25)
+    path = chunked(tmp_path / "transitions.mcap", data=row)
+    records = log.McapRecords(path)
+    assert (sum(kind == "Message" for kind, *_ in records), records.problem) == (1, "")
+    content = path.read_bytes()
+    start, end = (content.index(bytes([opcode]), 8) for opcode in (6, 15))
+    path.write_bytes(content[:start] + 9 * content[start:end] + content[end:])
+    assert sum(kind == "Message" for kind, *_ in records) == 2
+    assert "chunks that expand too much" in records.problem
 
 
 def test_rows_in_chunks_are_read(tmp_path):
