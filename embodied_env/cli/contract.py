@@ -245,7 +245,7 @@ def _field_rows(name: str, sensor: SensorSpec) -> list[Row]:
 def _joint_rows(name: str, contract: Contract) -> list[Row]:
     """Return per joint the limits enforced by the gate, and the range of the action in SI units."""
     actuator = contract.actuators[name]
-    limits = actuator.limits(contract.safety.margins)
+    limits = actuator.limits(contract.safety.margins, name)
     scale = action_scale(actuator, limits, contract.control_period_s)
     suffix = "/s" if actuator.is_velocity else " per step" if actuator.command == "position_delta" else ""
     return [

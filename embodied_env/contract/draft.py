@@ -273,20 +273,21 @@ def dump_draft(draft: Draft) -> str:
     is_base = bool(draft.actuators) and all(each.get("command") == "twist" for each in draft.actuators.values())
     fastest = BASE_PERIOD_S if is_base else PERIOD_S
     period_s = fastest if draft.slowest_hz is None else max(fastest, round(1.0 / draft.slowest_hz + 0.004, 2))
-    ranges = [
-        limits["position"][1] - limits["position"][0]
+    margins = {
+        joint: {"position": float(f"{margin:.1g}")}
         for actuator in draft.actuators.values()
-        for limits in actuator.get("joints", {}).values()
+        for joint, limits in actuator.get("joints", {}).items()
         if limits.get("position") is not None and draft.robot is None
-    ]
+        if (margin := 0.05 * (limits["position"][1] - limits["position"][0])) < _MARGIN
+    }
     document: Document = {"contract": SCHEMA, "name": draft.name, "version": 1}
     if draft.robot is not None:
         document["robot"] = draft.robot
     document |= {"control_period_s": period_s, "episode": {"horizon_steps": 200}, "action": {"dtype": "float32"}}
     document |= {key: value for key, value in (("sensors", draft.sensors), ("actuators", draft.actuators)) if value}
-    if ranges and (margin := 0.05 * min(ranges)) < _MARGIN:
-        document["safety"] = {"margins": {"position": float(f"{margin:.1g}")}}
-        draft.comment("safety", "A smaller margin than 0.02, for the joint with the smallest range.")
+    if margins:
+        document["safety"] = {"margins": {"joints": margins}}
+        draft.comment("safety.margins", f"Smaller than {_MARGIN}, for joints with a small range.")
     if draft.robot is None:
         sensors = {name: parse_as(SensorSpec, spec, path=f"sensors.{name}") for name, spec in draft.sensors.items()}
         required = default_required(sensors, {joint for each in draft.actuators.values() for joint in each["joints"]})

@@ -153,7 +153,7 @@ def _check_between_steps(name: str, actuator: ActuatorSpec, contract: ContractFi
         allow(rate_hz is None, where, "setpoint_rate_hz is set too", "one of the two")
         allow(contract.safety.mode == "enforce", where, f"safety.mode: {contract.safety.mode}", "enforce")
         allow(0 <= steps <= MAX_TRAJECTORY_STEPS, where, steps, f"0 to {MAX_TRAJECTORY_STEPS}")
-        limits = actuator.limits(contract.safety.margins)
+        limits = actuator.limits(contract.safety.margins, name)
         braking = float((limits.velocity / limits.deceleration).max()) / contract.control_period_s
         expected = f"at most {MAX_BRAKING_STEPS} control periods from the velocity limit to rest"
         allow(braking <= MAX_BRAKING_STEPS, where, f"{braking:.0f} control periods of braking", expected)
@@ -177,7 +177,7 @@ def _check_joint(
         _check_axis(path, joint, limits)
     elif not actuator.is_velocity or limits.position is not None:
         _check_measured(path, joint, limits, measured)
-    _check_limits(path, limits, actuator, contract)
+    _check_limits(path, limits, actuator, actuator.margins_of(joint, contract.safety.margins, name)[0])
 
 
 def check_topics_differ(sensors: Mapping[str, SensorSpec], actuators: Mapping[str, ActuatorSpec]) -> None:
@@ -425,7 +425,7 @@ def _check_axis(path: str, axis: str, limits: JointLimits) -> None:
     allow(limits.position is None, f"{path}.position", limits.position, "null: a twist axis has no position")
 
 
-def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, contract: ContractFields) -> None:
+def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, margin: float) -> None:
     check_positive(f"{path}.velocity", limits.velocity, f"{limits.unit}/s")
     if limits.acceleration is None:
         allow(actuator.is_action, f"{path}.acceleration", "null", f"{limits.unit}/s^2 > 0 for a topic")
@@ -441,7 +441,6 @@ def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, contra
         return
     low, high = limits.position
     allow(-math.inf < low < high < math.inf, path, f"[{low}, {high}]", "finite [low, high] with low < high")
-    margin = actuator.position_margin(contract.safety.margins)
     expected = f"a range wider than {2 * margin}, twice safety.margins.position"
     allow(low + margin < high - margin, path, f"[{low}, {high}]", expected)
     check_magnitude(path, (high - margin) - (low + margin))

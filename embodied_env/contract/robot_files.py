@@ -179,12 +179,34 @@ def _forces_at_most(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings of
     )
 
 
+def _margins_as_large(robot: Any, own: Any) -> bool:  # noqa: ANN401 - margins by joint
+    """Compare the margins of position, velocity and acceleration of the joints of both."""
+    pairs = [(each, own[joint]) for joint, each in robot.items() if joint in own]
+    return all(ours[0] >= theirs[0] and ours[1] <= theirs[1] and ours[2] <= theirs[2] for theirs, ours in pairs)
+
+
+def _tolerances_at_most(robot: Any, own: Any) -> bool:  # noqa: ANN401 - tolerances by joint; None: not checked
+    return all(_at_most(tolerance, own[joint]) for joint, tolerance in robot.items() if joint in own)
+
+
+def _harmless(robot: Any, own: Any) -> bool:  # noqa: ANN401, ARG001 - any values
+    """Accept a key that loosens nothing by itself."""
+    return True
+
+
 def _starts_as_safely(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings of a reset, None: nothing moves
     """The operator confirms by the same channel, and homing is no faster."""
     if robot is None or own is None:
         return True
     is_confirmed = robot.get("confirm", "") in ("", own.get("confirm", ""))
     return is_confirmed and own.get("speed", _HOMING_SPEED) <= robot.get("speed", _HOMING_SPEED)
+
+
+def _inward(start_outside: Any) -> set[str]:  # noqa: ANN401 - a word or a mapping by joint
+    """Return the joints that may start outside their limits; "" is all of them."""
+    if isinstance(start_outside, str):
+        return set() if start_outside == "refuse" else {""}
+    return {joint for joint, word in start_outside.items() if word != "refuse"}
 
 
 _HOMING_SPEED = 0.2  # the default of `backends.real.reset.speed`
@@ -210,6 +232,8 @@ SAFETY_RULES: Mapping[str, Rule] = {
     "margins.position": _at_least,
     "margins.velocity": _at_most,
     "margins.acceleration": _at_most,
+    "margins.joints": _margins_as_large,
+    "margins.actuators": _harmless,  # resolved by joint
     "nonfinite.stop_after": _at_most,
     "watchdog.hold_steps": _at_most,
     "watchdog.stop_steps": _at_most,
@@ -223,6 +247,8 @@ SAFETY_RULES: Mapping[str, Rule] = {
     "tracking.delay_steps": _at_most,
     "tracking.debounce_steps": _at_most,
     "tracking.stop_steps": _at_most,
+    "tracking.joints": _tolerances_at_most,
+    "tracking.actuators": _harmless,  # resolved by joint
     "latency.budget_s": _at_most,
     "latency.misses": _at_most,
     "latency.window_steps": _at_least,
@@ -249,7 +275,7 @@ REAL_RULES: Mapping[str, tuple[Any, Rule]] = {  # of `backends.real`: the defaul
     "relay": (False, _at_least),
     "downstream_timeout_s": (None, _equal),
     "allow_no_downstream_timeout": (False, lambda robot, own: own <= robot),
-    "start_outside": ("refuse", lambda robot, own: own in (robot, "refuse")),
+    "start_outside": ("refuse", lambda robot, own: robot == "inward" or _inward(own) <= _inward(robot)),
     "security": ("off", lambda robot, own: own in (robot, "required")),
     "use_sim_time": (False, lambda robot, own: own <= robot),
     "shared": ([], _none_but),
@@ -357,8 +383,13 @@ def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[
 
 
 def _filled_safety(spec: RobotFile | ContractFields, contract: ContractFields) -> Document:
-    """Return the safety of `spec`, with the sensors that are required for the joints of `contract`, by its names."""
+    """Return the safety of `spec`: margins and tolerances by joint, and the required sensors by `contract`'s names."""
     filled: Document = to_plain(spec.safety)
+    joints = {joint: (name, each) for name, each in spec.actuators.items() for joint in each.joints}
+    own = {joint: each.margins_of(joint, spec.safety.margins, name) for joint, (name, each) in joints.items()}
+    filled["margins"]["joints"] = own
+    if (tracking := spec.safety.tracking) is not None:
+        filled["tracking"]["joints"] = {joint: tracking.of(name, joint) for joint, (name, _) in joints.items()}
     required = spec.safety.observation.required
     if required is None:
         required = default_required(
@@ -378,13 +409,17 @@ def _known_as(name: str, theirs: Mapping[str, SensorSpec], ours: Mapping[str, Se
 
 
 def _loosened_safety(robot: Document, own: Document) -> Iterator[Loosened]:
+    groups = set[str]()
     for path, rule in SAFETY_RULES.items():
         group, _, key = path.partition(".")
         old, new = robot[group], own[group]
         if not key:
             yield from _compared(f"safety.{path}", rule, old, new)
         elif old is not None and new is not None:  # an optional group has a rule of its own
-            yield from _compared(f"safety.{path}", rule, old[key], new[key])
+            found = [*_compared(f"safety.{path}", rule, old[key], new[key])]
+            if key != "joints" or group not in groups:  # where the value for all joints is looser, that is the reason
+                yield from found
+            groups |= {group} if found else set()
 
 
 _NAMELESS = ("std_msgs/msg/Float64MultiArray", "std_msgs/msg/Float64")

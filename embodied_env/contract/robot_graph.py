@@ -187,6 +187,9 @@ class _Reading:
         kind_of = "gripper" if is_gripper else joints[0] if topic.type == FLOAT else "arm"
         name = self._unique(kind_of, topic, draft.actuators)
         self.claimed |= dict.fromkeys(joints, topic.name)
+        if is_gripper and len(joints) == 1 and kind == "position":
+            what = f"which end of {joints[0]} is closed; until then an object in the gripper is a tracking error"
+            draft.gap(what, f"set actuators.{name}.gripper: {{open: POSITION, closed: POSITION}}")
         command = "velocity" if kind == "velocity" else "position_delta"
         spec = {"topic": self._local(topic), "type": topic.type, "command": command, **command_qos(topic)}
         add_joint_actuator(draft, name, spec, joints)
@@ -316,7 +319,7 @@ class _Reading:
         low, high = known.position
         inset = min(0.02, 0.05 * (high - low))
         if low - 1e-3 <= known.measured <= high + 1e-3 and not low + inset <= known.measured <= high - inset:
-            self.draft.real["start_outside"] = "inward"
+            self.draft.real.setdefault("start_outside", {})[joint] = "inward"
             self.draft.comment("backends.real.start_outside", f"{joint} rests at the end of its range.")
 
     def _sensor(self, topic: Topic, name: str) -> Document:

@@ -60,12 +60,32 @@ class WorkspaceSpec(FrozenFields):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Margins:
+class OwnMargins:
+    """Margins of one actuator or joint; null: those of all."""
+
+    position: float | None = None  # inset of the position limits at both ends, in the joint's unit, >= 0
+    velocity: float | None = None  # usable fraction of the velocity limit, in (0, 1]
+    acceleration: float | None = None  # usable fraction of the acceleration and deceleration limits, in (0, 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margins(FrozenFields):
     """Distance of the enforced limits from the joint limits."""
 
     position: float = 0.02  # inset of the position limits at both ends, in the joint's unit, >= 0
     velocity: float = 0.95  # usable fraction of the velocity limit, in (0, 1]
     acceleration: float = 0.9  # usable fraction of the acceleration and deceleration limits, in (0, 1]
+    actuators: Mapping[str, OwnMargins] = field(default_factory=dict)  # other margins, by actuator
+    joints: Mapping[str, OwnMargins] = field(default_factory=dict)  # other margins, by joint; before `actuators`
+
+    def of(self, actuator: str, joint: str, *, position: float | None = None) -> tuple[float, float, float]:
+        """Return the margins of position, velocity and acceleration of a joint; `position`: instead of that of all."""
+        found = [self.position if position is None else position, self.velocity, self.acceleration]
+        for own in (self.actuators.get(actuator), self.joints.get(joint)):
+            if own is not None:
+                others = (own.position, own.velocity, own.acceleration)
+                found = [each if other is None else other for each, other in zip(found, others, strict=True)]
+        return found[0], found[1], found[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,14 +125,20 @@ class ActionAge:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tracking:
+class Tracking(FrozenFields):
     """Tracking error of a joint that leads to HOLD and then STOP."""
 
     # largest distance from the command, as a fraction of the joint's range (of a turn or a metre if unlimited)
     tolerance: float = 0.05
+    actuators: Mapping[str, float | None] = field(default_factory=dict)  # other tolerances; null: not checked
+    joints: Mapping[str, float | None] = field(default_factory=dict)  # the same by joint; before `actuators`
     delay_steps: int = 2  # earlier commands at which the joint may still be, >= 0
     debounce_steps: int = 3  # consecutive steps before HOLD, >= 1
     stop_steps: int = 10  # consecutive steps before STOP, above `debounce_steps`
+
+    def of(self, actuator: str, joint: str) -> float | None:
+        """Return the tolerance of a joint; None: it is not checked."""
+        return self.joints.get(joint, self.actuators.get(actuator, self.tolerance))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -234,7 +234,8 @@ class ActuatorSpec(FrozenFields):
     scale: Literal["normalized", "physical", "binary"] = "normalized"
     frame: str | None = None  # `header.frame_id` of the commands; null: empty
     qos: Qos = None  # of the publisher, see [QoS](#qos); null: reliable, depth 10
-    gripper: GripperSpec | None = None  # positions of a gripper with one joint, which then has no position margin
+    # positions of a gripper with one joint, which has no position margin, and may close on an object
+    gripper: GripperSpec | None = None
     # real time: setpoints between steps, a multiple of the control rate, up to 1000, the same for every topic, all
     # commanded by position, and none for an action server; null: one setpoint per step
     setpoint_rate_hz: float | None = None
@@ -252,20 +253,30 @@ class ActuatorSpec(FrozenFields):
         """Whether an action server takes the commands, as goals."""
         return "/action/" in self.type
 
+    def turns(self, joint: str) -> bool:
+        """Return whether a joint turns without limits, so that its reading may differ by whole turns."""
+        limits = self.joints[joint]
+        return limits.unit == "rad" and limits.position is None and not self.is_velocity
+
     def as_topic(self) -> ActuatorSpec:
         """Return the actuator of a simulator in lockstep, in which a topic carries the goals of an action server."""
         return replace(self, type="std_msgs/msg/Float64") if self.is_action else self
 
-    def position_margin(self, margins: Margins) -> float:
-        """Return the inset of the position limits; none for a gripper, whose ends are contacts."""
-        return margins.position if self.gripper is None else 0.0
+    def margins_of(self, joint: str, margins: Margins, name: str) -> tuple[float, float, float]:
+        """Return the margins of position, velocity and acceleration of a joint of this actuator, which is `name`.
 
-    def limits(self, margins: Margins) -> EffectiveLimits:
-        """Return the limits that the gate enforces."""
-        joints, inset = tuple(self.joints.values()), self.position_margin(margins)
+        Without its own, a gripper has no margin of position, since its ends are contacts.
+        """
+        return margins.of(name, joint, position=None if self.gripper is None else 0.0)
+
+    def limits(self, margins: Margins, name: str = "") -> EffectiveLimits:
+        """Return the limits that the gate enforces; `name`: that of the actuator, which may have its own margins."""
+        joints = tuple(self.joints.values())
+        shares = [self.margins_of(joint, margins, name) for joint in self.joints]
+        inset, speed, change = np.array(shares).reshape(-1, 3).T
         low, high = zip(*(j.position or (-np.inf, np.inf) for j in joints), strict=True)
 
-        def limits_of(values: list[float | None], share: float = 1.0) -> FloatArray:
+        def limits_of(values: list[float | None], share: FloatArray | float = 1.0) -> FloatArray:
             unlimited = [np.inf if value is None or self.is_action else value for value in values]
             return np.array(unlimited, dtype=np.float64) * share
 
@@ -273,10 +284,10 @@ class ActuatorSpec(FrozenFields):
             joints=tuple(self.joints),
             position_low=np.array(low, dtype=np.float64) + inset,
             position_high=np.array(high, dtype=np.float64) - inset,
-            velocity=limits_of([j.velocity for j in joints], margins.velocity),
-            acceleration=limits_of([j.acceleration for j in joints], margins.acceleration),
+            velocity=limits_of([j.velocity for j in joints], speed),
+            acceleration=limits_of([j.acceleration for j in joints], change),
             deceleration=limits_of(
-                [j.acceleration if j.deceleration is None else j.deceleration for j in joints], margins.acceleration
+                [j.acceleration if j.deceleration is None else j.deceleration for j in joints], change
             ),
             jerk=limits_of([j.jerk for j in joints]),
         )

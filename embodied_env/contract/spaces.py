@@ -203,7 +203,9 @@ class ActionLayout:
     """The layout of an action as one flat vector over all joints, in contract order.
 
     `joints`, `size`, `limits` and `scale` cover all joints. `is_delta`, shape (size,): the action is a displacement per
-    period; `is_velocity`: actions and commands are velocities; `is_goal`: commands are goals of an action server.
+    period; `is_velocity`: actions and commands are velocities; `is_goal`: commands are goals of an action server;
+    `turns`: the joint turns without limits, so that a reading may differ by whole turns; `closing`: the way of a
+    gripper from open to closed, else 0.
     `slices` are the parts of the actuators, by name.
         dtype: the precision of the action space.
         low, high: the bounds of the action space: those of `scale`, in that precision, rounded inwards.
@@ -212,7 +214,7 @@ class ActionLayout:
     def __init__(self, contract: ContractFields) -> None:
         """Resolve the actuators of `contract`."""
         actuators = contract.actuators
-        limits = [actuator.limits(contract.safety.margins) for actuator in actuators.values()]
+        limits = [actuator.limits(contract.safety.margins, name) for name, actuator in actuators.items()]
         scales = [
             action_scale(actuator, limit, contract.control_period_s)
             for actuator, limit in zip(actuators.values(), limits, strict=True)
@@ -230,6 +232,10 @@ class ActionLayout:
         self.is_delta = np.array([actuator.command == "position_delta" for actuator in kinds])
         self.is_velocity = np.array([actuator.is_velocity for actuator in kinds])
         self.is_goal = self.limits.is_goal
+        turns = [actuator.turns(joint) for actuator in actuators.values() for joint in actuator.joints]
+        self.turns = np.array(turns, dtype=np.bool_)
+        grippers = [actuator.gripper for actuator in kinds]
+        self.closing = np.array([0.0 if each is None else each.closed - each.open for each in grippers])
         self.slices: dict[str, slice] = {}
         start = 0
         for name, actuator in actuators.items():

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.interface_validation import actuator_checks, check_keys, check_sensor, check_topics_differ
-from embodied_env.contract.required_sensors import required_sensors
-from embodied_env.contract.safety_schema import KeepOutSpec, WorkspaceSpec
+from embodied_env.contract.required_sensors import commanded_joints, required_sensors
+from embodied_env.contract.safety_schema import KeepOutSpec, Margins, OwnMargins, Tracking, WorkspaceSpec
 from embodied_env.contract.schema import EACH_ITS_OWN, ActuatorSpec, ContractFields, ResetOption, TaskSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import (
@@ -190,10 +191,10 @@ def _check_robot(contract: ContractFields) -> None:
 
 def _check_safety(contract: ContractFields) -> None:
     safety, margins = contract.safety, contract.safety.margins
-    check_not_negative("safety.margins.position", margins.position, "rad or m")
-    for key, share in (("velocity", margins.velocity), ("acceleration", margins.acceleration)):
-        check_share(f"safety.margins.{key}", share, "fraction")
-        check_magnitude(f"safety.margins.{key}", share, least=1e-6)
+    joints = commanded_joints(contract.actuators)
+    _check_margins("safety.margins", margins)
+    for path, own in _own("safety.margins", margins, contract.actuators, joints):
+        _check_margins(path, own)
     check_count("safety.nonfinite.stop_after", safety.nonfinite.stop_after, "actions")
     hold, stop = safety.watchdog.hold_steps, safety.watchdog.stop_steps
     allow(1 <= hold < stop, "safety.watchdog", f"hold_steps {hold}, stop_steps {stop}", "1 <= hold_steps < stop_steps")
@@ -201,6 +202,9 @@ def _check_safety(contract: ContractFields) -> None:
     check_count("safety.action.max_age_steps", safety.action.max_age_steps, "steps")
     if (tracking := safety.tracking) is not None:
         check_positive("safety.tracking.tolerance", tracking.tolerance, "the joint's range")
+        for path, tolerance in _own("safety.tracking", tracking, contract.actuators, joints):
+            if tolerance is not None:
+                check_positive(path, tolerance, "the joint's range")
         check_count("safety.tracking.delay_steps", tracking.delay_steps, "steps", least=0)
         value = f"debounce_steps {tracking.debounce_steps}, stop_steps {tracking.stop_steps}"
         is_ordered = 1 <= tracking.debounce_steps < tracking.stop_steps
@@ -226,6 +230,23 @@ def _check_safety(contract: ContractFields) -> None:
     for name, parameters in safety.gates.items():
         allow(name != "workspace", f"safety.gates.{name}", f"reserved name {name!r}", "another name")
         check_plain(f"safety.gates.{name}", parameters)
+
+
+def _own(path: str, spec: Margins | Tracking, *known: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of what actuators and joints have of their own; raise ContractError for unknown names."""
+    for key, own, names in zip(("actuators", "joints"), (spec.actuators, spec.joints), known, strict=True):
+        for name, value in own.items():
+            require(name in names, f"{path}.{key}.{name}", f"unknown name {one_of(name, names)}")
+            yield f"{path}.{key}.{name}", value
+
+
+def _check_margins(path: str, margins: Margins | OwnMargins) -> None:
+    if margins.position is not None:
+        check_not_negative(f"{path}.position", margins.position, "rad or m")
+    for key, share in (("velocity", margins.velocity), ("acceleration", margins.acceleration)):
+        if share is not None:
+            check_share(f"{path}.{key}", share, "fraction")
+            check_magnitude(f"{path}.{key}", share, least=1e-6)
 
 
 def _check_observation(contract: ContractFields) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,7 +19,18 @@ from embodied_env.core.types import Snapshot
 Reading = tuple[Mapping[str, NDArray[Any]], float]
 """The fields of one message, and its age in s."""
 
+TURN = 2.0 * math.pi
+
 _ODOMETRY = "nav_msgs/msg/Odometry"
+
+
+def nearest_turn(positions: FloatArray, reference: FloatArray, turns: NDArray[np.bool_]) -> FloatArray:
+    """Return `positions`, where `turns` is True shifted by whole turns to be nearest to `reference`."""
+    if not turns.any():
+        return positions
+    turned = turns & np.isfinite(positions)
+    finite = np.where(turned, positions, reference)
+    return np.where(turned, finite + TURN * np.round((reference - finite) / TURN), positions)
 
 
 def find_positions(contract: Contract) -> dict[str, tuple[str, int]]:

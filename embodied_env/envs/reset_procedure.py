@@ -44,7 +44,8 @@ class ResetProcedure:
         deadline = Stamp(self.clock.now_ns() + round(backend.reset_timeout_s * NS_PER_S), Domain.STEADY)
         raw = backend.reset(request, deadline)
         report = with_observed_options(reset_report(raw), self.contract.reset_options, request)
-        snapshot = self._verify(replace(raw, reset=report), request.epoch)
+        is_moved = self.backend.capabilities.simulated or report.level == "world"
+        snapshot = self._verify(replace(raw, reset=report), request.epoch, continues=not is_moved)
         if isinstance(backend, Resettable) and (routine := backend.routine) and (routine.home or routine.confirm):
             snapshot = self._follow(routine, backend, request, snapshot, deadline)
         return self._judge(snapshot, request)
@@ -65,7 +66,7 @@ class ResetProcedure:
             stops = [f"not ready: {found.detail}\n" for found in safety_input_findings(self.guard.estops())]
             backend.confirm("".join(stops) + question, deadline)
             report = with_operator_confirmation(report, routine.confirm, request)
-        verified = self._verify(backend.verify(deadline), request.epoch)
+        verified = self._verify(backend.verify(deadline), request.epoch, continues=True)
         if homing is not None:
             offset = f"{homing.check_arrived(verified):.2g}"
             report = replace(report, details={**report.details, "home_offset": offset})
@@ -101,11 +102,11 @@ class ResetProcedure:
             self.guard.watchdog.disarm()
         return snapshot, summary
 
-    def _verify(self, raw: Snapshot, epoch: int) -> Snapshot:
+    def _verify(self, raw: Snapshot, epoch: int, *, continues: bool) -> Snapshot:
         """Check the readings of a reset, and clear earlier latches and commands."""
         snapshot = self.gap_policy.begin(raw)
         self.gate.reset()
-        self.guard.arbiter.reset(self.joints.measured(snapshot)[0], epoch)
+        self.guard.arbiter.reset(self.joints.measured(snapshot)[0], epoch, continues=continues)
         return snapshot
 
     def _judge(self, snapshot: Snapshot, request: ResetRequest) -> Snapshot:

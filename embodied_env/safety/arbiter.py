@@ -13,6 +13,7 @@ import numpy as np
 from embodied_env.contract import FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
+from embodied_env.core.measured_joints import nearest_turn
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SentCommand, Trajectory, WriteDelay
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
@@ -148,9 +149,15 @@ class Arbiter:
         with self._lock:
             self._closed, self._segment = True, None
 
-    def reset(self, positions: FloatArray, epoch: int) -> None:
-        """Begin an epoch at rest at the measured positions, shape (n_joints,), in contract order."""
+    def reset(self, positions: FloatArray, epoch: int, *, continues: bool = False) -> None:
+        """Begin an epoch at rest at the measured positions, shape (n_joints,), in contract order.
+
+        If the robot `continues` from the last command, a joint that turns without limits is at the equivalent of its
+        position nearest to that command: drivers may report angles modulo a turn, and controllers count turns.
+        """
         with self._lock:
+            if continues and self._reference.seq > 0:
+                positions = nearest_turn(positions, self._reference.positions, self._gate.layout.turns)
             self._gap_since_ns = self._segment = self.trajectory = None
             self._gaps_ns.clear()
             self._reference = CommandState(
@@ -174,6 +181,12 @@ class Arbiter:
             fastest = np.where(is_velocity, self._gate.layout.limits.velocity, 0.0)  # that of a goal is infinite
             slack = fastest * np.where(is_velocity, ages_s, 0.0)
             self._reference = replace(self._reference, positions=chosen, slack=slack if slack.any() else None)
+
+    def count_turns_as(self, positions: FloatArray) -> None:
+        """Shift the reference by whole turns to be nearest to `positions`, where joints turn without limits."""
+        with self._lock:
+            nearest = nearest_turn(self._reference.positions, positions, self._gate.layout.turns)
+            self._reference = replace(self._reference, positions=nearest)
 
     def set_position_reference(self, positions: FloatArray) -> None:
         """Continue from measured positions, shape (n_joints,), when commands are not delivered (a dry run).

@@ -16,6 +16,7 @@ from embodied_env.core.batches import (
     SafetyContextBatch,
 )
 from embodied_env.core.codes import CODES, Quality
+from embodied_env.core.measured_joints import nearest_turn
 from embodied_env.safety.approved_commands import approve_commands
 from embodied_env.safety.batched_limiter import BatchedLimiter
 from embodied_env.safety.command_limiter import CommandLimiter
@@ -42,6 +43,7 @@ class BatchedGate:
         """Load every slot. `gates`: one per slot, of lockstep worlds of one contract that `supports` allows."""
         self._gates, self._contract = gates, gates[0].contract
         layout = gates[0].layout
+        self._turns = layout.turns
         limiter = CommandLimiter(self._contract, filters={}, fixed_rate=True, limits_elsewhere=False)
         self._limiter = BatchedLimiter(limiter)
         self._max_age_s = {name: self._contract.sensors[name].max_age_s for name in required_sensors(self._contract)}
@@ -52,9 +54,6 @@ class BatchedGate:
         self._changed = np.zeros((self._contract.safety.intervention.window_steps, len(gates)), dtype=np.int8)
         self.intervention_share = np.zeros(len(gates))
         self._are_clean = np.ones(len(gates), dtype=np.bool_)
-        if self._tracking:
-            self._tolerances = np.array(self._tracking[0].tolerances)
-            self._is_untracked = ~np.array(self._tracking[0].by_position)
         self._in_a_row = np.zeros(len(gates), dtype=np.int64)  # steps with a tracking error
         spec = self._contract.safety.tracking
         self._sent = np.zeros((0 if spec is None else spec.delay_steps + 1, len(gates), layout.size))  # newest last
@@ -147,10 +146,11 @@ class BatchedGate:
         highest = lowest = commanded
         for sent in self._sent[1:]:
             highest, lowest = np.fmax(highest, sent), np.fmin(lowest, sent)
-        above, below = measured - highest, lowest - measured
-        errors = np.where(above > below, above, below)
-        are_hit = ~((errors <= self._tolerances) | self._is_untracked).all(axis=1)
-        return are_hit, ~are_hit | (self._in_a_row + 1 < self._tracking[0].spec.debounce_steps)
+        gate = self._tracking[0]
+        measured = nearest_turn(measured, commanded, self._turns)
+        are_near = (measured - highest <= gate.above) & (lowest - measured <= gate.below)
+        are_hit = ~(are_near | ~gate.is_checked).all(axis=1)
+        return are_hit, ~are_hit | (self._in_a_row + 1 < gate.spec.debounce_steps)
 
     def _judge_interventions(self, report: GateReportBatch) -> BoolArray:
         """Report the shares above `warn_share` (`InterventionRate`); return the slots that they do not stop."""

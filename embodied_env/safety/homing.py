@@ -16,7 +16,7 @@ import numpy as np
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
-from embodied_env.core.measured_joints import MeasuredJoints
+from embodied_env.core.measured_joints import MeasuredJoints, nearest_turn
 from embodied_env.core.reset_spec import ResetRoutine
 from embodied_env.core.types import ApprovedCommand, Finding, SafetyContext, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError
@@ -101,7 +101,7 @@ class HomingMotion:
 
     def check_arrived(self, snapshot: Snapshot) -> float:
         """Return the largest distance of a joint from home; raises BackendNotReadyError if it is away from home."""
-        self._positions, _ = self._measured.measured(snapshot)
+        self._positions = nearest_turn(self._measured.measured(snapshot)[0], self._home, self._layout.turns)
         largest: float = self._offsets(self._positions).max().item()
         if largest > self._routine.tolerance:
             raise BackendNotReadyError(f"the robot left home after homing: {self._farthest()}")
@@ -111,7 +111,8 @@ class HomingMotion:
         """Wait one control period and read; return whether the robot is home. Raise when homing cannot continue."""
         world.feed()
         snapshot, gaps = world.turn()
-        self._positions, ages_s = self._measured.measured(snapshot)
+        measured, ages_s = self._measured.measured(snapshot)
+        self._positions = nearest_turn(measured, self._home, self._layout.turns)
         if self._layout.is_velocity.any():
             self._arbiter.update_measured(self._positions, ages_s)
         now_ns = world.now_ns()

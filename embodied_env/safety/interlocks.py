@@ -18,7 +18,7 @@ from embodied_env.contract.safety_schema import Intervention, LatencyBudget, Saf
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality, Severity
-from embodied_env.core.measured_joints import MeasuredJoints
+from embodied_env.core.measured_joints import TURN, MeasuredJoints, nearest_turn
 from embodied_env.core.types import Finding, SafetyContext, SensorStatus, Snapshot
 from embodied_env.safety.findings import select_joints
 from embodied_env.safety.late_agent import have_aged
@@ -219,19 +219,31 @@ class ActionAgeGate(Interlock):
 
 
 class TrackingGate(Interlock):
-    """Requires each position-commanded joint to be near its command, so that a blocked robot is not pushed further."""
+    """Requires each position-commanded joint to be near its command, so that a blocked robot is not pushed further.
+
+    A gripper may be further open than commanded: it holds an object. A reading of a joint that turns without limits
+    may differ by whole turns.
+
+    Attributes:
+        is_checked: whether each joint is, shape (n_joints,).
+        above, below: the largest distances above and below the commands, shape (n_joints,).
+    """
 
     def __init__(self, spec: Tracking, layout: ActionLayout, units: Mapping[str, str]) -> None:
         """Resolve the tolerance of each joint; `units`: joint -> "rad" or "m"."""
         self.spec = spec
         self._layout = layout
-        limits = layout.limits
+        shares = [spec.of(name, joint) for name, part in layout.slices.items() for joint in layout.joints[part]]
         full_ranges = np.array([_FULL_RANGE[units[joint]] for joint in layout.joints])
-        ranges = limits.position_high - limits.position_low
-        self._is_by_position = ~(layout.is_velocity | layout.is_goal)  # a goal takes its time
-        self.by_position: list[bool] = self._is_by_position.tolist()
-        self._tolerance = spec.tolerance * np.where(np.isfinite(ranges), ranges, full_ranges)
-        self.tolerances: list[float] = self._tolerance.tolist()
+        ranges = layout.limits.position_high - layout.limits.position_low
+        is_goal = layout.is_goal  # which takes its time
+        self.is_checked = ~(layout.is_velocity | is_goal) & np.array([share is not None for share in shares])
+        self._tolerance = np.array([share or 0.0 for share in shares])
+        self._tolerance *= np.where(np.isfinite(ranges), ranges, full_ranges)
+        self.above = np.where(layout.closing < 0.0, np.inf, self._tolerance)
+        self.below = np.where(layout.closing > 0.0, np.inf, self._tolerance)
+        columns = (self.above, self.below, layout.turns, self.is_checked)
+        self._rows = [*zip(*(column.tolist() for column in columns), strict=True)]
         self.sent: deque[list[float]] = deque(maxlen=spec.delay_steps + 1)
         self.in_a_row = 0
 
@@ -246,15 +258,17 @@ class TrackingGate(Interlock):
         self.in_a_row = self.in_a_row + 1 if self._has_error(context.measured) else 0
         if self.in_a_row < self.spec.debounce_steps:
             return []
-        error = np.maximum(context.measured - np.max(self.sent, axis=0), np.min(self.sent, axis=0) - context.measured)
-        hit = ~(error <= self._tolerance) & self._is_by_position
+        measured = nearest_turn(context.measured, commanded, self._layout.turns)
+        above, below = measured - np.max(self.sent, axis=0), np.min(self.sent, axis=0) - measured
+        hit = ~((above <= self.above) & (below <= self.below)) & self.is_checked
+        error = np.maximum(above, below)
         finding = Finding(
             gate="tracking",
             severity=Severity.STOP if self.in_a_row >= self.spec.stop_steps else Severity.HOLD,
             code="track.error",
             joints=select_joints(self._layout.joints, hit),
             before=commanded[hit],
-            after=context.measured[hit],
+            after=measured[hit],
             limit=self._tolerance[hit],
             margin=self._tolerance[hit] - error[hit],
         )
@@ -262,10 +276,12 @@ class TrackingGate(Interlock):
 
     def _has_error(self, measured: FloatArray) -> bool:
         """Return whether a joint is too far from the range of commands that may be acting, or not measured."""
-        rows = zip(measured.tolist(), zip(*self.sent, strict=True), self.tolerances, self.by_position, strict=True)
-        for position, sent, tolerance, is_by_position in rows:
-            is_near = position - max(sent) <= tolerance and min(sent) - position <= tolerance  # False for NaN
-            if is_by_position and not is_near:
+        rows = zip(measured.tolist(), zip(*self.sent, strict=True), self._rows, strict=True)
+        for position, sent, (above, below, turns, is_checked) in rows:
+            if turns and math.isfinite(position):
+                position += TURN * round((sent[-1] - position) / TURN)  # noqa: PLW2901 - the same pose
+            is_near = position - max(sent) <= above and min(sent) - position <= below  # False for NaN
+            if is_checked and not is_near:
                 return True
         return False
 

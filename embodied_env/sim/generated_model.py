@@ -43,10 +43,10 @@ def generate_model(contract: Contract, profile: WorldProfile) -> str:
     for drive in profile.drives.values():
         base = _add_chassis(world, servos, drive)
     mount, commanded = base, set[str]()
-    for actuator in contract.actuators.values():
+    for name, actuator in contract.actuators.items():
         for joint, limits in actuator.joints.items() if actuator.command != "twist" else ():
             commanded.add(joint)
-            mount = _add_link(mount, joint, limits, ref=_start(contract, joint, limits), turn=len(commanded) % 2)
+            mount = _add_link(mount, joint, limits, ref=_start(contract, name, joint), turn=len(commanded) % 2)
             if actuator.is_velocity:
                 _add(servos, "velocity", name=joint, joint=joint, kv=_BANDWIDTH_PER_S)
                 continue
@@ -121,11 +121,12 @@ def _timestep_s(contract: Contract, profile: WorldProfile) -> float:
     return interval_s / math.ceil(interval_s / _LONGEST_TIMESTEP_S)
 
 
-def _start(contract: Contract, joint: str, limits: JointLimits) -> float:
+def _start(contract: Contract, actuator: str, joint: str) -> float:
     """Return the position after a reset: home, else 0, or the middle of limits that exclude 0."""
     reset: Any = contract.backends.get("real", {}).get("reset") or {}
-    low, high = limits.position or (-math.inf, math.inf)
-    inset = contract.safety.margins.position
+    spec = contract.actuators[actuator]
+    low, high = spec.joints[joint].position or (-math.inf, math.inf)
+    inset, _, _ = spec.margins_of(joint, contract.safety.margins, actuator)
     home = (reset.get("home") or {}).get(joint, 0.0)
     return float(home) if low + inset <= home <= high - inset else (low + high) / 2
 

@@ -118,6 +118,10 @@ def test_a_looser_limit_under_another_actuator_is_rejected(tmp_path):
         ({}, {"mode": "monitor"}, "safety.mode"),
         ({}, {"margins": {"position": 0.0}}, "safety.margins.position"),
         ({}, {"margins": {"velocity": 1.0}}, "safety.margins.velocity"),
+        ({}, {"margins": {"joints": {"a": {"velocity": 1.0}}}}, "safety.margins.joints"),
+        ({}, {"margins": {"actuators": {"arm": {"position": 0.0}}}}, "safety.margins.joints"),
+        ({}, {"tracking": {"joints": {"a": None}}}, "safety.tracking.joints"),
+        ({}, {"tracking": {"actuators": {"arm": 0.2}}}, "safety.tracking.joints"),
         ({}, {"watchdog": {"stop_steps": 100}}, "safety.watchdog.stop_steps"),
         ({}, {"observation": {"require_stamp": False}}, "safety.observation.require_stamp"),
         ({}, {"tracking": None}, "safety.tracking"),
@@ -145,6 +149,7 @@ def test_looser_safety_is_rejected(tmp_path, robot, own, path):
         ({"allow_no_downstream_timeout": True}, "backends.real.allow_no_downstream_timeout"),
         ({"relay": False}, "backends.real.relay"),
         ({"start_outside": "inward"}, "backends.real.start_outside"),
+        ({"start_outside": {"a": "inward"}}, "backends.real.start_outside"),
     ],
 )
 def test_a_looser_robot_profile_is_rejected(tmp_path, own, path):

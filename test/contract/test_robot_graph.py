@@ -407,6 +407,16 @@ def test_wheels_of_a_base_have_no_velocity_limits_to_find():
     assert not any("placeholder" in gap for gap in gaps)
 
 
+def test_a_joint_at_its_end_or_with_a_small_range_changes_nothing_for_the_others():
+    finger = '<joint name="finger" type="prismatic"><parent link="j2"/><child link="f"/>{}</joint>'
+    limit = '<limit lower="0" upper="0.04" velocity="0.1" effort="1"/>'
+    topics = states(joints=(*JOINTS, "finger"), positions=(0.5, 0.5, 0.0)), subscribed("/commands")
+    contract, _ = described(*topics, descriptions=urdf(extra=finger.format(limit)))
+    assert contract.backends["real"]["start_outside"] == {"finger": "inward"}
+    limits = contract.actuators["arm"].limits(contract.safety.margins, "arm")
+    assert limits.position_high.tolist() == pytest.approx([0.98, 0.98, 0.038])
+
+
 def test_the_draft_lists_the_sensors_that_stop_the_robot():
     scan = published("/scan", "sensor_msgs/msg/LaserScan", {"range_max": 8.0, "size": 4})
     contract, _ = described(*base(), scan)

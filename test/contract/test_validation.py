@@ -13,6 +13,7 @@ from strategies import ABSENT, changed, document, parse
 from embodied_env.contract import parse_contract
 from embodied_env.contract.frozen_dict import FrozenDict
 from embodied_env.contract.schema import Episode
+from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ContractError
 
 JOINT = "actuators.arm.joints.a"
@@ -55,6 +56,10 @@ def test_header_keys_are_checked(path, value, message):
     ("path", "value", "message"),
     [
         ("margins.position", -0.1, "margins.position: -0.1 (expected"),
+        ("margins.joints", {"a": {"position": -0.1}}, "margins.joints.a.position: -0.1 (expected"),
+        ("margins.actuators", {"leg": {}}, "margins.actuators.leg: unknown name 'leg' (expected one of: arm)"),
+        ("tracking.joints", {"z": None}, "tracking.joints.z: unknown name 'z' (expected one of: a, b)"),
+        ("tracking.actuators", {"arm": 0.0}, "tracking.actuators.arm: 0.0 (expected"),
         ("margins.velocity", 0, "margins.velocity: 0.0 (expected"),
         ("margins.velocity", 1.1, "margins.velocity: 1.1 (expected"),
         ("margins.acceleration", 0, "margins.acceleration: 0.0 (expected"),
@@ -464,6 +469,15 @@ def test_a_prismatic_joint_is_measured_and_limited_in_metres():
     for joint in ("a", "b"):
         source = changed(f"actuators.arm.joints.{joint}.unit", "m", source)
     assert parse(source).actuators["arm"].joints["a"].unit == "m"
+
+
+def test_a_joint_may_have_its_own_margins():
+    own = {"actuators": {"arm": {"position": 0.1}}, "joints": {"b": {"position": 0.3, "velocity": 0.5}}}
+    contract = parse(changed("safety.margins", own))
+    limits, joints = ActionLayout(contract).limits, contract.actuators["arm"].joints
+    inset = [joints["a"].position[1] - 0.1, joints["b"].position[1] - 0.3]
+    assert limits.position_high.tolist() == inset
+    assert limits.velocity.tolist() == [0.95 * joints["a"].velocity, 0.5 * joints["b"].velocity]
 
 
 def test_margins_shrink_every_limit():

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scripted_tasks
-from scripted_tasks import PERIOD_NS, PERIOD_S, FailingResets, Scene, SlowBackend
+from scripted_tasks import PERIOD_NS, PERIOD_S, VELOCITY, FailingResets, Scene, SlowBackend
 
 import embodied_env
 import embodied_env.backends
@@ -1052,6 +1052,48 @@ def test_stale_readings_do_not_survive_a_reset(scene_of):
     done = scene.step((0.1, 0.1))
     assert done.report.disposition is Severity.PASS
     assert done.info["safety"]["latched"] is False
+
+
+class TurningRobot(FakeBackend):
+    """A robot whose driver reports angles modulo a turn, and whose controller counts turns; resets move nothing."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.capabilities = dataclasses.replace(self.capabilities, simulated=False)
+
+    def reset(self, request, deadline):
+        before = self._positions.copy()
+        report = super().reset(request, deadline).reset
+        self._positions = before
+        return dataclasses.replace(self._read_after_pause(), reset=report)
+
+    def _snapshot(self):
+        found = super()._snapshot()
+        joints = found.samples["joints"]
+        angles = [math.remainder(angle, 2 * math.pi) for angle in joints.values["position"].tolist()]
+        joints = dataclasses.replace(joints, values={"position": np.array(angles)})
+        return dataclasses.replace(found, samples={**found.samples, "joints": joints})
+
+
+@pytest.mark.parametrize("way", [1.0, -1.0])
+def test_a_joint_without_limits_may_turn_past_half_a_turn_and_through_resets(make_scene, way):
+    turning = {"position": None, "velocity": 1.0, "acceleration": 4.0}
+    joints = {"shoulder": turning, "elbow": turning}
+    endless = {"horizon_steps": 1000, "kind": "time_limit"}
+    field = {"joints": [*joints], "unit": "rad", "low": -3.2, "high": 3.2}
+    contract = scripted_tasks.contract(
+        task=ENDLESS, actuators__arm__joints=joints, episode=endless, sensors__joints__fields__position=field
+    )
+    scene = make_scene(contract, backend=TurningRobot)
+    for _ in range(3):
+        scene.reset()
+        found = [scene.step((way, 0.0)) for _ in range(80)]
+        assert {done.info["end_reason"] for done in found} == {""}
+        assert {finding.code for done in found for finding in done.report.findings} <= {"acc.limit", "vel.limit"}
+        scene.run(10)
+    published = np.array([command.values for command in scene.sent])
+    assert np.abs(np.diff(published, axis=0)).max() <= VELOCITY * PERIOD_S + 1e-9
+    assert way * published[-1, 0] > 3 * math.pi
 
 
 def test_a_blocked_robot_is_held_and_stopped(scene_of):

@@ -575,6 +575,8 @@ def test_the_shipped_arm_passes_all_contract_checks():
 def test_a_continuous_joint_is_reported():
     check = check_named(contract_checks(with_arm(position=None), RealProfile(), environment={}), "limits")
     assert (check.passed, check.detail) == (True, "6 joints have limits; no position limits: j1")
+    turns = check_named(contract_checks(with_arm(position=None), RealProfile(), environment={}), "turns")
+    assert (turns.passed, "readings of j1 as they are" in turns.detail) == (None, True)
 
 
 def test_an_unbounded_prismatic_joint_is_rejected():
@@ -689,6 +691,11 @@ def test_a_robot_outside_its_limits_is_rejected_with_joint_value_and_limit(posit
 def test_start_outside_inward_accepts_a_robot_outside_its_limits():
     check = check_positions(ARM, moved(2, 3.5), outside="inward")
     assert (check.passed, check.detail) == (True, "j3 at 3.5 rad is above its limit 3.12; inward motion only")
+
+
+@pytest.mark.parametrize(("joint", "passes"), [("j3", True), ("j2", False)])
+def test_start_outside_may_be_given_by_joint(joint, passes):
+    assert check_positions(ARM, moved(2, 3.5), outside={joint: "inward"}).passed is passes
 
 
 @pytest.mark.parametrize("outside", ["refuse", "inward"])

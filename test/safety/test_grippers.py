@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from grippers import TOPIC, gripper_contract, gripper_text
 
+from embodied_env.contract.safety_schema import Tracking
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import CommandState, Finding, SafetyContext
 from embodied_env.safety import SafetyGate
@@ -81,6 +84,42 @@ def test_a_goal_that_an_object_blocks_is_no_tracking_error(tmp_path):
     gate = TrackingGate(contract.safety.tracking, SafetyGate(contract).layout, {"j1": "rad", "j2": "rad"})
     context = SafetyContext(sensors={}, measured=np.array([0.0, 0.7]))
     assert not [finding for _ in range(20) for finding in gate.check(context, np.zeros(2))]
+
+
+def tracking(folder, measured, commanded, text, **spec):
+    """Return the codes of the first 20 steps with these positions of the gripper."""
+    contract = gripper_contract(folder, text)
+    gate = TrackingGate(Tracking(**spec), SafetyGate(contract).layout, {"j1": "rad", "j2": "rad"})
+    context = SafetyContext(sensors={}, measured=np.array([0.0, measured]))
+    return {finding.code for _ in range(20) for finding in gate.check(context, np.array([0.0, commanded]))}
+
+
+UPWARDS = ("open: 0.8, closed: 0.0", "open: 0.0, closed: 0.8")
+
+
+@pytest.mark.parametrize("scale", ["binary", "normalized"])
+def test_a_gripper_on_a_topic_may_close_on_an_object_but_must_open(tmp_path, scale):
+    text = gripper_text(TOPIC, scale=scale)
+    assert tracking(tmp_path, 0.4, 0.0, text) == set()
+    assert tracking(tmp_path, 0.4, 0.8, text) == {"track.error"}
+    assert tracking(tmp_path, math.nan, 0.0, text) == {"track.error"}
+    assert tracking(tmp_path, 0.4, 0.8, text.replace(*UPWARDS)) == set()
+    assert tracking(tmp_path, 0.4, 0.0, text.replace(*UPWARDS)) == {"track.error"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"joints": {"j2": 0.6}}, set()),
+        ({"joints": {"j2": None}}, set()),
+        ({"actuators": {"gripper": 0.6}}, set()),
+        ({"actuators": {"gripper": None}, "joints": {"j2": 0.1}}, {"track.error"}),
+        ({"tolerance": 0.6, "joints": {"j2": 0.1}}, {"track.error"}),
+        ({"joints": {"j1": None}}, {"track.error"}),
+    ],
+)
+def test_a_tolerance_of_a_joint_comes_before_that_of_its_actuator(tmp_path, spec, expected):
+    assert tracking(tmp_path, 0.4, 0.8, gripper_text(TOPIC), **spec) == expected
 
 
 def test_a_gripper_on_a_topic_is_limited_like_any_joint(tmp_path):

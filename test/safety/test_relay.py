@@ -114,6 +114,20 @@ def base():
 # ------------------------------------------------------------------------------------------------------------- arming
 
 
+def test_the_first_command_of_an_epoch_counts_the_turns():
+    """The driver reports -3 rad; the environment knows that the joint has turned to 2 pi - 3 rad."""
+    turning = JointLimits(position=None, velocity=1.0, acceleration=4.0)
+    robot = Robot(contract_of(turning, turning, command="position_delta", watchdog=WATCHDOG), armed=False)
+    robot.arm([-3.0, 0.5])
+    at = 2 * math.pi - 3.0
+    robot.clock.advance_ns(PERIOD_NS)
+    robot.command([at, 0.5])
+    assert robot.spy.published[-1].values.tolist() == pytest.approx([at, 0.5])
+    robot.wait(2)
+    robot.command([-3.0, 0.5])
+    assert robot.spy.published[-1].values[0] > at - 0.06
+
+
 def test_arming_starts_an_epoch_and_returns_the_limits():
     robot = Robot(armed=False)
     robot.measure()

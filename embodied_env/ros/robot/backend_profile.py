@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from embodied_env.contract import Contract, SensorSpec
 from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.message_types import JOINT_SENSOR
+from embodied_env.contract.required_sensors import commanded_joints
 from embodied_env.contract.value_checks import allow, check_positive, check_topic, one_of, require
 from embodied_env.core.reset_spec import ResetRoutine, validate_home
 from embodied_env.errors import ContractError, UsageError
@@ -93,6 +94,9 @@ EMULATOR_RESET = ResetSpec(service=RESET_SERVICE, parameters=True)
 """The reset of the robot emulator. No robot has this service, whose reply has the contract's fingerprint."""
 
 
+StartOutside: TypeAlias = Literal["refuse", "inward"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ActiveSpec:
     """Something that must be active: a lifecycle `node`, a `controller` of a `manager`, or a value of a `topic`."""
@@ -162,8 +166,9 @@ class RealProfile:
     relay: bool = False  # route commands through a [relay](#relay)
     downstream_timeout_s: float | None = None  # command timeout of the robot's own controller, above `control_period_s`
     allow_no_downstream_timeout: bool = False  # allow velocity commands without it
-    # what to do with a robot outside its limits; `inward`: it may only move inwards
-    start_outside: Literal["refuse", "inward"] = "refuse"
+    # what to do with joints outside their limits, or by joint with `refuse` for the others; `inward`: they may only
+    # move inwards
+    start_outside: StartOutside | Mapping[str, StartOutside] = "refuse"
     security: Literal["off", "required"] = "off"  # SROS2
     # topic on which a controller reports the active command: evidence for `actuation_s`
     controller_state: ControllerStateSpec | None = None
@@ -254,6 +259,10 @@ def load_real_profile(contract: Contract, *, ignored: Sequence[str] = ()) -> Rea
             require(name in contract.sensors, f"{PATH}.tf.{name}", one_of(name, contract.sensors))
             check_frame(f"{PATH}.tf.{name}", contract.sensors[name], frame)
         joint_sensors = [key for key, sensor in contract.sensors.items() if sensor.type == JOINT_SENSOR]
+        if not isinstance(profile.start_outside, str):
+            joints = commanded_joints(contract.actuators)
+            for joint in profile.start_outside:
+                require(joint in joints, f"{PATH}.start_outside.{joint}", f"unknown joint {one_of(joint, joints)}")
         for name in profile.shared:
             require(name in joint_sensors, f"{PATH}.shared", f"{one_of(name, joint_sensors)} (joint sensors)")
     except ContractError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendNotReadyError
@@ -113,9 +114,10 @@ def contract_checks(
     """Check the contract and its profile ``real``. `environment` None: that of this process."""
     return (
         _check_limits(contract),
+        *_check_turns(contract),
         _check_mode(contract),
         _check_downstream_timeout(contract, profile),
-        passed("start outside limits", f"start_outside: {profile.start_outside}"),
+        passed("start outside limits", f"start_outside: {to_plain(profile.start_outside)}"),
         security_check(profile, os.environ if environment is None else environment),
     )
 
@@ -171,20 +173,20 @@ def measured_positions(contract: Contract, values: Mapping[str, Mapping[str, Any
     return np.array([measured.get(joint, math.nan) for joint in ActionLayout(contract).joints], dtype=np.float64)
 
 
-def check_positions(contract: Contract, measured: FloatArray, *, outside: str = "refuse") -> Check:
+def check_positions(contract: Contract, measured: FloatArray, *, outside: str | Mapping[str, str] = "refuse") -> Check:
     """Check that every joint is inside its position limits after margins.
 
     Args:
         contract: has the limits.
         measured: positions of all joints in contract order, shape (n_joints,), in their units; NaN, for unknown, fails
             where the joint has limits.
-        outside: the profile's ``start_outside``; with ``inward`` a joint outside passes, since the safety gate lets
-            it move inward only.
+        outside: the profile's ``start_outside``, of all joints or by joint; with ``inward`` a joint outside passes,
+            since the safety gate lets it move inward only.
     """
     layout = ActionLayout(contract)
     low, high = layout.limits.position_low, layout.limits.position_high
     units = [limits.unit for actuator in contract.actuators.values() for limits in actuator.joints.values()]
-    unknown, beyond = [], []
+    unknown, beyond, is_refused = [], [], False
     for i, joint in enumerate(layout.joints):
         if low[i] == -math.inf and high[i] == math.inf:
             continue
@@ -193,13 +195,14 @@ def check_positions(contract: Contract, measured: FloatArray, *, outside: str = 
         elif not low[i] <= measured[i] <= high[i]:
             bound = low[i] if measured[i] < low[i] else high[i]
             side = "below" if measured[i] < low[i] else "above"
+            is_refused |= (outside if isinstance(outside, str) else outside.get(joint)) != "inward"
             beyond.append(f"{joint} at {measured[i]:.6g} {units[i]} is {side} its limit {bound:.6g}")
     name = "robot inside its limits"
     if unknown:
         detail = f"no measured position of {', '.join(unknown)}"
         return failed(name, detail, "add a sensor that reports them, or start it", START_OUT_OF_LIMITS)
-    if beyond and outside != "inward":
-        remedy = "jog the robot back inside its limits, or set backends.real.start_outside: inward"
+    if is_refused:
+        remedy = "jog the robot back inside its limits, or set backends.real.start_outside: {JOINT: inward}"
         return failed(name, "; ".join(beyond), remedy, START_OUT_OF_LIMITS)
     return passed(name, f"{'; '.join(beyond)}; inward motion only" if beyond else "after margins")
 
@@ -222,6 +225,14 @@ def _check_limits(contract: Contract) -> Check:
     without = f"; no position limits: {', '.join(continuous)}" if continuous else ""
     count = sum(len(actuator.joints) for actuator in contract.actuators.values())
     return passed("limits", f"{count} joints have limits{without}")
+
+
+def _check_turns(contract: Contract) -> Iterator[Check]:
+    """Name the joints whose turns a new process cannot know from readings modulo a turn."""
+    if turning := [joint for each in contract.actuators.values() for joint in each.joints if each.turns(joint)]:
+        detail = f"a new process takes the readings of {', '.join(turning)} as they are"
+        remedy = "if the driver reports angles modulo a turn and its controller counts turns, start within half a turn"
+        yield Check(name="turns", passed=None, detail=detail, remedy=f"{remedy} of zero")
 
 
 def _check_mode(contract: Contract) -> Check:

@@ -15,6 +15,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.json_messages import INVALID_MESSAGE
+from embodied_env.core.measured_joints import nearest_turn
 from embodied_env.core.types import ActuationEvidence, ApprovedCommand, Finding, GateReport, SentCommand, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.publishers import publisher_names
@@ -190,7 +191,7 @@ class RelayClient:
         """Return how far from the measured positions the relay starts, or "" if it is within one step."""
         layout = self._layout
         tolerance = layout.limits.velocity * self._period_s
-        off = np.abs(start.applied_si - measured)
+        off = np.abs(start.applied_si - nearest_turn(measured, start.applied_si, layout.turns))
         far = ~layout.is_velocity & np.isfinite(measured) & ~(off <= tolerance)
         if not far.any():
             return ""
