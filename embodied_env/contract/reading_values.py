@@ -14,6 +14,9 @@ from embodied_env.contract.schema import FieldSpec, FloatArray
 Angles = tuple[float, float]
 NO_ANGLES = (math.nan, math.nan)
 
+RANGE_TOLERANCE = 0.01
+"""Relative distance of a range above the maximum of its sensor up to which it counts as the maximum."""
+
 NORM_TOLERANCE = 0.1
 """Maximum deviation of a quaternion's norm from 1: above rounding of float32, below a real error."""
 
@@ -73,6 +76,7 @@ def settle_ranges(
 ) -> NDArray[Any]:
     """Discard values outside the limits of a LaserScan or Range, as their definitions demand; resample; `settle`.
 
+    A value above by at most `RANGE_TOLERANCE` is the maximum: rounding and noise move hits at the end of the range.
     `angles_rad`: of the first ray of a LaserScan, and the increment.
     """
     if not (math.isfinite(low_m) and low_m <= high_m):
@@ -85,6 +89,7 @@ def settle_ranges(
     if is_within and spec.resample is None:
         return ranges  # the common case
     if not is_within:
+        np.copyto(ranges, high_m, where=(ranges > high_m) & (ranges <= high_m * (1.0 + RANGE_TOLERANCE)))
         np.copyto(ranges, np.nan, where=np.isfinite(ranges) & ((ranges < low_m) | (ranges > high_m)))
     ranges = resample(name, ranges, spec, angles_rad)
     return settle(name, ranges, spec, near=low_m, nothing=f"NaN or outside of {low_m:g} m to {high_m:g} m")

@@ -39,6 +39,7 @@ class CartWorld(RosGzStandIn):
     def __init__(self, faults):
         super().__init__(faults)
         self.is_alive, self.first_ns = True, 0
+        self.last_range_m = 1.0
         self._speed = 0.0
         self._twists = self.node.create_subscription(TwistStamped, "/cmd_vel", print, 10)
         topics = {
@@ -80,7 +81,7 @@ class CartWorld(RosGzStandIn):
         elif kind is Imu:
             message.header.frame_id = "imu"
         elif kind is LaserScan:
-            message.header.frame_id, message.ranges = "laser", [1.0] * 90
+            message.header.frame_id, message.ranges = "laser", [*[1.0] * 89, self.last_range_m]
             message.angle_min, message.angle_max, message.angle_increment = -2.36, 2.36, 4.72 / 89
             message.range_min, message.range_max = 0.05, 8.0
         else:
@@ -138,6 +139,16 @@ def test_a_reset_fails_when_the_force_sensor_is_silent_and_names_its_topic(cart)
     world.is_alive = False  # as a contact sensor after a reset of the world
     with pytest.raises(BackendNotReadyError, match=rf"no reading since the reset from {FORCE}"):
         env.reset(seed=2, options=AHEAD)
+
+
+@pytest.mark.parametrize(("range_m", "reason"), [(8.04, ""), (20.0, "sensor_gap:scan")])
+def test_a_lidar_reading_just_above_its_range_is_no_gap(cart, range_m, reason):
+    """The noise of a hit at the end of the range; a value far beyond it is no measurement."""
+    world, env = cart
+    env.reset(seed=1, options=AHEAD)
+    world.last_range_m = range_m
+    *_, info = env.step(np.zeros(2, dtype=np.float32))
+    assert info["end_reason"] == reason
 
 
 def test_a_reset_steps_on_until_a_restarted_publisher_is_connected(cart):

@@ -265,6 +265,7 @@ def test_raw_ranges_are_checked_like_typed_ones(values):
 
     ranges, field = np.array(values, dtype=np.float32), FieldSpec(unit="m", low=0.0, high=9.0, no_return=9.0, nan=8.0)
     long = ranges.copy()
+    long[(long > 4.0) & (long <= 4.0 * 1.01)] = 4.0
     np.copyto(long, np.nan, where=np.isfinite(long) & ((long < 0.5) | (long > 4.0)))
     wanted = settle("it", long, field, near=0.5)
     assert settle_ranges("it", ranges, field, 0.5, 4.0).tobytes() == wanted.tobytes()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +15,7 @@ from simulator_stand_ins import FEATURES
 
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
 from embodied_env.ros.external_sim.control import APIS
-from embodied_env.ros.external_sim.control.api import SimulatorRefusedError
+from embodied_env.ros.external_sim.control.api import FAULTS, SimulatorRefusedError
 from embodied_env.ros.external_sim.control.simulation_interfaces import set_state_flags
 
 pytestmark = pytest.mark.ros
@@ -127,3 +129,9 @@ def test_missing_messages_are_named_with_their_package(monkeypatch, name):
     apt = rf"apt install ros-\w+-{PACKAGES[name].replace('_', '-')}, "
     with pytest.raises(MissingDependencyError, match=apt):
         APIS[name](world="toy", prefix=None)
+
+
+def test_every_reason_of_a_lost_simulator_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "gazebo.md").read_text()
+    table = page.partition("## Faults")[2].partition("After a step")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == set(FAULTS)

@@ -311,6 +311,13 @@ def test_a_step_lost_in_a_suspended_simulator_does_not_extend_a_later_one(begun)
     assert (why, "suspended or has ended" in text) == ("clock_stopped", True)
 
 
+def test_a_bridge_without_a_server_gets_no_request(message_package, domain_id):
+    message_package("ros_gz_interfaces")
+    with hosted("ros_gz", faults=Faults(silent=True)) as stand_in, attached("ros_gz", domain_id) as control:
+        assert error_of(control.connect, deadline(1.0))[0] == "clock_stopped"
+        assert stand_in.requests == []
+
+
 @of("ros_gz")
 def test_the_interrupted_step_of_a_dead_client_is_run_down(begun):
     stand_in, control = begun()

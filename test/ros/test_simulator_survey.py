@@ -55,9 +55,9 @@ def stand_in(lasting_stand_in, monkeypatch):
     stand_in.run_between_iterations(stand_in.restore)
 
 
-def surveyed(timeout_s=0.8, **profile):
+def surveyed(timeout_s=0.8, arm=ARM, **profile):
     """Return the checks of the section "simulator" by name."""
-    contract = dataclasses.replace(ARM, backends={"gazebo": {**PROFILE, **profile}})
+    contract = dataclasses.replace(arm, backends={"gazebo": {**PROFILE, **profile}})
     section = examine(contract, "gazebo", namespace="/", timeout_s=timeout_s)["simulator"]
     return {check.name: check for check in section}
 
@@ -126,6 +126,24 @@ def test_a_sensor_that_is_not_published_at_the_end_of_a_step_fails(stand_in, sen
     assert failures(surveyed(timeout_s=5.0)) == {"readings.sensors.joints": code}
 
 
+def test_a_slow_sensor_is_awaited_and_its_rate_is_named(stand_in):
+    stand_in.faults = Faults(sensors="slow")
+    found = surveyed(timeout_s=5.0)["readings.sensors.joints"]
+    assert (found.code, "about 1 Hz" in found.detail, "rate_hz, about 1" in found.remedy) == ("obs.stale", True, True)
+
+
+def test_a_slow_sensor_of_a_declared_rate_passes(stand_in):
+    stand_in.faults = Faults(sensors="slow")
+    joints = dataclasses.replace(ARM.sensors["joints"], rate_hz=1.0)
+    arm = dataclasses.replace(ARM, sensors={**ARM.sensors, "joints": joints})
+    assert failures(surveyed(timeout_s=5.0, arm=arm)) == {}
+
+
+def test_repeats_of_a_stamp_are_no_messages(stand_in):
+    stand_in.faults = Faults(sensors="repeated")
+    assert surveyed(timeout_s=5.0)["readings.sensors.joints"].detail == "50 messages per control period"
+
+
 def test_an_inactive_controller_is_named(stand_in, message_package):
     message_package("controller_manager_msgs")
     from controller_manager_msgs.msg import ControllerState
@@ -183,3 +201,4 @@ def test_versions_are_compared_with_the_distribution(tmp_path, monkeypatch, prin
     gazebo, bridge = versions.version_checks()
     assert (gazebo.passed, gazebo.detail) == (passed, detail)
     assert (bridge.passed, bridge.detail) == (True, "1.0.18")
+    assert ("install gz-sim" in gazebo.remedy) == (printed == "nothing")

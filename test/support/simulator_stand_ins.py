@@ -42,7 +42,7 @@ class Faults:
     extra_steps: int = 0  # by another client, with each step request
     rewinds_in: int | None = None  # number of iterations after which another client resets the world
     refuses: bool = False
-    sensors: str = "on time"  # "late": shortly after the step; "old": with the stamp of 10 steps before; "never"
+    sensors: str = "on time"  # or "late": after the step; "old": stamped 10 steps before; "repeated"; "slow"; "never"
     clock_repeats: int = 1
 
 
@@ -212,14 +212,15 @@ class StandIn:
 
     def _publish_joints(self) -> None:
         kind, world = self.faults.sensors, self.world
-        if kind == "never":
+        if kind == "never" or (kind == "slow" and world.now_ns % 1_000_000_000):
             return
         message = JointState(name=list(JOINTS), position=list(world.position), velocity=[0.0] * len(JOINTS))
         message.header.stamp = stamp_of(world.now_ns - (10 * STEP_NS if kind == "old" else 0))
         if kind == "late":
             self._late.append((time.monotonic() + 0.1, message))
         else:
-            self._joints.publish(message)
+            for _ in range(3 if kind == "repeated" else 1):
+                self._joints.publish(message)
 
     def request_steps(self, steps: int) -> None:
         """Run `steps` iterations, what a pause has interrupted, and those of other clients."""

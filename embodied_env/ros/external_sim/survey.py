@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from embodied_env.contract import Contract, SensorSpec
 from embodied_env.contract.message_types import message_class
@@ -34,12 +33,14 @@ _EVERY_MESSAGE = profile_of(QosSpec(depth=1000, reliability="best_effort"))
 _POLL_S = 0.05
 _REST_S = 0.3  # the clock must show the same time for this long
 _CALL_S = 1.0
-_MOST_MESSAGES = 10  # of one topic in a control period; a paused JointStatePublisher repeats its message
+_MOST_MESSAGES = 10  # of one topic in a control period
+_SLOWEST_NS = 2 * NS_PER_S  # simulated time in which even a slow topic has a message
 _LIST_CONTROLLERS = "controller_manager_msgs/srv/ListControllers"
 _DEAD_BRIDGE = "a bridge that was killed stays in the graph until its lease expires, 20 s by default"
 _START_BRIDGE = (
     "start the bridge: ros2 run ros_gz_bridge parameter_bridge --ros-args -p config_file:=<world>.bridge.yaml"
 )
+_PLUGINS = 'search the log of gz sim, in ~/.gz/sim/log, for "Failed to load system plugin"'
 _LIFELESS = (
     "start the server, paused: gz sim -s <world>.sdf; server and bridge need the same GZ_PARTITION, the world the name "
     f"in the profile, and the bridge an entry for its clock; {_DEAD_BRIDGE}"
@@ -65,11 +66,12 @@ def survey_simulator(contract: Contract, backend: str, *, namespace: str, timeou
 
 @dataclass(kw_only=True)
 class _Topic:
-    """A subscribed topic, and what has arrived on it."""
+    """A subscribed topic, and what has arrived on it. A paused JointStatePublisher repeats its message."""
 
     title: str  # of its checks
     spec: SensorSpec
-    counts: Counter[str] = field(default_factory=Counter)
+    messages: int = 0
+    repeats: int = 0  # messages without a newer stamp
     newest_ns: int = -1
 
 
@@ -168,12 +170,17 @@ class _Survey:
             control.step_to_period(1, period_ns, time.monotonic() + self._timeout_s)
             self._session.drain()
             for topic in self._topics.values():
-                topic.counts.clear()
-            since_s = time.monotonic()
+                topic.messages = topic.repeats = 0
+            since_ns, since_s = control.now_ns(), time.monotonic()
             for _ in range(periods):
                 control.step(period_ns, time.monotonic() + self._timeout_s)
             took_s = (time.monotonic() - since_s) / periods
             self._await_readings(control.now_ns())
+            if any(not self._is_complete(topic, control.now_ns()) for topic in self._topics.values()):
+                while control.now_ns() - since_ns < _SLOWEST_NS:  # to name their rates
+                    control.step(period_ns, time.monotonic() + self._timeout_s)
+                    periods += 1
+                self._await_readings(control.now_ns())
         except (BackendLostError, BackendNotReadyError) as error:
             remedy = "stop other clients of the simulator, and set step_s of the profile to max_step_size of the world"
             yield failed("step", str(error), remedy, "step")
@@ -189,7 +196,7 @@ class _Survey:
             self._session.receive(_POLL_S)
 
     def _is_complete(self, topic: _Topic, now_ns: int) -> bool:
-        if topic.spec.timeline == "receive" and topic.counts["messages"]:
+        if topic.spec.timeline == "receive" and topic.messages:
             return True
         return topic.newest_ns >= now_ns - self._allowed_age_ns(topic)
 
@@ -198,17 +205,22 @@ class _Survey:
         return round(NS_PER_S / rate_hz) + self._profile.step_ns - 1 if rate_hz else 0
 
     def _reading_check(self, topic: _Topic, now_ns: int, periods: int) -> Check:
-        title, count = f"readings.{topic.title}", topic.counts["messages"]
+        title, count = f"readings.{topic.title}", topic.messages
         rate_hz = NS_PER_S / self._contract.control_period_ns
         if not count:
-            remedy = "check the topic of the sensor in the world, and its entry in the bridge's file"
-            return failed(title, "no message while the world moved", remedy, "obs.silent")
-        if not self._is_complete(topic, now_ns):
+            remedy = f"check the topic of the sensor in the world, and its entry in the bridge's file; {_PLUGINS}"
+            found = "only repeats of one stamp" if topic.repeats else "no message"
+            return failed(title, f"{found} while the world moved by {periods / rate_hz:g} s", remedy, "obs.silent")
+        is_slow = topic.spec.timeline == "header" and not topic.spec.rate_hz and count < periods - 1
+        if is_slow or not self._is_complete(topic, now_ns):
             age_s = (now_ns - topic.newest_ns) / NS_PER_S
+            found_hz = count * rate_hz / periods
             remedy = (
-                f"publish at every control period (update_rate or update_frequency: {rate_hz:g}), or declare rate_hz"
+                f"publish at every control period (update_rate or update_frequency: {rate_hz:g}), or declare its "
+                f"rate_hz, about {found_hz:.2g}"
             )
-            return failed(title, f"newest stamped {age_s:.3f} s before the end of the step", remedy, "obs.stale")
+            detail = f"about {found_hz:.2g} Hz, newest stamped {age_s:.3f} s before the end of the step"
+            return failed(title, detail, remedy, "obs.stale")
         detail = f"{count / periods:g} messages per control period"
         if count <= _MOST_MESSAGES * periods:
             return passed(title, detail)
@@ -217,9 +229,13 @@ class _Survey:
 
     def _store(self, arrival: ReceivedMessage) -> None:
         topic = self._topics[arrival.key]
-        topic.counts["messages"] += 1
         if topic.spec.timeline == "header":
-            topic.newest_ns = max(topic.newest_ns, stamp_ns(arrival.message))
+            found_ns = stamp_ns(arrival.message)
+            if found_ns <= topic.newest_ns:
+                topic.repeats += 1
+                return
+            topic.newest_ns = found_ns
+        topic.messages += 1
 
     # ------------------------------------------------------------------------------------------ controllers
 

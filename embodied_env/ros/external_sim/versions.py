@@ -41,8 +41,9 @@ def _gazebo_check(distribution: str) -> Check:
     except (OSError, subprocess.TimeoutExpired) as error:
         return failed("gz sim", f"`gz sim --versions` failed: {error}", "reinstall Gazebo", "gz.version")
     versions = _VERSION.findall(printed)
-    if not versions:
-        return failed("gz sim", "`gz sim --versions` printed no version", "reinstall Gazebo", "gz.version")
+    if not versions:  # gz-tools alone has `gz`, but no `sim`
+        remedy = f"install gz-sim: apt install {apt_package('ros_gz')}, or gz-harmonic"
+        return failed("gz sim", "`gz sim --versions` printed no version", remedy, "gz.version")
     newest = max(versions, key=lambda version: int(version.partition(".")[0]))
     major, expected = int(newest.partition(".")[0]), GAZEBO_OF.get(distribution)
     if major < _OLDEST:

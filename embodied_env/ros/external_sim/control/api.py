@@ -39,6 +39,9 @@ FAULTS: Mapping[str, str] = {
     "command_unheard": "no echo of a command was received",
     "settling": "the clock does not come to rest before the first request",
     "timeout": "the clock moves, but the request was not finished within the timeout",
+    "out_of_step": "the clock is not where the step begins, or a robot of a shared world has sent no command",
+    "halted": "the connection was halted after an earlier fault, closed, or never reset",
+    "simulator_died": "the simulator that this environment started has ended",
 }
 """Why a simulator in lockstep counts as lost, and what each reason means."""
 

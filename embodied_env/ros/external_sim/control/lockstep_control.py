@@ -151,16 +151,13 @@ class LockstepControl:
         while True:
             self.session.receive(POLL_S)
             now_s = time.monotonic()
-            if clock.now_ns is None and now_s - since_s > _SILENT_S:
+            if clock.now_ns is None and not clock.repeats and now_s - since_s > _SILENT_S:
                 return
             if clock.now_ns is not None and clock.is_at_rest(0.0, REST_S):
                 return
-            if clock.repeats and clock.received_s < since_s and now_s > silent_end:
-                raise BackendLostError(
-                    "clock_stopped",
-                    f"no clock message for {now_s - clock.received_s:.1f} s: the simulator is suspended or has ended; "
-                    "resume or restart it, and see its log",
-                )
+            if clock.repeats and clock.received_s < since_s and now_s > (silent_end if clock.received else end):
+                problem = f"no clock message for {now_s - since_s:.1f} s: the simulator is suspended or has ended"
+                raise BackendLostError("clock_stopped", f"{problem}; resume or restart it, and see its log")
             if now_s > end:
                 raise BackendLostError(
                     "settling", f"clock still moving at {self.clock.now_ns} ns (expected a paused simulator)"
