@@ -22,14 +22,14 @@ EXTRAS = {
         f"ros-jazzy-rclpy[fastrtps]==7.1.6{ONLY_WHERE_WHEELS_ARE}",
         f"ros-common-interfaces==5.3.6{ONLY_WHERE_WHEELS_ARE}",
     ],
-    "sim": ["mujoco>=3.2"],
+    "sim": ["mujoco>=3.16"],
     "images": ["pillow>=10"],
     "record": ["mcap>=1.2", "orjson>=3.10"],
     "analysis": ["scipy>=1.11"],
     "report": ["jinja2>=3.1", "scipy>=1.11"],
     "multi": ["pettingzoo>=1.25"],
     "onnx": ["onnxruntime>=1.19"],
-    "remote": ["websockets>=13", "msgpack>=1.0.5", "pyzmq>=25"],
+    "remote": ["websockets>=17", "msgpack>=1.0.5", "pyzmq>=25"],
     "train": ["stable-baselines3>=2.7", "tqdm>=4.60", "onnx>=1.16", "onnxscript>=0.5", "onnxruntime>=1.19"],
     "scale": ["ray>=2.40"],
     "inspect": ["inspect-robots>=0.60"],
@@ -40,8 +40,9 @@ EXTRAS = {
     "test": [
         *(
             "pytest>=8.0",
+            "gymnasium>=1.4",  # the wrappers of earlier ones differ
             "pytest-xdist>=3.6",
-            "hypothesis>=6.100",
+            "hypothesis>=6.150",
             "jsonschema>=4.20",
             "psutil>=5.9",
             "pyarrow>=15",
@@ -50,7 +51,7 @@ EXTRAS = {
         *("scipy>=1.11", "onnx>=1.16", "onnxscript>=0.5", "onnxruntime>=1.19", "tqdm>=4.60"),
         # The tests of training run on one Python: they take long, and PyTorch is large.
         *(f"{requirement}; python_version < '3.12'" for requirement in ("torch==2.13.0", "stable-baselines3>=2.7")),
-        *("websockets>=13", "msgpack>=1.0.5", "pyzmq>=25"),
+        *("websockets>=17", "msgpack>=1.0.5", "pyzmq>=25"),
     ],
     "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"],
     "dev": ["nox>=2024.4", "pre-commit>=3.5"],
@@ -95,7 +96,7 @@ setup(
         (f"share/{NAME}/config/teams", sorted(map(str, Path("config/teams").glob("*.yaml")))),
     ],
     install_requires=[
-        "gymnasium>=1.0",
+        "gymnasium>=1.2",
         "numpy>=1.26",
         "pydantic>=2.7",
         "pyyaml>=6.0.1",

@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from gymnasium import Env
@@ -49,11 +49,16 @@ from embodied_env.errors import BackendError, ResetNeededError, SlotEndedError, 
 Observations = dict[str, NDArray[Any]]
 SlotResult = tuple[Observations, Info]
 
+if TYPE_CHECKING:
+    _SyncVectorEnv = SyncVectorEnv[Observations, Any]
+else:
+    _SyncVectorEnv = SyncVectorEnv  # not generic before gymnasium 1.4
+
 _POLL_S = 1e-4
 _MAX_POLLS = 500  # of each slot; then a step waits for one alone, until its world is lost
 
 
-class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
+class EmbodiedVectorEnv(_SyncVectorEnv):
     """N robots, each in a lockstep world of its own.
 
     Attributes:

@@ -62,10 +62,11 @@ class Cell:
 
     def step(self, goal=CLOSE, times=1):
         """Step, and go on until a step has an account: one whose answer of the relay is late has none."""
-        while times > 0 or "annotations" not in self.info:
-            assert not self.info.get("end_reason"), embodied_env.explain(self.info)
+        count = 0
+        while count < times or "annotations" not in self.info:
             *_, self.info = self.env.step({"arm": np.zeros(1), "gripper": np.array([goal])})
-            times -= 1
+            assert "annotations" in self.info or not self.info["end_reason"], embodied_env.explain(self.info)
+            count += 1
         return self.info["annotations"]["grippers"]["gripper"]
 
     def step_until(self, goal, state, patience=60):
