@@ -20,8 +20,8 @@ INTRODUCTION = (
     "float, bool and str are Python's, the others NumPy arrays; names in a shape are sizes that depend on the "
     "contract. `codes`, `gates` and `kinds` spell out numbers and orders. Keys that depend on the contract are "
     "patterns. Keys that are not required depend on backend, clock, host_timing or evaluator_info, and are the same at "
-    "every step, but for annotations. Durations of the host (`host`) are absent in lockstep without host_timing; the "
-    "rows of a run always have them."
+    "every step, but for annotations and confidence. Durations of the host (`host`) are absent in lockstep without "
+    "host_timing; the rows of a run always have them."
 )
 
 

@@ -30,6 +30,7 @@ class MessageField:
     dtype: str = "float64"  # the precision of the message, the same in every backend
     ranging: bool = False  # distances, for whose infinities and NaN (REP-117) a contract may declare values
     rotation: bool = False  # a unit quaternion
+    saturates: bool = False  # the sensor itself cannot report more than its range, so a simulated one does not either
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,7 @@ POSITION = MessageField(shape=(3,), units=("m",))
 ORIENTATION = MessageField(shape=(4,), units=("1",), rotation=True)  # quaternion x, y, z, w
 LINEAR = MessageField(shape=(3,), units=("m/s",))
 ANGULAR = MessageField(shape=(3,), units=("rad/s",))
+FORCE = MessageField(shape=(3,), units=("N",), saturates=True)
 PIXELS = MessageField(shape=(None, None, None), units=("1",), dtype="uint8")  # height, width, channels
 DISTANCES = MessageField(shape=(None,), units=("m",), dtype="float32", ranging=True)
 
@@ -104,17 +106,15 @@ SENSOR_MESSAGES: Mapping[str, SensorMessage] = {
     "geometry_msgs/msg/PointStamped": SensorMessage(fields={"position": POSITION}),
     "geometry_msgs/msg/Twist": SensorMessage(fields={"linear": LINEAR, "angular": ANGULAR}, header=False),
     "geometry_msgs/msg/TwistStamped": SensorMessage(fields={"linear": LINEAR, "angular": ANGULAR}),
-    "geometry_msgs/msg/WrenchStamped": SensorMessage(
-        fields={"force": MessageField(shape=(3,), units=("N",)), "torque": MessageField(shape=(3,), units=("N*m",))}
-    ),
+    "geometry_msgs/msg/WrenchStamped": SensorMessage(fields={"force": FORCE, "torque": replace(FORCE, units=("N*m",))}),
     "nav_msgs/msg/Odometry": SensorMessage(
         fields={"position": POSITION, "orientation": ORIENTATION, "linear": LINEAR, "angular": ANGULAR}, covariance=True
     ),
     "sensor_msgs/msg/Imu": SensorMessage(
         fields={
             "orientation": ORIENTATION,
-            "angular_velocity": ANGULAR,
-            "linear_acceleration": MessageField(shape=(3,), units=("m/s^2",)),
+            "angular_velocity": replace(ANGULAR, saturates=True),
+            "linear_acceleration": MessageField(shape=(3,), units=("m/s^2",), saturates=True),
         }
     ),
     "sensor_msgs/msg/Range": SensorMessage(fields={"range": replace(DISTANCES, shape=(1,))}),

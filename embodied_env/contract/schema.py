@@ -124,7 +124,8 @@ class FieldSpec:
     """One field of a sensor message. `low` and `high` are scalars or, for a vector, one value each, in `unit`."""
 
     unit: str | tuple[str, ...]  # unit of values and bounds; one per joint for mixed joints: `[rad, m]`
-    # lower bound of the space, finite; a list has one number per component. A reading outside is OUT_OF_RANGE
+    # lower bound of the space, finite; a list has one number per component. A reading outside keeps its value and is
+    # OUT_OF_RANGE; simulated forces, torques, angular velocities and accelerations of an IMU saturate, as real ones do
     low: float | tuple[float, ...]
     high: float | tuple[float, ...]  # upper bound, above `low`
     # joints to read by name, in this order; required by fields with one value per joint

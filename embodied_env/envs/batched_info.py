@@ -129,7 +129,7 @@ class BatchedTransitions:
                 "quality": sample.quality.astype(np.int64),
             }
             if sample.confidence is not None:
-                reading["confidence"] = sample.confidence
+                reading["confidence"] = np.ma.masked_invalid(sample.confidence)  # an unknown one is absent
         return sensors
 
     def _latency(

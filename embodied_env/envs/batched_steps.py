@@ -369,15 +369,24 @@ class BatchedSteps:
 
 
 def _stacked(values: Mapping[str, Any], rows: BoolArray, *, is_full: bool) -> Info:
-    """Return nested arrays with a row per slot as infos in which only `rows` have them, with masks, in new arrays."""
+    """Return nested arrays with a row per slot as infos in which only `rows` have them, with masks, in new arrays.
+
+    Rows of a masked array that are masked do not have them.
+    """
     infos: Info = {}
     for key, value in values.items():
+        known = rows
         if isinstance(value, dict):
             infos[key] = _stacked(value, rows, is_full=is_full)
+        elif isinstance(value, np.ma.MaskedArray):
+            known = rows & ~np.ma.getmaskarray(value)
+            if not known.any():
+                continue
+            infos[key] = np.where(known, value.data, 0)
         elif is_full:
             infos[key] = value.copy()
         else:
             infos[key] = np.full_like(value, None if value.dtype == object else 0)
             infos[key][rows] = value[rows]
-        infos[f"_{key}"] = rows.copy()
+        infos[f"_{key}"] = known.copy()
     return infos

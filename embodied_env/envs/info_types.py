@@ -148,8 +148,7 @@ class SensorInfo(TypedDict):
     confidence: Annotated[
         NotRequired[float],
         "Probability that the position is within the contract's confidence_radius_m, from the covariance of the "
-        "message; null: unknown. Only where the message has one.",
-        _OR_NULL,
+        "message. Only where the message has one that is valid: absent while it is unknown.",
         _SHARE,
     ]
 

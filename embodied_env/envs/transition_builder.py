@@ -8,6 +8,7 @@ the readings.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -242,7 +243,7 @@ class TransitionBuilder:
             }
             if self.host_timing:
                 reading["arrival_age_s"] = (frozen_ns - sample.arrival_ns) / NS_PER_S
-            if sample.confidence is not None:
+            if sample.confidence is not None and not math.isnan(sample.confidence):  # an unknown one is absent
                 reading["confidence"] = sample.confidence
             if self._has_wall_stamps:
                 reading["stamp_quality"] = int(sample.stamp_quality)

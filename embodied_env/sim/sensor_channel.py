@@ -53,7 +53,7 @@ class SensorChannel:
         """Prepare the channel of the sensor `name`; without a rate it is due at the end of each step of the world."""
         self._name, self._spec, self._source = name, spec, source
         self._layouts = {layout.field: layout for layout in field_layouts(name, spec)}
-        self._is_ranging = {field: message_field(spec, field, spec.fields[field]).ranging for field in source.noise}
+        self._noisy_fields = {field: message_field(spec, field, spec.fields[field]) for field in source.noise}
         known = SENSOR_MESSAGES.get(spec.type)
         self._covariance: FloatArray | None = None  # of the pose, shape (36,), in m^2 and rad^2
         if known is not None and known.covariance:
@@ -147,7 +147,9 @@ class SensorChannel:
             noisy = _rotated(values, deviation * self._rng.standard_normal(3))
         else:
             noisy = values + deviation * self._rng.standard_normal(values.shape)
-        if self._is_ranging[field]:  # noise neither moves values into the range nor out of it
+        if self._noisy_fields[field].saturates:
+            noisy = np.clip(noisy, self._layouts[field].low, self._layouts[field].high)
+        if self._noisy_fields[field].ranging:  # noise neither moves values into the range nor out of it
             low_m, high_m = range_limits_m(extras)
             is_inside = (values >= low_m) & (values <= high_m)
             noisy = np.where(is_inside, np.clip(noisy, low_m, high_m), values)

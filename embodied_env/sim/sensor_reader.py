@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import SensorSpec
 from embodied_env.contract.field_paths import is_boolean
-from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES
+from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES, message_field
 from embodied_env.contract.reading_values import InvalidReadingError, fitted
 from embodied_env.contract.spaces import FieldLayout, field_layouts
 from embodied_env.contract.value_checks import one_of
@@ -257,6 +257,9 @@ class SensorReader:
             return lambda: np.where(np.isnan(values), np.nan, values != 0.0)
         if mj.sensor_type[index] == int(mujoco.mjtSensor.mjSENS_RANGEFINDER):
             return ArrayReader((values,), lambda ranges: np.where(ranges < 0.0, np.inf, ranges))  # -1: no hit
+        if message_field(binding.spec, field, binding.spec.fields[field]).saturates:
+            layout = binding.layouts[field]
+            return ArrayReader((values,), partial(np.clip, a_min=layout.low, a_max=layout.high))
         return ArrayReader((values,), np.array)
 
     def _rays(self, binding: _Binding, rays: Rays) -> dict[str, Reader]:
