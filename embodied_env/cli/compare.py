@@ -89,6 +89,7 @@ def _print(comparison: Any) -> None:  # noqa: ANN401 - imported when it runs
     from rich.text import Text
 
     from embodied_env.analysis.comparison import findings
+    from embodied_env.analysis.comparison.features import SECTIONS
     from embodied_env.analysis.comparison.page import name_of_side
 
     console = make_console()
@@ -100,7 +101,7 @@ def _print(comparison: Any) -> None:  # noqa: ANN401 - imported when it runs
     shown = [group[0] for group in findings.group_differences(likely)]
     numbers = [Column(heading, justify="right") for heading in (comparison.a.name, comparison.b.name, "difference")]
     table = Table("", Column("what", overflow="fold"), *numbers, "evidence")
-    for section in ("outcome", "motion", "timing"):
+    for section in SECTIONS:
         for index, found in enumerate([found for found in shown if found.name.section == section][:_PRINTED]):
             levels = (findings.describe_level(found.name, level.mean) for level in (found.a, found.b))
             size, evidence = findings.describe_difference(found), findings.describe_evidence(found)

@@ -270,7 +270,7 @@ def test_one_sided_feature_is_reported_and_not_compared(run_of):
     ("pacings", "compared", "reason"),
     [
         (("lockstep", "lockstep"), {"inference_s"}, "both worlds wait"),
-        (("realtime", "realtime"), {"inference_s", "handoff_s", "world_s"}, ""),
+        (("realtime", "realtime"), {"inference_s", "handoff_s", "world_s", "gate_s", "obs_to_command_s"}, ""),
         (
             ("lockstep", "realtime"),
             set(),
@@ -282,12 +282,27 @@ def test_one_sided_feature_is_reported_and_not_compared(run_of):
 def test_stages_that_pacing_makes_incomparable_are_excluded_by_name(run_of, pacings, compared, reason):
     a, b = (run_of(name, manifest={"pacing": pacing}) for name, pacing in zip("ab", pacings, strict=True))
     found = compare_runs(a, b)
-    stages = {"inference_s", "handoff_s", "world_s"}
+    stages = {"inference_s", "handoff_s", "world_s", "gate_s", "obs_to_command_s"}
     assert {one.name.group for one in found.differences} & stages == compared
     excluded = {stage for one in found.excluded for stage in one.stages}
     assert excluded & stages == stages - compared
     assert "capture_age_s" in {one.name.group for one in found.differences}
     assert all(one.reason.startswith(reason) for one in found.excluded)
+
+
+def test_readings_that_differ_are_listed_beside_larger_differences_of_the_motion(run_of, capsys):
+    """A policy sees the target elsewhere; tracking, commands and gates differ by more."""
+
+    def shifted(row, random):
+        off(row, random)
+        for observation in (row["observation"], row["inner"]["observation"]):
+            observation["target_position"] = [value + 0.3 for value in observation["target_position"]]
+        row["info"]["action"]["requested"] = [value + 50.0 for value in row["info"]["action"]["requested"]]
+
+    a, b = run_of("a"), run_of("b", change=steps_only(shifted))
+    assert main(["compare", str(a), str(b), "-o", str(b.parent / "page.html")]) == 0
+    readings = capsys.readouterr().out.partition("readings")[2].partition("timing")[0]
+    assert "target_position" in "".join(readings.split())
 
 
 def test_unmeasured_stage_is_not_compared(run_of):

@@ -28,7 +28,7 @@ SCHEMA = "embodied_env/comparison/1"
 
 _LISTS = ("outcomes", "excluded", "one_sided")
 _IN_THE_WORLD = ("capture_age_s", "data_age_s", "actuation_s", "end_to_end_s")
-_OF_THE_AGENT = ("inference", "policy_s", "gate_s", "publish_s", "obs_to_command_s")
+_OF_THE_AGENT = ("inference", "policy_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +218,7 @@ def _is_comparable(name: FeatureName, a: Side, b: Side) -> bool:
 
 def _why_excluded(a: Side, b: Side) -> str:
     if a.is_lockstep and b.is_lockstep:
-        return "both worlds wait for the agent (lockstep), so this is the cost of the simulator"
+        return "both worlds wait for the agent (lockstep), so these are costs of the computer"
     waiting, other = (a, b) if a.is_lockstep else (b, a)
     return f"the world of {waiting.name} waits for the agent (lockstep), that of {other.name} does not (realtime)"
 

@@ -7,7 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,8 @@ _ON_THE_ROBOT = {"age_s": "capture_age_s", "inference_s": "obs_to_command_s"}  #
 Kind = Literal[
     "outcome", "tracking", "gain", "offset", "gate", "action", "observation", "evaluator", "delay", "latency", "sensor"
 ]
-Section = Literal["outcome", "motion", "timing"]
+Section = Literal["outcome", "motion", "readings", "timing"]
+SECTIONS: tuple[Section, ...] = get_args(Section)
 _TIMING = ("delay", "latency", "sensor")
 
 
@@ -60,6 +61,8 @@ class FeatureName:
     @property
     def section(self) -> Section:
         """Section of the comparison."""
+        if self.kind == "observation":  # what a policy sees
+            return "readings"
         return "outcome" if self.kind == "outcome" else "timing" if self.kind in _TIMING else "motion"
 
     @property

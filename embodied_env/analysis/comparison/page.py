@@ -12,6 +12,7 @@ from embodied_env._version import __version__
 from embodied_env.analysis.comparison import findings
 from embodied_env.analysis.comparison.compare import Comparison, Side
 from embodied_env.analysis.comparison.effects import CHANCE, VERDICTS, Difference
+from embodied_env.analysis.comparison.features import SECTIONS
 from embodied_env.analysis.comparison.response import Motion
 from embodied_env.analysis.report.charts import Interval, Line, interval_chart, line_chart
 from embodied_env.analysis.report.figures import draw_rates
@@ -48,7 +49,7 @@ def write_comparison(comparisons: Sequence[Comparison], path: str | Path) -> Non
         sides=sides,
         versions=dict.fromkeys(name for side in sides for name in side.run.manifest["versions"]),
         success_chart=draw_rates(rates),
-        sections=("outcome", "motion", "timing"),
+        sections=SECTIONS,
         effects_chart=effects_chart,
         overlays=overlays,
         stage_label=stage_label,
