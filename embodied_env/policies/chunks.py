@@ -28,6 +28,7 @@ from embodied_env.core.policy import (
     find_n_action_steps,
 )
 from embodied_env.errors import PolicyError, UsageError, described, did_you_mean
+from embodied_env.policies.model import ModelPolicy
 from embodied_env.policies.policy_thread import PolicyCalls
 
 OVERLAP = 4
@@ -131,6 +132,8 @@ class ChunkRunner:
         self._n_action_steps = find_n_action_steps(policy)
         self._accounted = policy if isinstance(policy, AccountedPolicy) else None
         self._observer = policy if isinstance(policy, StepObserver) else None
+        if isinstance(policy, ModelPolicy):
+            policy.observes_all = True
         self._calls = PolicyCalls(in_thread=not self._waits, timeout_s=timeout_s)
         self._latencies: deque[int] = deque(maxlen=_LATENCIES)
         self._wait_s, self._is_warm = wait_s, False  # warm: there was an answer

@@ -76,6 +76,7 @@ class PolicyFileInterface(Interface):
             problem = f"history of {longest} observations of the contract, {n_bytes / 2**20:.0f} MiB"
             raise UsageError(f"{self._label}: {problem} (expected at most {_MOST_BYTES / 2**20:g} MiB)")
         self._seen: deque[_Seen] = deque(maxlen=longest + 1)
+        self.has_history = longest > 0
         self.is_stateless = longest == 0 and not self._outputs_seen and not self.actions.is_relative
         self.rows_per_step = None if self.actions.is_relative else 1.0 / self.actions.ratio
         self.n_action_steps = self.actions.steps

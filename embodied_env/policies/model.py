@@ -92,6 +92,7 @@ class Interface(Protocol):
 
     Attributes:
         is_stateless: whether an action depends on the observation of its step alone.
+        has_history: whether an action depends on the observations of the steps before.
         rows_per_step: actions of the model in a control period; None: they are relative to the observation, so that no
             chunk can be continued after another one.
         n_action_steps: number of actions of a chunk that are executed; None: that of the model.
@@ -99,6 +100,7 @@ class Interface(Protocol):
     """
 
     is_stateless: bool
+    has_history: bool = False
     required_sensors: Sequence[str] = ()
     rows_per_step: float | None = 1.0
     n_action_steps: int | None = None
@@ -135,6 +137,7 @@ class ModelPolicy:
     Attributes:
         identity: that of the model and the interface.
         n_action_steps: number of actions of a chunk that are executed (`ReservingPolicy`).
+        observes_all: whether its caller passes the observation of every step, as `ChunkRunner` does.
         required_sensors: those of the interface (`SensingPolicy`).
     """
 
@@ -143,19 +146,32 @@ class ModelPolicy:
         self.model, self.interface, self.identity = model, interface, interface.identify(model.identity)
         self.required_sensors = interface.required_sensors
         self.n_action_steps = interface.n_action_steps or find_n_action_steps(model)
+        self.observes_all = self._is_blind = False  # blind: a chunk is executed, and no step of it was observed
 
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Discard the state of the interface and of the model."""
+        self._is_blind = False
         self.interface.reset()
         self.model.reset(seed=seed, episode_index=episode_index)
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
-        """Return the action, the chunk or `NoAction` for `observation`."""
+        """Return the action, the chunk or `NoAction` for `observation`.
+
+        Raises UsageError for a history without the steps in which the last chunk was executed.
+        """
+        if self._is_blind and not self.observes_all:
+            problem = f"policy {self.identity.name!r}: its history lacks the steps of the last chunk"
+            expected = "expected observe(observation) in each step without an inference"
+            raise UsageError(f"{problem} ({expected}); call it, or run the policy in a ChunkRunner")
         outputs = self.model.infer(self.interface.to_inputs(observation))
-        return outputs if isinstance(outputs, NoAction) else self.interface.to_action(outputs)
+        action = outputs if isinstance(outputs, NoAction) else self.interface.to_action(outputs)
+        is_chunk = not isinstance(action, NoAction) and (self.n_action_steps or 1) > 1
+        self._is_blind = is_chunk and self.interface.has_history
+        return action
 
     def observe(self, observation: Observation, /) -> None:
         """Receive the observation of a step in which an action of the last chunk is executed."""
+        self._is_blind = False
         self.interface.observe(observation)
 
     def bound_wait(self, limit_s: float, /) -> float:

@@ -22,7 +22,7 @@ from embodied_env.core.policy import BatchPolicy, NoAction, PolicyIdentity, find
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.policies.chunks import ChunkRunner
 from embodied_env.policies.mapping import PolicyFileInterface
-from embodied_env.policies.model import ArraySpec, connect, plausible_observation
+from embodied_env.policies.model import ArraySpec, ModelPolicy, connect, plausible_observation
 from embodied_env.policies.policy_file import PolicyFile
 
 ALL = (*JOINTS, "finger")
@@ -469,6 +469,35 @@ def test_history_has_the_steps_between_two_inferences_of_a_chunk():
         runner(at(step))
     assert [each["state"][:, 0].tolist() for each in model.seen if isinstance(each, dict)] == [[0, 0], [2, 3]]
     assert not isinstance(connect(model, found), BatchPolicy)
+
+
+def remembering(**chunk):
+    """Return a policy of two observations in chunks of three actions."""
+    found = parsed(simple(inputs=history([-1, 0]), chunk={"length": 3, **chunk}))
+    return ModelPolicy(TrialModel({"action": np.zeros((3, 4))}), found)
+
+
+def test_a_step_that_a_history_has_not_observed_is_an_error():
+    policy = remembering()
+    policy(at(0))
+    with pytest.raises(UsageError, match=r"its history lacks the steps .* \(expected observe\(observation\)"):
+        policy(at(3))
+    policy.reset(seed=0, episode_index=1)
+    policy(at(0))
+    policy.observe(at(1))
+    policy.observe(at(2))
+    policy(at(3))
+    assert policy.model.seen[-1]["state"][:, 0].tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("chunk", [{"execute": 1}, {}])
+def test_a_history_that_is_called_at_every_step_lacks_none(chunk):
+    """By the policy file, or by a runner that observes every step."""
+    policy = remembering(**chunk)
+    call = policy if chunk else ChunkRunner(policy, "ensemble")
+    for step in range(3):
+        call(at(step))
+    assert policy.model.seen[-1]["state"][:, 0].tolist() == [1.0, 2.0]
 
 
 def test_history_keeps_copies_of_arrays_that_the_next_step_overwrites():
