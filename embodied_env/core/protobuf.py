@@ -76,6 +76,8 @@ def find_fields(message: memoryview) -> Iterator[tuple[int, int | slice]]:
 
 def _read_varint(message: memoryview, place: int) -> tuple[int, int]:
     """Return the integer at `place`, and the place after it."""
+    if place < len(message) and message[place] < 0x80:  # most have one byte
+        return message[place], place + 1
     value = 0
     for index, byte in enumerate(message[place : place + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * index)

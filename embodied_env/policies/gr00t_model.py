@@ -166,17 +166,18 @@ class Gr00tModel(RemoteModel):
             if not self._poll(zmq.POLLOUT, deadline_s):
                 raise Failure(Problem.LOST, "no connection to the server")
             self._socket.send(request, zmq.NOBLOCK)
-            parts: list[bytes] = []
-            while not parts:
+            frame: Any = None
+            while frame is None:
                 if not self._poll(zmq.POLLIN, deadline_s):
                     raise Failure(Problem.LATE, "no answer in time")
                 with suppress(zmq.Again):  # it was the answer to another request
-                    parts = self._socket.recv_multipart(zmq.NOBLOCK)
+                    frame = self._socket.recv(zmq.NOBLOCK, copy=False)
         except zmq.ZMQError as error:
             raise Failure(Problem.LOST, str(error)) from None
-        if len(parts) > 1:
-            raise Failure(Problem.MALFORMED, f"answer of {len(parts)} parts (expected 1)")
-        return parts[0]
+        if frame.more:  # of any number and size: the others are not read
+            raise Failure(Problem.MALFORMED, "answer of several parts (expected 1)")
+        answer: bytes = frame.bytes
+        return answer
 
     def _poll(self, event: int, deadline_s: float) -> int:
         found: int = self._socket.poll(max(0.0, deadline_s - time.monotonic()) * 1e3, event)

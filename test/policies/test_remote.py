@@ -581,6 +581,7 @@ def test_a_server_of_an_older_release_receives_flat_observations(load):
         ([{"arm": np.full((1, 2, 6), np.nan, np.float32)}, {}], "malformed", "not finite"),
         ([{"arm": CHUNK[None]}, {}], "malformed", "float64 [2, 6] (expected float32 [any, 6])"),
         ([{"leg": CHUNK[None]}, {}], "malformed", "no output 'action.arm'"),
+        ([bytes(2**20)] * 50, "malformed", "several parts"),
         (None, "late", "no answer in time"),
     ],
 )

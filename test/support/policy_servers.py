@@ -95,7 +95,9 @@ def serve_gr00t(answer):
                     continue
                 requests.append(replies.recv())
                 reply = answer(unpack_gr00t(requests[-1]))
-                replies.send(reply if isinstance(reply, bytes) else pack_gr00t(reply))
+                is_raw = isinstance(reply, list) and isinstance(reply[0], bytes)  # the parts of one message
+                parts = reply if is_raw else [reply if isinstance(reply, bytes) else pack_gr00t(reply)]
+                replies.send_multipart(parts)
 
         thread = threading.Thread(target=run)
         thread.start()
