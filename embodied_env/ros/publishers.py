@@ -109,13 +109,13 @@ class TopicPublishers:
             self.state = "contention: joints of two publishers in one message"
         elif not self._highest and number <= last:
             self._highest, self._in_a_row = last, 1
-            self.state = f"{'contention' if is_old else 'unclear'}: message {number} after {last}"
+            self.state = f"{'contention' if is_old else 'unclear'}: message number {number} after {last}"
         elif self._highest and (number <= last or (number > self._highest and (is_unclear or number != last + 1))):
-            self.state = f"contention: message {number} after {last}"
+            self.state = f"contention: message number {number} after {last}"
         elif is_unclear:
             self._in_a_row += 1
             if self._in_a_row >= _RESTARTED:
-                self.state = f"restarted: message {number} after {self._highest}"
+                self.state = f"restarted: message number {number} after {self._highest}"
 
     def _find_jump(self, arrival: ReceivedMessage, same: Sequence[_Stream]) -> None:
         """Find a joint that is further from where it was before than one step, where the numbers do not continue."""

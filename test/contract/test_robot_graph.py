@@ -293,12 +293,12 @@ def described_by_two(**shown):
 def test_publishers_share_joint_states_only_as_their_messages_prove():
     contract, _ = described_by_two(state="ok", separate=2)
     assert contract.backends["real"]["shared"] == ("joints",)
-    for shown in ({"state": "ok", "separate": 1}, {"state": "restarted: message 1 after 9", "separate": 1}):
+    for shown in ({"state": "ok", "separate": 1}, {"state": "restarted: message number 1 after 9", "separate": 1}):
         contract, gaps = described_by_two(**shown)
         assert "shared" not in contract.backends["real"]
         assert any("which joints each publisher of /joint_states reports (/driver, /other)" in gap for gap in gaps)
     with pytest.raises(ContractError, match="conflicting publishers of /joint_states: /driver, /other"):
-        described_by_two(state="contention: message 1 after 9", separate=1)
+        described_by_two(state="contention: message number 1 after 9", separate=1)
 
 
 @pytest.mark.parametrize("timeout", ["cmd_vel_timeout", "reference_timeout"])

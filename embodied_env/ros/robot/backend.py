@@ -336,7 +336,7 @@ class RealBackend:
         with listener.condition:
             publishers.begin()  # the reset may have started a driver again
         sensors.wait_for_newer(deadline.ns)
-        listener.wait_until(lambda: not publishers.problems(), min(deadline.ns, self._clock.now_ns() + connect_ns))
+        listener.wait_until(publishers.settle, min(deadline.ns, self._clock.now_ns() + connect_ns))
         inputs.wait_for_inputs(deadline.ns)
         inputs.check_active(deadline.ns)  # the reset may have changed it
         raise_unless_passed(

@@ -82,7 +82,7 @@ def graph_checks(
 def _conflicts(topic: str, publishers: SensorPublishers | None) -> list[Problem]:
     """Return why the messages of a sensor topic cannot be trusted."""
     problem = "" if publishers is None else publishers.problem(topic)
-    return [(CONFLICT, problem, REMEDY)] if problem else []
+    return [(CONFLICT, problem.partition(": ")[2], REMEDY)] if problem else []
 
 
 def _name_check(node: Node, *, has_relay: bool) -> Check:
@@ -128,7 +128,7 @@ def publisher_problems(
     problems: list[Problem] = []
     if at_most is not None and len(found) > at_most:
         names = ", ".join(node_name(info) for info in found)
-        remedy = f"stop all but one (listed by ros2 topic info -v {node.resolve_topic_name(topic)})"
+        remedy = f"stop all but one (ros2 topic info -v {node.resolve_topic_name(topic)}); a killed one stays for 20 s"
         problems.append(("pub.multiple", f"{len(found)} publishers (expected 1): {names}", remedy))
     return problems + _mismatches(found, "publisher", key, type_name, _own_qos(node.subscriptions, node, topic))
 

@@ -55,6 +55,13 @@ class SensorPublishers:
         if self._keys.setdefault(topic, arrival.key) == arrival.key:
             self._topics[topic].add(arrival)
 
+    def settle(self) -> bool:
+        """Return whether the robot may begin to move; a publisher that has restarted may, as the only one."""
+        for topic, each in self._topics.items():
+            if each.state.startswith("restarted") and not self._beyond(topic):
+                each.begin()
+        return not self.problems()
+
     def state(self) -> str:
         """Return "ok", or the most severe state of a topic (`TopicPublishers.state`) with its publishers."""
         found = {topic: each.state for topic, each in self._topics.items() if each.state != "ok"}
