@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool
 from test_real_backend import NAMESPACE, PATIENCE_S, SIMPLE, InProcessRobot, in_s, reset, wait_for, with_profile
 
 import embodied_env
@@ -137,6 +138,19 @@ def test_a_driver_that_starts_again_during_a_reset_does_not_refuse_it(robot, bac
     wait_for(lambda: one.estops()["sensor topics"].startswith("restarted"))
     wait_for(one._connection.inputs.publishers.settle)
     assert one.estops()["sensor topics"] == "ok"
+
+
+def test_a_second_publisher_of_an_emergency_stop_is_contention(robot, backend):
+    button = {"topic": "button", "timeout_s": 9.0}
+    one = backend(with_profile(SIMPLE, estop={"button": button}))
+    publishers = [robot.node.create_publisher(Bool, "button", RELIABLE) for _ in range(2)]
+
+    def is_contention():
+        for publisher in publishers:
+            publisher.publish(Bool(data=False))
+        return one.estops()["sensor topics"].startswith("contention: /robot/button: ")
+
+    wait_for(is_contention)
 
 
 def look(contract):
