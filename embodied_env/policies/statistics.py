@@ -18,7 +18,6 @@ from embodied_env.errors import ContractError, described, did_you_mean
 from embodied_env.policies.policy_file import MOST_DATA_BYTES, STATISTICS, NormalizeSpec, PolicyFile
 
 _LARGEST, _NARROWEST = 1e12, 1e-12  # statistic, and divisor: products of such numbers are finite
-_MOST_HEADER = 2**24  # bytes of a safetensors file: about 100,000 tensors
 _MOST_AXES = 8
 _DEVIATION = {"mean_std": 1.0, "min_max": 12**-0.5, "quantiles": 1 / 4.653, "quantiles10": 1 / 2.563}
 """Standard deviation as a share of the second statistic, or of the width between both: of uniform or normal values."""
@@ -117,9 +116,7 @@ def read_safetensors(data: bytes | mmap) -> Mapping[str, NDArray[Any]]:
     size = int.from_bytes(data[:8], "little")
     if not 2 <= size <= len(data) - 8:
         raise ValueError("it is cut off")
-    if size > _MOST_HEADER:
-        raise ValueError(f"header of {size} bytes (expected at most {_MOST_HEADER})")
-    header, tensors = parse_json(data[8 : 8 + size], max_bytes=_MOST_HEADER), {}
+    header, tensors = parse_json(data[8 : 8 + size], max_bytes=MOST_DATA_BYTES), {}
     for name, entry in header.items():
         if name == "__metadata__" or entry["dtype"] not in _DTYPES:
             continue
