@@ -61,6 +61,7 @@ class Capabilities:
     pausable: bool = False
     seedable: bool = False
     rewinds_time: bool = False
+    reopens: bool = False  # `open` works again after `close`, so that an environment can be reset then
     state_query: bool = False
     acknowledges_commands: bool = False  # another process limits the commands, and `send` returns its report
     estop_inputs: bool = False  # the backend is an `EstopSource`

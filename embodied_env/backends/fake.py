@@ -81,7 +81,12 @@ class FakeBackend:
     ) -> None:
         """Prepare a world with `faults` in every episode; raises UsageError for an invalid timeout or fault."""
         self.capabilities = Capabilities(
-            exact_step=not free_running, free_running=free_running, seedable=True, state_query=True, estop_inputs=True
+            exact_step=not free_running,
+            free_running=free_running,
+            seedable=True,
+            reopens=not free_running,
+            state_query=True,
+            estop_inputs=True,
         )
         self.routine: ResetRoutine | None = None
         self.pacer = Pacer(clock, contract.control_period_ns) if free_running else None

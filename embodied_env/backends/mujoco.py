@@ -57,6 +57,7 @@ class MujocoBackend:
         exact_step=True,
         pausable=True,
         seedable=True,
+        reopens=True,
         state_query=True,
         reset_levels=("world",),
         render_modes=("rgb_array",),

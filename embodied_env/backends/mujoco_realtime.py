@@ -92,7 +92,9 @@ class RealtimeMujocoBackend(MujocoBackend):
         pacer: deadlines of the episode's steps.
     """
 
-    capabilities = replace(MujocoBackend.capabilities, exact_step=False, pausable=False, free_running=True)
+    capabilities = replace(
+        MujocoBackend.capabilities, exact_step=False, pausable=False, reopens=False, free_running=True
+    )
 
     def __init__(self, contract: Contract, *, clock: Clock, step_timeout_s: float | None = None) -> None:
         """Read the profile ``backends.mujoco`` of `contract`; the world is built by `open`."""

@@ -35,7 +35,7 @@ from embodied_env.record.row_decoder import RowDecoder, frozen_ns
 from embodied_env.record.rows import RESET, TRANSITION, Row
 from embodied_env.record.run import Run, read_run
 
-_OVERRIDDEN = {"seedable": False, "pausable": False, "state_query": False, "render_modes": ()}
+_OVERRIDDEN = {"seedable": False, "pausable": False, "state_query": False, "reopens": False, "render_modes": ()}
 
 
 class RecordedLedger(Ledger):

@@ -75,7 +75,10 @@ class Policy(Protocol):
         """Name and version, for the manifest."""
 
     def reset(self, *, seed: int, episode_index: int) -> None:
-        """Discard all state of the previous episode, such as a chunk, and seed the next one."""
+        """Discard all state of the previous episode, such as a chunk, and seed the next one.
+
+        Draw from a generator made of `seed`: global ones, such as that of `numpy.random`, are not seeded.
+        """
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
         """Return the action for `observation`, a chunk of n actions (n, n_joints), or `NoAction`."""

@@ -216,7 +216,7 @@ class EmbodiedEnv(StepperEnv):
         self.host_timing = self._has_host_timing(host_timing)
         self.render_mode = render_mode
         self.metadata = render_metadata(backend, world, self.contract, render_mode)
-        task, self.task_description = _load_task(world, self.contract)
+        task, self.task_description = self._load_task(world)
         latency_s = self.contract.control_period_s if self.pacing == "realtime" else 0.0
         filters = make_command_filters(self.contract, latency_s=latency_s)
         self.contract_files = recorded_files(self.contract, filters)
@@ -261,6 +261,18 @@ class EmbodiedEnv(StepperEnv):
             )
         return requested
 
+    def _load_task(self, world: Backend) -> tuple[Task, dict[str, Any]]:
+        """Return the task and its description; in a replay of an untrusted task, the recorded results."""
+        contract = self.contract
+        is_trusted, file = contract.trusted or is_shipped(contract), None
+        if isinstance(world, Recorded):
+            is_trusted, file = is_trusted or world.trust_task, world.task_file
+            if not is_trusted and file is None:
+                nothing = {"type": contract.task.type, "version": None, "terms": None, "source_sha256": None}
+                return world.recorded_task, nothing
+        task = load_task(contract, trust=is_trusted, file=file)
+        return task, describe_task(task, contract)
+
     def _make_world(self, options: dict[str, Any]) -> Backend:
         """Build the backend, with injected delays if requested; some backends inject them themselves."""
         delays, backend = self.delays, self.backend_name
@@ -302,7 +314,7 @@ class EmbodiedEnv(StepperEnv):
             UsageError: for an unknown option or a value outside its bounds, or a scheduling that is not permitted.
             BackendNotReadyError: while an ESTOP is latched; when the world does not start, homing fails, the operator
                 declines, or a sensor has no newer reading.
-            ClosedError: after `close`.
+            ClosedError: after `close`, except in lockstep with "fake" and "mujoco", which open again.
         """
         self._begun = False
         check_seed(seed)
@@ -494,15 +506,3 @@ def _contract_of_run(backend: str, options: Mapping[str, Any]) -> Contract:
 
     run = options["run"]
     return recorded_contract(run if isinstance(run, Run) else read_run(run))
-
-
-def _load_task(world: Backend, contract: Contract) -> tuple[Task, dict[str, Any]]:
-    """Return the task and its description; in a replay of an untrusted task, the recorded results."""
-    is_trusted, file = contract.trusted or is_shipped(contract), None
-    if isinstance(world, Recorded):
-        is_trusted, file = is_trusted or world.trust_task, world.task_file
-        if not is_trusted and file is None:
-            nothing = {"type": contract.task.type, "version": None, "terms": None, "source_sha256": None}
-            return world.recorded_task, nothing
-    task = load_task(contract, trust=is_trusted, file=file)
-    return task, describe_task(task, contract)

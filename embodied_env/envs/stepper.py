@@ -195,7 +195,7 @@ class Stepper:
 
     def check_reset(self, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
         """Return the options of a reset as arrays, without resetting; raises like `EmbodiedEnv.reset`."""
-        check_open(self._closed, "reset")
+        check_open(self._closed and not self.capabilities.reopens, "reset")
         if self._latched_estop:
             raise BackendNotReadyError(f"reset refused: {self._latched_estop}")
         return checked_options(self.contract, options)
@@ -212,6 +212,9 @@ class Stepper:
         self._epoch += 1
         self._episode_index = 0 if seeded else self._episode_index + 1
         entered_ns = self._clock.now_ns()
+        if self._closed:  # it reopens
+            self._closed = self._opened = False
+            self._arbiter.reopen()
         if not self._opened:
             with self._closing:
                 check_open(self._closed, "reset")

@@ -178,7 +178,9 @@ class LiveView:
         self._is_reported = False
 
     def observe(self, transition: Transition) -> None:
-        """Queue a step, or drop it."""
+        """Queue a step, or drop it; after `close` nothing is shown."""
+        if self._closing.is_set():
+            return
         if not self.steps:
             close_at_exit(self, aside=True)
             self._thread.start()

@@ -21,7 +21,7 @@ from embodied_env.core.latency.info import without_host_timing
 from embodied_env.core.message_tap import MessageTap, TappedMessage
 from embodied_env.core.process.signals import close_at_exit, deferred_signals, exit_on_sigterm, run_after_closing
 from embodied_env.core.types import Transition
-from embodied_env.errors import RecordError, TaskError, UsageError
+from embodied_env.errors import ClosedError, RecordError, TaskError, UsageError
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import RecordableEnv, processes, start_of_manifest, write_json
 from embodied_env.record.mcap_file import check_installed
@@ -143,7 +143,9 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         return self._run.log.rows_flushed
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset, and record it."""
+        """Reset, and record it. Raises ClosedError after `close`, which completed the record."""
+        if self._closed:
+            raise ClosedError("reset() called after close(), which completed the record; make a new environment")
         close_at_exit(self, aside=self._closes_aside)
         exit_on_sigterm()
         self._attach()

@@ -149,6 +149,11 @@ class Arbiter:
         with self._lock:
             self._closed, self._segment = True, None
 
+    def reopen(self) -> None:
+        """Accept commands again after `close`, before the next reset."""
+        with self._lock:
+            self._closed = False
+
     def reset(self, positions: FloatArray, epoch: int, *, continues: bool = False) -> None:
         """Begin an epoch at rest at the measured positions, shape (n_joints,), in contract order.
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plants import ACTUATION_S, DRIVER_S, SCRIPT, Script
+from shipped_contracts import changed_contract
 
 import embodied_env
-from embodied_env.analysis.calibration import calibrate
-from embodied_env.analysis.calibration.excitation import draw_velocities, find_joint_readings
+from embodied_env.analysis.calibration import EnvWithoutTask, calibrate
+from embodied_env.analysis.calibration.excitation import Excitation, SampleLog, draw_velocities, find_joint_readings
 from embodied_env.backends.fake import Fault
 from embodied_env.cli.main import main
 from embodied_env.contract.loader import dump_contract
@@ -68,6 +69,15 @@ def test_lockstep_backend_cannot_be_calibrated(backend):
 def test_invalid_options_are_rejected(options, problem):
     with pytest.raises(UsageError, match=problem):
         calibrate(ARM, backend="real", **options)
+
+
+def test_no_task_ends_a_move():
+    solved = changed_contract("arm_reach", {"task.success_radius_m": 9.0})
+    with EnvWithoutTask(solved, backend="mujoco") as env:
+        assert env.contract.fingerprint == solved.fingerprint  # that of a relay
+        run = Excitation(env, SampleLog(), every_step=True, joints=["j1"], amplitude=0.01)
+        run.make_moves(repeats=2, seed=0, progress=lambda *_: None)
+    assert len(run.traces) == 2
 
 
 @pytest.mark.parametrize("arguments", [("--backend", "fake"), ("--seed", "-1"), ("--out", "no/such/folder/file.json")])

@@ -191,11 +191,31 @@ def test_a_step_after_the_end_needs_a_reset(close_later):
     env.reset()
 
 
-def test_every_call_after_close_is_rejected(env):
+def test_a_step_after_close_is_rejected(env):
     env.reset(seed=1)
     env.close()
     with pytest.raises(ClosedError):
         env.step(HOLD)
+
+
+@pytest.mark.parametrize("backend", ["fake", "mujoco"])
+def test_a_reset_after_close_opens_a_lockstep_world_again(backend, close_later):
+    used, new = (close_later(EmbodiedEnv("arm_reach", backend=backend)) for _ in range(2))
+    used.reset(seed=3)
+    used.step(np.ones(6))
+    used.close()
+    for _ in range(2):
+        np.testing.assert_equal(used.reset(seed=1), new.reset(seed=1))
+        for _ in range(3):
+            np.testing.assert_equal(used.step(np.ones(6)), new.step(np.ones(6)))
+    used.close()
+    with pytest.raises(ClosedError):
+        used.step(np.ones(6))
+
+
+def test_a_reset_after_close_is_rejected_in_real_time():
+    env = EmbodiedEnv("arm_reach", backend="fake", free_running=True)
+    env.close()
     with pytest.raises(ClosedError):
         env.reset()
 

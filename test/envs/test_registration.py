@@ -185,7 +185,7 @@ WRONG_CALLS = {  # call, error, what the message names
     "pacing of another backend": (lambda: make(pacing="realtime", clock="virtual"), UsageError, "clock .*'virtual'"),
     "messages without a folder": (lambda: make(record_messages=True), UsageError, "record_messages.*expected a folder"),
     "step before reset": (lambda: make().step(np.zeros(6)), ResetNeededError, r"step\(\) .*call reset\(\) first"),
-    "reset after close": (lambda: closed_env().reset(), ClosedError, r"reset\(\) .*close\(\)"),
+    "step after close": (lambda: closed_env().step(0), ClosedError, r"step\(\) .*close\(\)"),
     "unknown reset option": (lambda: make().reset(options={"goal": 1}), UsageError, "'goal' .expected one of: target"),
     "seed that is no integer": (lambda: make().reset(seed=1.5), gymnasium.error.Error, "integer.*float"),
     "info of a vector": (lambda: embodied_env.explain({"step_index": np.zeros(2)}), UsageError, "of one environment"),

@@ -170,12 +170,6 @@ def test_finish_without_begin_raises(scene):
         scene.stepper.finish()
 
 
-def test_a_reset_after_close_raises(scene):
-    scene.close()
-    with pytest.raises(ClosedError):
-        scene.reset()
-
-
 def test_a_reset_during_a_step_discards_the_step(scene):
     scene.stepper.begin([0.1, 0.1])
     scene.reset()

@@ -660,11 +660,13 @@ def test_close_is_idempotent(env):
     assert {file: file.read_bytes() for file in env.path.iterdir()} == before
 
 
-def test_step_after_close_raises_and_writes_nothing(env):
+def test_step_and_reset_after_close_raise_and_write_nothing(env):
     env.reset(seed=1)
     env.close()
     with pytest.raises(ClosedError):
         env.step(STILL)
+    with pytest.raises(ClosedError):
+        env.reset()
     assert read_run(env.path).clean
 
 

@@ -26,10 +26,8 @@ _CHANGE = 0.45  # of the velocity change per period that the acceleration limits
 _MOVING, _RESTING, _SETTLING = 12, 6, 5  # periods: half a move, at rest after it, at rest after a reset
 _RUNS = (2, 5)  # periods between two changes of velocity
 _ROUNDING = 1e-6  # of a sum of displacements
-_MOST_EPISODES = 3  # that the task may end before a move is complete
 _MOST_DISTURBED = 2  # times per move, on average, that a move is disturbed and repeated
 _LATE_CODES = ("obs.stale", "act.late", "lat.budget", "wd.hold", "wd.stop")  # a busy host, not the robot
-_TASK_ENDINGS = ("success", "failure", "horizon", "time_limit", "out_of_bounds")
 _TWIST = {  # axis of a twist -> field of nav_msgs/msg/Odometry, component
     f"{kind}.{axis}": (kind, i) for kind in ("linear", "angular") for i, axis in enumerate("xyz")
 }
@@ -181,8 +179,8 @@ class Excitation:
 
         Raises:
             UsageError: when the horizon is too short for a move.
-            CalibrationError: when the gate holds or stops for another reason, an episode ends too early, or no move
-                could be made.
+            CalibrationError: when the gate holds or stops for another reason, an episode ends, or no move could be
+                made.
         """
         rng = np.random.default_rng(seed)
         left = [(joint, self._draw_move(rng, joint)) for _ in range(repeats) for joint in self._joints]
@@ -190,11 +188,11 @@ class Excitation:
         room: int = self._contract.episode.horizon_steps - 1
         if room < steps:
             raise UsageError(f"horizon of {room + 1} steps is too short for a move (expected more than {steps})")
-        episodes, disturbed, self._reset_seed = 0, 0, seed
+        disturbed, self._reset_seed = 0, seed
         reasons: dict[int, str] = {}
         while left and disturbed < _MOST_DISTURBED * count:
             try:
-                episodes += self._run_episode(left, room, lambda done: progress(done, count))
+                self._run_episode(left, room, lambda done: progress(done, count))
             except (_DisturbedError, BackendNotReadyError) as error:
                 is_reset = isinstance(error, BackendNotReadyError)  # it takes long: two of them are enough
                 if is_reset and not self.traces:
@@ -202,26 +200,20 @@ class Excitation:
                 disturbed += count if is_reset else 1
                 reasons[left[0][0]] = str(error)
                 left.append(left.pop(0))
-            if episodes > _MOST_EPISODES:
-                ending = self._last_transition.info["end_reason"]
-                raise CalibrationError(f"task ended {episodes} episodes before a move was complete: {ending}")
         for joint, times in Counter(joint for joint, _ in left).items():
             why = reasons.get(joint, "not made after too many disturbances")
             self.missing[self._layout.joints[joint]] = f"{times} of {repeats}: {why}"
         if not self.traces:
             raise CalibrationError(f"no move could be made: {next(iter(reasons.values()))}")
 
-    def _run_episode(self, left: list[tuple[int, FloatArray]], room: int, progress: Callable[[int], None]) -> bool:
-        """Reset and make moves while the episode has room; return whether the task ended it before."""
-        if not self._begin():
-            return True
+    def _run_episode(self, left: list[tuple[int, FloatArray]], room: int, progress: Callable[[int], None]) -> None:
+        """Reset and make moves while the episode has room."""
+        self._begin()
         steps = _SETTLING
         while left and steps + len(left[0][1]) <= room:
-            if not self._move(*left[0]):
-                return True
+            self._move(*left[0])
             steps += len(left.pop(0)[1])
             progress(len(self.traces))
-        return False
 
     def _draw_move(self, rng: np.random.Generator, joint: int) -> FloatArray:
         limits, period_s = self._layout.limits, self._contract.control_period_s
@@ -232,8 +224,8 @@ class Excitation:
         change = min(change, 0.2 * float(limits.jerk[joint]) * period_s**2)
         return draw_velocities(rng, fastest=fastest, change=change, way=way, period_s=period_s)
 
-    def _begin(self) -> bool:
-        """Reset and come to rest; return False when the task ended the episode at once."""
+    def _begin(self) -> None:
+        """Reset and come to rest."""
         layout = self._layout
         self._env.reset(seed=self._reset_seed)
         self._reset_seed = None  # only the first reset has one
@@ -244,23 +236,17 @@ class Excitation:
         for joint, (sensor, name, component) in find_joint_readings(self._contract, absolute).items():
             self._reference[layout.joints.index(joint)] = snapshot.samples[sensor].values[name][component]
         for _ in range(_SETTLING):
-            settled = self._step(np.zeros(layout.size))
-            if settled.terminated or settled.truncated:
-                return False
-        return True
+            self._step(np.zeros(layout.size))
 
-    def _move(self, joint: int, profile: FloatArray) -> bool:
-        """Make and keep one move; return False when the task ended the episode during it."""
+    def _move(self, joint: int, profile: FloatArray) -> None:
+        """Make and keep one move."""
         trace = MoveTrace(joint=joint, begin_ns=self._last_transition.stamps_ns["published"])
         trace.add(self._last_transition)
         trips = self._last_transition.info["safety"]["watchdog"]["trips"]
         for velocity in profile.tolist():
             wanted = np.zeros(self._layout.size)
             wanted[joint] = velocity
-            transition = self._step(wanted)
-            trace.add(transition)
-            if transition.terminated or transition.truncated:
-                return False
+            trace.add(self._step(wanted))
         if self._last_transition.info["safety"]["watchdog"]["trips"] > trips:
             raise _DisturbedError("the watchdog braked between two steps (wd.hold): a step was late")
         if not np.isclose(trace.commands[0], trace.commands[-1], rtol=0.0, atol=_ROUNDING):
@@ -268,7 +254,6 @@ class Excitation:
             problem = f"{name} ended {way:.6f} from where it started: the gate changed its commands"
             raise (_DisturbedError if trace.is_late else CalibrationError)(problem)
         self.traces.append(trace)
-        return True
 
     @property
     def _last_transition(self) -> Transition:
@@ -295,7 +280,7 @@ class Excitation:
             raise (_DisturbedError if is_late else CalibrationError)(
                 f"gate {worst.gate} returned {worst.severity.name} ({worst.code}): {worst.detail}"
             )
-        if ending and not ending.startswith(_TASK_ENDINGS):
+        if ending:
             raise (_DisturbedError if ending.startswith("sensor_gap") else CalibrationError)(f"episode ended: {ending}")
         self._keep_measurements(transition)
         return transition
