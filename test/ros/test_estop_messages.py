@@ -62,7 +62,7 @@ def test_homing_the_operator_and_evaluate_say_how_to_go_on(operator, tmp_path, c
         with pytest.raises(BackendNotReadyError, match=f"homing refused: .*button is active: {RELEASE}; then call"):
             env.reset(seed=0)
         with pytest.raises(
-            ResetNeededError, match=rf"{RELEASE}\); then call clear_estop\(\) and reset\(\), which .*homing"
+            ResetNeededError, match=rf"{RELEASE}\).* then call clear_estop\(\) and reset\(\), which .*homing"
         ):
             env.step(np.zeros(6))
         operator.press(False)
