@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from embodied_env.backends.registry import accepts_option
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import restore_contract, save_contract
 from embodied_env.core.codes import end_kind
@@ -214,9 +213,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
 
     def _accept(self, problem: str) -> bool:
         """Warn of an implausible policy; on a robot, return True if the operator accepts it, else raise UsageError."""
-        capabilities, pacing = self._embodied.capabilities, self._job.options.get("pacing")
-        is_robot = capabilities.actuates and not capabilities.emulated
-        if not (is_robot and accepts_option(self._job.backend, "armed", pacing=pacing)):
+        if self._embodied.capabilities.world != "robot":
             _log.warning("implausible policy: %s", problem)
             return False
         if self._confirm is None or not self._confirm(problem):
@@ -226,12 +223,12 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
 
     def _load(self, source: PolicySource | Policy, stack: ExitStack) -> Policy:
         """Return the policy of a source; one that is loaded here is closed with `stack`."""
-        from embodied_env.policies import loader
+        from embodied_env.policies.loader import accepts_option, load_policy
 
         if not isinstance(source, PolicySource):
             return source
-        options = {"backend": self._job.backend} if loader.accepts_option(source.address, "backend") else {}
-        policy = loader.load_policy(
+        options = {"backend": self._job.backend} if accepts_option(source.address, "backend") else {}
+        policy = load_policy(
             source.address, self._job.contract, policy_file=source.policy_file, trust=self._job.trust_policy, **options
         )
 

@@ -12,16 +12,15 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from embodied_env.contract.files import check_file, read_file
-from embodied_env.contract.schema import FloatArray
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import UsageError, described
 from embodied_env.policies.policy_file import STATISTICS
-from embodied_env.policies.statistics import read_safetensors
+from embodied_env.policies.statistics import Normalization, read_safetensors
 
 Statistics = Mapping[str, tuple[float, ...]]
 """``mean``, ``std``, ``min``, ``max``, ``q01`` and so on, one number for each component or channel."""
@@ -46,14 +45,6 @@ _NORMALIZERS = (
     "policy_postprocessor_step_*_unnormalizer_processor.safetensors",
 )
 _BUFFER = re.compile(r"(?:un)?normalize_(?:inputs|outputs|targets)\.buffer_(.+)\.(mean|std|min|max)")
-
-
-class Normalization(NamedTuple):
-    """The normalisation of an input: the key `method` of policy files, and its two statistics."""
-
-    method: str
-    first: FloatArray
-    second: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

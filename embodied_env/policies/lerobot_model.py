@@ -14,9 +14,9 @@ import numpy as np
 
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import MissingDependencyError, UsageError, described
-from embodied_env.policies.lerobot_files import Normalization, read_mapping, read_normalizers
+from embodied_env.policies.lerobot_files import read_mapping, read_normalizers
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
-from embodied_env.policies.statistics import count_deviations
+from embodied_env.policies.statistics import Normalization
 
 TASK = "task"
 """Input of a language-conditioned policy: its instruction."""
@@ -89,6 +89,7 @@ class LerobotModel(Model):
     Attributes:
         inputs: LeRobot's features, images as (channels, height, width) from 0 to 1; ``task``, if it takes a text.
         outputs: ``action``.
+        normalizations: those of the pre-processor (`NormalizingModel`).
     """
 
     def __init__(
@@ -98,11 +99,8 @@ class LerobotModel(Model):
         identity: PolicyIdentity,
         normalizations: Mapping[str, Normalization] = MappingProxyType({}),
     ) -> None:
-        """Read the features of `policy`; raises UsageError unless its output is an action.
-
-        `normalizations`: those of the processors by input, for `deviations`.
-        """
-        self._normalizations, self._inputs = normalizations, dict[str, Any]()
+        """Read the features of `policy`; raises UsageError unless its output is an action."""
+        self.normalizations = normalizations
         self.identity, self._policy, (self._before, self._after) = identity, policy, processors
         settings = policy.config
         if list(settings.output_features) != ["action"]:
@@ -139,7 +137,6 @@ class LerobotModel(Model):
         """Return the chunk or the action of one inference."""
         import torch
 
-        self._inputs = dict(inputs)
         batch: dict[str, Any] = {
             name: torch.from_numpy(np.array(inputs[name], dtype=np.float32))[None]  # copied: torch cannot read only
             for name in self.inputs
@@ -155,15 +152,6 @@ class LerobotModel(Model):
             else:
                 rows = self._after(self._policy.select_action(seen))[0]
         return {"action": rows.to("cpu", torch.float32).numpy()}
-
-    def deviations(self) -> list[tuple[str, float]]:
-        """Return name and distance of each of the last inputs from its statistics; images are not compared."""
-        rows = []
-        for name, (method, first, second) in self._normalizations.items():
-            if (values := np.asarray(self._inputs.get(name, first), np.float64)).ndim == 1:
-                found = count_deviations(method, first, second, values).tolist()
-                rows += [(f"{name}[{index}]", each) for index, each in enumerate(found)]
-        return rows
 
 
 def _spec(shape: tuple[int | None, ...]) -> ArraySpec:

@@ -23,6 +23,7 @@ from embodied_env.core.policy import (
     find_n_action_steps,
 )
 from embodied_env.errors import UsageError, described
+from embodied_env.policies.statistics import Normalization
 
 Inputs = Mapping[str, NDArray[Any] | str]
 """Arrays without a batch axis, and texts such as an instruction, by the model's names."""
@@ -81,10 +82,13 @@ class BatchModel(Model, Protocol):
 
 @runtime_checkable
 class NormalizingModel(Protocol):
-    """A model that normalises its inputs itself."""
+    """A model that normalises its inputs itself.
 
-    def deviations(self) -> list[tuple[str, float]]:
-        """Return name and distance of each of the last inputs from its statistics, in standard deviations."""
+    Attributes:
+        normalizations: those of the inputs by name.
+    """
+
+    normalizations: Mapping[str, Normalization]
 
 
 class Interface(Protocol):
@@ -137,6 +141,7 @@ class ModelPolicy:
     Attributes:
         identity: that of the model and the interface.
         n_action_steps: number of actions of a chunk that are executed (`ReservingPolicy`).
+        inputs: those of the last inference.
         observes_all: whether its caller passes the observation of every step, as `ChunkRunner` does.
         required_sensors: those of the interface (`SensingPolicy`).
     """
@@ -146,6 +151,7 @@ class ModelPolicy:
         self.model, self.interface, self.identity = model, interface, interface.identify(model.identity)
         self.required_sensors = interface.required_sensors
         self.n_action_steps = interface.n_action_steps or find_n_action_steps(model)
+        self.inputs: Inputs = {}
         self.observes_all = self._is_blind = False  # blind: a chunk is executed, and no step of it was observed
 
     def reset(self, *, seed: int, episode_index: int) -> None:
@@ -163,7 +169,8 @@ class ModelPolicy:
             problem = f"policy {self.identity.name!r}: its history lacks the steps of the last chunk"
             expected = "expected observe(observation) in each step without an inference"
             raise UsageError(f"{problem} ({expected}); call it, or run the policy in a ChunkRunner")
-        outputs = self.model.infer(self.interface.to_inputs(observation))
+        self.inputs = self.interface.to_inputs(observation)
+        outputs = self.model.infer(self.inputs)
         action = outputs if isinstance(outputs, NoAction) else self.interface.to_action(outputs)
         is_chunk = not isinstance(action, NoAction) and (self.n_action_steps or 1) > 1
         self._is_blind = is_chunk and self.interface.has_history

@@ -32,8 +32,11 @@ def find_implausible(policy: object, contract: Contract, observation: Observatio
 def _find_inputs(policy: object, observation: Observation) -> Iterator[str]:
     if not isinstance(policy, ModelPolicy):
         return
-    own = policy.model.deviations() if isinstance(policy.model, NormalizingModel) else []
-    for name, deviations in [*policy.interface.deviations(observation), *own]:
+    found = policy.interface.deviations(observation)
+    for name, own in policy.model.normalizations.items() if isinstance(policy.model, NormalizingModel) else ():
+        if (values := np.asarray(policy.inputs.get(name, own.first))).ndim == 1:
+            found += [(f"{name}[{index}]", each) for index, each in enumerate(own.deviations(values).tolist())]
+    for name, deviations in found:
         if not deviations <= MOST_DEVIATIONS:
             expected = f"expected at most {MOST_DEVIATIONS:g} in an observation of a reset"
             yield f"input {name} is {deviations:.3g} standard deviations away from its statistics ({expected})"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from mmap import mmap
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,21 @@ _DEVIATION = {"mean_std": 1.0, "min_max": 12**-0.5, "quantiles": 1 / 4.653, "qua
 """Standard deviation as a share of the second statistic, or of the width between both: of uniform or normal values."""
 
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
+
+
+class Normalization(NamedTuple):
+    """A method of a policy file, and its two statistics."""
+
+    method: str
+    first: FloatArray
+    second: FloatArray
+
+    def deviations(self, values: FloatArray) -> FloatArray:
+        """Return how many standard deviations `values` are away from the statistics."""
+        method, first, second = self
+        center, width = (first, second) if method == "mean_std" else ((first + second) / 2, second - first)
+        found: FloatArray = np.abs(values - center) / np.maximum(width * _DEVIATION[method], _NARROWEST)
+        return found
 
 
 class Normalizer:
@@ -43,7 +57,7 @@ class Normalizer:
             require(is_moderate, f"{path}.{name}", f"not finite, or too large (expected numbers up to {_LARGEST:g})")
         first, second = (np.broadcast_to(values.ravel(), size) for values in found.values())
         self.clip, is_standard = spec.clip, spec.method == "mean_std"
-        self.deviations = partial(count_deviations, spec.method, first, second)
+        self.deviations = Normalization(spec.method, first, second).deviations
         self._center, self._width = first, (second if is_standard else second - first) + spec.epsilon
         self._low, self._span = (0.0, 1.0) if is_standard else (spec.range[0], spec.range[1] - spec.range[0])
         if (bad := np.flatnonzero(self._width < _NARROWEST)).size:
@@ -66,14 +80,6 @@ class Normalizer:
 
     def _clipped(self, values: FloatArray) -> FloatArray:
         return values if self.clip is None else np.clip(values, -self.clip, self.clip)
-
-
-def count_deviations(method: str, first: FloatArray, second: FloatArray, values: FloatArray) -> FloatArray:
-    """Return how many standard deviations `values` are away from the two statistics of `method`."""
-    is_standard = method == "mean_std"
-    center, width = (first, second) if is_standard else ((first + second) / 2, second - first)
-    found: FloatArray = np.abs(values - center) / np.maximum(width * _DEVIATION[method], _NARROWEST)
-    return found
 
 
 def make_normalizer(file: PolicyFile, path: str, spec: NormalizeSpec | None, size: int) -> Normalizer | None:

@@ -15,12 +15,12 @@ QUICK = {"episodes": 2, "seed": 3, "clock": "virtual"}
 
 @pytest.fixture
 def robot(tmp_path, monkeypatch):
-    """Install a backend that drives a robot, as far as its options say."""
+    """Install a backend that drives a robot, as far as its capabilities say."""
     (tmp_path / "toy_robot.py").write_text(
-        "from embodied_env.testing import FakeBackend\n"
-        "def make(contract, *, clock, armed=True):\n"
+        "from dataclasses import replace\nfrom embodied_env.testing import FakeBackend\n"
+        "def make(contract, *, clock):\n"
         "    backend = FakeBackend(contract, clock=clock)\n"
-        "    backend.name = 'toy_robot'\n"
+        "    backend.name, backend.capabilities = 'toy_robot', replace(backend.capabilities, simulated=False)\n"
         "    return backend\n"
     )
     (installed := tmp_path / "toy_robot-1.0.dist-info").mkdir()

@@ -13,6 +13,7 @@ from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.model import ModelPolicy
 from embodied_env.policies.plausibility import find_implausible
 from embodied_env.policies.policy_file import PolicyFile
+from embodied_env.policies.statistics import Normalization
 
 ARM = embodied_env.load_contract("arm_reach")  # actions from -1 to 1
 
@@ -55,6 +56,16 @@ def test_input_beyond_six_standard_deviations_is_named(statistics, most):
         seen["tcp_position"] = np.array([0.0, -value, 0.0])
         lines = find_implausible(policy, BENCH, seen, [])
         assert ["tcp_position[1]" in line for line in lines] == [True] * count
+
+
+def test_input_of_a_model_that_normalises_itself_is_compared():
+    policy = mapped(state={"parts": [{"field": "tcp_position"}]})
+    policy.model.normalizations = {"state": Normalization("mean_std", np.zeros(3), np.full(3, 0.1))}
+    seen = {**observation(), "tcp_position": np.array([0.5, 0.7, 0.5])}
+    policy.model.answer = NoAction("none")
+    policy(seen)
+    (line,) = find_implausible(policy, BENCH, seen, [])
+    assert line.startswith("input state[1] is 7 ")
 
 
 def test_last_output_is_not_compared_at_a_reset():
