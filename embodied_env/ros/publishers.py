@@ -76,10 +76,15 @@ class TopicPublishers:
         """Judge the number and the names of the next message."""
         number, source_ns = arrival.info["publication_sequence_number"], arrival.info["source_timestamp"] or 0
         names = frozenset(arrival.message.name) if self._is_by_joint else frozenset(("",))
+        if number is not None and self._continues(number, names):  # the usual case, fast
+            (stream,) = self._streams
+            stream.number, stream.source_ns, stream.message = number, source_ns, arrival.message
+            return
         same = [stream for stream in self._streams if not stream.names.isdisjoint(names)]
         last = max((stream.number for stream in same), default=0)
         if not same and len(self._streams) >= _MOST:
             return
+        is_numbered = number is not None
         if number is None:
             number, self.needs_count = last + 1, True
         elif number <= last and source_ns <= max(stream.source_ns for stream in same):
@@ -96,9 +101,15 @@ class TopicPublishers:
         stream.number, stream.source_ns, stream.message = number, source_ns, arrival.message
         self._streams = [*(each for each in self._streams if each not in same), stream]
         for other in self._streams[:-1]:
-            if self.needs_count or number <= other.number:  # the numbers of one publisher rise
+            if not is_numbered or number <= other.number:  # the numbers of one publisher rise
                 other.others.add(stream)
                 stream.others.add(other)
+
+    def _continues(self, number: int, names: frozenset[str]) -> bool:
+        """Return whether a message follows the last one of the only publisher."""
+        if len(self._streams) != 1 or self._highest:
+            return False
+        return number == self._streams[0].number + 1 and names == self._streams[0].names
 
     def _judge(self, number: int, last: int, same: Sequence[_Stream]) -> None:
         """Compare a number with those of the messages before it that have a name in common with its own."""

@@ -83,6 +83,7 @@ def test_disjoint_names_are_separate_publishers_whatever_their_numbers(publisher
 def test_one_publisher_with_two_kinds_of_messages_is_not_two(publishers):
     for number in range(1, 9, 2):
         receive(publishers, number)
+        receive(publishers, number, source_ns=1)  # sent again
         receive(publishers, number + 1, names=FINGER)
     assert (publishers.state, publishers.separate) == ("ok", 1)
 

@@ -62,7 +62,18 @@ class StatePublisher:
 
 @pytest.fixture
 def robot(domain_id, close_later):
-    return close_later(InProcessRobot(SIMPLE))
+    """A robot whose driver has run for a while, so that a restart shows in the numbers."""
+    found = close_later(InProcessRobot(SIMPLE))
+    for _ in range(2000):
+        found.publishers["joints"].publish(found._message("joints", time.time_ns()))
+    return found
+
+
+def start_driver_again(robot):
+    """Return the earlier publisher; the robot publishes with a new one, and the graph has both."""
+    first = robot.publishers["joints"]
+    robot.publishers["joints"] = robot.node.create_publisher(JointState, "joint_states", RELIABLE)
+    return first
 
 
 @pytest.fixture
@@ -118,13 +129,12 @@ def test_a_publisher_that_appears_during_the_reset_refuses_its_readings(robot, c
 def test_a_driver_that_starts_again_ends_the_episode_and_can_be_reset(robot, close_later):
     env = close_later(embodied_env.make(SIMPLE, backend="real", namespace=NAMESPACE))
     env.reset(seed=1)
-    first = robot.publishers["joints"]
-    robot.publishers["joints"] = robot.node.create_publisher(JointState, "joint_states", RELIABLE)
-    robot.node.destroy_publisher(first)
+    first = start_driver_again(robot)
     end = time.monotonic() + PATIENCE_S
     while not (reason := env.step(ZERO)[-1]["end_reason"]):
         assert time.monotonic() < end
     assert reason == "safety_stop:robot.restarted"
+    robot.node.destroy_publisher(first)
     env.reset()
     assert env.step(ZERO)[-1]["end_reason"] == ""
 
@@ -132,10 +142,10 @@ def test_a_driver_that_starts_again_ends_the_episode_and_can_be_reset(robot, clo
 def test_a_driver_that_starts_again_during_a_reset_does_not_refuse_it(robot, backend):
     one = backend(SIMPLE)
     reset(one)
-    first = robot.publishers["joints"]
-    robot.publishers["joints"] = robot.node.create_publisher(JointState, "joint_states", RELIABLE)
-    robot.node.destroy_publisher(first)
+    first = start_driver_again(robot)
     wait_for(lambda: one.estops()["sensor topics"].startswith("restarted"))
+    assert not one._connection.inputs.publishers.settle()
+    robot.node.destroy_publisher(first)
     wait_for(one._connection.inputs.publishers.settle)
     assert one.estops()["sensor topics"] == "ok"
 
