@@ -40,6 +40,7 @@ import dataclasses
 import itertools
 import math
 import threading
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -665,6 +666,10 @@ def test_p20_one_trace_through_two_backends_gives_the_same_reports():
 # ------------------------------------------------------------------------------------------------- steps, watchdog, close
 
 
+def stops(backend):
+    return [command.report.disposition >= Severity.STOP for command in backend.sent]
+
+
 def test_p16_sequence_numbers_increase_across_step_watchdog_input_and_close():
     contract = plain_contract(
         control_period_s=0.002, watchdog=WatchdogSpec(hold_steps=1, stop_steps=10**6), tracking=None
@@ -679,7 +684,9 @@ def test_p16_sequence_numbers_increase_across_step_watchdog_input_and_close():
 
     def close():
         go.wait(5.0)
-        threading.Event().wait(0.005)
+        end_s = time.monotonic() + 5.0
+        while not any(stops(backend)) and time.monotonic() < end_s:
+            time.sleep(0.001)
         stepper.close()
 
     threads = [threading.Thread(target=work) for work in (toggle, close)]
@@ -701,7 +708,7 @@ def test_p16_sequence_numbers_increase_across_step_watchdog_input_and_close():
     assert numbers == sorted(set(numbers))
     assert len(numbers) >= 5
     assert len(errors) == 1
-    latched = [command.report.disposition >= Severity.STOP for command in backend.sent].index(True)
+    latched = stops(backend).index(True)
     speeds = [float(np.abs(command.report.velocity_si).max()) for command in backend.sent[latched:]]
     assert speeds == sorted(speeds, reverse=True)
 
