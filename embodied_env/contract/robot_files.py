@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.required_sensors import commanded_joints, default_required, joints_of
+from embodied_env.contract.robot_rules import ACTUATOR_RULES, JOINT_RULES, REAL_RULES, SAFETY_RULES, SENSOR_RULES, Rule
 from embodied_env.contract.safety_schema import Safety
 from embodied_env.contract.schema import ActuatorSpec, ContractFields, JointLimits, SensorSpec
 from embodied_env.contract.value_checks import one_of
@@ -36,6 +37,8 @@ class RobotFile(FrozenFields):
     safety: Safety = field(default_factory=Safety)  # safety gates
     backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profiles by backend
     chosen: Mapping[str, str] = field(default_factory=dict)  # path to reason: conservative values that no source gives
+    # longest control period for which the times in `safety` that count steps were chosen, such as the watchdog's, > 0
+    control_period_s: float = 0.1
 
 
 _MERGED = ("sensors", "actuators", "safety", "backends")
@@ -137,152 +140,6 @@ def _parents(node: Any, keys: tuple[str, ...]) -> Iterator[Document]:  # noqa: A
         yield from _parents(node.get(key), keys[1:])
 
 
-Rule = Callable[[Any, Any], bool]
-"""Whether a contract's value (second) is as tight as its robot file's (first)."""
-
-
-_at_least: Rule = operator.le
-_equal: Rule = operator.eq
-
-
-def _at_most(robot: Any, own: Any) -> bool:  # noqa: ANN401 - numbers; None: no limit
-    return robot is None or (own is not None and own <= robot)
-
-
-def _within(robot: Any, own: Any) -> bool:  # noqa: ANN401 - intervals; None: no limit
-    return robot is None or (own is not None and robot[0] <= own[0] and own[1] <= robot[1])
-
-
-def _keeps(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings
-    return all(name in own and own[name] == value for name, value in robot.items())
-
-
-def _none_but(robot: Any, own: Any) -> bool:  # noqa: ANN401 - lists
-    return all(item in robot for item in own)
-
-
-def _boxes_within(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings of boxes
-    def axes(box: Any) -> Iterator[Any]:  # noqa: ANN401 - a box
-        return zip(box["low_m"], box["high_m"], strict=True)
-
-    return all(name in own and all(map(_within, axes(box), axes(own[name]))) for name, box in robot.items())
-
-
-def _is_kept(robot: Any, own: Any) -> bool:  # noqa: ANN401 - an optional group
-    return robot is None or own is not None
-
-
-def _forces_at_most(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings of force limits
-    return all(
-        name in own and own[name]["field"] == limit["field"] and own[name]["limit"] <= limit["limit"]
-        for name, limit in robot.items()
-    )
-
-
-def _margins_as_large(robot: Any, own: Any) -> bool:  # noqa: ANN401 - margins by joint
-    """Compare the margins of position, velocity and acceleration of the joints of both."""
-    pairs = [(each, own[joint]) for joint, each in robot.items() if joint in own]
-    return all(ours[0] >= theirs[0] and ours[1] <= theirs[1] and ours[2] <= theirs[2] for theirs, ours in pairs)
-
-
-def _tolerances_at_most(robot: Any, own: Any) -> bool:  # noqa: ANN401 - tolerances by joint; None: not checked
-    return all(_at_most(tolerance, own[joint]) for joint, tolerance in robot.items() if joint in own)
-
-
-def _harmless(robot: Any, own: Any) -> bool:  # noqa: ANN401, ARG001 - any values
-    """Accept a key that loosens nothing by itself."""
-    return True
-
-
-def _starts_as_safely(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings of a reset, None: nothing moves
-    """The operator confirms by the same channel, and homing is no faster."""
-    if robot is None or own is None:
-        return True
-    is_confirmed = robot.get("confirm", "") in ("", own.get("confirm", ""))
-    return is_confirmed and own.get("speed", _HOMING_SPEED) <= robot.get("speed", _HOMING_SPEED)
-
-
-def _inward(start_outside: Any) -> set[str]:  # noqa: ANN401 - a word or a mapping by joint
-    """Return the joints that may start outside their limits; "" is all of them."""
-    if isinstance(start_outside, str):
-        return set() if start_outside == "refuse" else {""}
-    return {joint for joint, word in start_outside.items() if word != "refuse"}
-
-
-_HOMING_SPEED = 0.2  # the default of `backends.real.reset.speed`
-
-SENSOR_RULES: Mapping[str, Rule] = {
-    "max_age_s": _at_most,
-    "on_gap": lambda robot, own: own in (robot, "stop"),
-    "timeline": lambda robot, own: own in (robot, "header"),
-    "visibility": lambda robot, own: own in (robot, "agent"),
-}
-
-JOINT_RULES: Mapping[str, Rule] = {
-    "position": _within,
-    "velocity": _at_most,
-    "acceleration": _at_most,
-    "deceleration": _at_most,
-    "jerk": _at_most,
-    "unit": _equal,
-}
-
-SAFETY_RULES: Mapping[str, Rule] = {
-    "mode": lambda robot, own: own in (robot, "enforce"),
-    "margins.position": _at_least,
-    "margins.velocity": _at_most,
-    "margins.acceleration": _at_most,
-    "margins.joints": _margins_as_large,
-    "margins.actuators": _harmless,  # resolved by joint
-    "nonfinite.stop_after": _at_most,
-    "watchdog.hold_steps": _at_most,
-    "watchdog.stop_steps": _at_most,
-    "observation.required": lambda robot, own: set(robot) <= set(own),
-    "observation.stop_steps": _at_most,
-    "observation.future_tolerance_s": _at_most,
-    "observation.require_stamp": _at_least,
-    "action.max_age_steps": _at_most,
-    "tracking": _is_kept,
-    "tracking.tolerance": _at_most,
-    "tracking.delay_steps": _at_most,
-    "tracking.debounce_steps": _at_most,
-    "tracking.stop_steps": _at_most,
-    "tracking.joints": _tolerances_at_most,
-    "tracking.actuators": _harmless,  # resolved by joint
-    "latency.budget_s": _at_most,
-    "latency.misses": _at_most,
-    "latency.window_steps": _at_least,
-    "latency.action": lambda robot, own: own in (robot, "hold"),
-    "intervention.window_steps": _equal,
-    "intervention.warn_share": _at_most,
-    "intervention.stop_share": _at_most,
-    "forces": _forces_at_most,
-    "urdf": lambda robot, own: robot in (None, own),
-    "workspace": _is_kept,
-    "workspace.keep_in": _boxes_within,
-    "workspace.keep_out": _keeps,
-    "workspace.self_collision": _at_least,
-    "workspace.ignore_pairs": _none_but,
-    "workspace.ignore_links": _none_but,
-    "workspace.margin_m": _at_least,
-    "workspace.gamma": _at_most,
-    "gates": _keeps,
-}
-
-REAL_RULES: Mapping[str, tuple[Any, Rule]] = {  # of `backends.real`: the default, and the rule
-    "estop": ({}, _keeps),
-    "active": ({}, _keeps),
-    "relay": (False, _at_least),
-    "downstream_timeout_s": (None, _equal),
-    "allow_no_downstream_timeout": (False, lambda robot, own: own <= robot),
-    "start_outside": ("refuse", lambda robot, own: robot == "inward" or _inward(own) <= _inward(robot)),
-    "security": ("off", lambda robot, own: own in (robot, "required")),
-    "use_sim_time": (False, lambda robot, own: own <= robot),
-    "shared": ([], _none_but),
-    "reset": (None, _starts_as_safely),
-}
-
-
 Loosened = tuple[str, Any, Any]
 """The path of a limit, its value in the robot file and the contract's."""
 
@@ -290,18 +147,22 @@ Loosened = tuple[str, Any, Any]
 def loosened(robot: RobotFile, contract: ContractFields) -> list[Loosened]:
     """Return each limit of `robot` that `contract` loosens, once."""
     found = [
+        *_loosened_times(robot, contract),
         *_loosened_sensors(robot, contract),
         *_loosened_actuators(robot, contract),
+        *_loosened_controllers(robot, contract),
         *_loosened_safety(_filled_safety(robot, contract), _filled_safety(contract, contract)),
         *_loosened_inputs(robot, contract),
     ]
     if "real" in robot.backends and "real" in contract.backends:
         real, own = to_plain(robot.backends["real"]), to_plain(contract.backends["real"])
         for key, (default, rule) in REAL_RULES.items():
-            path, old, new = f"backends.real.{key}", real.get(key, default), own.get(key, default)
-            is_measured = rule is _equal and path in robot.chosen and new is not None  # a fact of the robot, no limit
-            if not is_measured:
-                found += _compared(path, rule, old, new)
+            old, new = real.get(key, default), own.get(key, default)
+            if key == "clocks" and isinstance(new, Mapping):  # of sensors that the robot file has
+                names = {_known_as(name, robot.sensors, contract.sensors) for name in robot.sensors} | {"default"}
+                old = {_known_as(name, robot.sensors, contract.sensors): clock for name, clock in old.items()}
+                new = {name: clock for name, clock in new.items() if name in names}
+            found += _compared(f"backends.real.{key}", rule, old, new)
     return list({path: (path, theirs, ours) for path, theirs, ours in reversed(found)}.values())[::-1]
 
 
@@ -309,10 +170,11 @@ def limit_paths(contract: ContractFields) -> set[str]:
     """Return the paths that `loosened` may have for `contract`."""
     joints = {f"actuators.{name}.joints.{joint}" for name, spec in contract.actuators.items() for joint in spec.joints}
     return {
+        "control_period_s",
         *joints,
         *(f"{path}.{key}" for path in joints for key in JOINT_RULES),
-        *(f"actuators.{name}.{key}" for name in contract.actuators for key in ("command", "joints", "type")),
-        *(f"sensors.{name}.{key}" for name in contract.sensors for key in (*SENSOR_RULES, "topic")),
+        *(f"actuators.{name}.{key}" for name in contract.actuators for key in ACTUATOR_RULES),
+        *(f"sensors.{name}.{key}" for name in contract.sensors for key in SENSOR_RULES),
         *(f"safety.{path}" for path in SAFETY_RULES),
         *(f"backends.real.{key}" for key in REAL_RULES),
     }
@@ -326,6 +188,20 @@ def _compared(path: str, rule: Rule, robot: Any, own: Any) -> Iterator[Loosened]
         is_as_tight = False
     if not is_as_tight:
         yield path, robot, own
+
+
+_TIMES = ("watchdog.hold_steps", "watchdog.stop_steps", "observation.stop_steps", "action.max_age_steps")
+_TIMES_OF_TRACKING = ("delay_steps", "debounce_steps", "stop_steps")
+
+
+def _loosened_times(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
+    """Check that a longer control period than the robot file was written for makes no time in steps longer."""
+    own_s, longest_s = contract.control_period_s, robot.control_period_s
+    theirs, ours = to_plain(robot.safety), to_plain(contract.safety)
+    keys = _TIMES + tuple(f"tracking.{key}" for key in _TIMES_OF_TRACKING if theirs["tracking"] and ours["tracking"])
+    for group, key in (path.split(".") for path in keys):
+        if own_s > longest_s and ours[group][key] * own_s > theirs[group][key] * longest_s * (1.0 + 1e-9):
+            yield "control_period_s", longest_s, own_s
 
 
 def _loosened_sensors(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
@@ -366,7 +242,7 @@ def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[
             yield f"{path}.type", streamed[joint], actuator.type
         rivals = [other for other in robot.actuators.values() if _is_same_topic(other, actuator)]
         for other in rivals:
-            yield from _compared(f"{path}.command", _equal, _published(other), _published(actuator))
+            yield from _compared(f"{path}.command", operator.eq, _published(other), _published(actuator))
             if actuator.type in _NAMELESS:
                 joints = list(other.joints), list(actuator.joints)
                 yield from _compared(f"{path}.joints", lambda robot, own: own == robot[: len(own)], *joints)
@@ -380,6 +256,22 @@ def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[
                 old, new = _filled(theirs), _filled(limits)
                 for key, rule in JOINT_RULES.items():
                     yield from _compared(f"{where}.{key}", rule, old[key], new[key])
+
+
+def _loosened_controllers(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
+    """Compare what a controller does between two commands, by topic, and grippers by joint."""
+    pairs = [
+        (f"actuators.{n}", own, each) for n, own in contract.actuators.items() for each in robot.actuators.values()
+    ]
+    for path, own, theirs in pairs:
+        if _is_same_topic(theirs, own):
+            for key in ("setpoint_rate_hz", "trajectory_steps"):
+                yield from _compared(f"{path}.{key}", ACTUATOR_RULES[key], getattr(theirs, key), getattr(own, key))
+        if own.joints.keys() & theirs.joints.keys():
+            yield from _compared(f"{path}.gripper", ACTUATOR_RULES["gripper"], theirs.gripper, own.gripper)
+            old, new = to_plain(theirs.gripper) or {}, to_plain(own.gripper) or {}
+            for key in old.keys() & new.keys():
+                yield from _compared(f"{path}.gripper.{key}", ACTUATOR_RULES[f"gripper.{key}"], old[key], new[key])
 
 
 def _filled_safety(spec: RobotFile | ContractFields, contract: ContractFields) -> Document:

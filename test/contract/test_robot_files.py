@@ -12,9 +12,17 @@ from strategies import document
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.loader import dump_contract
-from embodied_env.contract.robot_files import JOINT_RULES, SAFETY_RULES, limit_paths
+from embodied_env.contract.robot_files import limit_paths
+from embodied_env.contract.robot_rules import (
+    ACTUATOR_RULES,
+    JOINT_RULES,
+    REAL_RULES,
+    RESET_RULES,
+    SAFETY_RULES,
+    SENSOR_RULES,
+)
 from embodied_env.contract.safety_schema import Safety, WorkspaceSpec
-from embodied_env.contract.schema import JointLimits
+from embodied_env.contract.schema import ActuatorSpec, GripperSpec, JointLimits, SensorSpec
 from embodied_env.errors import ContractError
 
 ROBOT_KEYS = ("sensors", "actuators", "safety", "backends")
@@ -188,15 +196,17 @@ def test_a_chosen_value_is_unconfirmed_until_the_contract_confirms_or_replaces_i
     assert set(load_contract(write(tmp_path, robot, actuators=own)).unconfirmed) == {"safety.margins.position"}
 
 
-@pytest.mark.parametrize("own", [0.4, 0.9])
-def test_a_measured_timeout_replaces_a_chosen_one_but_not_a_published_one(tmp_path, own):
+@pytest.mark.parametrize("own", [0.4, 0.9, 1e6])
+def test_a_measured_timeout_replaces_a_chosen_one_only_by_override(tmp_path, own):
     path = "backends.real.downstream_timeout_s"
     robot = robot_document(backends={"real": {"downstream_timeout_s": 0.5}})
     changes = {"backends": {"real": {"downstream_timeout_s": own}}}
+    robot |= {"chosen": {path: "a guess"}}
     with pytest.raises(ContractError, match="loosens the limit"):
         load_contract(write(tmp_path, robot, **changes))
-    contract = load_contract(write(tmp_path, {**robot, "chosen": {path: "a guess"}}, **changes))
+    contract = load_contract(write(tmp_path, robot, **changes, override_robot_limits=True))
     assert contract.backends["real"]["downstream_timeout_s"] == own
+    assert contract.robot.overridden == (path,)
     assert not contract.unconfirmed
 
 
@@ -279,6 +289,26 @@ def base(**axes):
 SPEED = {"linear": {"unit": "m/s", "low": -9.0, "high": 9.0}}
 ODOM = {"topic": "odom", "type": "nav_msgs/msg/Odometry", "fields": SPEED, "max_age_s": 0.1}
 BASE = {"sensors": {"odom": ODOM}, "actuators": {"base": base(linear_x=0.5)}}
+
+RESET, HOMING = "backends.real.reset", {"real": {"reset": {"home": {"a": 0.0, "b": 0.0}}}}
+RANGE = {
+    "topic": "range",
+    "type": "sensor_msgs/msg/Range",
+    "fields": {"range": {"unit": "m", "low": 0.0, "high": 8.0}},
+    "max_age_s": 0.1,
+}
+FINGER = {**JOINTS, "topic": "fingers", "fields": {"position": {**POSITION, "joints": ["c"]}}}
+TRAJECTORIES = {
+    "actuators": {"arm": arm("a", "b", type="trajectory_msgs/msg/JointTrajectory", trajectory_steps=4)},
+    "backends": {"real": {}},
+}
+
+
+def hand(**gripper):
+    """Return a gripper with an action server."""
+    keys = {"topic": "hand", "type": "control_msgs/action/GripperCommand"}
+    return arm("c", **keys, gripper={"open": 1.0, "closed": 0.0, **gripper})
+
 
 ROUTES = {
     "renamed joints": (
@@ -418,6 +448,57 @@ ROUTES = {
         {"backends": {"real": {"reset": {"confirm": ""}}}},
         "backends.real.reset",
     ),
+    "no reset": ({"backends": {"real": {"reset": {"confirm": "prompt"}}}}, {"remove": ["backends.real.reset"]}, RESET),
+    "homing that ends far from home": (
+        {"backends": HOMING},
+        {"backends": {"real": {"reset": {"tolerance": 3.0}}}},
+        RESET,
+    ),
+    "a reset service": ({"backends": HOMING}, {"backends": {"real": {"reset": {"service": "go"}}}}, RESET),
+    "another topic of confirmation": (
+        {"backends": {"real": {"reset": {"confirm": "topic"}}}},
+        {"backends": {"real": {"reset": {"confirm_topic": "always_true"}}}},
+        RESET,
+    ),
+    "a short discovery": ({}, {"backends": {"real": {"discovery_s": 0.0}}}, "backends.real.discovery_s"),
+    "a world that may be silent": ({}, {"backends": {"real": {"step_timeout_s": 1e6}}}, "backends.real.step_timeout_s"),
+    "another clock": ({}, {"backends": {"real": {"clocks": {"joints": {"sync": "none"}}}}}, "backends.real.clocks"),
+    "another clock of all": (
+        {},
+        {"backends": {"real": {"clocks": {"default": {"sync": "none"}}}}},
+        "backends.real.clocks",
+    ),
+    "a long period": ({}, {"control_period_s": 10.0}, "control_period_s"),
+    "setpoints": ({}, {"actuators": {"arm": {"setpoint_rate_hz": 100}}}, "actuators.arm.setpoint_rate_hz"),
+    "trajectories": (
+        TRAJECTORIES,
+        {"actuators": {"arm": {"trajectory_steps": None}}},
+        "actuators.arm.trajectory_steps",
+    ),
+    **{
+        f"a gripper with another {key}": (
+            {"actuators": {"hand": hand(**{key: old})}, "sensors": {"finger": FINGER}},
+            {"actuators": {"hand": {"gripper": {key: new}}}},
+            f"actuators.hand.gripper.{key}",
+        )
+        for key, old, new in (
+            ("max_effort", 5.0, 50.0),
+            ("max_effort", 5.0, None),
+            ("on_stop", "hold", "open"),
+            ("max_silent_s", 1.0, 9.0),
+            ("closed", 0.0, 0.3),
+        )
+    },
+    "a value for a missing measurement": (
+        {"sensors": {"range": RANGE}},
+        {"sensors": {"range": {"fields": {"range": {"no_return": 8.0}}}}},
+        "sensors.range.fields",
+    ),
+    "any frame": (
+        {"sensors": {"range": {**RANGE, "frame": "front"}}},
+        {"sensors": {"range": {"frame": None}}},
+        "sensors.range.frame",
+    ),
     "faster homing": (
         {"backends": {"real": {**REAL, "reset": {"home": {"a": 0.0, "b": 0.0}}}}},
         {"backends": {"real": {"reset": {"speed": 0.9}}}},
@@ -549,10 +630,26 @@ def leaves(value, path=""):
     return [leaf for key, item in value.items() for leaf in leaves(item, f"{path}{key}.")]
 
 
-def test_every_limit_and_safety_setting_has_a_rule():
+def keys_of(cls):
+    return {field.name for field in dataclasses.fields(cls)}
+
+
+def test_every_key_of_a_robot_file_has_a_rule():
     safety = to_plain(dataclasses.replace(Safety(), workspace=WorkspaceSpec()))
     assert {*leaves(safety), "tracking", "workspace"} == set(SAFETY_RULES)  # those two may be null
-    assert {field.name for field in dataclasses.fields(JointLimits)} == set(JOINT_RULES)
+    assert keys_of(JointLimits) == set(JOINT_RULES)
+    assert keys_of(SensorSpec) == set(SENSOR_RULES)
+    assert keys_of(ActuatorSpec) | {f"gripper.{key}" for key in keys_of(GripperSpec)} == set(ACTUATOR_RULES)
+
+
+def test_every_key_of_a_profile_of_a_robot_has_a_rule_and_its_default():
+    from embodied_env.ros.robot.backend_profile import ClockSpec, RealProfile, ResetSpec
+
+    for found, rules in ((RealProfile(), REAL_RULES), (ResetSpec(), RESET_RULES)):
+        assert {key: to_plain(value) for key, value in vars(found).items()} == {
+            key: each for key, (each, _) in rules.items()
+        }
+    assert REAL_RULES["clocks"][1]({"a": vars(ClockSpec())}, {})
 
 
 def test_a_topic_of_the_robot_file_cannot_become_an_action_server(tmp_path):

@@ -25,7 +25,7 @@ ARM, CART = (embodied_env.load_contract(name) for name in ("arm_reach", "cart_go
 def arm_of(**actuator):
     rows = "".join(f"    {key}: {value}\n" for key, value in actuator.items())
     text = Path(ARM.source).read_text()
-    return parse_contract(f"{text}\nactuators:\n  arm:\n{rows}", source=ARM.source)
+    return parse_contract(f"{text}\noverride_robot_limits: true\nactuators:\n  arm:\n{rows}", source=ARM.source)
 
 
 class SlowAction:

@@ -24,7 +24,7 @@ def contract_of(**actuator):
     rows = "".join(f"    {key}: {value}\n" for key, value in actuator.items())
     shipped = embodied_env.load_contract("arm_reach")
     text = Path(shipped.source).read_text()
-    return parse_contract(f"{text}\nactuators:\n  arm:\n{rows}", source=shipped.source)
+    return parse_contract(f"{text}\noverride_robot_limits: true\nactuators:\n  arm:\n{rows}", source=shipped.source)
 
 
 def applied_si(info):
@@ -122,7 +122,7 @@ def test_a_run_with_setpoints_replays_equal_and_its_audit_is_sound(tmp_path):
             env.step(np.full(6, 0.5 if k < 6 else -0.5))
     audit = embodied_env.audit_run(env.path)
     assert audit.sound, audit.problems
-    assert {warning.rule for warning in audit.warnings} <= {"setpoints.late"}  # of a busy machine
+    assert {warning.rule for warning in audit.warnings} <= {"setpoints.late", "robot.overridden"}  # of a busy machine
     assert replay_run(env.path).sound
 
 
