@@ -30,7 +30,9 @@ def contract_of(more="", **actuator):
     rows = "".join(f"    {key}: {value}\n" for key, value in actuator.items())
     shipped = embodied_env.load_contract("arm_reach")
     text = Path(shipped.source).read_text()
-    return parse_contract(f"{text}\noverride_robot_limits: true\nactuators:\n  arm:\n{rows}{more}", source=shipped.source)
+    return parse_contract(
+        f"{text}\noverride_robot_limits: true\nactuators:\n  arm:\n{rows}{more}", source=shipped.source
+    )
 
 
 def following(contract=None):
