@@ -14,6 +14,7 @@ import embodied_env
 from embodied_env.analysis.replay import replay_run
 from embodied_env.backends.fake import Fault
 from embodied_env.core.clock import ManualClock
+from embodied_env.core.latency.delay_model import DelayDistribution, DelayModel
 from embodied_env.core.policy import NoAction
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record.audit.order_rules import SequenceRule
@@ -94,6 +95,21 @@ def test_another_stop_comes_first():
         scene.backend.estop_states = {"drives": "inactive"}
         scene.clock.advance_ns(12 * PERIOD_NS)
         assert scene.step().info["end_reason"] == "safety_stop:robot.inactive"
+
+
+def test_injected_time_of_an_inference_is_the_policys_in_vector_environments_too():
+    constant = DelayDistribution(kind="empirical", values=(0.05,))
+    slow = DelayDistribution(kind="empirical", values=(0.12,))
+    sensors = dict.fromkeys(("joints", "tcp", "target"), constant)
+    delays = DelayModel(sensors=sensors, inference=slow, actuation=constant)
+    with embodied_env.make("arm_reach", delay_profile=delays) as env:
+        env.reset(seed=1)
+        alone = [env.step(np.zeros(6))[-1]["end_reason"] for _ in range(11)]
+    envs = embodied_env.make_vec("arm_reach", num_envs=3, delay_profile=delays)
+    with closing(envs):
+        envs.reset(seed=1)
+        together = [envs.step(np.zeros((3, 6)))[-1]["end_reason"].tolist() for _ in range(11)]
+    assert (alone[-2:], together) == (["", "policy_lost:late"], [[reason] * 3 for reason in alone])
 
 
 def forged_ends(folder, gaps, forge, **options):
