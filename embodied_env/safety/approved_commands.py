@@ -74,7 +74,7 @@ def merge_relay_report(approved: ApprovedCommand, answer: GateReport) -> Approve
 def without_acceleration(command: ApprovedCommand) -> ApprovedCommand:
     """Return `command` without the guarantee of its acceleration, since the time of its write is not known."""
     report = replace(command.report, guaranteed={**command.report.guaranteed, "acceleration": False})
-    return replace(command, report=report)
+    return approve_command(report, seq=command.seq, epoch=command.epoch, trajectory=command.trajectory)
 
 
 def concatenate_commands(parts: Sequence[ApprovedCommand], *, seq: int, epoch: int) -> ApprovedCommand:
