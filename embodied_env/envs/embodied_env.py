@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -166,6 +167,7 @@ class EmbodiedEnv(StepperEnv):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"]}  # noqa: RUF012 - each instance sets its own
+    _spec: EnvSpec | None = None
 
     def __init__(  # noqa: PLR0913 - the public options
         self,
@@ -283,6 +285,18 @@ class EmbodiedEnv(StepperEnv):
         if "delays" in options:
             raise UsageError("delays given twice: by delay_profile and delays (expected delay_profile only)")
         return ReportedDelays(make_backend(backend, self.contract, delays=delays, **options), delays, self.contract)
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """How to make this environment again; it has the horizon of a contract that truncates, as a time limit."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: EnvSpec | None) -> None:
+        episode = self.contract.episode
+        if spec is not None and spec.max_episode_steps is None and episode.kind == "time_limit":
+            spec = replace(spec, max_episode_steps=episode.horizon_steps)
+        self._spec = spec
 
     @property
     def scheduling(self) -> dict[str, Any]:

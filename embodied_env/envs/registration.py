@@ -115,7 +115,7 @@ def make(  # noqa: PLR0913 - the public options
         host_timing: return durations of the host in ``info``; None: only in real time, so that in lockstep equal seeds
             give equal infos. A record and observers always receive them.
         evaluator_info: show sensors with ``visibility: evaluator`` in ``info``.
-        max_episode_steps: an outer `TimeLimit` in addition to the contract's own horizon.
+        max_episode_steps: an outer `TimeLimit`, at most the contract's own horizon.
         spawn: start the simulator; False: attach to a running one.
         namespace: ROS namespace of the world.
         observers: objects whose method `observe` receives every transition.
@@ -141,6 +141,11 @@ def make(  # noqa: PLR0913 - the public options
     if checked_flag("record_messages", record_messages) and record is None:
         raise UsageError("record_messages=True without record (expected a folder to record into)")
     embodied = EmbodiedEnv(contract, **options)
+    if max_episode_steps is not None and max_episode_steps > (horizon := embodied.contract.episode.horizon_steps):
+        embodied.close()
+        raise UsageError(
+            f"max_episode_steps above the horizon: {max_episode_steps} (expected at most {horizon}, the contract's own)"
+        )
     source = embodied.contract if contract is None else contract
     embodied.spec = EnvSpec(
         id=embodied.contract.environment_id,

@@ -1,4 +1,4 @@
-"""Gymnasium's environment checker, with every warning an error (pyproject), on the registered id."""
+"""The checkers of Gymnasium and Stable-Baselines3, with every warning an error (pyproject), on environments as made."""
 
 from __future__ import annotations
 
@@ -6,41 +6,37 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics
+from shipped_contracts import changed_contract
 
 import embodied_env
+from embodied_env.errors import UsageError
 
 ID = "embodied_env:embodied_env/ArmReach-v0"
-IDS = [f"embodied_env:embodied_env/{name}-v0" for name in ("ArmReach", "CartGoal", "DoorOpen")]
+SHIPPED = ("arm_reach", "cart_goal", "door_open", "so101_reach", "turtlebot4_goal", "ur5e_reach")
 OURS_NEVER = {"episode", "final_obs", "final_info", "terminal_observation", "TimeLimit.truncated"}
 
-
-OVER_ROS = [pytest.param(env_id, "mujoco_ros", marks=[pytest.mark.ros, pytest.mark.long]) for env_id in IDS]
-"""The same worlds as in process, to the last bit (test_parity.py)."""
-
-
-@pytest.mark.parametrize(
-    ("env_id", "backend"),
-    [
-        *((env_id, "fake") for env_id in IDS),
-        *((env_id, "mujoco") for env_id in IDS[:2]),
-        pytest.param(IDS[2], "mujoco", marks=pytest.mark.long),  # renders its camera at each step
-        *OVER_ROS,
-    ],
-)
-def test_check_env_finds_nothing(env_id, backend):
-    env = gymnasium.make(env_id, backend=backend)
-    try:
-        assert env.spec is not None
-        assert env.spec.nondeterministic is False
-        check_env(env.unwrapped)
-    finally:
-        env.close()
+WORLDS = [
+    *(pytest.param(name, backend) for name in SHIPPED[:2] for backend in ("fake", "mujoco")),
+    *(pytest.param(name, "mujoco", marks=pytest.mark.long) for name in SHIPPED[2:]),
+    *(pytest.param(name, "mujoco_ros", marks=[pytest.mark.ros, pytest.mark.long]) for name in SHIPPED[:3]),
+]
 
 
-@pytest.mark.parametrize("name", ["so101_reach", pytest.param("ur5e_reach", marks=pytest.mark.long)])
-def test_check_env_finds_nothing_with_a_shipped_robot(name):
-    with embodied_env.make(name) as env:
-        check_env(env)
+@pytest.mark.parametrize(("name", "backend"), WORLDS)
+def test_check_env_finds_nothing(name, backend, close_later):
+    env = close_later(embodied_env.make(name, backend=backend))
+    assert env.spec.nondeterministic is False
+    check_env(env)
+
+
+@pytest.mark.parametrize(("name", "backend"), WORLDS)
+def test_check_env_of_stable_baselines_finds_nothing(name, backend, close_later):
+    checker = pytest.importorskip("stable_baselines3.common.env_checker")
+    checker.check_env(close_later(embodied_env.make(name, backend=backend)))
+
+
+def test_check_env_finds_nothing_in_a_registered_environment(close_later):
+    check_env(close_later(gymnasium.make(ID, backend="fake")).unwrapped)
 
 
 def test_keys_of_gymnasium_and_sb3_are_not_used():
@@ -72,3 +68,20 @@ def test_an_outer_time_limit_truncates_and_shows_in_the_spec():
     assert info["end_reason"] == ""
     assert env.spec is not None
     assert env.spec.max_episode_steps == 3
+
+
+@pytest.mark.parametrize("env_id", [None, ID])
+def test_the_spec_has_the_horizon_of_a_contract_that_truncates(env_id, close_later):
+    env = embodied_env.make("arm_reach", backend="fake") if env_id is None else gymnasium.make(env_id, backend="fake")
+    assert close_later(env).spec.max_episode_steps == env.unwrapped.contract.episode.horizon_steps
+
+
+def test_the_spec_has_no_limit_where_the_horizon_terminates(close_later):
+    finite = changed_contract("arm_reach", {"episode.kind": "finite_horizon"})
+    assert close_later(embodied_env.make(finite, backend="fake")).spec.max_episode_steps is None
+
+
+@pytest.mark.parametrize("make", [embodied_env.make, lambda *a, **o: embodied_env.make_vec(*a, num_envs=2, **o)])
+def test_a_limit_above_the_horizon_is_an_error(make):
+    with pytest.raises(UsageError, match="max_episode_steps above the horizon: 201"):
+        make("arm_reach", backend="fake", max_episode_steps=201)

@@ -21,7 +21,7 @@ from embodied_env.record import audit_run
 
 pytest.importorskip("pettingzoo", reason="needs the extra multi")
 
-from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test
+from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 from pettingzoo.utils import parallel_to_aec
 
 TEAMS = ("two_carts", pytest.param("two_arms", marks=pytest.mark.long))
@@ -73,13 +73,18 @@ def in_the_world(env, sensor, field, agent):
 @pytest.mark.parametrize("team", TEAMS)
 def test_the_parallel_api_test_passes_with_one_warning(make, team):
     with pytest.warns(UserWarning, match="ignored reset options") as warned:
-        parallel_api_test(make(team), num_cycles=30)
+        parallel_api_test(make(team, clock=None), num_cycles=30)
     assert all("ignored reset options: 'options' (" in str(warning.message) for warning in warned)
 
 
 @pytest.mark.parametrize("team", TEAMS)
-def test_the_parallel_seed_test_passes_with_a_virtual_clock(make, team):
-    parallel_seed_test(lambda: make(team), num_cycles=30)
+def test_the_parallel_seed_test_passes(make, team):
+    parallel_seed_test(lambda: make(team, clock=None), num_cycles=30)
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_the_sequential_view_passes_the_seed_test(make, team):
+    seed_test(lambda: parallel_to_aec(make(team, clock=None)), num_cycles=30)
 
 
 @pytest.mark.parametrize("team", TEAMS)
@@ -88,7 +93,7 @@ def test_the_sequential_view_passes_the_api_test(make, team):
         warnings.filterwarnings(
             "ignore", message=".*(Observation|ignored reset options)"
         )  # a Dict of Boxes is neither an array nor a Box
-        api_test(parallel_to_aec(make(team)), num_cycles=30)
+        api_test(parallel_to_aec(make(team, clock=None)), num_cycles=30)
 
 
 @pytest.mark.long

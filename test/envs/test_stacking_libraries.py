@@ -23,6 +23,15 @@ def torchrl_envs():
     return envs
 
 
+@pytest.mark.parametrize(
+    "name", ["arm_reach", "cart_goal", "door_open", "so101_reach", "turtlebot4_goal", "ur5e_reach"]
+)
+def test_torchrl_checks_the_specs_of_every_shipped_contract(name, torchrl_envs):
+    env = torchrl_envs.GymWrapper(embodied_env.make(name))
+    torchrl_envs.check_env_specs(env)
+    env.close()
+
+
 def test_torchrl_makes_the_environment_by_its_id(close_later, torchrl_envs):
     env = close_later(torchrl_envs.GymEnv("embodied_env/ArmReach-v0"))
     torchrl_envs.check_env_specs(env)

@@ -31,13 +31,11 @@ STEPS = 5
 
 AS_IT_IS = "as it is"
 FLAT = "after FlattenObservation"
-LIMITED = "after TimeLimit"
 RENDERED = "with a renderer"
 PIXELS = "after AddRenderObservation"
 NEVER = "does not apply"
 INSIDE = {
     FLAT: ("FlattenObservation",),
-    LIMITED: ("TimeLimit",),
     PIXELS: ("AddRenderObservation",),
 }
 """Verdict -> what has to be between the environment and the wrapper."""
@@ -181,12 +179,7 @@ TABLE = [
         needs=("cv2",),
     ),
     Row("StickyAction", AS_IT_IS, lambda env: wrappers.StickyAction(env, 0.5)),
-    Row(
-        "TimeAwareObservation",
-        LIMITED,
-        wrappers.TimeAwareObservation,
-        refusal="must be wrapped by a TimeLimit wrapper or the spec specify a `max_episode_steps`",
-    ),
+    Row("TimeAwareObservation", AS_IT_IS, wrappers.TimeAwareObservation),
     Row("TimeLimit", AS_IT_IS, lambda env: wrappers.TimeLimit(env, STEPS - 1)),
     Row("TransformAction", AS_IT_IS, lambda env: wrappers.TransformAction(env, lambda action: -action, None)),
     Row("TransformObservation", AS_IT_IS, lambda env: wrappers.TransformObservation(env, copy, None)),
@@ -294,7 +287,7 @@ def as_arrays(observation):
     return np.asarray(observation) if hasattr(observation, "__dlpack__") else observation
 
 
-IN_PROCESS = [row.name for row in TABLE if row.verdict in (AS_IT_IS, FLAT, LIMITED)]
+IN_PROCESS = [row.name for row in TABLE if row.verdict in (AS_IT_IS, FLAT)]
 
 
 @pytest.mark.parametrize("name", IN_PROCESS)
