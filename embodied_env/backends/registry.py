@@ -11,7 +11,8 @@ from typing import Any, Literal, cast
 from embodied_env.backends.base import Backend, BackendFactory
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Clock
-from embodied_env.errors import UnknownOptionError, UsageError, described, did_you_mean
+from embodied_env.core.foreign_code import foreign_code
+from embodied_env.errors import UnknownOptionError, UsageError, did_you_mean
 
 BackendName = Literal["fake", "mujoco", "mujoco_ros", "gazebo", "simulation_interfaces", "real", "replay"]
 """The backends of this package."""
@@ -45,6 +46,7 @@ Third parties add a `BackendFactory` in the entry-point group ``embodied_env.bac
 NATIVE_DELAY_BACKENDS = ("mujoco", "mujoco_ros")
 """Backends that in lockstep take the option `delays` (see `embodied_env.backends.delay_injection`)."""
 
+_PARTS = ("capabilities", "open", "reset", "send", "advance", "read", "halt", "close")  # of a backend
 _NO_OPTIONS = ("clock", "pacing")  # keywords of a factory that are not user options
 
 
@@ -66,7 +68,14 @@ def make_backend(
     factory = _factory(name, pacing)
     if pacing is not None and name not in BACKENDS and "pacing" in inspect.signature(factory).parameters:
         options["pacing"] = pacing
-    return factory(contract, clock=clock, **options)
+    if name in BACKENDS:
+        return factory(contract, clock=clock, **options)
+    problem = f"backend {name!r} cannot be made"
+    with foreign_code(lambda what: UsageError(f"{problem}: {what}; correct its package")):
+        made = factory(contract, clock=clock, **options)
+    if missing := [part for part in _PARTS if not hasattr(made, part)]:
+        raise UsageError(f"{problem}: {type(made).__name__} without {', '.join(missing)} (expected a Backend)")
+    return made
 
 
 def known_backends() -> list[str]:
@@ -99,12 +108,10 @@ def _factory(name: str, pacing: str | None) -> BackendFactory:
     others = {point.name: point for point in entry_points(group="embodied_env.backends")}
     if name not in others:
         raise UsageError(unknown_backend(name))
-    try:
+    problem, remedy = f"backend {name!r} cannot be loaded from {others[name].value}", "correct or reinstall its package"
+    with foreign_code(lambda what: UsageError(f"{problem}: {what} (expected a callable); {remedy}")):
         factory = others[name].load()
         inspect.signature(factory)
-    except Exception as error:
-        problem = f"backend {name!r} cannot be loaded from {others[name].value}: {described(error)}"
-        raise UsageError(f"{problem} (expected a callable); correct or reinstall its package") from error
     return cast("BackendFactory", factory)
 
 

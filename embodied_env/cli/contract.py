@@ -75,6 +75,10 @@ def _picture(args: argparse.Namespace) -> int:
     out, contracts = checked_path("--out", args.out), [load_contract(name) for name in args.contracts]
     for contract in contracts:
         load_task(contract, trust=args.trust_task)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out: {error} (expected a directory to write to)") from None
     paths = [str(_save_picture(contract, out, seed=args.seed)) for contract in contracts]
     if args.json:
         _print_json(paths)
@@ -95,9 +99,11 @@ def _save_picture(contract: Contract, folder: Path, *, seed: int) -> Path:
         picture = env.render()
     finally:
         env.close()
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{contract.name}.png"
-    images.fromarray(picture).save(path)
+    try:
+        images.fromarray(picture).save(path)
+    except OSError as error:
+        raise UsageError(f"cannot write the picture {path}: {error} (expected a directory to write to)") from None
     return path
 
 

@@ -12,7 +12,7 @@ from embodied_env.contract.contract import Contract
 from embodied_env.contract.schema import EffectiveLimits, FloatArray, JointLimits
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
-from embodied_env.errors import UsageError
+from embodied_env.errors import ContractError, UsageError
 
 
 def checked_options(contract: Contract, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
@@ -37,14 +37,24 @@ def changed_limits(contract: Contract, changes: Mapping[str, JointLimits]) -> Ef
     Raises UsageError for an unknown joint or a limit beyond the contract's, and ContractError for invalid limits.
     """
     own = ActionLayout(contract).limits
+    if not isinstance(changes, Mapping):
+        raise UsageError(f"invalid limits: {changes!r:.200} (expected a mapping of joints to JointLimits)")
     for joint in changes:
         if joint not in own.joints:
             raise UsageError(f"unknown joint {one_of(joint, own.joints)}")
+        if not isinstance(changes[joint], JointLimits):
+            raise UsageError(f"invalid limits of {joint}: {changes[joint]!r:.200} (expected JointLimits)")
     actuators = {
         name: replace(actuator, joints={joint: changes.get(joint, limits) for joint, limits in actuator.joints.items()})
         for name, actuator in contract.actuators.items()
     }
-    wanted = ActionLayout(replace(contract, actuators=actuators)).limits
+    try:
+        wanted = ActionLayout(replace(contract, actuators=actuators)).limits
+    except ContractError:
+        raise
+    except (TypeError, ValueError) as error:
+        problem = f"invalid limits of {', '.join(changes)}: {error}"
+        raise UsageError(f"{problem} (expected numbers, and a pair of them as position)") from None
     for i, joint in enumerate(own.joints):
         for key in ("position_high", "velocity", "acceleration", "deceleration", "jerk", "position_low"):
             value, bound = getattr(wanted, key)[i], getattr(own, key)[i]

@@ -5,6 +5,7 @@ A policy returns one action, a chunk of actions, or `NoAction`. Every runner cal
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -31,6 +32,8 @@ CHUNK_MODES = ("wait", "replace", "crossfade", "ensemble", "rtc")
 """Hand-over from one action chunk to the next; ``wait``: it is computed when the last one has ended."""
 
 _MOST_CHARACTERS = 200  # of a reason
+_RESET = ("seed", "episode_index")
+_RESET_FORM = "reset(*, seed, episode_index)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +182,18 @@ class Closable(Protocol):
 
 
 class FunctionPolicy:
-    """A callable as a policy; its `reset` and `close` are called if it has them."""
+    """A callable as a policy. Its `close` is called if it has one, its `reset` with the arguments that it takes."""
 
     def __init__(self, act: PolicyFunction, identity: PolicyIdentity) -> None:
-        """Wrap `act`."""
+        """Wrap `act`; raises UsageError for a `reset` that needs other arguments than seed and episode_index."""
         self._act, self.identity = act, identity
+        self._takes = _reset_keywords(act, f"policy {identity.name!r}")
 
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Reset the callable, if it can be reset."""
         if isinstance(self._act, Resettable):
-            self._act.reset(seed=seed, episode_index=episode_index)
+            given = {"seed": seed, "episode_index": episode_index}
+            self._act.reset(**{name: given[name] for name in self._takes})
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
         """Return what the callable returns."""
@@ -211,11 +216,28 @@ def as_policy(policy: object, identity: PolicyIdentity | None = None) -> Policy:
     if isinstance(policy, Policy):
         if not isinstance(policy.identity, PolicyIdentity):
             raise UsageError(f"{label} has the identity {policy.identity!r:.80} (expected a PolicyIdentity)")
+        if len(_reset_keywords(policy, label)) < len(_RESET):
+            raise UsageError(f"{label} has a reset() without {' or '.join(_RESET)} (expected {_RESET_FORM})")
         return policy
     if not callable(policy):
         raise UsageError(f"{label} is not callable: {policy!r:.80} (expected a callable from observation to action)")
     name = getattr(policy, "__qualname__", type(policy).__qualname__)
     return FunctionPolicy(policy, identity or PolicyIdentity(name=f"{policy.__module__}:{name}", format="python"))
+
+
+def _reset_keywords(policy: object, label: str) -> Sequence[str]:
+    """Return those of seed and episode_index that the `reset` of a policy takes; it may be plain, as LeRobot's."""
+    try:
+        parameters = inspect.signature(policy.reset).parameters.values() if isinstance(policy, Resettable) else ()
+    except (TypeError, ValueError):  # without a signature
+        return _RESET
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return _RESET
+    named = [each for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    needed = [e.name for e in parameters if e.default is e.empty and e.kind is not e.VAR_POSITIONAL]
+    if wrong := [name for name in needed if name not in [e.name for e in named] or name not in _RESET]:
+        raise UsageError(f"{label} has a reset() that needs {wrong[0]!r} (expected {_RESET_FORM}, or reset())")
+    return [each.name for each in named if each.name in _RESET]
 
 
 @contextmanager

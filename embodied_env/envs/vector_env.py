@@ -372,11 +372,11 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401, ARG002 - Gymnasium's signature
         """Close every slot, also after an error in another one; raise the first error."""
-        calls = [env.close for env in self.envs]
+        calls: list[Callable[[], None]] = [env.close for env in self.envs]
         first = cast("EmbodiedEnv", self.envs[0].unwrapped) if self.envs else None
-        if self._batched is not None:
-            self._batched.close()
         with closing_together():
+            if self._batched is not None:
+                calls.insert(0, self._batched.close)
             if first is not None and first.capabilities.transport:  # a simulator may answer late or not at all
                 problems = call_together(calls)
             else:
@@ -384,6 +384,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         if self._executor is not None:
             self._executor.shutdown()
         if problems:
+            self.closed = True  # Gymnasium sets it only without an error
             raise problems[0]
 
 

@@ -16,8 +16,9 @@ from pkgutil import resolve_name
 from typing import Any
 
 from embodied_env.contract import Contract
+from embodied_env.core.foreign_code import foreign_code
 from embodied_env.core.policy import ADDRESSES, Policy, PolicyIdentity, as_policy
-from embodied_env.errors import UsageError, described, did_you_mean
+from embodied_env.errors import UsageError, did_you_mean
 from embodied_env.policies.array_interface import ArrayInterface
 from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.model import Model, connect
@@ -80,13 +81,12 @@ def load_policy(
         return _load_connected(address, contract, policy_file, {"trust": trust, **options})
     points = {point.name: point for point in entry_points(group=_GROUP)}
     if separator and format_name in points:
-        try:
+        problem = f"policy format {format_name!r} cannot be loaded from {points[format_name].value}"
+        expected = "expected a callable; correct or reinstall its package"
+        with foreign_code(lambda what: UsageError(f"{problem}: {what} ({expected})")):
             loader = points[format_name].load()
-        except Exception as error:
-            problem = f"policy format {format_name!r} cannot be loaded from {points[format_name].value}"
-            expected = "expected a callable; correct or reinstall its package"
-            raise UsageError(f"{problem}: {described(error)} ({expected})") from error
-        made = _call(address, loader, (location, contract), {"trust": trust, **options})
+        with foreign_code(lambda what: UsageError(f"policy {address!r} cannot be made: {what}")):
+            made = _call(address, loader, (location, contract), {"trust": trust, **options})
         return as_policy(made, PolicyIdentity(name=address, format=format_name))
     if remedy or not (format_name and location):
         expected = f"expected one of: {', '.join((*ADDRESSES, *(f'{name}:...' for name in points)))}"
@@ -208,16 +208,12 @@ def _imported(address: str) -> Policy:
     name, arguments, options = _parse_call(address, expression)
     if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds strings
         sys.path.append(os.getcwd())  # noqa: PTH109 - as for python -m
-    try:
+    with foreign_code(lambda what: UsageError(f"cannot import policy {address!r}: {what}")):
         module = importlib.import_module(module_name)
         found = getattr(module, name)
-    except (Exception, SystemExit) as error:  # the code of a user may call sys.exit
-        raise UsageError(f"cannot import policy {address!r}: {described(error)}") from error
     if arguments is not None:
-        try:
+        with foreign_code(lambda what: UsageError(f"policy {address!r} cannot be made: {what}")):
             found = found(*arguments, **options)
-        except (Exception, SystemExit) as error:  # as above
-            raise UsageError(f"policy {address!r} cannot be made: {described(error)}") from error
     identity = PolicyIdentity(name=address, format="python", sha256=_source_sha256(module))
     return as_policy(found, identity)
 

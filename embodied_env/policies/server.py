@@ -33,6 +33,7 @@ from embodied_env.policies.wire import (
 _BUSY = "another client is connected (expected one); close it, or start another server"
 _BUSY_GRACE_S = 1.0  # in which a client that has just left is removed
 _CLOSE_TIMEOUT_S = 1.0
+_MOST_LOGGED = 20  # different errors one after another
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}  # s, s, -, ms
 
 _log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class PolicyServer:
 
         `contract`: that of its inputs and outputs. `policy_file`: name of the one that the clients need.
         """
-        self._model, self._last_error = model, ""
+        self._model, self._last_error, self._n_errors = model, "", 0
         about: dict[str, Any] = {"inputs": specs_to_message(model.inputs), "outputs": specs_to_message(model.outputs)}
         about["identity"] = model.identity.as_mapping()
         about |= {} if find_continuing(model) is None else {"continues_chunks": True}
@@ -131,7 +132,9 @@ class PolicyServer:
             is_ours = isinstance(error, EmbodiedEnvError)
             text = NoAction(str(error) if is_ours else described(error)).reason
             if text != self._last_error:
-                _log.warning("error: %s", text, exc_info=None if is_ours else error)
+                self._n_errors += 1
+                if self._n_errors <= _MOST_LOGGED or self._n_errors.bit_count() == 1:  # then at powers of two
+                    _log.warning("error %d: %s", self._n_errors, text, exc_info=None if is_ours else error)
             self._last_error = text
             return text
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.codes import Severity
-from embodied_env.errors import ContractError, described
+from embodied_env.core.foreign_code import foreign_code
+from embodied_env.core.process.signals import Terminated
+from embodied_env.errors import ContractError
 
 GROUP = "embodied_env.gates"
 """The entry-point group of third-party filters: name -> factory(contract, **parameters) -> CommandFilter."""
@@ -76,17 +79,19 @@ def load_plugin_filters(contract: Contract) -> dict[str, CommandFilter]:
         if name not in offered:
             problem = f"no installed package provides this gate: {one_of(name, offered)}"
             raise ContractError(path, problem, source=contract.source)
-        try:
+        problem = f"gate could not be created from {offered[name].value}"
+        with foreign_code(partial(_error_of, path, problem, contract.source)):
             command_filter = offered[name].load()(contract, **parameters)
-        except Exception as error:
-            problem = f"gate could not be created from {offered[name].value}: {described(error)}"
-            raise ContractError(path, problem, source=contract.source) from error
         if not isinstance(command_filter, CommandFilter):
             kind = type(command_filter).__name__
             problem = f"{offered[name].value} returned a {kind} (expected an object with the methods reset and filter)"
             raise ContractError(path, problem, source=contract.source)
         filters[name] = command_filter
     return filters
+
+
+def _error_of(path: str, problem: str, source: str, what: str) -> ContractError:
+    return ContractError(path, f"{problem}: {what}", source=source)
 
 
 def ask_filter(command_filter: CommandFilter, proposal: ProposedCommand) -> FilterDecision:
@@ -102,7 +107,9 @@ def ask_filter(command_filter: CommandFilter, proposal: ProposedCommand) -> Filt
         ):
             detail = str.__str__(decision.detail)[:_MAX_DETAIL].encode(errors="replace").decode()
             return FilterDecision(severity=decision.severity, share=float(scale_of(decision)), detail=detail)
-    except Exception as error:  # noqa: BLE001 - third-party code may raise anything; the robot must brake, not crash
+    except Terminated:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - of third-party code; the robot must brake, not crash
         return FilterDecision(severity=Severity.STOP, detail=f"gate raised {type(error).__name__}")
     detail = f"gate returned an invalid {type(decision).__name__} (expected None or a valid FilterDecision)"
     return FilterDecision(severity=Severity.STOP, detail=detail)

@@ -16,6 +16,7 @@ import numpy as np
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import are_equal, changed_limits, is_tighter
 from embodied_env.core.codes import Severity
+from embodied_env.core.process.signals import Terminated
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SafetyContext
 from embodied_env.safety.action_parsing import NO_ACTION, MalformedActionError, parse_action
 from embodied_env.safety.command_filters import CommandFilter
@@ -108,7 +109,9 @@ class SafetyGate:
         for name, command_filter in self._filters.items():
             try:
                 command_filter.reset()
-            except Exception as error:  # noqa: BLE001 - third-party code may raise anything; the robot must brake
+            except Terminated:
+                raise
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - of third-party code; the robot must brake
                 detail = f"{name}: gate raised {type(error).__name__} from reset"
                 self.latch(Finding(gate="plugins", severity=Severity.STOP, code="gate.plugin", detail=detail))
 

@@ -259,7 +259,7 @@ def test_replay_of_a_policy_skips_what_follows_a_missing_row(tmp_path, monkeypat
 def test_a_policy_that_raises_in_reset_is_named(tmp_path, monkeypatch, capsys):
     (tmp_path / "failing_policies.py").write_text(
         "class Failing:\n"
-        "    def reset(self):\n        pass\n"
+        "    def reset(self, seed):\n        raise TypeError(seed)\n"
         "    def __call__(self, observation):\n        return [0.0] * 6\n"
     )
     monkeypatch.syspath_prepend(tmp_path)

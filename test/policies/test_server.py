@@ -172,6 +172,15 @@ def test_error_frame_for_what_cannot_be_answered(serve, request_, problem):
         assert (ask(client, obs=OBS, task="")["action"] == OBS * 2).all()
 
 
+def test_a_flood_of_errors_is_logged_a_few_times(serve, caplog):
+    with open_client(serve(Doubling())) as client:
+        client.recv()
+        for number in range(1000):
+            client.send(f"flood {number}")
+            assert f"flood {number}" in client.recv(timeout=10)
+    assert 0 < sum("flood" in record.message for record in caplog.records) <= 25
+
+
 def test_request_above_the_limit_closes_the_connection_only(serve):
     port = serve(Doubling())
     with open_client(port) as client:

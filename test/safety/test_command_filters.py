@@ -13,6 +13,7 @@ from scripted_tasks import JOINTS, PERIOD_S
 from stable_ids import stable_repr
 
 from embodied_env.core.codes import Severity
+from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import ContractError
 from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.command_filters import GROUP, FilterDecision, load_plugin_filters, scale_of
@@ -287,7 +288,7 @@ def test_filter_raising_in_reset_stops_the_episode():
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Terminated(143)], ids=lambda e: type(e).__name__)
 def test_interrupt_in_a_filter_propagates(error):
     with pytest.raises(type(error)):
         judge(fence=ScriptedFilter(error))

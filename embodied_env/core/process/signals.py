@@ -117,17 +117,17 @@ def closing_together() -> Iterator[None]:
             call()
 
 
-def call_together(calls: Sequence[Callable[[], object]]) -> list[Exception]:
+def call_together(calls: Sequence[Callable[[], object]]) -> list[Exception | SystemExit]:
     """Run `calls` in parallel threads, wait for all, and return the exceptions.
 
     Without threads, as in exit handlers of Python 3.12, they run one after another.
     """
-    errors: list[Exception] = []
+    errors: list[Exception | SystemExit] = []
 
     def run(call: Callable[[], object]) -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - the other calls run all the same
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the other calls run all the same
             errors.append(error)
 
     threads = []
@@ -179,11 +179,11 @@ def _close_all() -> None:
         things = list(_open.items())
         _open.clear()
         here = [thing.close for thing, aside in things if not aside]
-        errors: list[Exception] = []
+        errors: list[Exception | SystemExit] = []
 
         def close_here() -> None:
             errors.extend(error for close in here for error in call_together([close]))
 
         errors += call_together([close_here, *(thing.close for thing, aside in things if aside)])
     if errors:
-        raise ExceptionGroup("not everything could be closed at exit", errors)
+        raise BaseExceptionGroup("not everything could be closed at exit", errors)

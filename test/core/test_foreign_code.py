@@ -1,0 +1,168 @@
+"""Code of users and of other packages: whatever it raises is one error of ours, and SIGTERM still ends the program."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import scripted_tasks
+
+import embodied_env
+from embodied_env.contract import JointLimits, load_contract
+from embodied_env.core.foreign_code import foreign_code
+from embodied_env.core.policy import as_policy
+from embodied_env.core.process.signals import Terminated
+from embodied_env.errors import ClosedError, ContractError, UsageError
+from embodied_env.safety.command_filters import load_plugin_filters
+from embodied_env.safety.gate import SafetyGate
+
+MODULE = """
+import sys
+
+def raising(*_, **__):
+    raise KeyError("boom")
+
+def exiting(*_, **__):
+    sys.exit(0)
+
+def nothing(*_, **__):
+    return None
+
+def without_arguments():
+    return None
+
+class Gate:
+    def __init__(self, contract, *, fails):
+        self.fails = fails
+    def reset(self):
+        self.fails != "reset" or sys.exit(0)
+    def filter(self, proposal):
+        self.fails != "filter" or sys.exit(0)
+"""
+BROKEN = (
+    "no_such_module:make",
+    "a_party_exits:make",
+    *(f"a_party:{name}" for name in ("raising", "exiting", "nothing")),
+)
+BROKEN = (*BROKEN, "a_party:without_arguments", "a_party:absent")
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Return a function that installs a package with the entry point `party` in every group."""
+
+    def add(target):
+        groups = [f"[embodied_env.{group}]\nparty = {target}\n" for group in ("backends", "policies", "gates")]
+        (info := tmp_path / "a_party-1.0.dist-info").mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a-party\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("".join(groups))
+
+    (tmp_path / "a_party.py").write_text(MODULE)
+    (tmp_path / "a_party_exits.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield add
+    sys.modules.pop("a_party", None)
+
+
+def contract_with_gate(**parameters):
+    safety = scripted_tasks.document()["safety"]
+    return scripted_tasks.contract(safety={**safety, "gates": {"party": parameters}})
+
+
+@pytest.mark.parametrize("target", BROKEN)
+def test_a_backend_that_cannot_be_made_is_an_error_of_ours(install, target):
+    install(target)
+    with pytest.raises(UsageError, match=r"^backend 'party' cannot be (loaded|made)"):
+        embodied_env.make("arm_reach", backend="party")
+
+
+@pytest.mark.parametrize("target", BROKEN)
+def test_a_policy_format_that_cannot_be_loaded_is_an_error_of_ours(install, target):
+    install(target)
+    with pytest.raises(UsageError, match=r"^policy (format )?'party"):
+        embodied_env.load_policy("party:x", load_contract("arm_reach"))
+
+
+@pytest.mark.parametrize("target", BROKEN)
+def test_a_gate_that_cannot_be_created_is_an_error_of_ours(install, target):
+    install(target)
+    with pytest.raises(ContractError, match=r"safety\.gates\.party: "):
+        load_plugin_filters(contract_with_gate())
+
+
+@pytest.mark.parametrize("fails", ["reset", "filter"])
+def test_a_gate_that_exits_stops_the_robot(install, fails):
+    install("a_party:Gate")
+    env = embodied_env.make(contract_with_gate(fails=fails), backend="fake")
+    try:
+        env.reset(seed=0)
+        *_, truncated, info = env.step(env.action_space.sample())
+        assert (truncated, info["end_reason"]) == (True, "safety_stop:gate.plugin")
+    finally:
+        env.close()
+
+
+def test_sigterm_in_foreign_code_ends_the_program():
+    with pytest.raises(Terminated), foreign_code(UsageError):
+        raise Terminated(143)
+
+
+@pytest.mark.parametrize("taken", [(), ("seed",), ("seed", "episode_index")])
+def test_the_reset_of_a_callable_is_given_what_it_takes(taken):
+    scope = {"given": (given := [])}
+    exec(f"def reset({', '.join(('self', *taken))}): given.append([{', '.join(taken)}])", scope)  # noqa: S102
+    act = type("Act", (), {"reset": scope["reset"], "__call__": lambda *_: np.zeros(6)})()
+    as_policy(act).reset(seed=3, episode_index=7)
+    assert given == [[{"seed": 3, "episode_index": 7}[name] for name in taken]]
+
+
+def test_a_reset_that_needs_other_arguments_is_refused_before_the_first_episode():
+    act = type("Act", (), {"reset": lambda _, observation: observation, "__call__": lambda *_: np.zeros(6)})()
+    with pytest.raises(UsageError, match=r"reset\(\) that needs 'observation'"):
+        as_policy(act)
+
+
+@pytest.mark.parametrize("backend", ["fake", "mujoco"])
+@pytest.mark.parametrize("error", [KeyError, SystemExit])
+def test_the_close_of_a_vector_closes_every_slot_after_an_error(backend, error):
+    env = embodied_env.make_vec("arm_reach", num_envs=3, backend=backend)
+    env.reset(seed=0)
+    first, *others = env.envs
+
+    class Failing:
+        unwrapped = first.unwrapped
+
+        def close(self):
+            first.close()
+            raise error
+
+    env.envs[0] = Failing()
+    with pytest.raises(error):
+        env.close()
+    assert env.closed
+    for other in others:
+        with pytest.raises(ClosedError):
+            other.step(other.action_space.sample())
+
+
+LIMITS = {"position": (-1.0, 1.0), "velocity": 0.1, "acceleration": 1.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        None,
+        [("j1", JointLimits(**LIMITS))],
+        {"j1": 0.1},
+        {"j1": {"velocity": 0.1}},
+        {"j1": JointLimits(**{**LIMITS, "velocity": "slow"})},
+        {"j1": JointLimits(**{**LIMITS, "position": 1.0})},
+        {"j1": JointLimits(**{**LIMITS, "position": (0.0, 1.0, 2.0)})},
+    ],
+)
+def test_wrong_changes_of_limits_change_nothing(changes):
+    gate = SafetyGate(load_contract("arm_reach"))
+    with pytest.raises(UsageError, match="invalid limits"):
+        gate.change_limits(changes)
+    assert gate.changed is None
