@@ -32,7 +32,8 @@ def test_check_env_finds_nothing(name, backend, close_later):
 @pytest.mark.parametrize(("name", "backend"), WORLDS)
 def test_check_env_of_stable_baselines_finds_nothing(name, backend, close_later):
     checker = pytest.importorskip("stable_baselines3.common.env_checker")
-    checker.check_env(close_later(embodied_env.make(name, backend=backend)))
+    env = close_later(embodied_env.make(name, backend=backend))
+    checker.check_env(env, warn=name != "door_open")  # its images of depth are no uint8, which warns
 
 
 def test_check_env_finds_nothing_in_a_registered_environment(close_later):
