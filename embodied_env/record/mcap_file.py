@@ -194,12 +194,12 @@ class BufferedFile:
 class IndexedFile:
     """Writes the messages of another file into one with chunks, compression and an index."""
 
-    def __init__(self, file: IO[bytes], *, profile: str) -> None:
+    def __init__(self, file: IO[bytes], *, profile: str, compresses: bool = True) -> None:
         """Write to the empty, open `file`; raises OSError, as each method does."""
         writer = _library("mcap.writer")
-        self._writer: Any = writer.Writer(
-            file, CHUNK_SIZE, compression=writer.CompressionType.ZSTD, enable_data_crcs=True
-        )
+        kinds = writer.CompressionType
+        compression = kinds.ZSTD if compresses else kinds.NONE
+        self._writer: Any = writer.Writer(file, CHUNK_SIZE, compression=compression, enable_data_crcs=True)
         self._writer.start(profile=profile, library="embodied_env")
         self._writer.add_metadata("embodied_env", {"version": __version__})
         self._schemas: dict[tuple[str, bytes], int] = {}

@@ -259,6 +259,17 @@ def test_rows_of_several_chunks_keep_their_order(rows, monkeypatch):
         assert np.array_equal(image, picture(row["row"] // 2))
 
 
+def test_rows_that_expand_more_than_a_reader_accepts_are_stored_as_they_are(rows, monkeypatch):
+    for name, value in (("CHUNK_SIZE", 5000), ("LARGEST_CHUNK", 20_000), ("MOST_EXPANSION", 2)):
+        monkeypatch.setattr(f"embodied_env.record.mcap_file.{name}", value)
+    for _ in range(8):
+        rows.add({"text": "0" * 10_000})
+    rows.found()
+    reader = LogReader(rows.path)
+    assert ([row["row"] for row in reader], reader.problem) == (list(range(8)), "")
+    assert rows.path.stat().st_size > 80_000
+
+
 # ----------------------------------------------------------------------------------------------------------------- failures
 
 
