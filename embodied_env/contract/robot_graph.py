@@ -187,9 +187,8 @@ class _Reading:
         kind_of = "gripper" if is_gripper else joints[0] if topic.type == FLOAT else "arm"
         name = self._unique(kind_of, topic, draft.actuators)
         self.claimed |= dict.fromkeys(joints, topic.name)
-        if is_gripper and len(joints) == 1 and kind == "position":
-            what = f"which end of {joints[0]} is closed; until then an object in the gripper is a tracking error"
-            draft.gap(what, f"set actuators.{name}.gripper: {{open: POSITION, closed: POSITION}}")
+        if kind == "position":
+            self._note_fingers(name, joints if is_gripper else [joint for joint in joints if _GRIPPER.search(joint)])
         command = "velocity" if kind == "velocity" else "position_delta"
         spec = {"topic": self._local(topic), "type": topic.type, "command": command, **command_qos(topic)}
         add_joint_actuator(draft, name, spec, joints)
@@ -206,6 +205,13 @@ class _Reading:
             if not found[1]["is_active"]:
                 where = f"ros2 control switch_controllers -c {manager} --activate {controller}"
                 draft.gap(f"{found[0]} is not active", where)
+
+    def _note_fingers(self, actuator: str, fingers: list[str]) -> None:
+        """Report what is missing for a gripper to close on an object."""
+        if fingers:
+            what = f"whether {', '.join(fingers)} may close on an object; until then that is a tracking error"
+            where = f"set actuators.{actuator}.gripper for a topic of its own, else safety.tracking.joints"
+            self.draft.gap(what, where)
 
     def _joints_of(self, topic: Topic) -> tuple[list[str], str]:
         """Return the joints of a command topic, and what of them is assumed; an empty text: they are known."""

@@ -108,11 +108,16 @@ class StepObserver(Protocol):
 
 @runtime_checkable
 class SensingPolicy(Protocol):
-    """A policy that needs valid readings of its own inputs."""
+    """A policy, or a model, that needs valid readings of its own inputs."""
 
     @property
     def required_sensors(self) -> Sequence[str]:
         """Sensors whose readings it takes, without those whose mask it may take."""
+
+
+def find_required_sensors(policy: object) -> tuple[str, ...]:
+    """Return the sensors that a policy or a model requires in addition to the contract."""
+    return tuple(policy.required_sensors) if isinstance(policy, SensingPolicy) else ()
 
 
 @runtime_checkable

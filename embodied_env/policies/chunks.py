@@ -22,10 +22,10 @@ from embodied_env.core.policy import (
     NoAction,
     Observation,
     Policy,
-    SensingPolicy,
     StepObserver,
     find_continuing,
     find_n_action_steps,
+    find_required_sensors,
 )
 from embodied_env.errors import PolicyError, UsageError, described, did_you_mean
 from embodied_env.policies.model import ModelPolicy
@@ -126,7 +126,7 @@ class ChunkRunner:
             problem = f"policy that cannot continue a chunk: {policy.identity.name!r}"
             raise UsageError(f"{problem} (expected one with real-time chunking, RTC); use crossfade")
         self.policy, self.mode, self.identity = policy, mode, policy.identity
-        self.required_sensors = policy.required_sensors if isinstance(policy, SensingPolicy) else ()
+        self.required_sensors = find_required_sensors(policy)
         self._overlap = overlap if mode in ("crossfade", "rtc") else 0
         self._waits = mode == "wait" or pacing == "lockstep"
         self._n_action_steps = find_n_action_steps(policy)

@@ -21,6 +21,7 @@ from embodied_env.core.policy import (
     PolicyIdentity,
     find_continuing,
     find_n_action_steps,
+    find_required_sensors,
 )
 from embodied_env.errors import UsageError, described
 from embodied_env.policies.statistics import Normalization
@@ -143,13 +144,13 @@ class ModelPolicy:
         n_action_steps: number of actions of a chunk that are executed (`ReservingPolicy`).
         inputs: those of the last inference.
         observes_all: whether its caller passes the observation of every step, as `ChunkRunner` does.
-        required_sensors: those of the interface (`SensingPolicy`).
+        required_sensors: those of the interface and of the model (`SensingPolicy`).
     """
 
     def __init__(self, model: Model, interface: Interface) -> None:
         """Connect `model` by `interface`, which has been checked against it."""
         self.model, self.interface, self.identity = model, interface, interface.identify(model.identity)
-        self.required_sensors = interface.required_sensors
+        self.required_sensors = (*interface.required_sensors, *find_required_sensors(model))
         self.n_action_steps = interface.n_action_steps or find_n_action_steps(model)
         self.inputs: Inputs = {}
         self.observes_all = self._is_blind = False  # blind: a chunk is executed, and no step of it was observed

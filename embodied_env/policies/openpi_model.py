@@ -100,7 +100,8 @@ class OpenpiModel(RemoteModel):
             except WireError as error:
                 raise Failure(Problem.MALFORMED, str(error)) from None
             self.fingerprint, self.policy_file = announced.get("fingerprint"), announced.get("policy_file")
-            self.instruction = announced.get("instruction")
+            self.instruction, sensors = announced.get("instruction"), announced.get("required_sensors")
+            self.required_sensors = tuple(map(str, sensors)) if isinstance(sensors, list) else ()
             self._is_announced, self.continues_chunks = True, announced.get("continues_chunks") is True
             count = announced.get("n_action_steps")
             self.n_action_steps = count if type(count) is int and count > 0 else None

@@ -70,6 +70,7 @@ class RemoteModel(Model):
         inputs, outputs: specification by name, if the server announces them.
         fingerprint: that of the contract of its inputs and outputs, if the server announces one.
         instruction: the prompt of that contract, if the server announces one.
+        required_sensors: those of the policy that the server runs, of that contract.
         policy_file: name of the one that the model needs, if the server announces one.
     """
 
@@ -80,6 +81,7 @@ class RemoteModel(Model):
     outputs: Mapping[str, ArraySpec] | None = None
     fingerprint: str | None = None
     instruction: str | None = None
+    required_sensors: tuple[str, ...] = ()
     policy_file: str | None = None
 
     def __init__(self, location: str, **options: Any) -> None:  # noqa: ANN401 - of the protocol

@@ -17,7 +17,7 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.policy import NoAction, Policy, find_continuing, find_n_action_steps
+from embodied_env.core.policy import NoAction, Policy, find_continuing, find_n_action_steps, find_required_sensors
 from embodied_env.errors import EmbodiedEnvError, UsageError, described
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
 from embodied_env.policies.wire import (
@@ -55,6 +55,8 @@ class PolicyServer:
         about |= {} if find_continuing(model) is None else {"continues_chunks": True}
         about |= {} if (count := find_n_action_steps(model)) is None else {"n_action_steps": count}
         self._last_request: object = None
+        if sensors := find_required_sensors(model):
+            about["required_sensors"] = list(sensors)
         if contract is not None:
             about |= {"contract": contract.name, "fingerprint": contract.fingerprint}
             about |= {} if (instruction := contract.task.instruction) is None else {"instruction": instruction}
@@ -180,6 +182,7 @@ class ServedPolicy(Model):
         self._continuing = find_continuing(policy)
         self.continues_chunks = self._continuing is not None
         self.n_action_steps = find_n_action_steps(policy)
+        self.required_sensors = find_required_sensors(policy)
         inputs = {key: ArraySpec(shape=box.shape or (), dtype=np.dtype(box.dtype)) for key, box in self._keys.items()}
         self.inputs: Mapping[str, ArraySpec] | None = inputs
         action = ArraySpec(shape=(None, self._layout.size), dtype=np.dtype(np.float64))

@@ -283,6 +283,14 @@ def test_a_server_for_another_contract_is_refused():
         embodied_env.load_policy(f"openpi://{address}", ARM).close()
 
 
+def test_the_sensors_of_a_served_policy_are_required():
+    metadata = {"embodied_env": {"fingerprint": ARM.fingerprint, "required_sensors": ["tcp"]}}
+    with serve_openpi(echo, metadata=pack_openpi(metadata)) as (address, _):
+        policy = embodied_env.load_policy(f"openpi://{address}", ARM)
+        assert policy.required_sensors == ("tcp",)
+        policy.close()
+
+
 def test_a_server_with_another_prompt_is_refused():
     metadata = {"embodied_env": {"fingerprint": ARM.fingerprint, "instruction": "wave"}}
     with (
