@@ -442,14 +442,7 @@ def test_replay_prints_the_number_of_uncompared_rows(dwelling, tmp_path, capsys)
     assert "3 rows were not compared" in capsys.readouterr().out
 
 
-# -------------------------------------------------------------------------------------- calibration and inspect-robots
-
-
-def test_a_calibration_reports_episodes_that_end_at_once(tmp_path, wide_file, capsys):
-    arguments = ["calibrate", wide_file, "--backend", "mujoco", "--pacing", "realtime", "--repeats", "2"]
-    status = main([*arguments, "--out", str(tmp_path / "profile.json")])
-    assert status == 1
-    assert "task ended" in capsys.readouterr().err
+# --------------------------------------------------------------------------------------------------- inspect-robots
 
 
 def test_inspect_robots_receives_no_success():
