@@ -335,11 +335,18 @@ def is_refused(info):
 
 
 LEARNER = """
-import ctypes, json, sys
+import ctypes, json, os, signal, sys
 import numpy as np
 import embodied_env
 
-path, namespace, hang_at = sys.argv[1], sys.argv[2], int(sys.argv[3])
+class Suspended:  # a tensor whose numbers come when the process goes on: a suspension in the verdict
+    def detach(self):
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return self
+    def cpu(self):
+        return action
+
+path, namespace, hang_at, place = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 env = embodied_env.make(path, backend="real", namespace=namespace)
 action = np.zeros(env.action_space.shape)
 action[-1 if "cart" in path else 0] = 1.0
@@ -347,10 +354,14 @@ env.reset(seed=1)
 print("reset", flush=True)
 ended = False
 while not ended:
-    if env.unwrapped.step_index == hang_at:
+    is_due = env.unwrapped.step_index == hang_at
+    if is_due and place == "interpreter":
         ctypes.PyDLL(None).getchar()  # a C call that holds the GIL until a line arrives
-    *_, terminated, truncated, info = env.step(action)
+    *_, terminated, truncated, info = env.step(Suspended() if is_due and place == "verdict" else action)
     ended = terminated or truncated
+    if ended and env.unwrapped.step_index < hang_at:  # a stall of a busy machine
+        env.reset()
+        ended = False
 print(json.dumps({"end_reason": info["end_reason"], "applied": info["action"]["applied"].tolist()}), flush=True)
 """
 
@@ -360,9 +371,9 @@ def learners(leftovers):
     """Return a function that runs a learner in its own process; all are killed after the test."""
     started = []
 
-    def run(path, namespace, *, domain_id=DOMAIN_ID, hang_at=-1):
+    def run(path, namespace, *, domain_id=DOMAIN_ID, hang_at=-1, place="interpreter"):
         process = subprocess.Popen(
-            [sys.executable, "-c", LEARNER, str(path), namespace, str(hang_at)],
+            [sys.executable, "-c", LEARNER, str(path), namespace, str(hang_at), place],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -509,8 +520,11 @@ SUSPENDED_S = 1.5  # above the 0.5 s of the controller and the 1.0 s after which
     ("suspended", "is_relayed"),
     [
         ("agent", False),
+        ("verdict", False),
         pytest.param("agent", True, marks=LONG),
-        pytest.param("relay", True, marks=LONG),
+        *[pytest.param("agent", False, marks=LONG, id=f"agent-at-random-{k}") for k in range(30)],
+        *[pytest.param("relay", True, marks=LONG, id=f"relay-at-random-{k}") for k in range(20)],
+        pytest.param("verdict", True, marks=LONG),
         pytest.param("interpreter", False, marks=LONG),
         pytest.param("interpreter", True, marks=LONG),
     ],
@@ -522,12 +536,14 @@ def test_braking_never_moves_a_base_at_rest(domain_id, leftovers, learners, mort
     (tmp_path / "cart.yaml").write_text(changed_text(CART, written))
     specs = (free_simulator, relay_in) if is_relayed else (free_simulator,)
     namespace, monitor, children = mortal(contract, *specs)
-    hang_at = 30 if suspended == "interpreter" else -1
-    learner = learners(tmp_path / "cart.yaml", namespace, domain_id=domain_id, hang_at=hang_at)
+    hang_at = {"interpreter": 30, "verdict": 12}.get(suspended, -1)
+    learner = learners(tmp_path / "cart.yaml", namespace, domain_id=domain_id, hang_at=hang_at, place=suspended)
     monitor.until(lambda: monitor.moves and abs(monitor.moves[-1][1][2]) > 1.0)
     if suspended == "interpreter":
         hold_the_gil(learner, 4.0)
     else:
+        if suspended == "verdict":
+            monitor.until(lambda: psutil.Process(learner.pid).status() == psutil.STATUS_STOPPED)
         suspend(children[-1] if suspended == "relay" else learner, SUSPENDED_S)
     resumed_ns = time.monotonic_ns()
     said, _ = learner.communicate(timeout=PATIENCE_S)
