@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import select
 import signal
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 from embodied_env import __version__
 from embodied_env.cli import INTERRUPTED, READER_LEFT, SOUND, UNSOUND, WRONG_USAGE
 from embodied_env.core.process.signals import terminate
-from embodied_env.core.terminal import say
+from embodied_env.core.terminal import PrintableFormatter, say
 from embodied_env.errors import ContractError, EmbodiedEnvError, PolicyError, TaskError, UsageError, did_you_mean
 
 PROGRAM = "embodied-env"
@@ -79,6 +80,8 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of this process) and return its exit status."""
+    if logging.lastResort is not None:  # the handler of warnings without a configuration
+        logging.lastResort.setFormatter(PrintableFormatter())
     try:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, terminate)  # so that runs are closed and child processes ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
@@ -26,6 +27,14 @@ def printable(text: str) -> str:
 def say(text: object, *, file: TextIO | None = None, flush: bool = False) -> None:
     """Print `text` to `file` (default: stdout)."""
     print(printable(str(text)), file=sys.stdout if file is None else file, flush=flush)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formats log messages, which may contain text of a file or a server, for a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the message with control characters escaped."""
+        return printable(super().format(record))
 
 
 def make_console(**options: Any) -> Console:  # noqa: ANN401 - rich's options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from embodied_env.analysis.report.html import text
-from embodied_env.cli.main import print_error
+from embodied_env.cli.main import main, print_error
 from embodied_env.core.terminal import make_console, printable, say
 from embodied_env.errors import UsageError
 
@@ -28,6 +29,11 @@ def test_control_characters_are_escaped_and_newlines_kept(capsys):
 def test_errors_are_escaped(capsys):
     print_error(UsageError(HOSTILE.replace("\r", "")))
     assert capsys.readouterr().err == f"embodied-env: error: {SHOWN.replace(chr(92) + 'u000d', '')}\n"
+
+
+def test_log_messages_of_the_command_line_are_escaped():
+    assert main(["contract", "list"]) == 0
+    assert logging.lastResort.format(logging.makeLogRecord({"msg": HOSTILE})) == SHOWN
 
 
 @pytest.mark.parametrize("cell", [HOSTILE, Text(HOSTILE)])
