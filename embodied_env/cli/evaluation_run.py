@@ -16,7 +16,7 @@ from embodied_env.core.arguments import checked_path
 from embodied_env.core.latency.statistics import ANNOTATED_STAGES, INJECTED_STAGES, STAGES
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.core.terminal import make_console, say
-from embodied_env.envs.explanation import operator_remedy
+from embodied_env.envs.explanation import UNMOVED, operator_remedy
 from embodied_env.errors import RecordError
 from embodied_env.evaluation.episodes import PolicySource
 from embodied_env.evaluation.results import Evaluation, PolicyComparison, PolicyResult
@@ -83,7 +83,7 @@ def run_policies(
         for path in (path for result in evaluation.results for path in result.parts or (result.path,)):
             say(f"report: {write_report(path).path}", file=sys.stderr)
     for result in evaluation.results:
-        _print_losses_and_stops(contract, result)
+        print_losses_and_stops(contract, result)
     if has_closing and not args.json:
         print_closing(evaluation)
     for result in evaluation.results:
@@ -130,9 +130,12 @@ def _print_results(evaluation: Evaluation, comparisons: Sequence[PolicyCompariso
         print_comparison(comparison)
 
 
-def _print_losses_and_stops(contract: Contract, result: PolicyResult) -> None:
+def print_losses_and_stops(contract: Contract, result: PolicyResult) -> None:
+    """Print on stderr what was lost, and what an operator does about the ends of the episodes."""
     for loss in result.losses:
         say(loss, file=sys.stderr)
+    for joint, count in result.summary["unmoved_joints"].items():
+        say(f"{joint} {UNMOVED} ({count} episodes)", file=sys.stderr)
     for reason, count in result.summary["end_reasons"].items():
         if remedy := operator_remedy(reason, contract):
             text = f"{remedy}, then evaluate again: each reset begins with homing, if the contract declares a home"
@@ -236,7 +239,7 @@ _OUTCOMES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "solved at reset (not rated)": lambda s: f"{s[SOLVED_AT_RESET]}",
     "solved at first step, reset not judged (not rated)": lambda s: f"{s[SOLVED_AT_FIRST_STEP]}",
     "truncated": lambda s: f"{s['truncated']}",
-    "end reasons": lambda s: ", ".join(f"{reason} {count}" for reason, count in s["end_reasons"].items()) or "none",
+    "end reasons": lambda s: ", ".join(_end_reason(s, reason) for reason in s["end_reasons"]) or "none",
     "return, mean": lambda s: "n/a" if s["return"]["mean"] is None else f"{s['return']['mean']:.3f}",
     "steps": lambda s: f"{s['steps']}",
     "steps without an action": lambda s: f"{s['missed_actions']}",
@@ -244,6 +247,11 @@ _OUTCOMES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "missed deadlines": lambda s: f"{s['missed_deadlines']}",
     "clipped steps": lambda s: _percent(s["clipped_share"]),
 }
+
+
+def _end_reason(summary: Mapping[str, Any], reason: str) -> str:
+    joints = ", ".join(f"{joint} {count}" for joint, count in summary["stopped_joints"].get(reason, {}).items())
+    return f"{reason} {summary['end_reasons'][reason]}" + (f" ({joints})" if joints else "")
 
 
 def _held(readings: Mapping[str, Mapping[str, int]]) -> str:

@@ -69,7 +69,10 @@ class LiveAccount:
                     self._stages.setdefault(stage, deque(maxlen=_WINDOW)).append(latency[stage])
             self._codes.update(codes)
             self._held.update(f"{sensor} {quality.lower()}" for sensor, quality in held_readings(info))
-            self._now = codes
+            joints: dict[int, list[str]] = {}
+            for joint, code in info["safety"]["joints"].items():
+                joints.setdefault(int(code), []).append(joint)
+            self._now = [" ".join((code, *joints.get(CODES[code], []))) for code in codes]
             self._estops += any("estop" in code for code in codes)
             ages_s, qualities = latency.get("capture_age_s", {}), latency["quality"].get("capture_age_s", {})
             self._ages_s = {sensor: ages_s[sensor] for sensor, found in qualities.items() if found == _OK}

@@ -164,6 +164,7 @@ class GateReportBatch:
     velocity_si: FloatArray
     severity: NDArray[np.int8]
     code: NDArray[np.int16]
+    joint_code: NDArray[np.int16]  # (n_slots, n_joints), as ``info["safety"]["joints"]``
     guaranteed: Mapping[str, BoolArray]
     dt_s: float
 

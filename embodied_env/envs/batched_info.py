@@ -95,6 +95,8 @@ class BatchedTransitions:
                 "intervened": report.intervened,
                 "severity": report.severity,
                 "code": report.code,
+                "joints": dict(zip(joints, report.joint_code.T.astype(np.int64), strict=True)),
+                "unmoved": self._full(""),  # a tracking error is left to the slot's own environment
                 "guaranteed": dict(report.guaranteed),
                 "dt_s": self._full(report.dt_s),
                 "latched": self._no,

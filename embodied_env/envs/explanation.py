@@ -62,6 +62,9 @@ CODE_WORDS: Mapping[str, str] = {
 }
 """Gate code -> meaning."""
 
+UNMOVED = "has not moved since the reset: are joint names and controller right?"
+"""Why a joint may not follow its command at all."""
+
 _REACTIONS = {
     Severity.PASS: "noted",
     Severity.LIMIT: "limited the action",
@@ -154,7 +157,10 @@ def _explain_gates(safety: Mapping[str, Any]) -> Iterator[str]:
     for gate, severity, number in zip(GATES, safety["severity"], safety["code"], strict=True):
         if number:
             code = _NAMES[int(number)]
-            yield f"Gate {gate} {_REACTIONS[Severity(severity)]}: {CODE_WORDS[code]} ({code})."
+            where = ", ".join(joint for joint, of_joint in safety["joints"].items() if of_joint == number)
+            where = f"{code}: {where}" if where else code
+            yield f"Gate {gate} {_REACTIONS[Severity(severity)]}: {CODE_WORDS[code]} ({where})."
+    yield from (f"{joint} {UNMOVED}" for joint in safety.get("unmoved", "").split(",") if joint)
 
 
 def _explain_chunk(account: Mapping[str, Any]) -> Iterator[str]:

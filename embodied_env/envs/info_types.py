@@ -184,6 +184,12 @@ class SafetyInfo(TypedDict):
     intervened: Annotated[bool, "The gates replaced or limited the action."]
     severity: Annotated[NDArray[np.int8], "Per gate, the most severe of its findings.", Items(SeverityCode), _PER_GATE]
     code: Annotated[NDArray[np.int16], "Per gate, the code of that finding.", Items(SafetyCode), _PER_GATE]
+    joints: Annotated[
+        dict[str, SafetyCode], "Per joint, the code of the most severe finding that names it, 0 without one."
+    ]
+    unmoved: Annotated[
+        str, "Joints with a tracking error that have not moved since the reset, separated by commas; empty: none."
+    ]
     guaranteed: Guaranteed
     dt_s: Annotated[float, "Time step of the limits in s."]
     latched: Annotated[bool, "A STOP or an ESTOP is latched."]

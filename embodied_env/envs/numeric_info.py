@@ -202,6 +202,7 @@ class _Names:
             ("action", "requested"): actuators,
             ("action", "applied"): actuators,
             ("action", "applied_si"): layout.joints,
+            ("safety", "joints"): layout.joints,
             ("task",): env.task_description["terms"] or (),  # None: the task of a replay is not trusted
             ("reset", "sampled"): [name for name, o in options if env.evaluator_info or o.visibility == "agent"],
             ("evaluator",): hidden if env.evaluator_info else (),

@@ -251,6 +251,7 @@ class Stepper:
             snapshot=snapshot,
             frozen_ns=self._ledger.at_ns(StepEvent.OBSERVED),
             applied=begin_history(hold, count),
+            start=self._joints.positions_or_nan(snapshot).tolist(),
             history_length=self.history_length,
         )
         self._running = True

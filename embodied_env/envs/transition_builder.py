@@ -43,7 +43,7 @@ from embodied_env.envs.gap_policy import GOOD
 from embodied_env.envs.stepper_state import Episode, PendingStep
 from embodied_env.errors import BackendLostError, TaskError
 from embodied_env.safety import SafetyGate, Watchdog
-from embodied_env.safety.findings import gate_arrays
+from embodied_env.safety.findings import gate_arrays, joint_codes, unmoved_joints
 from embodied_env.safety.interlocks import ObservationGate
 from embodied_env.safety.late_agent import LATE, is_explained, were_valid
 
@@ -192,6 +192,8 @@ class TransitionBuilder:
             "intervened": report.intervened,
             "severity": severity,
             "code": code,
+            "joints": joint_codes(report, layout.joints),
+            "unmoved": ",".join(unmoved_joints(report, layout.joints, episode.start)),
             "guaranteed": dict(report.guaranteed),
             "dt_s": report.dt_s,
             "latched": latched is not None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embodied_env.core.codes import Quality
+from embodied_env.core.codes import CODES, Quality
 from embodied_env.core.optional_packages import import_optional
 from embodied_env.core.types import ExternalInputs, GateReport, Sample, Snapshot, Transition, field_values
 from embodied_env.record.arrays import Store, is_stored_apart
@@ -60,6 +60,16 @@ def held_readings(info: Mapping[str, Any]) -> list[tuple[str, str]]:
         if isinstance(quality, int) and quality in _QUALITIES and quality not in _USED:
             found.append((str(name), _QUALITIES[Quality(quality)]))
     return found
+
+
+def stopped_joints(info: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the joints of the code that ended the episode, and those that have not moved since the reset."""
+    safety, code = info.get("safety"), str(info.get("end_reason", "")).partition(":")[2]
+    codes = safety.get("joints") if isinstance(safety, Mapping) else None
+    if code not in CODES or not isinstance(safety, Mapping) or not isinstance(codes, Mapping):
+        return [], []
+    named = [str(joint) for joint, number in codes.items() if number == CODES[code]]
+    return named, [joint for joint in str(safety.get("unmoved", "")).split(",") if joint]
 
 
 def by_sensor(held: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:

@@ -14,9 +14,9 @@ from embodied_env.core.latency.statistics import LatencyStatistics
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.core.types import DRY_RUN, ResetReport, field_values
 from embodied_env.record.json_values import to_json_types
-from embodied_env.record.rows import RESET, TRANSITION, by_sensor, has_no_action, held_readings
+from embodied_env.record.rows import RESET, TRANSITION, by_sensor, has_no_action, held_readings, stopped_joints
 
-_INFO_KEYS = ("latency", "action_clipped", "annotations", "end_reason", "is_success", "sensors", "step_index")
+_INFO_KEYS = ("latency", "action_clipped", "annotations", "end_reason", "is_success", "safety", "sensors", "step_index")
 
 OUTSIDE = "outer_wrapper"
 """The end reason of an episode that a wrapper ended while the environment continued."""
@@ -35,6 +35,8 @@ class Summary:
         self._end_reasons: Counter[str] = Counter()
         self._successes = self._truncated = self._unfinished = self._missed_deadlines = 0
         self._clipped = self._missed_actions = 0
+        self._stopped: dict[str, Counter[str]] = {}  # joints by end reason
+        self._unmoved: Counter[str] = Counter()
         self._held: Counter[tuple[str, str]] = Counter()
         self._apart: Counter[str] = Counter()  # episodes outside the success rates, by `counted_apart`
         self._apart_terminated = 0
@@ -97,6 +99,10 @@ class Summary:
         else:
             self._successes += success
         self._end_reasons[info.get("end_reason") or OUTSIDE] += 1
+        stopped, unmoved = stopped_joints(info)
+        if stopped:
+            self._stopped.setdefault(str(info["end_reason"]), Counter()).update(stopped)
+        self._unmoved.update(unmoved)
         self._close_episode()
 
     def _close_episode(self) -> None:
@@ -109,7 +115,9 @@ class Summary:
         The success rates are of the episodes in ``rated`` and ``rated_terminated``. Episodes that were solved at their
         reset, or at their first step if the task did not judge the reset, are counted separately. ``missed_actions``
         counts the steps without an action (`NoAction`), which are not clipped ones, and ``held_readings`` by sensor and
-        quality those with an earlier reading. ``dry_run`` is present, and true, only if no command reached a robot.
+        quality those with an earlier reading. ``stopped_joints`` counts the joints of an end reason, ``unmoved_joints``
+        those with a tracking error at the end that had not moved since the reset. ``dry_run`` is present, and true,
+        only if no command reached a robot.
         """
         episodes, terminated = len(self._returns), len(self._returns) - self._truncated
         rated, rated_terminated = episodes - self._apart.total(), terminated - self._apart_terminated
@@ -136,6 +144,8 @@ class Summary:
                 "held_readings": by_sensor(self._held),
                 "missed_deadlines": self._missed_deadlines + (self._open_missed or 0),
                 "end_reasons": dict(self._end_reasons),
+                "stopped_joints": {reason: dict(joints) for reason, joints in self._stopped.items()},
+                "unmoved_joints": dict(self._unmoved),
                 "latency": {stage: asdict(found) for stage, found in self._latency.statistics().items()},
             }
         )

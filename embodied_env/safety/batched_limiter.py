@@ -47,9 +47,12 @@ class BatchedLimiter:
             array.setflags(write=False)
         severity = np.zeros((len(requested), len(GATES)), dtype=np.int8)
         code = np.zeros(severity.shape, dtype=np.int16)
-        code[:, _BOX] = np.where((requested != boxed).any(axis=1), CODES["box.clip"], 0)
+        joint_code = np.where(requested != boxed, np.int16(CODES["box.clip"]), np.int16(0))
+        code[:, _BOX] = joint_code.max(axis=1)
         if smooth is not target:
-            code[:, _JERK] = np.where((smooth != target).any(axis=1), CODES["jerk.limit"], 0)
+            of_jerk = np.where(smooth != target, np.int16(CODES["jerk.limit"]), np.int16(0))
+            code[:, _JERK] = of_jerk.max(axis=1)
+            joint_code = np.where(of_jerk, of_jerk, joint_code)
         code[:, _LIMITS] = steps.codes.max(axis=1)  # of equal severities the last counts
         np.multiply(code != 0, np.int8(Severity.LIMIT), out=severity)
         disposition = severity.max(axis=1)
@@ -64,6 +67,7 @@ class BatchedLimiter:
             velocity_si=velocities,
             severity=severity,
             code=code,
+            joint_code=np.where(steps.codes, steps.codes, joint_code),
             guaranteed={
                 "position": self._are_inside(reference, published),
                 "velocity": always,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +49,25 @@ def gate_arrays(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndarray[An
         index = _INDICES[finding.gate]
         severity[index], code[index] = finding.severity, CODES[finding.code]
     return severity, code
+
+
+def joint_codes(report: GateReport, joints: Iterable[str]) -> dict[str, int]:
+    """Return the code number of the most severe finding that names each joint, 0 without one."""
+    codes = dict.fromkeys(joints, 0)
+    for finding in sorted(report.findings, key=lambda finding: finding.severity):  # of equal ones the last
+        codes.update(dict.fromkeys(finding.joints, CODES[finding.code]))
+    return codes
+
+
+def unmoved_joints(report: GateReport, joints: Sequence[str], start: Sequence[float]) -> list[str]:
+    """Return the joints with a tracking error that are still where they started, within a tenth of its tolerance."""
+    return [
+        joint
+        for finding in report.findings
+        if finding.code == "track.error" and finding.after is not None and finding.limit is not None
+        for joint, position, tolerance in zip(finding.joints, finding.after, finding.limit, strict=True)
+        if abs(position - start[joints.index(joint)]) <= 0.1 * tolerance
+    ]
 
 
 def sorted_by_gate(findings: list[Finding]) -> tuple[Finding, ...]:

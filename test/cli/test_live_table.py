@@ -21,7 +21,10 @@ def info(step=1, episode=0, *, period_s=0.05, codes=(), end="", missed=None, cli
         "step_index": step,
         "end_reason": end,
         "action_clipped": clipped,
-        "safety": {"code": np.array([CODES[code] for code in codes] + [0] * 3, dtype=np.int16)},
+        "safety": {
+            "code": np.array([CODES[code] for code in codes] + [0] * 3, dtype=np.int16),
+            "joints": {"j1": 0, "j2": CODES["track.error"]},
+        },
         "latency": {"period_s": period_s, "quality": {"period_s": 0}, **paced},
     }
 
@@ -57,6 +60,7 @@ def test_an_operator_finds_gate_estops_ages_and_success():
     assert found["sensor ages, ms"] == "tcp 12.5, joints 2.0"
     assert found["success so far"] == "1 of 2 ended (50 %)"
     assert rows(info())["gate now"] == "open"
+    assert rows(info(codes=["track.error"]))["gate now"] == "track.error j2"
 
 
 def test_missed_deadlines_accumulate_over_episodes():

@@ -44,7 +44,7 @@ def test_unchanged_step(env):
 def test_limited_step_names_joints_and_gate(env):
     _, changed, gate, *_ = explanation_of(env, np.array([1.0, 0, 0, 0, 0, 0]))
     assert changed == "The action was changed: j1 from 1 to 0.1222."
-    assert gate == "Gate joint_limits limited the action: acceleration limit (acc.limit)."
+    assert gate == "Gate joint_limits limited the action: acceleration limit (acc.limit: j1)."
 
 
 def test_malformed_actions_until_the_stop(env):

@@ -23,7 +23,15 @@ from embodied_env.core.codes import CODES, END_CODES, end_kind
 from embodied_env.envs.numeric_info import decode_info
 from embodied_env.errors import UsageError
 
-TEXTS = {"wrapper_version", "contract", "backend", "reset.level", "reset.options_ignored", "latency.clock.rmw"}
+TEXTS = {
+    "wrapper_version",
+    "contract",
+    "backend",
+    "reset.level",
+    "reset.options_ignored",
+    "safety.unmoved",
+    "latency.clock.rmw",
+}
 """The keys that are left out, as documented, besides annotations."""
 
 

@@ -21,7 +21,7 @@ import embodied_env.backends
 from embodied_env import load_contract
 from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.core.clock import NS_PER_S, SteadyClock
-from embodied_env.core.codes import END_REASONS, Quality, Severity, end_kind, order_end_reasons
+from embodied_env.core.codes import CODES, END_REASONS, Quality, Severity, end_kind, order_end_reasons
 from embodied_env.core.types import Finding
 from embodied_env.errors import (
     BackendLostError,
@@ -1096,6 +1096,16 @@ def test_a_blocked_robot_is_held_and_stopped(scene_of):
     codes = [done.info["end_reason"] for done in found]
     assert codes[-1] == "safety_stop:track.error"
     assert [done.report.disposition for done in found[-3:]] == [Severity.HOLD, Severity.HOLD, Severity.STOP]
+    blocked, other = scene.contract.actuators["arm"].joints
+    assert found[-1].info["safety"]["joints"] == {blocked: CODES["track.error"], other: 0}
+    assert found[-1].info["safety"]["unmoved"] == blocked
+
+
+def test_joint_that_moved_before_its_tracking_error_is_not_called_unmoved(scene_of):
+    scene = scene_of(options={"backend": BlockedLater}, safety__tracking=STRICT_TRACKING)
+    found = [scene.step((1.0, 0.0)) for _ in range(40) if scene.stepper._running]
+    assert found[-1].info["end_reason"] == "safety_stop:track.error"
+    assert found[-1].info["safety"]["unmoved"] == ""
 
 
 class Blocked(FakeBackend):
@@ -1105,6 +1115,16 @@ class Blocked(FakeBackend):
         start = self._positions.copy()
         super().advance(target, deadline)
         self._positions = start
+
+
+class BlockedLater(FakeBackend):
+    """Moves for two steps."""
+
+    def advance(self, target, deadline):
+        start = self._positions.copy()
+        super().advance(target, deadline)
+        if len(self.sent) > 2:
+            self._positions = start
 
 
 def test_the_commanded_position_is_cleared_by_a_reset(scene_of):

@@ -10,7 +10,7 @@ from typing import Any
 
 from embodied_env.analysis.statistics import share_interval
 from embodied_env.core.outcome_counts import counted_apart, solved_at_reset
-from embodied_env.record.rows import RESET
+from embodied_env.record.rows import RESET, stopped_joints
 from embodied_env.record.summary import OUTSIDE, Summary
 
 MOST_REASONS = 200
@@ -60,6 +60,7 @@ class Episode:
     ended: str = ""  # "terminated", "truncated", or "" while it runs
     reason: str = ""
     success: bool = False
+    joints: tuple[str, ...] = ()  # of the code that ended it
     apart: str = ""  # why it counts in no success rate (`counted_apart`), or ""
 
     @property
@@ -79,7 +80,8 @@ class Episode:
         """How it ended, in words."""
         if self.kind == "apart":
             return self.apart.replace("_", " ")
-        return {"cut": "cut off", "success": "success"}.get(self.kind, f"{self.ended}, {self.reason}")
+        of_joints = f" ({', '.join(self.joints)})" if self.joints else ""
+        return {"cut": "cut off", "success": "success"}.get(self.kind, f"{self.ended}, {self.reason}{of_joints}")
 
 
 class Outcomes:
@@ -117,6 +119,7 @@ class Outcomes:
             return None
         episode.ended = "truncated" if row["truncated"] else "terminated"
         episode.reason = reason or OUTSIDE
+        episode.joints = tuple(stopped_joints(info)[0])
         episode.success = not row["truncated"] and info.get("is_success") is True
         episode.apart = counted_apart(solved=episode.solved, success=episode.success, info=info, steps=episode.steps)
         self._open = None

@@ -18,6 +18,7 @@ from embodied_env.analysis.report.totals import Clocks, Gates, Sensors, Stages, 
 from embodied_env.contract import Contract
 from embodied_env.core.latency.statistics import KEPT
 from embodied_env.core.outcome_counts import describe_exclusions
+from embodied_env.envs.explanation import UNMOVED
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.record import AuditReport, Run, audit_run
 from embodied_env.record.manifest import contract_of_manifest, world_of, write_text
@@ -134,6 +135,7 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
         name=name,
         audit=audit,
         manifest=run.manifest,
+        unmoved=UNMOVED,
         world=world_of(run.manifest),
         contract_problem=problem,
         run=found,
