@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -72,6 +73,8 @@ def robot(domain_id, close_later):
 def start_driver_again(robot):
     """Return the earlier publisher; the robot publishes with a new one, and the graph has both."""
     first = robot.publishers["joints"]
+    robot.publishers["joints"] = SimpleNamespace(publish=lambda _: None)
+    time.sleep(0.05)  # the last message of the earlier one arrives before the first of the new one
     robot.publishers["joints"] = robot.node.create_publisher(JointState, "joint_states", RELIABLE)
     return first
 
