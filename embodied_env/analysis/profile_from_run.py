@@ -19,6 +19,7 @@ from embodied_env.core.latency.profile import (
     LatencyProfileError,
     MeasuredStepDelays,
 )
+from embodied_env.record.manifest import world_of
 from embodied_env.record.run import Run
 
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
@@ -67,7 +68,7 @@ def profile_of_run(run: Run, *, progress: Progress = NO_PROGRESS) -> LatencyProf
     return LatencyProfile(
         contract=str(contract.get("name", "")),
         fingerprint=str(contract.get("fingerprint", "")),
-        backend=str(run.manifest.get("backend", "")),
+        backend=f"{run.manifest.get('backend')} ({world_of(run.manifest)})",
         created_utc=str(run.manifest.get("started_utc", "")),
         host=str(host.get("platform", "")),
         seed=seed or 0,

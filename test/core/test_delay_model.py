@@ -318,7 +318,7 @@ def test_run_profile_keeps_steps_through_a_file(recorded, tmp_path):
     profile = profile_of_run(read_run(recorded))
     write_profile(profile, tmp_path / "latency_profile.json")
     assert read_profile(tmp_path / "latency_profile.json") == profile
-    assert (profile.contract, profile.backend, profile.seed) == ("arm_reach", "mujoco", 4)
+    assert (profile.contract, profile.backend, profile.seed) == ("arm_reach", "mujoco (simulator)", 4)
     assert profile.steps.sensors == ("joints", "target", "tcp")
     assert 50 <= profile.steps.count < 60
     assert {ns / 1e9 for ns in profile.steps.obs_to_command_ns()} == {0.004, 0.009}

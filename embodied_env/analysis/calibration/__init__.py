@@ -78,7 +78,7 @@ def calibrate(
     finally:
         gc.unfreeze()
         env.close()
-    return estimate_profile(contract, run, log, readings, backend=backend, seed=seed)
+    return estimate_profile(contract, run, log, readings, backend=f"{backend} ({env.capabilities.world})", seed=seed)
 
 
 class EnvWithoutTask(EmbodiedEnv):
