@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from grippers import gripper_contract, gripper_text
+from grippers import TOPIC, gripper_contract, gripper_text
 from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import (
@@ -28,7 +28,7 @@ from embodied_env import load_contract
 from embodied_env.contract.loader import shipped_files
 from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.contract.safety_schema import ForceLimit, Intervention, LatencyBudget, ObservationAge, Tracking
-from embodied_env.contract.schema import EffectiveLimits
+from embodied_env.contract.schema import EffectiveLimits, JointLimits
 from embodied_env.core.batches import CommandStateBatch, SafetyContextBatch
 from embodied_env.core.codes import CODES, Quality, Severity
 from embodied_env.core.types import CommandState, Finding, SafetyContext, SensorStatus
@@ -249,6 +249,17 @@ def test_every_decided_row_equals_the_gate_of_its_slot(contract, seed, outside, 
 @pytest.mark.parametrize("scale", ["binary", "normalized"])
 def test_goals_of_a_gripper_are_decided(tmp_path, scale):
     assert drive(gripper_contract(tmp_path, gripper_text(scale=scale)), 1, steps=20) > 0.9
+
+
+def test_grippers_turning_joints_and_own_tolerances_are_tracked_alike(tmp_path):
+    turning = JointLimits(position=None, velocity=1.0, acceleration=4.0)
+    spec = Tracking(debounce_steps=1, stop_steps=2, joints={"j2": 0.3}, actuators={"gripper": 0.1})
+    contracts = [contract_of(turning, turning, command="position_delta", tracking=Tracking(debounce_steps=1))]
+    for text in (gripper_text(TOPIC), gripper_text(TOPIC).replace("open: 0.8, closed: 0.0", "open: 0.0, closed: 0.8")):
+        made = gripper_contract(tmp_path, text)
+        contracts.append(dataclasses.replace(made, safety=dataclasses.replace(made.safety, tracking=spec)))
+    for contract in contracts:
+        assert sum(drive(contract, seed, faults=0.3) for seed in range(20)) > 0.0
 
 
 @pytest.mark.parametrize("name", sorted(shipped_files()))
