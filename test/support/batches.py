@@ -20,7 +20,8 @@ class Pair:
     def of(cls, contract, mode, num_envs=3, *, threads=None, **options):
         """Compare with Gymnasium's `SyncVectorEnv`; episodes have different lengths."""
         options = {"backend": "mujoco", "clock": "virtual", "host_timing": True, "evaluator_info": True, **options}
-        own = [{"max_episode_steps": 6 + 4 * slot} for slot in range(num_envs)]
+        horizon = embodied_env.load_contract(contract).episode.horizon_steps
+        own = [{"max_episode_steps": min(6 + 4 * slot, horizon)} for slot in range(num_envs)]
         ours = embodied_env.make_vec(
             contract, num_envs=num_envs, autoreset_mode=mode, per_slot=own, threads=threads, **options
         )
