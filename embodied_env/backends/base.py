@@ -56,6 +56,7 @@ class Capabilities:
     In a dry run (`actuates` is False) each step is judged from the measured position and the last approved velocities.
     """
 
+    simulated: bool  # False: a robot, or its emulator
     exact_step: bool = False
     free_running: bool = False
     pausable: bool = False
@@ -70,7 +71,6 @@ class Capabilities:
     trajectories: bool = False  # `send` publishes `ApprovedCommand.trajectory`
     actuates: bool = True  # commands reach the robot
     emulated: bool = False  # the robot emulator is in place of the robot
-    simulated: bool = True  # False: behind the topics is a robot, or its emulator
     chosen_confirmed: bool = False  # an option confirmed the chosen values of the robot file, for this run
     injected: str = ""  # injected delays: "whole", or "sensors" without actuation delays; the backend is `Delayed`
     reset_levels: tuple[str, ...] = ("task",)

@@ -81,6 +81,7 @@ class FakeBackend:
     ) -> None:
         """Prepare a world with `faults` in every episode; raises UsageError for an invalid timeout or fault."""
         self.capabilities = Capabilities(
+            simulated=True,
             exact_step=not free_running,
             free_running=free_running,
             seedable=True,

@@ -54,6 +54,7 @@ class MujocoBackend:
 
     name = "mujoco"
     capabilities = Capabilities(
+        simulated=True,
         exact_step=True,
         pausable=True,
         seedable=True,

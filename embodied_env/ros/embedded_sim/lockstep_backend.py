@@ -51,6 +51,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
 
     node_name = "environment"
     capabilities = Capabilities(
+        simulated=True,
         exact_step=True,
         pausable=True,
         seedable=True,

@@ -37,6 +37,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
 
     node_name = "conductor"
     capabilities = Capabilities(
+        simulated=True,
         free_running=True,
         seedable=True,
         state_query=True,

@@ -101,6 +101,7 @@ class SimulatorBackend:
         self._api = APIS[control](world=self._profile.world, prefix=self._profile.prefix)
         self._clock_topic = CLOCK_TOPIC if control == "embedded" else CLOCK
         self.capabilities = Capabilities(
+            simulated=True,
             exact_step=True,
             pausable=True,
             rewinds_time=self._profile.reset == "world" and control != "embedded",
