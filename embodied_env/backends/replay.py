@@ -248,9 +248,9 @@ def _capabilities(run: Run) -> Capabilities:
     if not isinstance(recorded, dict):
         raise RecordError(f"{run.path}: no capabilities in manifest.json; the run is too old to be replayed")
     known = {name: value for name, value in recorded.items() if name in Capabilities.__dataclass_fields__}
-    return Capabilities(
-        **{"simulated": False, **known, "reset_levels": tuple(recorded.get("reset_levels", ())), **_OVERRIDDEN}
-    )
+    levels = tuple(recorded.get("reset_levels", ()))
+    flags: dict[str, Any] = {"simulated": False, **known, "reset_levels": levels, **_OVERRIDDEN}
+    return Capabilities(**flags)
 
 
 def _stages(row: Row) -> Mapping[str, Any]:
