@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
+from shipped_contracts import arm_of
 
 import embodied_env
 from embodied_env.analysis.replay import replay_run
-from embodied_env.contract import parse_contract
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.core.codes import Severity
 from embodied_env.envs.embodied_env import EmbodiedEnv
@@ -20,12 +19,6 @@ from embodied_env.record import RecordTransitions, read_run
 
 FOLLOWING = {"type": "trajectory_msgs/msg/JointTrajectory", "trajectory_steps": 4}
 ARM, CART = (embodied_env.load_contract(name) for name in ("arm_reach", "cart_goal"))
-
-
-def arm_of(**actuator):
-    rows = "".join(f"    {key}: {value}\n" for key, value in actuator.items())
-    text = Path(ARM.source).read_text()
-    return parse_contract(f"{text}\noverride_robot_limits: true\nactuators:\n  arm:\n{rows}", source=ARM.source)
 
 
 class SlowAction:
@@ -76,8 +69,8 @@ def codes(row):
     [
         pytest.param(CART, {"clock": ManualClock()}, id="twist"),
         pytest.param(ARM, {"clock": ManualClock()}, id="position"),
-        pytest.param(arm_of(**FOLLOWING), {"clock": ManualClock(), "follows": True}, id="trajectory"),
-        pytest.param(arm_of(setpoint_rate_hz=100), {}, id="setpoints", marks=pytest.mark.realtime),
+        pytest.param(arm_of(FOLLOWING), {"clock": ManualClock(), "follows": True}, id="trajectory"),
+        pytest.param(arm_of({"setpoint_rate_hz": 100}), {}, id="setpoints", marks=pytest.mark.realtime),
     ],
 )
 def test_braking_in_place_of_a_late_command_replays_equal_and_its_audit_is_sound(tmp_path, contract, options):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import gymnasium
 import numpy as np
 import pytest
+from shipped_contracts import NO_CHANGES, arm_of
 
 import embodied_env
 from embodied_env.analysis.replay import replay_run
-from embodied_env.contract import parse_contract
 from embodied_env.core.clock import ManualClock
 from embodied_env.core.policy import NoAction, as_policy
 from embodied_env.envs.action_chunks import ActionChunks
@@ -24,15 +22,9 @@ TRAJECTORY = "trajectory_msgs/msg/JointTrajectory"
 CHUNK = [np.full(6, 0.01 * k) for k in range(1, 8)]
 
 
-def contract_of(more="", **actuator):
-    """Return the contract of the shipped arm with changes of its actuator."""
-    actuator = {"type": TRAJECTORY, "trajectory_steps": STEPS} | actuator
-    rows = "".join(f"    {key}: {value}\n" for key, value in actuator.items())
-    shipped = embodied_env.load_contract("arm_reach")
-    text = Path(shipped.source).read_text()
-    return parse_contract(
-        f"{text}\noverride_robot_limits: true\nactuators:\n  arm:\n{rows}{more}", source=shipped.source
-    )
+def contract_of(more=NO_CHANGES, **actuator):
+    """Return the contract of the shipped arm, which executes trajectories, with changes."""
+    return arm_of({"type": TRAJECTORY, "trajectory_steps": STEPS, **actuator}, **more)
 
 
 def following(contract=None):
@@ -166,7 +158,7 @@ def test_a_run_has_a_clean_audit_and_replays_equal(tmp_path):
 
 
 def test_the_key_is_part_of_the_fingerprint_only_where_it_is_declared():
-    without = contract_of(trajectory_steps="null")
+    without = contract_of(trajectory_steps=None)
     assert without.trajectory_steps is None
     assert contract_of().trajectory_steps == STEPS
     assert len({without.fingerprint, contract_of().fingerprint, contract_of(trajectory_steps=0).fingerprint}) == 3
@@ -175,12 +167,12 @@ def test_the_key_is_part_of_the_fingerprint_only_where_it_is_declared():
 @pytest.mark.parametrize(
     ("actuator", "more", "problem"),
     [
-        ({"trajectory_steps": -1}, "", "-1 .expected 0 to 50"),
-        ({"trajectory_steps": 51}, "", "51 .expected 0 to 50"),
-        ({"type": "std_msgs/msg/Float64MultiArray"}, "", f"expected only with type: {TRAJECTORY}"),
-        ({"setpoint_rate_hz": 200}, "", "setpoint_rate_hz is set too .expected one of the two"),
-        ({}, "safety: {mode: monitor}\n", "safety.mode: monitor .expected enforce"),
-        ({}, "    joints: {j1: {deceleration: 0.1}}\n", "control periods of braking .expected at most 200"),
+        ({"trajectory_steps": -1}, {}, "-1 .expected 0 to 50"),
+        ({"trajectory_steps": 51}, {}, "51 .expected 0 to 50"),
+        ({"type": "std_msgs/msg/Float64MultiArray"}, {}, f"expected only with type: {TRAJECTORY}"),
+        ({"setpoint_rate_hz": 200}, {}, "setpoint_rate_hz is set too .expected one of the two"),
+        ({}, {"safety.mode": "monitor"}, "safety.mode: monitor .expected enforce"),
+        ({}, {"actuators.arm.joints.j1.deceleration": 0.1}, "control periods of braking .expected at most 200"),
     ],
 )
 def test_a_trajectory_that_cannot_be_sent_is_an_error(actuator, more, problem):

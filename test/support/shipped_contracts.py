@@ -32,6 +32,11 @@ def changed_contract(name: str | Contract, changes: Mapping[str, object]) -> Con
     return parse_contract(changed_text(name, changes), source=load_contract(name).source)
 
 
+def arm_of(actuator: Mapping[str, object], **changes: object) -> Contract:
+    """Return the shipped arm with these keys of its actuator, and changes at its top level."""
+    return changed_contract("arm_reach", {**changes, **{f"actuators.arm.{key}": actuator[key] for key in actuator}})
+
+
 def with_hidden_velocities() -> Contract:
     """Return a contract whose joint velocities, which vary in the fake world too, are for the evaluator only."""
     contract = load_contract("arm_reach")
