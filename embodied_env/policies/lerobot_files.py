@@ -110,13 +110,14 @@ def read_normalizers(folder: Path) -> tuple[dict[str, Normalization], list[str]]
             step = step or {}
             options = step.get("config", {})
             modes = options.get("norm_map") or config.get("normalization_mapping") or {}
-            features, kept = config.get(f"{kind}_features") or {}, options.get("normalize_observation_keys") or ()
+            features = config.get(f"{kind}_features") or {}
+            kept = options.get("normalize_observation_keys") if kind == "input" else None
             needed = {
                 feature: method
                 for feature, spec in features.items()
                 if (method := _METHODS[str(modes.get(spec["type"], "IDENTITY"))]) and (not kept or feature in kept)
             }
-            file = Path(str(step.get("state_file"))).name  # beside the others, whatever it says
+            file = Path(str(step.get("state_file"))).name  # in this folder only
             known = dict(_read_tensors(folder / file)) if needed and step.get("state_file") else {}
             for feature, method in needed.items():
                 names = [f"{feature}.{statistic}" for statistic in STATISTICS[method]]

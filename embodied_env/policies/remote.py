@@ -205,11 +205,10 @@ class RemoteModel(Model):
         for name, spec in expected.items():
             if (array := found.get(name)) is None:
                 raise Failure(Problem.MALFORMED, f"no output {name!r} in the answer")
-            is_number = array.dtype.kind in "iuf" and array.dtype == spec.dtype
-            if not spec.fits(array.shape) or not is_number or not array.size:
+            is_number = array.dtype.kind in "iuf"
+            if not (is_number and array.dtype == spec.dtype and spec.fits(array.shape) and array.size):
                 shape = str(["any" if length is None else length for length in spec.shape]).replace("'", "")
-                is_changed = {array.dtype.kind, spec.dtype.kind} <= {*"iuf"} and array.dtype != spec.dtype
-                what, kind = f"{array.dtype} {list(array.shape)}", spec.dtype if is_changed else "numbers"
+                what, kind = f"{array.dtype} {list(array.shape)}", spec.dtype if is_number else "numbers"
                 raise Failure(Problem.MALFORMED, f"output {name!r} is {what} (expected {kind} {shape})")
             if array.ndim > 1 and len(array) > _LONGEST_CHUNK:
                 text = f"output {name!r} has {len(array)} rows (expected at most {_LONGEST_CHUNK})"

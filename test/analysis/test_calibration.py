@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from distributions import install
 from hypothesis import given
 from hypothesis import strategies as st
 from plants import ACTUATION_S, DRIVER_S, SCRIPT, Script
@@ -102,11 +103,8 @@ def quick_arm(max_age_s):
 @pytest.fixture
 def calibration(tmp_path, monkeypatch, capsys):
     """Return a function that runs the verb against a scripted backend: exit status, profile or None, stdout, stderr."""
-    installed = tmp_path / "site" / "moving-1.0.dist-info"
-    installed.mkdir(parents=True)
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: moving\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text("[embodied_env.backends]\nmoving = plants:moving\n")
-    monkeypatch.syspath_prepend(installed.parent)
+    (site := tmp_path / "site").mkdir()
+    install(monkeypatch, site, {"backends": {"moving": "plants:moving"}})
     contract, out = tmp_path / "quick_arm.yaml", tmp_path / "profile.json"
 
     def run(max_age_s=1.0, **script):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 import scripted_tasks
+from distributions import install
 
 import embodied_env
 from embodied_env.contract import JointLimits, load_contract
@@ -20,8 +19,12 @@ from embodied_env.safety.gate import SafetyGate
 MODULE = """
 import sys
 
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError
+
 def raising(*_, **__):
-    raise KeyError("boom")
+    raise Mute
 
 def exiting(*_, **__):
     sys.exit(0)
@@ -40,25 +43,20 @@ class Gate:
     def filter(self, proposal):
         self.fails != "filter" or sys.exit(0)
 """
-BROKEN = ["no_such_module:make", "a_party_exits:make"]
-BROKEN += [f"a_party:{name}" for name in ("raising", "exiting", "nothing", "without_arguments", "absent")]
+BROKEN = ["no_such_module:make", "a_party_exits:make", "not_python:make"]
+BROKEN += [f"a_party:{name}" for name in ("raising", "exiting", "nothing", "without_arguments", "absent", "__name__")]
 
 
 @pytest.fixture
-def install(tmp_path, monkeypatch):
+def install_party(tmp_path, monkeypatch):
     """Return a function that installs a package with the entry point `party` in every group."""
+    modules = {"a_party": MODULE, "a_party_exits": "import sys\nsys.exit(0)\n", "not_python": "syntax error\n"}
 
     def add(target):
-        groups = [f"[embodied_env.{group}]\nparty = {target}\n" for group in ("backends", "policies", "gates")]
-        (info := tmp_path / "a_party-1.0.dist-info").mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a-party\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text("".join(groups))
+        points = {group: {"party": target} for group in ("backends", "policies", "gates")}
+        install(monkeypatch, tmp_path, points, **modules)
 
-    (tmp_path / "a_party.py").write_text(MODULE)
-    (tmp_path / "a_party_exits.py").write_text("import sys\nsys.exit(0)\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield add
-    sys.modules.pop("a_party", None)
+    return add
 
 
 def contract_with_gate(**parameters):
@@ -75,16 +73,16 @@ MAKERS = {
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("target", BROKEN)
-def test_a_plug_in_that_cannot_be_made_is_an_error_of_ours(install, kind, target):
-    install(target)
+def test_a_plug_in_that_cannot_be_made_is_an_error_of_ours(install_party, kind, target):
+    install_party(target)
     make, error, problem = MAKERS[kind]
     with pytest.raises(error, match=problem):
         make()
 
 
 @pytest.mark.parametrize("fails", ["reset", "filter"])
-def test_a_gate_that_exits_stops_the_robot(install, fails):
-    install("a_party:Gate")
+def test_a_gate_that_exits_stops_the_robot(install_party, fails):
+    install_party("a_party:Gate")
     env = embodied_env.make(contract_with_gate(fails=fails), backend="fake")
     try:
         env.reset(seed=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from distributions import install
 
 import embodied_env
 from embodied_env.core.policy import NoAction
@@ -16,17 +17,14 @@ QUICK = {"episodes": 2, "seed": 3, "clock": "virtual"}
 @pytest.fixture
 def robot(tmp_path, monkeypatch):
     """Install a backend that drives a robot, as far as its capabilities say."""
-    (tmp_path / "toy_robot.py").write_text(
+    source = (
         "from dataclasses import replace\nfrom embodied_env.testing import FakeBackend\n"
         "def make(contract, *, clock):\n"
         "    backend = FakeBackend(contract, clock=clock)\n"
         "    backend.name, backend.capabilities = 'toy_robot', replace(backend.capabilities, simulated=False)\n"
         "    return backend\n"
     )
-    (installed := tmp_path / "toy_robot-1.0.dist-info").mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: toy_robot\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text("[embodied_env.backends]\ntoy_robot = toy_robot:make\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    install(monkeypatch, tmp_path, {"backends": {"toy_robot": "toy_robot:make"}}, toy_robot=source)
 
 
 def in_degrees(first=None):

@@ -91,6 +91,12 @@ LOST = {
     "the names of another dataset": (("state.mean", "state.std"), ACTION, {}, r"no observation\.state\.mean"),
     "a feature": (STATE, ACTION, {"features": {}}, r"no observation\.state\.mean"),
     "a feature that is not to be normalised": ((), ACTION, {"normalize_observation_keys": ["other"]}, None),
+    "an action, which LeRobot always normalises": (
+        STATE,
+        (),
+        {"normalize_observation_keys": ["other"]},
+        r"no action\.min",
+    ),
 }
 
 
@@ -104,7 +110,7 @@ def test_normaliser_without_statistics_is_refused(folder, monkeypatch, case):
     (folder / "config.json").write_text(json.dumps({"type": "act", "normalization_mapping": modes, **config}))
     for name, (steps, files) in (
         ("policy_preprocessor", processor("normalizer", *before, **options)),
-        ("policy_postprocessor", processor("unnormalizer", *after)),
+        ("policy_postprocessor", processor("unnormalizer", *after, **options)),
     ):
         (folder / f"{name}.json").write_text(json.dumps(steps))
         for file, content in files.items():

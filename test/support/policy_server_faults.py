@@ -55,7 +55,7 @@ FAULTS = (
     *_malformed(
         nan="output 'actions' is not finite",
         inf="output 'actions' is not finite",
-        wrong_shape="output 'actions' is float64 [5] (expected numbers [6])",
+        wrong_shape="output 'actions' is float64 [5] (expected float64 [6])",
         too_many_axes="message cannot be decoded",
         shape_beyond_data="message cannot be decoded",
         negative_shape="message cannot be decoded",

@@ -1,0 +1,27 @@
+"""Installed packages with entry points of this package."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+
+def install(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, points: Mapping[str, Mapping[str, str]], **modules: str
+) -> None:
+    """Install `modules`, name to source, and entry points: group, such as "gates", to name to target."""
+    for name, source in modules.items():
+        (folder / f"{name}.py").write_text(source)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (info := folder / "a_party-1.0.dist-info").mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a-party\nVersion: 1.0\n")
+    lines = [
+        line
+        for group, targets in points.items()
+        for line in (f"[embodied_env.{group}]", *(f"{name} = {target}" for name, target in targets.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(folder))
