@@ -66,7 +66,7 @@ def stopped_joints(info: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the joints of the code that ended the episode, and those that have not moved since the reset."""
     safety, code = info.get("safety"), str(info.get("end_reason", "")).partition(":")[2]
     codes = safety.get("joints") if isinstance(safety, Mapping) else None
-    if code not in CODES or not isinstance(safety, Mapping) or not isinstance(codes, Mapping):
+    if not code or code not in CODES or not isinstance(safety, Mapping) or not isinstance(codes, Mapping):
         return [], []
     named = [str(joint) for joint, number in codes.items() if number == CODES[code]]
     return named, [joint for joint in str(safety.get("unmoved", "")).split(",") if joint]
