@@ -83,6 +83,7 @@ class TopicPublishers:
         same = [stream for stream in self._streams if not stream.names.isdisjoint(names)]
         last = max((stream.number for stream in same), default=0)
         if not same and len(self._streams) >= _MOST:
+            self.needs_count = True
             return
         is_numbered = number is not None
         if number is None:

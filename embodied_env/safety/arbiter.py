@@ -187,14 +187,8 @@ class Arbiter:
             slack = fastest * np.where(is_velocity, ages_s, 0.0)
             self._reference = replace(self._reference, positions=chosen, slack=slack if slack.any() else None)
 
-    def count_turns_as(self, positions: FloatArray) -> None:
-        """Shift the reference by whole turns to be nearest to `positions`, where joints turn without limits."""
-        with self._lock:
-            nearest = nearest_turn(self._reference.positions, positions, self._gate.layout.turns)
-            self._reference = replace(self._reference, positions=nearest)
-
     def set_position_reference(self, positions: FloatArray) -> None:
-        """Continue from measured positions, shape (n_joints,), when commands are not delivered (a dry run).
+        """Continue from these positions, shape (n_joints,): the measured when commands are not delivered (a dry run).
 
         The velocities stay the approved ones, or every action would be limited like the first one from rest.
         """

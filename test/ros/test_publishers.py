@@ -115,7 +115,8 @@ def test_begin_ends_a_conflict(publishers):
     assert receive(publishers, 4, 5) == ["ok", "ok"]
 
 
-def test_names_without_end_are_not_stored(publishers):
+def test_names_without_end_are_not_stored_and_leave_it_to_the_number_of_publishers(publishers):
     for number in range(200):
         receive(publishers, number + 1, names=(f"j{number}",))
     assert len(publishers._streams) == 64
+    assert publishers.needs_count

@@ -114,18 +114,45 @@ def base():
 # ------------------------------------------------------------------------------------------------------------- arming
 
 
-def test_the_first_command_of_an_epoch_counts_the_turns():
-    """The driver reports -3 rad; the environment knows that the joint has turned to 2 pi - 3 rad."""
+FULL = 2 * math.pi
+
+
+@pytest.fixture
+def turned():
+    """A robot whose first joint was commanded from -3 rad up to half a turn and on; its driver reports -3 rad again."""
     turning = JointLimits(position=None, velocity=1.0, acceleration=4.0)
     robot = Robot(contract_of(turning, turning, command="position_delta", watchdog=WATCHDOG), armed=False)
+    robot.arm([FULL - 3.02, 0.5])
+    for _ in range(6):
+        robot.clock.advance_ns(PERIOD_NS)
+        robot.command([FULL - 3.0, 0.5])
+    assert robot.core.at_rest
     robot.arm([-3.0, 0.5])
-    at = 2 * math.pi - 3.0
-    robot.clock.advance_ns(PERIOD_NS)
-    robot.command([at, 0.5])
-    assert robot.spy.published[-1].values.tolist() == pytest.approx([at, 0.5])
-    robot.wait(2)
-    robot.command([-3.0, 0.5])
-    assert robot.spy.published[-1].values[0] > at - 0.06
+    robot.spy.published.clear()
+    return robot
+
+
+@pytest.mark.parametrize(
+    ("target", "published"),
+    [
+        pytest.param(FULL - 3.0, FULL - 3.0, id="the environment counts turns, too"),
+        pytest.param(-3.0, -3.0, id="its process is new, or a service has reset the world"),
+        pytest.param(None, FULL - 3.0, id="braking leaves it where it is"),
+    ],
+)
+def test_the_first_command_of_an_epoch_starts_at_the_last_one_or_at_the_reading(turned, target, published):
+    turned.clock.advance_ns(PERIOD_NS)
+    turned.command(None if target is None else [target, 0.5])
+    assert turned.spy.published[-1].values.tolist() == pytest.approx([published, 0.5])
+
+
+@pytest.mark.parametrize("turns", [-1, 2, 16])
+def test_a_first_command_turns_away_is_refused(turned, turns):
+    turned.clock.advance_ns(PERIOD_NS)
+    report = turned.command([turns * FULL - 3.0, 0.5])
+    assert [finding.code for finding in report.findings] == ["act.jump"]
+    assert turned.spy.published == []
+    assert turned.command([FULL - 3.0, 0.5]).published
 
 
 def test_arming_starts_an_epoch_and_returns_the_limits():

@@ -25,7 +25,7 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
-from embodied_env.core.measured_joints import MeasuredJoints, MeasuredVelocities, Reading
+from embodied_env.core.measured_joints import TURN, MeasuredJoints, MeasuredVelocities, Reading
 from embodied_env.core.types import ApprovedCommand, Finding, SentCommand
 from embodied_env.errors import ContractError, InternalFaultError
 from embodied_env.safety import Arbiter, SafetyGate
@@ -142,7 +142,7 @@ class Relay:
         self.velocity_sensors = self._velocities.sensors
         self.tag = CommandId(epoch=0, seq=0)
         self._armed = self._ending = self._asked_to_brake = False
-        self._is_first = True  # the next command of the epoch
+        self._start: FloatArray | None = None  # as measured, until the first target of the epoch
         self._fed_ns: int | None = None
         self._published_ns = clock.now_ns()
         self._inputs: Mapping[str, str] = {}
@@ -212,8 +212,8 @@ class Relay:
         positions = self._measured.positions.copy()
         self.tag = CommandId(epoch=max(self.tag.epoch + 1, self._clock.system_ns() // NS_PER_US), seq=0)
         self._gate.reset()
-        self.arbiter.reset(positions, self.tag.epoch)
-        self._is_first = True
+        self.arbiter.reset(positions, self.tag.epoch, continues=True)
+        self._start = positions
         self._armed, self._asked_to_brake, self._fed_ns, self._owes_goals = True, False, None, False
         self.announce()
         limits = self._layout.limits
@@ -311,6 +311,22 @@ class Relay:
         if command.stamp_ns and abs(age_ns) > self._hold_ns:
             detail = f"command is stamped {age_ns / NS_PER_S:.3f} s ago (maximum {self._hold_ns / NS_PER_S} s)"
             return _untimely("act.late", detail)
+        return None if isinstance(command.target, Severity) else self._settle_turns(command.target)
+
+    def _settle_turns(self, target: FloatArray) -> Finding | None:
+        """Start where a joint that turns was commanded to last, or where it is measured, whichever `target` is near.
+
+        Return why the first target of an epoch is refused: it is more than half a turn from both.
+        """
+        if self._start is None:
+            return None
+        at = self.arbiter.reference.positions
+        start = np.where(self._layout.turns & (np.abs(target - at) > 0.5 * TURN), self._start, at)
+        if (far := self._layout.turns & ~(np.abs(target - start) <= 0.5 * TURN)).any():
+            joint = self._layout.joints[int(np.argmax(far))]
+            return _untimely("act.jump", f"first target of {joint} is more than half a turn from where it is")
+        self.arbiter.set_position_reference(start)
+        self._start = None
         return None
 
     def _refuse(self, tag: CommandId | None, finding: Finding, *causes: Finding) -> None:
@@ -368,9 +384,6 @@ class Relay:
 
     def _send_limited(self, target: FloatArray, received_ns: int) -> ApprovedCommand:
         """Limit and publish `target`; a STOP of the gate is latched and disarms. Brake if it has waited here."""
-        if self._is_first:  # the environment counts the turns
-            self.arbiter.count_turns_as(target)
-            self._is_first = False
         with self.arbiter.exclusive() as (reference, dt_s):
             waited_ns = self._clock.now_ns() - received_ns
             if 2 * waited_ns > self._period_ns:
