@@ -80,7 +80,7 @@ class Capabilities:
 
     @property
     def world(self) -> str:
-        """What the commands move: "simulator", "emulator", "robot", or "dry run" for nothing."""
+        """World that the commands move: "simulator", "emulator", "robot", or "dry run" for nothing."""
         return name_world(vars(self))
 
 

@@ -64,7 +64,7 @@ def describe_stops(stops: Iterable[str], others: Mapping[str, str]) -> str:
 
 
 def can_expire(sensor: SensorSpec) -> bool:
-    """Return whether a reading can become too old, which one with the stand-in age of ``contract init`` cannot."""
+    """Return whether a reading can become too old, unlike one with the stand-in age of ``contract init``."""
     return sensor.max_age_s < STAND_IN_AGE_S
 
 

@@ -378,7 +378,7 @@ class CommonInfo(TypedDict):
     backend: Annotated[str, "Name of the backend.", _NOT_EMPTY]
     world: Annotated[
         Literal["simulator", "emulator", "robot", "dry run"],
-        "What the commands move: the robot emulator counts as no robot, and a dry run moves nothing.",
+        "World that the commands move: the robot emulator counts as no robot, and a dry run moves nothing.",
     ]
     episode_index: Annotated[int, "Episodes since the last seeded reset; the first is 0.", _COUNT]
     sensors: Annotated[

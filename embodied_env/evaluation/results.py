@@ -59,7 +59,7 @@ class Evaluation:
 
     @property
     def world(self) -> str:
-        """What the commands moved: "simulator", "emulator", "robot", "dry run" for nothing, "unknown" without a run."""
+        """World that the commands moved: a word of `name_world`, or "unknown" without a run."""
         paths = [path for result in self.results for path in result.where.values()]
         return world_of(read_run(paths[0]).manifest) if paths else "unknown"
 

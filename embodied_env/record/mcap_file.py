@@ -339,7 +339,7 @@ def _chunk_records(chunk: Any, start: int) -> Iterator[tuple[str, Any, Place]]: 
     content, size = io.BytesIO(data), len(data)
     records = _stream(content, size, skip_magic=True)
     while (at := content.tell()) < size:
-        if (kind := _IN_CHUNKS.get(data[at])) is None:  # the library skips those that it does not know, one by one
+        if (kind := _IN_CHUNKS.get(data[at])) is None:  # the library skips unknown ones, one by one
             found = f"record of opcode {data[at]} in a chunk"
             raise ValueError(f"unexpected {found} (expected schemas, channels and messages)")
         try:

@@ -228,7 +228,7 @@ def _check_limits(contract: Contract) -> Check:
 
 
 def _check_turns(contract: Contract) -> Iterator[Check]:
-    """Name the joints whose turns a new process cannot know from readings modulo a turn."""
+    """Name the joints whose turns that a new process cannot derive from readings modulo a turn."""
     if turning := [joint for each in contract.actuators.values() for joint in each.joints if each.turns(joint)]:
         detail = f"a new process takes the readings of {', '.join(turning)} as they are"
         remedy = "if the driver reports angles modulo a turn and its controller counts turns, start within half a turn"
