@@ -18,6 +18,7 @@ import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.batches import IntArray, SnapshotBatch, TaskResultBatch
+from embodied_env.core.process.signals import Terminated
 from embodied_env.core.types import Snapshot, TaskResult, Verdict, field_values
 from embodied_env.errors import TaskError, described, did_you_mean
 from embodied_env.tasks.base import BatchedTask, ResettableTask, Task
@@ -88,6 +89,8 @@ def judge_step(
     """Return the result of `task.judge` with plain floats and the terms in their order; raises TaskError."""
     try:
         return _checked(task.judge(previous, current, applied), tuple(task.terms))
+    except Terminated:
+        raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of a user may raise anything, and call sys.exit
         raise _located(error, task, task.judge, contract) from (None if isinstance(error, TaskError) else error)
 
@@ -103,6 +106,8 @@ def judge_steps(
         terms = {name: _numbers(result.terms[name], shape, slots) for name in names}
         flags = (result.success, *result.failure.values(), *result.out_of_bounds.values())
         is_valid = len(result.terms) == len(names) and all(each.shape == shape and each.dtype == bool for each in flags)
+    except Terminated:
+        raise
     except (Exception, SystemExit):  # noqa: BLE001 - judging one by one raises it again, and names the slot
         return None
     return dataclasses.replace(result, reward=reward, terms=terms) if is_valid else None
@@ -122,6 +127,8 @@ def judge_reset(
         verdict: Any = task.reset(snapshot, options)
         if not isinstance(verdict, Verdict | None):
             raise TaskError(f"reset returned {shown(verdict)} (expected a Verdict or None)")  # noqa: TRY301
+    except Terminated:
+        raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
         raise _located(error, task, task.reset, contract) from (None if isinstance(error, TaskError) else error)
     return verdict

@@ -18,6 +18,7 @@ from embodied_env.contract.files import read_file
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.loader import parse_as
 from embodied_env.contract.value_checks import naming_file
+from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import ContractError, described, did_you_mean
 from embodied_env.tasks.base import Task
 from embodied_env.tasks.judging import class_of_function, hint
@@ -57,7 +58,7 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
         values = parse_as(cast("type[Any]", parameters), contract.task.parameters, path="task", source=contract.source)
         with naming_file(contract.source):
             return cast("Task", found(contract, values))
-    except ContractError:
+    except (ContractError, Terminated):
         raise
     except (Exception, SystemExit) as error:  # the code of a user may raise anything, and call sys.exit
         problem = f"{contract.task.type!r} cannot be made: {described(error)}{hint(error, contract)}"
@@ -101,6 +102,8 @@ def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> 
         found = getattr(module, class_name)
         if inspect.isfunction(found):
             found = class_of_function(found, version=int(_source_sha256(found)[:8], 16))
+    except Terminated:
+        raise
     except (Exception, SystemExit) as error:  # as above
         guess = did_you_mean(class_name, vars(module)) if module is not None else ""
         if path is None and isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import scripted_tasks
 from distributions import install
+from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.contract import JointLimits, load_contract
@@ -15,6 +18,8 @@ from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import ClosedError, ContractError, UsageError
 from embodied_env.safety.command_filters import load_plugin_filters
 from embodied_env.safety.gate import SafetyGate
+from embodied_env.tasks.judging import judge_reset, judge_step, judge_steps
+from embodied_env.tasks.loading import load_task
 
 MODULE = """
 import sys
@@ -92,9 +97,44 @@ def test_a_gate_that_exits_stops_the_robot(install_party, fails):
         env.close()
 
 
-def test_sigterm_in_foreign_code_ends_the_program():
-    with pytest.raises(Terminated), foreign_code(UsageError):
-        raise Terminated(143)
+def terminate(*_):
+    raise Terminated(143)
+
+
+def in_foreign_code():
+    with foreign_code(UsageError):
+        terminate()
+
+
+TASK = SimpleNamespace(judge=terminate, judge_batch=terminate, reset=terminate, terms=())
+TERMINATED = {
+    "foreign code": in_foreign_code,
+    "a step": lambda: judge_step(TASK, *[None] * 4),
+    "steps": lambda: judge_steps(TASK, *[None] * 4),
+    "a reset": lambda: judge_reset(TASK, *[None] * 3),
+}
+
+
+@pytest.mark.parametrize("case", TERMINATED)
+def test_sigterm_in_foreign_code_ends_the_program(case):
+    with pytest.raises(Terminated):
+        TERMINATED[case]()
+
+
+CLASS = """
+from dataclasses import make_dataclass
+class Own:
+    Parameters, terms, version, judge = make_dataclass("Parameters", []), (), 1, None
+    def __init__(self, *_): {}
+"""
+
+
+@pytest.mark.parametrize("source", ["{}", CLASS], ids=["module", "class"])
+def test_sigterm_while_a_task_is_loaded_ends_the_program(tmp_path, source):
+    raising = "from embodied_env.core.process.signals import Terminated; raise Terminated(143)"
+    (tmp_path / "own.py").write_text(source.format(raising))
+    with pytest.raises(Terminated):
+        load_task(changed_contract("arm_reach", {"task": {"type": "own:Own"}}), file=tmp_path / "own.py")
 
 
 @pytest.mark.parametrize("taken", [(), ("seed",), ("seed", "episode_index")])
