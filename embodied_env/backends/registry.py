@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from typing import Any, Literal, cast
 
 from embodied_env.backends.base import Backend, BackendFactory
+from embodied_env.backends.foreign import guard_backend
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Clock
 from embodied_env.core.foreign_code import foreign_code
@@ -73,9 +74,10 @@ def make_backend(
     problem = f"backend {name!r} cannot be made"
     with foreign_code(lambda what: UsageError(f"{problem}: {what}; correct its package")):
         made = factory(contract, clock=clock, **options)
-    if missing := [part for part in _PARTS if not hasattr(made, part)]:
+        missing = [part for part in _PARTS if not hasattr(made, part)]
+    if missing:
         raise UsageError(f"{problem}: {type(made).__name__} without {', '.join(missing)} (expected a Backend)")
-    return made
+    return cast("Backend", guard_backend(name, made))
 
 
 def known_backends() -> list[str]:

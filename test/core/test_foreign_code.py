@@ -11,11 +11,29 @@ from distributions import install
 from shipped_contracts import changed_contract
 
 import embodied_env
+from embodied_env.backends.base import (
+    EstopSource,
+    MessageSource,
+    NewestSource,
+    Observed,
+    Paced,
+    Polled,
+    Renderable,
+    Resettable,
+    Threaded,
+)
 from embodied_env.contract import JointLimits, load_contract
 from embodied_env.core.foreign_code import foreign_code
 from embodied_env.core.policy import as_policy
 from embodied_env.core.process.signals import Terminated
-from embodied_env.errors import ClosedError, ContractError, UsageError
+from embodied_env.errors import (
+    BackendLostError,
+    BackendNotReadyError,
+    ClosedError,
+    ContractError,
+    ResetNeededError,
+    UsageError,
+)
 from embodied_env.safety.command_filters import load_plugin_filters
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.tasks.judging import judge_reset, judge_step, judge_steps
@@ -39,6 +57,22 @@ def nothing(*_, **__):
 
 def without_arguments():
     return None
+
+from embodied_env.backends.fake import FakeBackend, realtime_fake
+from embodied_env.errors import BackendNotReadyError
+
+def backend(contract, *, clock, call, error, pacing="lockstep"):
+    made = (FakeBackend if pacing == "lockstep" else realtime_fake)(contract, clock=clock)
+
+    class Broken(type(made)):
+        pass
+
+    def fail(*_, **__):
+        raise error
+
+    setattr(Broken, call, fail)
+    made.__class__ = Broken
+    return made
 
 class Gate:
     def __init__(self, contract, *, fails):
@@ -95,6 +129,61 @@ def test_a_gate_that_exits_stops_the_robot(install_party, fails):
         assert (truncated, info["end_reason"]) == (True, "safety_stop:gate.plugin")
     finally:
         env.close()
+
+
+def env_with(install_party, call, error, **options):
+    install_party("a_party:backend")
+    return embodied_env.make("arm_reach", backend="party", call=call, error=error, **options)
+
+
+@pytest.mark.parametrize("pacing", ["lockstep", "realtime"])
+@pytest.mark.parametrize("error", [KeyError("boom"), SystemExit(0), TimeoutError()], ids=repr)
+@pytest.mark.parametrize("call", ["send", "advance", "read"])
+def test_any_error_of_a_backend_in_a_step_is_a_loss_of_the_world(install_party, close_later, call, error, pacing):
+    env = close_later(env_with(install_party, call, error, pacing=pacing))
+    env.reset(seed=0)
+    *_, truncated, info = env.step(env.action_space.sample())
+    assert (truncated, info["end_reason"]) == (True, f"backend_lost:{type(error).__name__}")
+    with pytest.raises(ResetNeededError):
+        env.step(env.action_space.sample())
+
+
+@pytest.mark.parametrize(
+    ("call", "use", "expected"),
+    [
+        ("open", lambda env: env.reset(), BackendNotReadyError),
+        ("reset", lambda env: env.reset(), BackendNotReadyError),
+        ("close", lambda env: env.close(), BackendLostError),
+        ("processes", lambda env: env.processes(), BackendLostError),
+    ],
+)
+def test_any_error_of_a_backend_outside_a_step_names_it_with_its_cause(install_party, call, use, expected):
+    env = env_with(install_party, call, error := SystemExit(0))
+    with pytest.raises(expected, match=rf"'party' failed in {call}\(\): SystemExit: 0") as caught:
+        use(env)
+    assert caught.value.__cause__ is error
+
+
+def test_an_error_of_halt_hides_no_other(install_party, close_later):
+    env = close_later(env_with(install_party, "halt", KeyError("boom"), pacing="realtime"))
+    env.reset(seed=0)
+    with pytest.warns(UserWarning, match=r"failed in halt\(\)"):
+        env.unwrapped.stepper.abort_reset()
+
+
+@pytest.mark.parametrize("error", [BackendNotReadyError("ours"), KeyboardInterrupt(), Terminated(143)], ids=repr)
+def test_errors_of_ours_and_interrupts_of_a_backend_stay_as_they_are(install_party, error):
+    env = env_with(install_party, "reset", error)
+    with pytest.raises(type(error)) as caught:
+        env.reset()
+    assert caught.value is error
+
+
+def test_a_backend_of_another_package_keeps_its_abilities(install_party, close_later):
+    backend = close_later(env_with(install_party, "unused", None)).unwrapped.stepper.parts.backend
+    own = close_later(embodied_env.make("arm_reach", backend="fake")).unwrapped.stepper.parts.backend
+    abilities = [Resettable, EstopSource, NewestSource, Paced, Observed, MessageSource, Renderable, Threaded, Polled]
+    assert [isinstance(backend, each) for each in abilities] == [isinstance(own, each) for each in abilities]
 
 
 def terminate(*_):
