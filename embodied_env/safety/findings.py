@@ -54,8 +54,9 @@ def gate_arrays(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndarray[An
 def joint_codes(report: GateReport, joints: Iterable[str]) -> dict[str, int]:
     """Return the code number of the most severe finding that names each joint, 0 without one."""
     codes = dict.fromkeys(joints, 0)
-    for finding in sorted(report.findings, key=lambda finding: finding.severity):  # of equal ones the last
-        codes.update(dict.fromkeys(finding.joints, CODES[finding.code]))
+    if report.findings:
+        for finding in sorted(report.findings, key=lambda finding: finding.severity):  # of equal ones the last
+            codes.update(dict.fromkeys(finding.joints, CODES[finding.code]))
     return codes
 
 

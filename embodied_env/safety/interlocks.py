@@ -83,7 +83,7 @@ class SafetyContextBuilder:
         latency_s = since_frozen_ns / NS_PER_S
         samples, now_ns = snapshot.samples, snapshot.now_ns
         sensors = {}
-        for name in dict.fromkeys((*self._required, *required)):
+        for name in dict.fromkeys((*self._required, *required)) if required else self._required:
             sample = samples[name]
             age_s = (now_ns - sample.stamp_ns) / NS_PER_S + latency_s
             sensors[name] = SensorStatus(quality=sample.quality, age_s=age_s)
@@ -174,10 +174,8 @@ class ObservationGate(Interlock):
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
         """HOLD for each sensor that fails; STOP after `stop_steps` failed steps in a row."""
-        found = [
-            self._problem(name, context.sensors.get(name))
-            for name in dict.fromkeys((*self._required, *context.required))
-        ]
+        names = dict.fromkeys((*self._required, *context.required)) if context.required else self._required
+        found = [self._problem(name, context.sensors.get(name)) for name in names]
         problems = [problem for problem in found if problem is not None]
         if not problems:
             self.in_a_row = 0

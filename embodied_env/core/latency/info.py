@@ -243,7 +243,7 @@ def _elapsed(ns: int, quality: Quality) -> Stage:
 
 
 def _stamp_quality(sample: Sample) -> Quality:
-    return _held_quality(sample) or sample.stamp_quality
+    return Quality.LOST if sample.quality is Quality.LOST else sample.stamp_quality
 
 
 def _held_quality(sample: Sample) -> Quality:
