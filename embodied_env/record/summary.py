@@ -12,11 +12,21 @@ import numpy as np
 
 from embodied_env.core.latency.statistics import LatencyStatistics
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
-from embodied_env.core.types import DRY_RUN, ResetReport, field_values
+from embodied_env.core.types import ResetReport, field_values
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.rows import RESET, TRANSITION, by_sensor, has_no_action, held_readings, stopped_joints
 
-_INFO_KEYS = ("latency", "action_clipped", "annotations", "end_reason", "is_success", "safety", "sensors", "step_index")
+_INFO_KEYS = (
+    "latency",
+    "action_clipped",
+    "annotations",
+    "end_reason",
+    "is_success",
+    "safety",
+    "sensors",
+    "step_index",
+    "world",
+)
 
 OUTSIDE = "outer_wrapper"
 """The end reason of an episode that a wrapper ended while the environment continued."""
@@ -41,7 +51,7 @@ class Summary:
         self._apart: Counter[str] = Counter()  # episodes outside the success rates, by `counted_apart`
         self._apart_terminated = 0
         self._has_ended = True  # until a reset starts an episode
-        self._is_dry = False  # a reset of a dry run was added
+        self._world: str | None = None  # of the newest step
         self._solved: bool | None = None  # at the newest reset; None: not judged
         self._start_episode()
 
@@ -52,7 +62,7 @@ class Summary:
     def add_reset(self, report: ResetReport | None) -> None:
         """Add a reset; `report`: of the environment itself, or None if a wrapper made it."""
         verdict = None if report is None or report.verdict is None else to_json_types(field_values(report.verdict))
-        self.add({"schema": RESET, "inner": report and {"details": report.details, "verdict": verdict}})
+        self.add({"schema": RESET, "inner": {"verdict": verdict}})
 
     def add_step(self, outer: Mapping[str, Any]) -> None:
         """Add a step; `outer`: see `embodied_env.record.rows.transition_row`."""
@@ -67,13 +77,12 @@ class Summary:
             self._unfinished += self._open_steps > 0
             self._close_episode()
             self._has_ended = False
-            inner = row.get("inner")  # None: a wrapper made the reset
-            self._is_dry = self._is_dry or (inner is not None and DRY_RUN in inner["details"])
-            self._solved = solved_at_reset(inner)
+            self._solved = solved_at_reset(row.get("inner"))  # None: a wrapper made the reset
             return
         info = row["info"]
         self._latency.add(info)
         self._steps += 1
+        self._world = info["world"] if isinstance(info.get("world"), str) else self._world
         self._held.update(held_readings(info))
         is_missed = has_no_action(row)
         self._missed_actions += is_missed
@@ -116,8 +125,7 @@ class Summary:
         reset, or at their first step if the task did not judge the reset, are counted separately. ``missed_actions``
         counts the steps without an action (`NoAction`), which are not clipped ones, and ``held_readings`` by sensor and
         quality those with an earlier reading. ``stopped_joints`` counts the joints of an end reason, ``unmoved_joints``
-        those with a tracking error at the end that had not moved since the reset. ``dry_run`` is present, and true,
-        only if no command reached a robot.
+        those with a tracking error at the end that had not moved since the reset.
         """
         episodes, terminated = len(self._returns), len(self._returns) - self._truncated
         rated, rated_terminated = episodes - self._apart.total(), terminated - self._apart_terminated
@@ -125,6 +133,7 @@ class Summary:
         summary: dict[str, Any] = to_json_types(
             {
                 "contract_fingerprint": contract_fingerprint,
+                "world": self._world,
                 "episodes": episodes,
                 "terminated": terminated,
                 "truncated": self._truncated,
@@ -149,4 +158,4 @@ class Summary:
                 "latency": {stage: asdict(found) for stage, found in self._latency.statistics().items()},
             }
         )
-        return summary | {"dry_run": True} if self._is_dry else summary
+        return summary

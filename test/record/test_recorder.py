@@ -716,13 +716,13 @@ def test_summary_without_episodes_has_null_statistics(env):
     env.close()
     summary = summary_of(env)
     assert summary == {
-        "contract_fingerprint": load_contract("arm_reach").fingerprint,
+        "contract_fingerprint": load_contract("arm_reach").fingerprint, "world": None,
         "episodes": 0, "terminated": 0, "truncated": 0, "unfinished": 0,
         "solved_at_reset": 0, "solved_at_first_step": 0, "rated": 0, "rated_terminated": 0, "successes": 0,
         "success_rate": None, "success_rate_not_truncated": None,
         "return": {"mean": None, "min": None, "max": None, "std": None},
-        "steps": 0, "clipped_share": None, "missed_actions": 0, "held_readings": {}, "missed_deadlines": 0, "end_reasons": {},
-            "stopped_joints": {}, "unmoved_joints": {}, "latency": {},
+        "steps": 0, "clipped_share": None, "missed_actions": 0, "held_readings": {}, "missed_deadlines": 0,
+        "end_reasons": {}, "stopped_joints": {}, "unmoved_joints": {}, "latency": {},
         "record": {"complete": True, "lost_rows": 0, "lost_messages": 0},
     }  # fmt: skip
 

@@ -133,7 +133,7 @@ def test_the_recorded_dry_run_is_marked_and_passes_the_audit(dry_run, capsys):
     print_report(report)
     assert "(dry run)" in capsys.readouterr().out
     assert "on real (dry run)" in embodied_env.explain(dry_run.steps[0][-1])
-    assert json.loads((dry_run.path / "summary.json").read_text())["dry_run"] is True
+    assert json.loads((dry_run.path / "summary.json").read_text())["world"] == "dry run"
     assert json.loads((dry_run.path / "manifest.json").read_text())["capabilities"]["actuates"] is False
     (first, *_) = embodied_env.read_run(dry_run.path).rows()
     assert "no command is published" in first["inner"]["details"]["dry_run"]
@@ -165,7 +165,7 @@ def test_a_dry_run_of_a_solved_task_does_not_count_as_success(lasting_domain, tm
             env.close()
             robot.stop()
     summary = json.loads((env.path / "summary.json").read_text())
-    assert (summary["success_rate"], summary["solved_at_reset"], summary["dry_run"]) == (None, 2, True)
+    assert (summary["success_rate"], summary["solved_at_reset"], summary["world"]) == (None, 2, "dry run")
     report = embodied_env.audit_run(env.path)
     assert (report.problems, [found.rule for found in report.warnings]) == ((), ["reset.solved_in_place"] * 2)
 

@@ -106,7 +106,7 @@ class Outcomes:
         latency = info.get("latency")
         missed = latency.get("missed_deadlines") if isinstance(latency, dict) else None  # without stages: they are kept
         info = {**info, "end_reason": reason, "latency": {"missed_deadlines": missed}}
-        self._summary.add({**row, "info": info, "inner": {"details": {}, "verdict": inner.get("verdict")}})
+        self._summary.add({**row, "info": info, "inner": {"verdict": inner.get("verdict")}})
         if row["schema"] == RESET:
             self._begin_episode(row)
             return None
