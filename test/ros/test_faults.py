@@ -53,7 +53,6 @@ from robot_rig import (
     wait_for,
     with_injection,
 )
-from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray, Int32
 from std_srvs.srv import SetBool, Trigger
 
@@ -379,16 +378,6 @@ def foreign_node(domain_id):
     node = RosNode("foreign_node", namespace=NAMESPACE, clock=SteadyClock(), domain_id=DOMAIN_ID)
     yield node.node
     node.close()
-
-
-def test_f09_second_sensor_publisher_makes_the_next_reset_fail(rig, foreign_node):
-    episode = rig.begin()
-    episode.run(2, SLOW)
-    foreign_node.create_publisher(JointState, "chaos/joint_states", RELIABLE)
-    node = rig.env.unwrapped._stepper._backend._connection.ros.node
-    wait_for(lambda: node.count_publishers("chaos/joint_states") == 2)
-    check_reset_fails(rig)
-    episode.check()
 
 
 def test_f10_foreign_command_publisher_stops_the_robot_and_makes_reset_fail(

@@ -183,10 +183,7 @@ def test_sensors_on_one_topic_skip_other_joints_and_have_their_own_ages(domain_i
     robot = close_later(InProcessRobot(WITH_FINGER))
     one = backend(WITH_FINGER)
     samples = reset(one).samples
-    assert {name: samples[name].values["position"].shape for name in ("joints", "finger")} == {
-        "joints": (6,),
-        "finger": (1,),
-    }
+    assert [samples[name].values["position"].shape for name in ("joints", "finger")] == [(6,), (1,)]
     robot.offset_s["finger"] = None  # its publisher falls silent
 
     def ages_s():
@@ -200,21 +197,9 @@ def test_sensors_on_one_topic_skip_other_joints_and_have_their_own_ages(domain_i
 
 def test_contract_init_rejects_conflicting_publishers(robot, close_later, tmp_path, capsys):
     close_later(StatePublisher())
-    file = tmp_path / "draft.yaml"
-    command = [
-        "contract",
-        "init",
-        "--from-graph",
-        "--namespace",
-        NAMESPACE,
-        "--listen",
-        "1.0",
-        "-o",
-        str(file),
-        "--force",
-    ]
-    wait_for(lambda: main(command) != 0)  # once both are discovered
-    assert (
-        "conflicting publishers of /robot/joint_states: /robot/in_process, /robot/joint_state"
-        in capsys.readouterr().err
+    command = (
+        f"contract init --from-graph --namespace {NAMESPACE} --listen 1.0 --force -o {tmp_path}/draft.yaml".split()
     )
+    wait_for(lambda: main(command) != 0)  # once both are discovered
+    expected = "conflicting publishers of /robot/joint_states: /robot/in_process, /robot/joint_state"
+    assert expected in capsys.readouterr().err

@@ -306,16 +306,6 @@ def test_a_command_that_waited_in_the_relay_is_not_executed(read):
     assert report.applied_si.tolist() == [0.0]
 
 
-def test_an_old_goal_of_setpoints_is_replaced_by_braking_wherever_it_waited():
-    world = World("setpoints")
-    world.accelerate()
-    with world.arbiter.exclusive() as (reference, dt_s):
-        approved = world.gate.limit(reference.positions + FASTEST * PERIOD_S, reference, dt_s)
-        world.clock.advance_ns(PERIOD_NS)
-        written = world.arbiter.send(approved).command
-    assert codes(written.report) == ["act.late"]
-
-
 def test_half_an_interval_is_in_time():
     world = World("velocity")
     world.accelerate()
