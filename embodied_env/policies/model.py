@@ -173,9 +173,13 @@ class ModelPolicy:
         self.inputs = self.interface.to_inputs(observation)
         outputs = self.model.infer(self.inputs)
         action = outputs if isinstance(outputs, NoAction) else self.interface.to_action(outputs)
-        is_chunk = not isinstance(action, NoAction) and (self.n_action_steps or 1) > 1
-        self._is_blind = is_chunk and self.interface.has_history
+        self._is_blind = self.observes_steps and not isinstance(action, NoAction)
         return action
+
+    @property
+    def observes_steps(self) -> bool:
+        """Whether it must observe the steps in which a chunk is executed, for its history."""
+        return self.interface.has_history and (self.n_action_steps or 1) > 1
 
     def observe(self, observation: Observation, /) -> None:
         """Receive the observation of a step in which an action of the last chunk is executed."""

@@ -19,7 +19,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import NoAction, Policy, find_continuing, find_n_action_steps, find_required_sensors
 from embodied_env.errors import EmbodiedEnvError, UsageError, described
-from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
+from embodied_env.policies.model import ArraySpec, Inputs, Model, ModelPolicy, Outputs
 from embodied_env.policies.wire import (
     EXTENSION,
     MOST_BYTES,
@@ -176,7 +176,11 @@ class ServedPolicy(Model):
     """
 
     def __init__(self, policy: Policy, contract: Contract) -> None:
-        """Wrap `policy` of `contract`."""
+        """Wrap `policy` of `contract`; raises UsageError for one that must observe the steps between two requests."""
+        if isinstance(policy, ModelPolicy) and policy.observes_steps:
+            problem = f"policy {policy.identity.name!r} cannot be served: a client sends no observation within a chunk"
+            remedy = "serve it without --contract, and give the client its policy file"
+            raise UsageError(f"{problem} (expected a policy without history, or execute: 1); {remedy}")
         self._policy, self._layout, self.identity = policy, ActionLayout(contract), policy.identity
         self._keys = contract.observation_space.spaces
         self._continuing = find_continuing(policy)

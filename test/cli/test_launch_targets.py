@@ -234,31 +234,26 @@ def test_sim_with_policy_evaluates_on_that_simulator():
     assert evaluation[evaluation.index("--namespace") + 1] == "/a"
 
 
-def test_robot_is_dry_run_unless_armed():
-    assert "--dry-run" in words("real", "evaluation")
-    assert "--dry-run" not in words("real", "evaluation", armed="arm_reach")
+@pytest.mark.parametrize(("name", "given"), [("real", {}), ("evaluate", {"backend": "real"})])
+def test_robot_is_dry_run_unless_armed(name, given):
+    assert "--dry-run" in words(name, "evaluation", **given)
+    assert "--dry-run" not in words(name, "evaluation", armed="arm_reach", **given)
+    assert "--dry-run" not in words("evaluate", "evaluation", backend="fake")
 
 
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        ("real", {}),
-        ("evaluate", {"backend": "real"}),
-        ("train", {"backend": "real"}),
-        ("evaluate", {"backend": "mine"}),
-    ],
-)
+MOVING = [
+    ("real", {}),
+    *((name, {"backend": "real"}) for name in ("evaluate", "train")),
+    ("evaluate", {"backend": "mine"}),
+]
+
+
+@pytest.mark.parametrize(("name", "given"), MOVING)
 @pytest.mark.parametrize("armed", ["true", "1", "cart_goal", "none"])
 def test_an_argument_of_another_package_arms_no_robot(name, given, armed):
     """Included launch files inherit the arguments of the including one."""
     with pytest.raises(UsageError, match=r"armed:=.*expected one of: false, arm_reach"):
         TARGETS[name].processes({**given, "armed": armed})
-
-
-def test_an_evaluation_on_a_robot_is_a_dry_run_unless_armed():
-    assert "--dry-run" in words("evaluate", "evaluation", backend="real")
-    assert "--dry-run" not in words("evaluate", "evaluation", backend="real", armed="arm_reach")
-    assert "--dry-run" not in words("evaluate", "evaluation", backend="fake")
 
 
 @pytest.mark.parametrize(("name", "backend"), [("train", "real"), ("train", "mine"), ("evaluate", "mine")])

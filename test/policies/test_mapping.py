@@ -24,6 +24,7 @@ from embodied_env.policies.chunks import ChunkRunner
 from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.model import ArraySpec, ModelPolicy, connect, plausible_observation
 from embodied_env.policies.policy_file import PolicyFile
+from embodied_env.policies.server import ServedPolicy
 
 ALL = (*JOINTS, "finger")
 LIMITS = {"shoulder": (-2.0, 2.0), "elbow": (0.0, 2.0), "wrist": (-1.0, 3.0), "finger": (0.0, 0.1)}
@@ -475,6 +476,12 @@ def remembering(**chunk):
     """Return a policy of two observations in chunks of three actions."""
     found = parsed(simple(inputs=history([-1, 0]), chunk={"length": 3, **chunk}))
     return ModelPolicy(TrialModel({"action": np.zeros((3, 4))}), found)
+
+
+def test_a_history_in_chunks_is_not_served():
+    with pytest.raises(UsageError, match="cannot be served: a client sends no observation within a chunk"):
+        ServedPolicy(remembering(), bench())
+    ServedPolicy(remembering(execute=1), bench())
 
 
 def test_a_step_that_a_history_has_not_observed_is_an_error():
