@@ -21,6 +21,11 @@ _RESTARTED = 3  # messages in a row from a new start
 _JUMP_NS = NS_PER_S  # how long a jump counts
 _MOST = 64  # publishers of one topic
 
+LEASE_NS = 40 * NS_PER_S
+"""Longest time until the middleware drops a process that was killed."""
+
+_NOTICE_S = 5.0  # between two lines about that wait
+
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Stream:
@@ -66,6 +71,11 @@ class TopicPublishers:
             if stream.others.issuperset(found):
                 found.append(stream)
         return len(found)
+
+    @property
+    def continues(self) -> bool:
+        """Whether there are messages, and their numbers continue, perhaps from a new start."""
+        return bool(self._streams) and not self.needs_count and self.state.startswith(("ok", "restarted"))
 
     def jump(self, now_ns: int) -> str:
         """Return which joint two publishers may have reported in two places during the last second, or ""."""
@@ -146,6 +156,12 @@ class TopicPublishers:
 def publisher_names(node: Node, topic: str) -> list[str]:
     """Return the full names of the nodes that publish a topic."""
     return [node_name(info) for info in node.get_publishers_info_by_topic(topic)]
+
+
+def log_wait_for_lease(node: Node, who: str) -> None:
+    """Log, at most every few seconds, that `who` still counts a process that was killed."""
+    text = f"waiting until {who} no longer counts a process that was killed (at most {LEASE_NS // NS_PER_S} s)"
+    node.get_logger().info(text, throttle_duration_sec=_NOTICE_S)
 
 
 def node_name(info: Any) -> str:  # noqa: ANN401 - a TopicEndpointInfo

@@ -114,6 +114,8 @@ def test_conflicting_publishers_of_a_shared_topic_refuse_the_reset_before_any_co
     close_later(StatePublisher())
     one = backend(SHARED)
     wait_for(lambda: one._connection.ros.node.count_publishers("joint_states") == 2)  # its discovery_s is 0
+    wait_for(lambda: one.estops()["sensor topics"].startswith("contention"))
+    assert not one._connection.inputs.publishers.await_lease()
     with pytest.raises(BackendNotReadyError, match=r"\[pub\.conflict\] .*joint_state_publisher"):
         reset(one)
     assert commands(robot) == []
@@ -151,6 +153,23 @@ def test_a_driver_that_starts_again_during_a_reset_does_not_refuse_it(robot, bac
     robot.node.destroy_publisher(first)
     wait_for(one._connection.inputs.publishers.settle)
     assert one.estops()["sensor topics"] == "ok"
+
+
+@pytest.mark.parametrize("begins", ["in a new process", "in the next episode", "during the reset"])
+def test_a_killed_driver_in_the_graph_is_awaited_beyond_the_connect_timeout(robot, backend, close_later, begins):
+    contract = with_profile(SIMPLE, connect_timeout_s=0.2)
+    if begins != "in a new process":
+        reset(one := backend(contract))
+    first = start_driver_again(robot)
+    if begins == "in a new process":
+        one = backend(contract)
+    wait_for(lambda: one._connection.ros.node.count_publishers("joint_states") == 2)
+    lease = threading.Timer(1.5, robot.node.destroy_publisher, [first])
+    lease.start()
+    close_later(SimpleNamespace(close=lease.join))
+    snapshot = one.verify(in_s(PATIENCE_S)) if begins == "during the reset" else reset(one)
+    assert lease.finished.is_set()
+    assert snapshot.samples.keys() == SIMPLE.sensors.keys()
 
 
 def test_a_second_publisher_of_an_emergency_stop_is_contention(robot, backend):

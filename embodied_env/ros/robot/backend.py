@@ -32,6 +32,7 @@ from embodied_env.core.types import (
 )
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.ros.fastdds import warn_if_segment_too_small
+from embodied_env.ros.publishers import LEASE_NS
 from embodied_env.ros.qos import ANY
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.robot.actuation import ActuatorPublishers, ControllerState
@@ -274,6 +275,12 @@ class RealBackend:
         publishers = connection.inputs.publishers
         with connection.listener.condition:
             publishers.begin()
+
+        def patrol() -> None:
+            connection.listener.raise_if_failed()
+            with connection.listener.condition:
+                publishers.settle()
+
         checks = preflight(
             self._contract,
             self._profile,
@@ -282,7 +289,7 @@ class RealBackend:
             clock=self._clock,
             settle_s=0.0 if self._is_watched else self._profile.discovery_s,
             publishers=publishers,
-            patrol=connection.listener.raise_if_failed,
+            patrol=patrol,
         )
         raise_unless_passed(checks, surroundings=surroundings(connection.ros.node))
         self._is_watched = True
@@ -336,7 +343,12 @@ class RealBackend:
         with listener.condition:
             publishers.begin()  # the reset may have started a driver again
         sensors.wait_for_newer(deadline.ns)
-        listener.wait_until(publishers.settle, min(deadline.ns, self._clock.now_ns() + connect_ns))
+        begun_ns = self._clock.now_ns()
+        last_ns = begun_ns + connect_ns
+        listener.wait_until(
+            lambda: publishers.settle() or (self._clock.now_ns() >= last_ns and not publishers.await_lease()),
+            min(deadline.ns, begun_ns + max(connect_ns, LEASE_NS)),
+        )
         inputs.wait_for_inputs(deadline.ns)
         inputs.check_active(deadline.ns)  # the reset may have changed it
         raise_unless_passed(

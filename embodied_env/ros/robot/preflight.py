@@ -7,7 +7,7 @@ sensor, for `embodied-env doctor`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
 from embodied_env.core.codes import Severity
 from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.node import RosNode
+from embodied_env.ros.publishers import LEASE_NS
 from embodied_env.ros.qos import sensor_qos
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import LivenessCheck, ReceivedMessage
@@ -34,7 +35,7 @@ from embodied_env.ros.robot.contract_checks import (
 )
 from embodied_env.ros.robot.graph_checks import graph_checks, latched_remedy, surroundings
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
-from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS, SensorPublishers
+from embodied_env.ros.robot.sensor_publishers import CONFLICT, SENSOR_TOPICS, SensorPublishers
 from embodied_env.ros.robot.stamp_translation import SYNCED_TOLERANCE_S, suspect_clock
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.transforms import as_it_comes
@@ -56,7 +57,8 @@ def preflight(  # noqa: PLR0913 - its conditions
 ) -> tuple[Check, ...]:
     """Return all checks except those of readings, once the graph has passed for `settle_s`, or when time is over.
 
-    A publisher that was killed stays in the graph until its lease expires, so a failed check may still pass.
+    A publisher that was killed stays in the graph until its lease expires, so a failed check may still pass. If nothing
+    else fails, that is awaited until the deadline.
 
     Args:
         contract: the sensors and actuators that are required.
@@ -70,7 +72,9 @@ def preflight(  # noqa: PLR0913 - its conditions
     """
     static = contract_checks(contract, profile)
     passing_since_ns: int | None = None
-    last_ns = min(deadline.ns, clock.now_ns() + profile.connect_timeout_s * NS_PER_S)
+    begun_ns = clock.now_ns()
+    last_ns = min(deadline.ns, begun_ns + profile.connect_timeout_s * NS_PER_S)
+    lease_ns = min(deadline.ns, begun_ns + LEASE_NS)
     while True:
         checks = graph_checks(contract, profile, node, publishers)
         now_ns = clock.now_ns()
@@ -80,7 +84,8 @@ def preflight(  # noqa: PLR0913 - its conditions
             passing_since_ns = now_ns
         if passing_since_ns is not None and now_ns - passing_since_ns >= settle_s * NS_PER_S:
             return (*static, *checks)
-        if passing_since_ns is None and now_ns >= last_ns:
+        is_over = now_ns >= last_ns and (now_ns >= lease_ns or not _are_killed(checks, publishers))
+        if passing_since_ns is None and is_over:
             return (*static, *checks)
         if passing_since_ns is not None and now_ns >= deadline.ns:
             passing_s = (now_ns - passing_since_ns) / NS_PER_S
@@ -88,6 +93,12 @@ def preflight(  # noqa: PLR0913 - its conditions
             return (*static, *checks, failed("graph", detail, "allow more time", "graph.unsettled"))
         patrol()
         clock.sleep_until_ns(min(deadline.ns, now_ns + round(_POLL_S * NS_PER_S)))
+
+
+def _are_killed(checks: Iterable[Check], publishers: SensorPublishers | None) -> bool:
+    """Return whether the checks fail only for publishers that no longer publish."""
+    codes = {check.code for check in checks if check.passed is False}
+    return codes <= {"pub.multiple", CONFLICT} and publishers is not None and publishers.await_lease()
 
 
 def survey(

@@ -18,7 +18,7 @@ from embodied_env.core.json_messages import INVALID_MESSAGE
 from embodied_env.core.measured_joints import nearest_turn
 from embodied_env.core.types import ActuationEvidence, ApprovedCommand, Finding, GateReport, SentCommand, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError
-from embodied_env.ros.publishers import publisher_names
+from embodied_env.ros.publishers import LEASE_NS, log_wait_for_lease, publisher_names
 from embodied_env.ros.qos import LATCHED, RELIABLE
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import ReceivedMessage
@@ -45,7 +45,6 @@ _STRING = "std_msgs/msg/String"
 _REPORTS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 
 _ARMING_NS = 5 * NS_PER_S  # for temporary obstacles: a moving robot, an input without a message
-_LEASE_NS, _NOTICE_S = 40 * NS_PER_S, 5.0  # until the middleware drops a killed process, with a notice every 5 s
 _RETRY_NS = NS_PER_S // 10  # between two attempts to arm, and two probes
 _FOREIGN = "act.epoch"
 _CONTENDED = frozenset({"act.dup", "robot.contention"})  # another publisher used our number, or there are several
@@ -136,7 +135,7 @@ class RelayClient:
         begun_ns = self._clock.now_ns()
         while problem := self._try_to_arm(deadline_ns, measure):
             retry_ns = self._clock.now_ns() + _RETRY_NS
-            most_ns = _LEASE_NS if self._counts_the_dead(problem) else _ARMING_NS
+            most_ns = LEASE_NS if self._counts_the_dead(problem) else _ARMING_NS
             if retry_ns > min(deadline_ns, begun_ns + most_ns):
                 raise BackendNotReadyError(f"the relay could not be armed: {problem}")
             self._clock.sleep_until_ns(retry_ns)
@@ -146,8 +145,7 @@ class RelayClient:
         """Return whether the relay counts publishers that we do not find: killed ones, until their lease ends."""
         if "robot.contention" not in problem or len(publisher_names(self._node, COMMAND_TOPIC)) > 1:
             return False
-        text = f"waiting until the relay no longer counts a process that was killed (at most {_LEASE_NS // NS_PER_S} s)"
-        self._node.get_logger().info(text, throttle_duration_sec=_NOTICE_S)
+        log_wait_for_lease(self._node, "the relay")
         return True
 
     def _try_to_arm(self, deadline_ns: int, measure: Callable[[], FloatArray] | None) -> str:

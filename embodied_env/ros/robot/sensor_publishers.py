@@ -11,7 +11,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.ros.publishers import TopicPublishers, publisher_names
+from embodied_env.ros.publishers import TopicPublishers, log_wait_for_lease, publisher_names
 from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.contract_checks import Check, failed, passed
 
@@ -61,6 +61,25 @@ class SensorPublishers:
             if each.state.startswith("restarted") and not self._beyond(topic):
                 each.begin()
         return not self.problems()
+
+    def await_lease(self) -> bool:
+        """Return whether the only problems are publishers in the graph that no longer publish; log the wait for them.
+
+        They were killed, and stay in the graph until their lease ends. The messages of each topic with a problem prove
+        that one publisher of each joint is left.
+        """
+        topics = [topic for topic in self._topics if self.problem(topic)]
+        if not all(self._is_one(topic) for topic in topics):
+            return False
+        if topics:
+            log_wait_for_lease(self._node, f"the graph of {', '.join(map(self._node.resolve_topic_name, topics))}")
+        return True
+
+    def _is_one(self, topic: str) -> bool:
+        """Return whether the messages of `topic` continue those of the publishers that may have it."""
+        each = self._topics[topic]
+        is_alone = topic in self._shared or each.separate == 1
+        return is_alone and each.continues and not each.jump(self._clock.now_ns())
 
     def state(self) -> str:
         """Return "ok", or the most severe state of a topic (`TopicPublishers.state`) with its publishers."""
