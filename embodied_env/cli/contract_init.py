@@ -20,6 +20,7 @@ from embodied_env.contract.loader import load_robot_file
 from embodied_env.contract.robot_files import RobotFile
 from embodied_env.contract.robot_graph import add_graph
 from embodied_env.contract.urdf import MOST_BYTES
+from embodied_env.contract.validation import suspected_degrees
 from embodied_env.core.arguments import checked_path, checked_seconds
 from embodied_env.core.terminal import say
 from embodied_env.errors import ContractError, UsageError
@@ -59,11 +60,11 @@ def run(args: argparse.Namespace) -> int:
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
-    problem = None
     try:
         contract = parse_contract(text, source=str(out or "draft.yaml"))
         if task is not None and not task.exists():
             task.write_text(task_template(contract, function_name(task)), encoding="utf-8")
+        problem = next((": ".join(each) for each in suspected_degrees(contract)), None)
     except ContractError as error:
         problem = str(error)
     if args.json:

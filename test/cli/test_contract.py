@@ -255,6 +255,15 @@ def test_make_warns_of_limits_that_look_like_degrees():
         make(parse_contract(yaml.safe_dump(arm)), backend="fake").close()
 
 
+def test_a_draft_with_limits_in_degrees_is_not_valid(tmp_path, capsys):
+    (tmp_path / "arm.urdf").write_text(
+        '<robot name="r"><link name="a"/><link name="b"/><joint name="j" type="revolute"><parent link="a"/>'
+        '<child link="b"/><limit lower="-114" upper="114" velocity="57" effort="1"/></joint></robot>'
+    )
+    assert main(["contract", "init", "--urdf", str(tmp_path / "arm.urdf"), "-o", str(tmp_path / "arm.yaml")]) == 1
+    assert "actuators.arm.joints.j.position: [-114.0, 114.0] rad" in capsys.readouterr().out
+
+
 def test_wheel_limits_are_not_suspected_to_be_degrees():
     cart = load_contract("cart_goal")
     fast = {name: replace(limits, velocity=500.0) for name, limits in cart.actuators["base"].joints.items()}

@@ -589,6 +589,12 @@ def test_an_unbounded_prismatic_joint_is_rejected():
     assert "'j1'" in check.detail
 
 
+def test_limits_in_degrees_are_rejected():
+    check = check_named(contract_checks(with_arm(position=(-114.0, 114.0)), RealProfile(), environment={}), "limits")
+    assert (check.passed, check.code) == (False, "limits.degrees")
+    assert "actuators.arm.joints.j1.position" in check.detail
+
+
 def test_a_monitoring_gate_is_rejected():
     watching = dataclasses.replace(ARM, safety=dataclasses.replace(ARM.safety, mode="monitor"))
     check = check_named(contract_checks(watching, RealProfile(), environment={}), "safety mode")

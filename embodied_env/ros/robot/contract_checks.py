@@ -15,6 +15,7 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.contract.validation import suspected_degrees
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.robot.backend_profile import RealProfile
 
@@ -222,6 +223,9 @@ def _check_limits(contract: Contract) -> Check:
         detail = f"prismatic joints without position limits: {unbounded}; no finite velocity or acceleration: {fast}"
         remedy = "set position, velocity and acceleration in actuators.<name>.joints.<joint>"
         return failed("limits", detail, remedy, "limits.missing")
+    for path, problem in suspected_degrees(contract):  # warned of in simulation; a robot moves 57 times as far
+        detail, _, remedy = problem.partition("; ")
+        return failed("limits", f"{path}: {detail}", remedy, "limits.degrees")
     without = f"; no position limits: {', '.join(continuous)}" if continuous else ""
     count = sum(len(actuator.joints) for actuator in contract.actuators.values())
     return passed("limits", f"{count} joints have limits{without}")
