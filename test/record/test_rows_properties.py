@@ -298,6 +298,7 @@ DEPENDS_ON_THE_CONTRACT = [
     ("inner", "evaluator", "true_distance"),
     ("info", "task"),
     ("info", "sensors"),
+    ("info", "safety", "joints"),
     ("info", "latency", "hold_s"),
     ("info", "latency", "capture_age_s"),
     ("info", "latency", "quality", "hold_s"),

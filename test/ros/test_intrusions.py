@@ -93,7 +93,10 @@ def test_fault_of_another_epoch_is_ignored(env):
 
 @pytest.mark.parametrize(
     "data",
-    ['{"a":' * 50_000, *(pytest.param(text, marks=pytest.mark.long) for text in ("", "{}", "[1]", "not json"))],
+    [
+        pytest.param('{"a":' * 50_000, id="deep"),
+        *(pytest.param(text, marks=pytest.mark.long) for text in ("", "{}", "[1]", "not json")),
+    ],
 )
 def test_malformed_fault_message_ends_the_episode_and_reset_recovers(own_env, data):
     own_env.reset(seed=1)
