@@ -21,6 +21,8 @@ from embodied_env.contract.loader import dump_contract
 from embodied_env.core.latency.profile import read_profile
 from embodied_env.errors import UsageError
 
+pytestmark = pytest.mark.realtime
+
 ARM = embodied_env.load_contract("arm_reach")
 CART = embodied_env.load_contract("cart_goal")
 
