@@ -145,6 +145,8 @@ class ExternalInputsSource:
         annotations: Mapping[str, Any]
         annotations, self._annotations = self._annotations, {}
         if recorded is None:
+            if episode.step_index == 0:
+                self._gate.begin_motion()
             if (account := self._guard.arbiter.take_setpoint_account()) is not None:
                 annotations = {**annotations, "setpoints": account}
             required = self._required

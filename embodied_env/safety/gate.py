@@ -140,6 +140,10 @@ class SafetyGate:
         self._enforce(wanted, tighten=True)
         return True
 
+    def begin_motion(self) -> None:
+        """Enforce limits tightened since the reset as if it had: the robot is at rest and brakes from no others."""
+        self._enforce(self._in_force)
+
     def replay_limits(self, limits: EffectiveLimits | None, *, is_first: bool) -> None:
         """Enforce the limits of a recorded step (None: the contract's); at the first step the reset enforced them."""
         limits = self.layout.limits if limits is None else limits

@@ -485,13 +485,14 @@ def test_policy_error_names_episode_and_step(simulated):
 
 @pytest.mark.parametrize("world", [{"backend": "mujoco"}, {"backend": "fake", "free_running": True}])
 def test_run_with_changed_limits_replays_equal(tmp_path, world):
-    """In motion, at rest, from the next reset on, and back to those of the contract."""
+    """In motion, at rest, from the next reset on, back to those of the contract, and before the first step."""
     joints = ARM.actuators["arm"].joints
     changes = {
         (0, 6): {"j1": replace(joints["j1"], velocity=0.5)},
         (0, 9): {"j2": replace(joints["j2"], velocity=0.2), "j1": replace(joints["j1"], velocity=0.3)},
         (1, 0): {"j1": replace(joints["j1"], velocity=0.5, acceleration=1.0)},
         (2, 4): {},
+        (3, 0): {"j1": replace(joints["j1"], position=(3.0, 6.28))},  # the arm is outside of it
     }
     env = RecordTransitions(EmbodiedEnv(ARM, **world), tmp_path)
     with env:
@@ -502,7 +503,7 @@ def test_run_with_changed_limits_replays_equal(tmp_path, world):
                     env.unwrapped.change_limits(changes[episode, step])
                 env.step(np.full(6, 0.7))
     rows = list(read_run(env.path).transitions())
-    assert ["limits" in row["inner"]["circumstances"] for row in rows] == [False] * 6 + [True] * 30 + [False] * 12
+    assert ["limits" in row["inner"]["circumstances"] for row in rows] == [False] * 6 + [True] * 42
     codes = [{finding["code"] for finding in row["inner"]["findings"]} for row in rows]
     if not world.get("free_running"):  # in real time, a late step brakes the arm before the limits change
         assert "limits.tightened" in codes[6]
