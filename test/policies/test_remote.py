@@ -595,26 +595,28 @@ def test_a_server_of_an_older_release_receives_flat_observations(load):
 )
 def test_a_wrong_answer_of_gr00t_is_counted_and_the_next_one_is_used(load, reply, problem, reason):
     good = answer_gr00t({"endpoint": "get_action"})
-    replies = [good, reply, good]
+    replies, missed = [good, reply], threading.Event()
 
     def answer(request):
         if request["endpoint"] != "get_action":
             return {}
-        if (found := replies.pop(0)) is None:
-            time.sleep(0.3)
+        if (found := replies.pop(0) if replies else good) is None:
+            missed.wait()
             return [{"arm": CHUNK[None] + 9}, {}]
         return found
 
+    inputs = {"state.arm": STATE["state"]}
     with serve_gr00t(answer) as (address, _):
-        model = load(f"gr00t://{address}", timeout_s=0.2)
-        model.infer({"state.arm": STATE["state"]})
-        answer = model.infer({"state.arm": STATE["state"]})
-        assert reason in answer.reason
+        model = load(f"gr00t://{address}", timeout_s=0.2 if reply is None else 10.0)
+        model.infer(inputs)
+        failed = model.infer(inputs)
+        missed.set()
+        assert reason in failed.reason
         assert problems(model) == {problem: 1}
-        if problem == "late":
-            time.sleep(0.2)
-        found = model.infer({"state.arm": STATE["state"]})["action.arm"]
-        np.testing.assert_array_equal(found, CHUNK.astype(np.float32))
+        for _ in range(50):  # on a busy machine another answer may be late
+            if not isinstance(found := model.infer(inputs), NoAction):
+                break
+        np.testing.assert_array_equal(found["action.arm"], CHUNK.astype(np.float32))
 
 
 def test_an_unknown_input_of_gr00t_is_refused(load):
