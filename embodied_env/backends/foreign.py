@@ -16,38 +16,33 @@ _CALLS = frozenset(_BEFORE_MOTION) | {"send", "advance", "read", "newest", "esto
 _CALLS |= {"close", "processes", "render", "show", "observe"}
 
 
-def guard_backend(name: str, world: Any) -> Any:  # noqa: ANN401 - it may lack a part of a backend, or have more
+def guard_backend(name: str, world: Any) -> Any:  # noqa: ANN401 - a Backend with any abilities, or its observer
     """Return the backend called `name` with the abilities of `world`, whose errors are errors of ours.
 
     They are BackendNotReadyError before the robot moves, else BackendLostError; an error of `halt` is a warning. Its
     class lists the attributes of `world`, because from Python 3.12 on `isinstance` looks for abilities only there.
     """
+
+    def read(_: object, attribute: str) -> Any:  # noqa: ANN401 - of the type that the attribute has
+        value = getattr(world, attribute)
+        if attribute == "observers":
+            return tuple(guard_backend(name, observer) for observer in value)
+        if attribute == "halt":
+            return partial(_halt, name, value)
+        return partial(_call, name, attribute, value) if attribute in _CALLS else value
+
     names = [each for each in dir(world) if not each.startswith("_")]
-    members = {each: property(partial(_read, name=name, attribute=each)) for each in names}
-    return type("ForeignBackend", (_Foreign,), members)(world)
-
-
-class _Foreign:
-    """Reads other attributes from the wrapped object."""
-
-    def __init__(self, world: Any) -> None:  # noqa: ANN401 - as above
-        self._wrapped = world
-
-    def __getattr__(self, attribute: str) -> Any:  # noqa: ANN401 - as above
-        return getattr(self._wrapped, attribute)
-
-
-def _read(self: _Foreign, *, name: str, attribute: str) -> Any:  # noqa: ANN401 - of the type that the attribute has
-    value = getattr(self._wrapped, attribute)
-    if attribute == "observers":
-        return tuple(guard_backend(name, observer) for observer in value)
-    if attribute == "halt":
-        return partial(_halt, name, value)
-    return partial(_call, name, attribute, value) if attribute in _CALLS else value
+    members = {each: property(partial(read, attribute=each)) for each in names}
+    return type("ForeignBackend", (), {**members, "__getattr__": read})()
 
 
 def _call(name: str, call: str, method: Any, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - any method
-    with foreign_code(partial(_error_of, name, call)):
+    def error_of(what: str) -> BackendError:
+        problem = f"backend {name!r} failed in {call}(): {what}"
+        is_lost = call not in _BEFORE_MOTION
+        return BackendLostError(what.partition(":")[0], problem) if is_lost else BackendNotReadyError(problem)
+
+    with foreign_code(error_of):
         return method(*arguments, **named)
 
 
@@ -58,9 +53,3 @@ def _halt(name: str, halt: Any, reason: str) -> None:  # noqa: ANN401 - as above
     except BackendError as error:
         with contextlib.suppress(UserWarning):  # a warning turned into an error
             gymnasium.logger.warn(str(error))
-
-
-def _error_of(name: str, call: str, what: str) -> BackendError:
-    problem = f"backend {name!r} failed in {call}(): {what}"
-    why = what.partition(":")[0]
-    return BackendNotReadyError(problem) if call in _BEFORE_MOTION else BackendLostError(why, problem)
