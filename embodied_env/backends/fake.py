@@ -126,7 +126,9 @@ class FakeBackend:
         for name, sensor in self._contract.sensors.items():
             self._constants[name] = {}
             for layout in field_layouts(name, sensor):
-                drawn, chosen = rng.uniform(layout.low, layout.high), sampled.get(name)
+                low = np.where(np.isfinite(layout.low), layout.low, np.minimum(layout.high, 0.0) - 1.0)
+                high = np.where(np.isfinite(layout.high), layout.high, np.maximum(low, 0.0) + 1.0)
+                drawn, chosen = rng.uniform(low, high), sampled.get(name)
                 value = drawn if chosen is None or chosen.shape != layout.shape else chosen
                 self._constants[name][layout.field] = np.asarray(value).astype(layout.dtype)
         limits = ActionLayout(self._contract).limits

@@ -230,11 +230,10 @@ def _box_row(title: str, name: str, box: Any) -> Row:  # noqa: ANN401 - a Box, t
 
 
 def _bound(values: FloatArray) -> Any:  # noqa: ANN401 - JSON types
-    """Return one number if all are equal, as in images, else nested lists; None if not finite."""
-    first = values.flat[0]
-    if not np.isfinite(first):
-        return None
-    return first.item() if (values == first).all() else values.tolist()
+    """Return one number if all are equal, as in images, else nested lists; None for infinite ones."""
+    found = values.astype(object)
+    found[~np.isfinite(values)] = None
+    return found.flat[0] if (values == values.flat[0]).all() else found.tolist()
 
 
 def _field_rows(name: str, sensor: SensorSpec) -> list[Row]:

@@ -37,6 +37,7 @@ TASK = "embodied_env.tasks.no_goal:NoGoal"
 
 _MARGIN = 0.02  # the default of `safety.margins.position`
 _TWO_TURNS = 4.0 * math.pi
+_UNBOUNDED = {"low": -math.inf, "high": math.inf}
 _LEAST = 1e-5  # of a velocity and a range: drafts have six digits
 _WIDEST = 110  # characters of a mapping on one line
 _SLIDING = re.compile(
@@ -187,16 +188,17 @@ def _limits(name: str, joint: Joint, chosen: dict[str, list[str]], *, is_velocit
 
 
 def joint_fields(draft: Draft, joints: list[str], *, has_velocity: bool) -> Document:
-    """Return the fields of a joint state sensor; the bounds contain the limits and the measured positions."""
+    """Return the fields of a joint state sensor; bounds contain limits, if there are any, and measured positions."""
     units = [draft.joints[joint].unit or "rad" for joint in joints]
-    ends = [abs(end) for j in joints for end in draft.joints[j].position or (draft.joints[j].measured or 0.0, 7.0)]
-    ends += [abs(draft.joints[joint].measured or 0.0) for joint in joints]
+    ends = [abs(end) for j in joints for end in (*(draft.joints[j].position or ()), draft.joints[j].measured or 0.0)]
     bound, unit = round(max(ends) * 1.1 + 0.1, 2), units[0] if len(set(units)) == 1 else units
+    bounds = [math.inf if draft.joints[joint].position is None else bound for joint in joints]
+    low, high = ([-end for end in bounds], bounds) if len(set(bounds)) > 1 else (-bounds[0], bounds[0])
     speeds = f"{unit}/s" if isinstance(unit, str) else [f"{each}/s" for each in unit]
-    position = {"joints": joints, "unit": unit, "low": -bound, "high": bound}
+    position = {"joints": joints, "unit": unit, "low": low, "high": high}
     if not has_velocity:
         return {"position": position}
-    return {"position": position, "velocity": {"joints": joints, "unit": speeds, "low": -40.0, "high": 40.0}}
+    return {"position": position, "velocity": {"joints": joints, "unit": speeds, **_UNBOUNDED}}
 
 
 def assume_actuator(draft: Draft) -> list[str]:
@@ -235,8 +237,7 @@ def finish_draft(draft: Draft) -> None:
             what = f"topic with the positions of {', '.join(missing)} ({topic} written)"
             draft.gap(what, "ros2 topic list -t, then ros2 topic echo")
         else:
-            fields = {"linear": {"unit": "m/s", "low": -5.0, "high": 5.0}}
-            fields["angular"] = {"unit": "rad/s", "low": -20.0, "high": 20.0}
+            fields = {"linear": {"unit": "m/s", **_UNBOUNDED}, "angular": {"unit": "rad/s", **_UNBOUNDED}}
             odometry = {"topic": "odom", "type": "nav_msgs/msg/Odometry", "fields": fields, "max_age_s": 0.5}
             draft.sensors["odom"] = odometry
             draft.gap("topic of a sensor (odom assumed)", "ros2 topic list -t")

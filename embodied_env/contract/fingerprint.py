@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from embodied_env.contract.schema import EACH_ITS_OWN, PROVENANCE, RESERVED, SCHEMA, ContractFields
+from embodied_env.contract.schema import EACH_ITS_OWN, INFINITIES, PROVENANCE, RESERVED, SCHEMA, ContractFields
 
 SEMANTICS = 2
 """Bumped by hand when the meaning of the same contract text changes."""
@@ -30,6 +31,8 @@ def to_plain(value: Any, *, with_defaults: bool = True) -> Any:  # noqa: ANN401 
         return {str(key): to_plain(item, with_defaults=with_defaults) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_plain(item, with_defaults=with_defaults) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        return next(text for text, number in INFINITIES.items() if number == value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value

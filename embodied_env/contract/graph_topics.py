@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -16,13 +17,12 @@ ODOMETRY, IMAGE, COMPRESSED = "nav_msgs/msg/Odometry", "sensor_msgs/msg/Image", 
 BY_JOINT = ("std_msgs/msg/Float64MultiArray", TRAJECTORY, FLOAT, JOINT_SENSOR)
 TWISTS = ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped")
 
-_POSE = {"position": ("pose.pose.position", "m", 100.0), "orientation": ("pose.pose.orientation", "1", 1.01)}
+_POSE = {"position": ("pose.pose.position", "m", math.inf), "orientation": ("pose.pose.orientation", "1", 1.01)}
 FIELDS: Mapping[str, Mapping[str, tuple[str, str, float]]] = {  # type -> field -> place in the message, unit, bound
     ODOMETRY: {
         **_POSE,
-        "position": ("pose.pose.position", "m", 1000.0),
-        "linear": ("twist.twist.linear", "m/s", 10.0),
-        "angular": ("twist.twist.angular", "rad/s", 20.0),
+        "linear": ("twist.twist.linear", "m/s", math.inf),
+        "angular": ("twist.twist.angular", "rad/s", math.inf),
     },
     "sensor_msgs/msg/Imu": {
         "orientation": ("orientation", "1", 1.01),
@@ -30,11 +30,11 @@ FIELDS: Mapping[str, Mapping[str, tuple[str, str, float]]] = {  # type -> field 
         "linear_acceleration": ("linear_acceleration", "m/s^2", 200.0),
     },
     "geometry_msgs/msg/PoseStamped": {
-        "position": ("pose.position", "m", 100.0),
+        "position": ("pose.position", "m", math.inf),
         "orientation": ("pose.orientation", "1", 1.01),
     },
     "geometry_msgs/msg/PoseWithCovarianceStamped": _POSE,
-    "geometry_msgs/msg/PointStamped": {"position": ("point", "m", 100.0)},
+    "geometry_msgs/msg/PointStamped": {"position": ("point", "m", math.inf)},
     "geometry_msgs/msg/WrenchStamped": {
         "force": ("wrench.force", "N", 1000.0),
         "torque": ("wrench.torque", "N*m", 200.0),

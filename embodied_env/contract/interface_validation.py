@@ -266,7 +266,8 @@ def _check_field(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> N
     if spec.history is not None:
         _check_history(path, spec.history, size, sensor)
     _check_units(path, f"{sensor.type} {name}", spec, resolved)
-    check_bounds(path, spec.low, spec.high, size)
+    has_limits = resolved.saturates or resolved.ranging or np.dtype(resolved.dtype).kind in "iu"
+    check_bounds(path, spec.low, spec.high, size, infinite=not has_limits)
     _check_precision(path, spec, resolved)
     for key, value in (("no_return", spec.no_return), ("nan", spec.nan)):
         if value is not None:
@@ -368,7 +369,7 @@ def _check_precision(path: str, spec: FieldSpec, resolved: MessageField) -> None
     expected = f"{'whole ' if whole else ''}numbers from {lowest} to {highest}, the range of {resolved.dtype}"
     for key, bound in (("low", spec.low), ("high", spec.high)):
         for value in bound if isinstance(bound, tuple) else (bound,):
-            fits = lowest <= value <= highest and (not whole or float(value).is_integer())
+            fits = (lowest <= value <= highest or math.isinf(value)) and (not whole or float(value).is_integer())
             allow(fits, f"{path}.{key}", value, expected)
 
 

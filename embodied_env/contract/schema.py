@@ -5,11 +5,11 @@ Field names are the YAML keys (``docs/reference/contract.md``). A `contract.cont
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ PROVENANCE = ("robot", "override_robot_limits", "chosen", "confirmed")
 
 SHAPE = "safety.workspace"
 """The key of `Contract.files` for the robot's shape as read from a MuJoCo model (`contract.recorded_shapes`)."""
+
+INFINITIES: Mapping[str, float] = {".inf": np.inf, "-.inf": -np.inf}
+"""Infinite numbers by their text in YAML, which represents them in JSON."""
 
 TIME_REMAINING = "time_remaining"
 APPLIED_ACTIONS = "applied_actions"
@@ -119,15 +122,28 @@ class ResizeSpec:
     resample: Literal["nearest", "bilinear", "bicubic", "lanczos", "area"] = "bilinear"
 
 
+class _MayBeInfinite:
+    """Let a number be infinite, in JSON by its text in YAML (`INFINITIES`)."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - pydantic's
+        read = {"type": "no-info", "function": lambda x: INFINITIES.get(x, x) if isinstance(x, str) else x}
+        return {"type": "function-before", "function": read, "schema": {**handler(source), "allow_inf_nan": True}}
+
+
+_Bound = Annotated[float, _MayBeInfinite]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FieldSpec:
     """One field of a sensor message. `low` and `high` are scalars or, for a vector, one value each, in `unit`."""
 
     unit: str | tuple[str, ...]  # unit of values and bounds; one per joint for mixed joints: `[rad, m]`
-    # lower bound of the space, finite; a list has one number per component. A reading outside keeps its value and is
-    # OUT_OF_RANGE; simulated forces, torques, angular velocities and accelerations of an IMU saturate, as real ones do
-    low: float | tuple[float, ...]
-    high: float | tuple[float, ...]  # upper bound, above `low`
+    # lower bound of the space; a list has one number per component. `-.inf` where nothing bounds the value, which no
+    # distance, pixel, integer or field that saturates may have. A reading outside keeps its value and is OUT_OF_RANGE;
+    # simulated forces, torques, angular velocities and accelerations of an IMU saturate, as real ones do
+    low: _Bound | tuple[_Bound, ...]
+    high: _Bound | tuple[_Bound, ...]  # upper bound, above `low`, or `.inf`
     # joints to read by name, in this order; required by fields with one value per joint
     joints: tuple[str, ...] | None = None
     # array lengths, where the message type does not fix them; before `resize`; with `resample`: the rays of a simulator

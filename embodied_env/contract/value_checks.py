@@ -6,10 +6,13 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import numpy as np
 
 from embodied_env.errors import ContractError, did_you_mean, escaped
+
+_Bound: TypeAlias = float | tuple[float, ...]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TOPIC = re.compile(r"(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
@@ -103,10 +106,11 @@ def check_magnitude(path: str, value: float, *, least: float = 1e-9, most: float
     allow(least <= abs(value) <= most, path, value, f"a magnitude from {least:g} to {most:g}")
 
 
-def check_bounds(path: str, low: float | tuple[float, ...], high: float | tuple[float, ...], size: int | None) -> None:
-    """Check that bounds are finite, have `size` components (None: any number) and low < high in each."""
-    for key, bound in (("low", low), ("high", high)):
-        allow(np.all(np.isfinite(bound)).item(), f"{path}.{key}", bound, "finite numbers")
+def check_bounds(path: str, low: _Bound, high: _Bound, size: int | None, *, infinite: bool = False) -> None:
+    """Check that bounds are finite (unless `infinite`), have `size` components (None: any), and low < high in each."""
+    for key, bound, end in (("low", low, "-.inf"), ("high", high, ".inf")):
+        is_bound = np.isfinite(bound) | (infinite & np.equal(bound, float(end.replace(".", ""))))
+        allow(bool(np.all(is_bound)), f"{path}.{key}", bound, f"finite numbers{f' or {end}' * infinite}")
         if isinstance(bound, tuple):
             wanted = len(bound) if size is None else size
             fits = len(bound) == wanted and wanted > 0

@@ -117,9 +117,10 @@ class MeasuredVelocities:
             if place is None or (reading := readings[place[0]]) is None:
                 continue
             name, field, index, low, high = place
-            values, age_s = reading
-            if -self._tolerance_s <= age_s <= self._max_age_s[name] and low <= values[field][index] <= high:
-                velocities[joint], ages_s[joint] = values[field][index], max(0.0, age_s)
+            value, age_s = reading[0][field][index], reading[1]
+            is_valid = low <= value <= high and math.isfinite(value)  # the range may be infinite
+            if -self._tolerance_s <= age_s <= self._max_age_s[name] and is_valid:
+                velocities[joint], ages_s[joint] = value, max(0.0, age_s)
         return velocities, ages_s
 
 

@@ -244,12 +244,12 @@ def check_inference(model: Model, interface: Interface, contract: Contract, *, l
 
 
 def plausible_observation(contract: Contract) -> dict[str, NDArray[Any]]:
-    """Return an observation inside the bounds: their middle, 0 where there is none, no rotation, all valid."""
+    """Return an observation inside the bounds: their middle, or the value nearest to 0; no rotation, all valid."""
     found = {}
     for key, space in contract.observation_space.spaces.items():
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # type: ignore[attr-defined]
         with np.errstate(invalid="ignore"):  # infinite bounds
-            middle = np.nan_to_num((low + high) / 2, nan=0.0, posinf=0.0, neginf=0.0)
+            middle = np.clip(np.nan_to_num((low + high) / 2, nan=0.0, posinf=0.0, neginf=0.0), low, high)
         if key.endswith("_orientation") and space.shape and space.shape[-1] == 4:
             middle[...] = (0.0, 0.0, 0.0, 1.0)
         found[key] = (high if key.endswith("_valid") else middle).astype(space.dtype)

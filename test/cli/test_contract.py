@@ -457,10 +457,13 @@ def test_show_prints_equal_image_bounds_once(capsys):
     }  # fmt: skip
 
 
-def test_show_prints_bounds_per_component(write, capsys):
-    assert main(["contract", "show", write(changed(f"{FIELD}.low", [-3, -2])), "--json"]) == 0
-    spaces = {row["key"]: row for row in json.loads(capsys.readouterr().out)["observation_space"]}
-    assert (spaces["joints_position"]["low"], spaces["joints_position"]["high"]) == ([-3.0, -2.0], 4.0)
+@pytest.mark.parametrize(("second", "shown"), [(-2, -2.0), ("-.inf", None)])
+def test_show_prints_bounds_per_component(write, capsys, second, shown):
+    assert main(["contract", "show", write(changed(f"{FIELD}.low", [-3, second])), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    spaces = {row["key"]: row for row in found["observation_space"]}
+    assert (spaces["joints_position"]["low"], spaces["joints_position"]["high"]) == ([-3.0, shown], 4.0)
+    assert found["fields"][0]["low"] == [-3, second]
 
 
 def test_show_gives_observation_keys_only_to_agent_fields(capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from embodied_env.contract import parse_contract
@@ -57,6 +58,15 @@ def arm(root=""):
 def base(root=""):
     odometry = published(f"{root}/odom", "nav_msgs/msg/Odometry")
     return odometry, subscribed(f"{root}/cmd_vel", "geometry_msgs/msg/TwistStamped")
+
+
+def test_what_no_sensor_saturates_and_no_limit_bounds_has_an_infinite_range():
+    turret = '<joint name="turret" type="continuous"><parent link="j2"/><child link="turret"/></joint>'
+    arm = states(joints=(*JOINTS, "turret")), subscribed("/arm/commands")
+    found, _ = described(*arm, *base(), descriptions=urdf(extra=turret))
+    unbounded = {key for key, box in found.observation_space.items() if np.isinf(box.low).any()}
+    assert unbounded == {"joints_position", "joints_velocity", "odom_position", "odom_linear", "odom_angular"}
+    assert found.observation_space["joints_position"].high.tolist() == [1.2, 1.2, np.inf]
 
 
 # ------------------------------------------------------------------------------------------------ hostile values

@@ -7,6 +7,7 @@ import pytest
 from gymnasium import spaces
 from strategies import changed, document, parse
 
+from embodied_env.contract.loader import dump_contract, parse_contract
 from embodied_env.contract.spaces import ActionLayout, field_layouts
 from embodied_env.errors import ContractError
 
@@ -48,6 +49,14 @@ def test_one_number_bounds_every_component():
 def test_a_list_bounds_each_component():
     box = parse(changed(f"{FIELD}.low", [-3, -2])).observation_space["joints_position"]
     assert box.low.tolist() == [-3.0, -2.0]
+
+
+def test_an_infinite_bound_is_that_of_the_box_and_survives_json():
+    contract = parse(changed(f"{FIELD}.low", [-np.inf, -2]))
+    again = parse_contract(dump_contract(contract))
+    assert again.observation_space["joints_position"].low.tolist() == [-np.inf, -2.0]
+    assert again == contract
+    assert again.fingerprint == contract.fingerprint == parse(changed(f"{FIELD}.low", ["-.inf", -2])).fingerprint
 
 
 def test_a_mask_is_one_small_integer_of_zero_or_one():

@@ -124,7 +124,8 @@ def scan(**keys):
     return with_sensor("sensor_msgs/msg/LaserScan", {"ranges": {**field(unit="m", shape=[3]), **keys}})
 
 
-BOOL, TWIST, POSE, ODOMETRY = (
+WRENCH, BOOL, TWIST, POSE, ODOMETRY = (
+    "geometry_msgs/msg/WrenchStamped",
     "std_msgs/msg/Bool",
     "geometry_msgs/msg/Twist",
     "geometry_msgs/msg/PoseStamped",
@@ -239,10 +240,16 @@ def test_a_path_into_a_depth_image_is_an_ordinary_number():
         (image(high=0.5), f"{IMAGE_FIELD}.high: 0.5 (expected whole numbers from 0 to 255, the range of uint8)"),
         (with_sensor(POSE, {"x": field(path="x", dtype="int8", shape=[2], high=[1, 128])}), f"{PATH_FIELD}.high: 128.0 (expected whole numbers from -128 to 127, the range of int8)"),
         (with_sensor(POSE, {"x": field(path="x", dtype="int64", high=2.0**63)}), f"{PATH_FIELD}.high: 9.223372036854776e+18 (expected whole numbers from -9223372036854775808 to 9223372036854775807, the range of int64)"),
+        (scan(high=np.inf), f"{LASER_FIELD}.high: inf (expected finite numbers)"),
+        (with_sensor(WRENCH, {"force": field(unit="N", low=-np.inf)}), f"{SENSOR}.fields.force.low: -inf (expected finite numbers)"),
+        (with_sensor(POSE, {"x": field(path="x", dtype="int8", low="-.inf")}), f"{PATH_FIELD}.low: -inf (expected finite numbers)"),
+        (changed(f"{FIELD}.low", np.inf), f"{FIELD}.low: inf (expected finite numbers or -.inf)"),
+        (changed(f"{FIELD}.high", [4.0, -np.inf]), f"{FIELD}.high: (4.0, -inf) (expected finite numbers or .inf)"),
+        (changed(f"{FIELD}.high", np.nan), f"{FIELD}.high: nan (expected finite numbers or .inf)"),
         (scan(high=1e39), f"{LASER_FIELD}.high: 1e+39 (expected numbers from -3.4028234663852886e+38 to 3.4028234663852886e+38, the range of float32)"),
     ],
 )  # fmt: skip
-def test_bounds_beyond_the_dtype_are_rejected(source, message):
+def test_bounds_beyond_the_dtype_or_the_sensor_are_rejected(source, message):
     assert refusal(source).startswith(message)
 
 

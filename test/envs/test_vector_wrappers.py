@@ -19,6 +19,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TransformAction, TransformObservation, TransformReward
 from gymnasium.wrappers import vector as wrappers
+from shipped_contracts import rescaled
 
 import embodied_env
 
@@ -110,7 +111,7 @@ TABLE = [
         warns_in=(AutoresetMode.SAME_STEP,),
     ),
     Row("RescaleAction", AS_IT_IS, EVERYWHERE, lambda env: wrappers.RescaleAction(env, *np.float32([-2, 2]))),
-    Row("RescaleObservation", FLAT, OF_OBSERVATIONS, lambda env: wrappers.RescaleObservation(env, 0.0, 1.0), bare=BOX),
+    Row("RescaleObservation", FLAT, OF_OBSERVATIONS, rescaled, bare=BOX),
     Row(
         "ReshapeObservation",
         FLAT,

@@ -15,7 +15,7 @@ from embodied_env import load_contract
 from embodied_env.contract import parse_contract
 from embodied_env.contract.required_sensors import required_sensors, sort_by_stop
 from embodied_env.core.codes import Quality
-from embodied_env.core.measured_joints import MeasuredJoints
+from embodied_env.core.measured_joints import MeasuredJoints, MeasuredVelocities
 from embodied_env.core.types import Sample, Snapshot
 from embodied_env.errors import ContractError
 from embodied_env.safety.interlocks import SafetyContextBuilder
@@ -211,3 +211,10 @@ def test_stepper_uses_the_snapshot_of_the_agent():
     scene.reset()
     assert [scene.step((0.1, -0.1)).report.disposition for _ in range(5)] == [0] * 5
     scene.close()
+
+
+@pytest.mark.parametrize("speed", [np.inf, -np.inf, np.nan])
+def test_a_velocity_that_is_not_finite_is_not_measured_where_the_range_is_infinite(speed):
+    twist = {"linear": np.array([speed, 0.0, 0.0]), "angular": np.array([0.0, 0.0, 0.5])}
+    _, ages_s = MeasuredVelocities(load_contract("cart_goal")).read(lambda _: (twist, 0.0))
+    assert ages_s.tolist() == [np.inf, 0.0]

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
+import gymnasium
+import numpy as np
 from strategies import Document, changed
 
 from embodied_env.contract import Contract, load_contract, parse_contract
@@ -45,3 +47,11 @@ def with_hidden_velocities() -> Contract:
     velocity = {"velocity": joints.fields["velocity"]}
     hidden = replace(joints, topic="truth", visibility="evaluator", mask=False, fields=velocity)
     return replace(contract, sensors={**contract.sensors, "joints": seen, "truth": hidden})
+
+
+def rescaled(env):
+    """Rescale the observations of `env`, a vector or not, from -1 to 1 where their bounds are finite."""
+    kind = gymnasium.wrappers.vector if isinstance(env, gymnasium.vector.VectorEnv) else gymnasium.wrappers
+    box = getattr(env, "single_observation_space", env.observation_space)
+    ends = ((box.low, -1.0), (box.high, 1.0)) if isinstance(box, gymnasium.spaces.Box) else ((-1.0, -1.0), (1.0, 1.0))
+    return kind.RescaleObservation(env, *(np.where(np.isinf(end), end, unit) for end, unit in ends))
