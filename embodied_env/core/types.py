@@ -89,7 +89,7 @@ class InjectedDelays:
     early: tuple[str, ...] = ()  # sensors that still show the reset's reading because no later one is old enough
 
 
-DRY_RUN = "dry_run"
+DRY_RUN_DETAIL = "dry_run"
 """Key of `ResetReport.details`: commands do not reach the robot."""
 
 

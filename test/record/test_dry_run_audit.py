@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import embodied_env
-from embodied_env.core.types import DRY_RUN
+from embodied_env.core.types import DRY_RUN_DETAIL
 from embodied_env.record.audit.order_rules import SequenceRule
 
 CONTRACT = embodied_env.load_contract("arm_reach")
@@ -30,7 +30,7 @@ def recorded(tmp_path_factory):
 def rows(recorded):
     """Return the same rows, as of a dry run."""
     reset, *steps = copy.deepcopy(recorded)
-    reset["inner"]["details"][DRY_RUN] = "nothing is published"
+    reset["inner"]["details"][DRY_RUN_DETAIL] = "nothing is published"
     return [reset, *steps]
 
 

@@ -10,7 +10,7 @@ from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality, Severity, end_kind
-from embodied_env.core.types import DRY_RUN
+from embodied_env.core.types import DRY_RUN_DETAIL
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.audit.latency_rules import to_ns
 from embodied_env.record.audit.sequence_rules import PAIR_RULES, LimitRule, is_reset
@@ -120,7 +120,7 @@ class SequenceRule:
             if is_seeded and has_moved and observation == self._last:
                 text = "observation equals the last one of the previous episode: the reset changed nothing"
                 yield make_violation("reset.kept", "observation", observation, text)
-            self._is_dry = DRY_RUN in ((row.get("inner") or {}).get("details") or {})
+            self._is_dry = DRY_RUN_DETAIL in ((row.get("inner") or {}).get("details") or {})
             self._start, self._missed, self._late = observation, 0, 0
         else:
             yield from self._check_step(row)

@@ -19,7 +19,7 @@ from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.pacing import Pacer
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import (
-    DRY_RUN,
+    DRY_RUN_DETAIL,
     ActuationEvidence,
     ApprovedCommand,
     Observer,
@@ -312,7 +312,11 @@ class RealBackend:
         if connection.reset_service is None:
             text = "no command is published, no reset service is called, no confirmation is requested"
             report = ResetReport(
-                level="none", seed_applied=None, sampled={}, details={DRY_RUN: text}, ignored=tuple(request.options)
+                level="none",
+                seed_applied=None,
+                sampled={},
+                details={DRY_RUN_DETAIL: text},
+                ignored=tuple(request.options),
             )
         else:
             if connection.relay is not None:
