@@ -186,8 +186,6 @@ class World:
             ahead = [((t - now_ns) / NS_PER_S, float(p.positions[0]) - here) for t, p in points if t > now_ns]
             speed = ahead[0][1] / ahead[0][0] if ahead else (value - here) * NS_PER_S
             dt_s += PERIOD_S
-            if isinstance(self.clock, RealClock):  # a machine that adds milliseconds to a write shortens its interval
-                slack += 0.1 * FASTEST
         elif not self.by_velocity:
             speed = float(command.report.velocity_si[0])
             moving = [self.speed if gap_ns <= 3 * PERIOD_NS else 0.0]
