@@ -24,6 +24,7 @@ from embodied_env.safety.setpoints import Segment, SetpointPlanner
 
 _STALL_PERIODS = 3  # without a command after which a position servo has arrived
 _MAX_FUTILE_PERIODS = 20  # of braking without effect
+_AHEAD, _LEFT = 4, 8  # a point is due at least a quarter period after a step, an eighth after its write
 _MAX_LATE = 4  # brakings of one command; the last is written, late or not
 _NO_COMMAND = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold", detail="no command after the last one")
 
@@ -213,18 +214,20 @@ class Arbiter:
         return self._start, min((now_ns - segment.approved_ns) / NS_PER_S, self._period_s)
 
     def _point_ahead(self, now_ns: int) -> tuple[CommandState, int]:
-        """Return the published point to which the controller is moving, and when it is due.
+        """Return the published point from which the motion can still change, and when it is due.
 
+        That is the first one at least a quarter period ahead: the message has to arrive before the controller is there.
         A robot at rest may stay there for half a period, so that the steps that follow, early or late, find the
         controller halfway to their reference.
         """
         period_ns = self._period_ns
         if (trajectory := self.trajectory) is None:
             return self._reference, now_ns + period_ns // 2
-        passed = max(0, (now_ns - trajectory.first_ns) // period_ns + 1)
+        passed = max(0, -((trajectory.first_ns - now_ns - period_ns // _AHEAD) // period_ns))
         point = trajectory.points[min(passed, len(trajectory.points) - 1)]
-        is_moving = point.velocities.any()
-        return point, trajectory.first_ns + passed * period_ns if is_moving else now_ns + period_ns // 2
+        due_ns = trajectory.first_ns + passed * period_ns
+        is_at_rest = not point.velocities.any() and due_ns - period_ns <= now_ns
+        return point, now_ns + period_ns // 2 if is_at_rest else due_ns
 
     def _last_published(self, longest_s: float, now_ns: int) -> tuple[CommandState, float]:
         """Return the last published command and the time since in s, at most `longest_s`.
@@ -429,14 +432,23 @@ class Arbiter:
         return self._gate.extend(command, self._reference, actions, self._due_ns)
 
     def _is_slow(self) -> bool:
-        """Return whether the last write took longer than a control period: when the robot received it is unknown."""
-        return self._is_timed and self._published_ns - self._writing_ns > self._period_ns
+        """Return whether the last write took longer than its robot's motion allows: when it arrived is unknown.
+
+        That is a control period, or the time until its trajectory begins.
+        """
+        if not self._is_timed:
+            return False
+        if self.trajectory is not None:
+            return self._published_ns > self.trajectory.first_ns
+        return self._published_ns - self._writing_ns > self._period_ns
 
     def _is_late(self, now_ns: int, interval_ns: int) -> bool:
         """Return whether a command judged at `_judged_ns` must not be written at `now_ns`."""
         if 2 * (now_ns - self._judged_ns) > interval_ns:
             return True
-        return not self._has_trajectories and self._gaps(now_ns) != self._gaps(self._judged_ns)
+        if self._has_trajectories:
+            return self._due_ns - now_ns < self._period_ns // _LEFT
+        return self._gaps(now_ns) != self._gaps(self._judged_ns)
 
     def _brake_instead(self, command: ApprovedCommand, now_ns: int, interval_ns: int) -> tuple[ApprovedCommand, int]:
         """Return braking to write in place of the late `command`, and when it was last compared with the clock.

@@ -136,7 +136,7 @@ def test_a_step_in_time_starts_at_the_command_before_and_the_controller_is_halfw
     assert bench.at(bench.clock.now_ns())[0] == pytest.approx(0.045)
 
 
-@pytest.mark.parametrize(("late", "passed"), [(-0.4, 0), (0.4, 0), (0.6, 1), (1.4, 1), (1.6, 2)])
+@pytest.mark.parametrize(("late", "passed"), [(-0.4, 0), (0.2, 0), (0.3, 1), (0.6, 1), (1.2, 1), (1.3, 2)])
 def test_the_reference_of_a_late_step_is_the_point_to_which_the_controller_moves(late, passed):
     bench = Bench()
     bench.step((0.005, 0.0), (0.015, 0.0), (0.025, 0.0))
