@@ -7,7 +7,7 @@ slot to a task that judges slots one by one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import FloatArray, Sample, Snapshot, TaskResult, Verdict
+from embodied_env.core.value_types import value_type
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -32,7 +33,7 @@ def merge_rows(before: NDArray[Any], slots: list[int], rows: NDArray[Any] | list
     return merged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class SampleBatch:
     """The newest reading of one sensor in each slot (`Sample`), in a world without a middleware."""
 
@@ -102,7 +103,7 @@ class SampleBatch:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class SnapshotBatch:
     """The newest sample of each sensor in each slot, at the instant `now_ns` of the slot's world clock."""
 
@@ -124,7 +125,7 @@ class SnapshotBatch:
         return Snapshot(now_ns=int(self.now_ns[index]), samples=samples)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class SafetyContextBatch:
     """The context in which the gate judges the action of each slot (`SafetyContext`), in lockstep worlds.
 
@@ -139,7 +140,7 @@ class SafetyContextBatch:
     forces: Mapping[str, FloatArray] = field(default_factory=dict)  # sensor -> norm of its limited field, to rounding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class CommandStateBatch:
     """The last published command of each slot (`CommandState`), arrays of shape (n_slots, n_joints)."""
 
@@ -149,7 +150,7 @@ class CommandStateBatch:
     slack: FloatArray | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class GateReportBatch:
     """The gate's report of each slot (`GateReport`); vectors have the shape (n_slots, n_joints).
 
@@ -169,7 +170,7 @@ class GateReportBatch:
     dt_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class ApprovedCommandBatch:
     """Commands that passed the gate. Only `safety.approved_commands` creates one, and only this is sent.
 
@@ -181,7 +182,7 @@ class ApprovedCommandBatch:
     report: GateReportBatch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class TaskResultBatch:
     """Reward, verdict and terms of one step of each slot (`TaskResult`), arrays of shape (n_slots,)."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from embodied_env.core.value_types import value_type
 from embodied_env.errors import ClockDomainError, UsageError, did_you_mean
 
 NS_PER_S = 1_000_000_000
@@ -30,7 +30,7 @@ class Domain(StrEnum):
     SOURCE = "source"  # the clock of a device or of another host
 
 
-@dataclass(frozen=True, slots=True)
+@value_type(frozen=True, slots=True)
 class Stamp:
     """One instant: `ns` nanoseconds on the clock `domain`."""
 

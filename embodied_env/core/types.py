@@ -1,18 +1,19 @@
 """The data types of a step: samples, snapshots, approved commands, verdicts and the transition.
 
-All are frozen, and the arrays inside them are never written.
+None is modified after its creation (mypy checks it), and the arrays inside them are never written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.value_types import value_type
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One reading of one sensor. A stamp is None where a world has no such stamp."""
 
@@ -48,7 +49,7 @@ class Sample:
     raw_sha256: Mapping[str, str] = field(default_factory=dict)  # field -> hash of the pixels before `resize`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class ClockStatus:
     """The clocks of a free-running world.
 
@@ -67,7 +68,7 @@ class ClockStatus:
     rmw: str = ""  # the ROS middleware, if any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class ActuationEvidence:
     """Evidence that command `seq` acts since `acted_ns`, on our steady clock.
 
@@ -80,7 +81,7 @@ class ActuationEvidence:
     method: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class InjectedDelays:
     """Delays injected into a lockstep world, in world time."""
 
@@ -102,7 +103,7 @@ def name_world(flags: Mapping[str, Any]) -> str:
     return "robot" if flags.get("simulated") is False else "simulator"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class ResetReport:
     """The result of a reset."""
 
@@ -117,7 +118,7 @@ class ResetReport:
     verdict: Verdict | None = None  # of the task on the reset snapshot; None: not judged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The newest sample of each sensor at the instant `now_ns` of the world clock."""
 
@@ -129,7 +130,7 @@ class Snapshot:
     injected: InjectedDelays | None = None  # None: no delays are injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class ResetRequest:
     """A reset request to a backend. `options`: validated values of the contract's reset options."""
 
@@ -138,7 +139,7 @@ class ResetRequest:
     options: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One intervention of a gate, with its numbers. Arrays have one entry per name in `joints`."""
 
@@ -153,7 +154,7 @@ class Finding:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class SensorStatus:
     """Quality of a sensor's newest reading and age of its last valid one when an action is judged."""
 
@@ -161,7 +162,7 @@ class SensorStatus:
     age_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class SafetyContext:
     """The context in which the gate judges an action.
 
@@ -181,7 +182,7 @@ class SafetyContext:
     required: tuple[str, ...] = ()  # those of `sensors` that the policy requires in addition to the contract
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class CommandState:
     """The last published command, with arrays of shape (n_joints,)."""
 
@@ -194,7 +195,7 @@ class CommandState:
     before_gap: FloatArray | None = None  # published velocities where a gap has lowered them (`safety.joint_limits`)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class GateReport:
     """The report of one pass through the gates. Vectors are flat over all joints, in contract order."""
 
@@ -209,7 +210,7 @@ class GateReport:
     guaranteed: Mapping[str, bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """Approved points, one control period apart, between which a controller moves in straight lines.
 
@@ -222,7 +223,7 @@ class Trajectory:
     previewed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class ApprovedCommand:
     """A command that passed the gate. Only `embodied_env.safety.gate` creates one, and only this can be sent.
 
@@ -243,7 +244,7 @@ def check_approved(command: object) -> None:
         raise TypeError(f"invalid command: {type(command).__name__} (expected an ApprovedCommand)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class SentCommand:
     """The values that a backend sent for an approved command, shape (n_joints,)."""
 
@@ -259,7 +260,7 @@ OWN_ANNOTATIONS = ("grippers", "setpoints", "trajectory")
 """Names in ``info["annotations"]`` that only the environment itself writes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class WriteDelay:
     """A delay of a write on a free-running backend that changed what was published or what is guaranteed."""
 
@@ -269,7 +270,7 @@ class WriteDelay:
     is_guaranteed: bool = True  # the acceleration; False: this write, or the one before, took longer than a period
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class ExternalInputs:
     """External inputs of a step: what does not follow from actions and readings, recorded so that replay can use it."""
 
@@ -285,7 +286,7 @@ class ExternalInputs:
     annotations: Mapping[str, Any] = field(default_factory=dict)  # accounts of `annotate` by name, in JSON types
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The task's verdict on a step. Several fields may hold at once; the stepper orders them."""
 
@@ -309,7 +310,7 @@ class Verdict:
         return Verdict(failure=why)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class TaskResult:
     """Reward, verdict and explanatory terms of one step."""
 
@@ -318,7 +319,7 @@ class TaskResult:
     terms: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_type(frozen=True, slots=True, kw_only=True)
 class Transition:
     """One complete step: the five values that Gymnasium returns, and the record behind them."""
 
