@@ -38,7 +38,7 @@ from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.reset_procedure import ResetProcedure
-from embodied_env.envs.stepper_state import Episode, PendingStep, StepperState, read_state, write_state
+from embodied_env.envs.stepper_state import Episode, PendingStep, SavedStepper, StepperState, read_state, write_state
 from embodied_env.envs.transition_builder import Info, Observation, TransitionBuilder, copy_action, copy_observation
 from embodied_env.errors import (
     BackendError,
@@ -70,6 +70,7 @@ class Stepper:
     """Steps one robot in one world with one task: `begin` and `finish` are the two halves of a step.
 
     Attributes:
+        contract, backend, task, clock, gate: its parts.
         last_transition: the last step, or None.
         last_reset: the snapshot of the last reset, or None.
     """
@@ -95,7 +96,7 @@ class Stepper:
         self.capabilities = capabilities = backend.capabilities
         self.last_transition: Transition | None = None
         self.last_reset: Snapshot | None = None
-        self._backend, self._task, self._clock, self._observers = backend, task, clock, tuple(observers)
+        self.backend, self.task, self.clock, self._observers = backend, task, clock, tuple(observers)
         self._advances_clock = advances_clock
         self._free_running = capabilities.free_running
         fields = (spec for sensor in contract.sensors.values() for spec in sensor.fields.values())
@@ -103,21 +104,21 @@ class Stepper:
         self._domain = Domain.ROS if self._free_running else Domain.SIM
         tolerance_s = contract.safety.observation.future_tolerance_s if self._free_running else 0.0
         self._gap_policy = GapPolicy(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
-        self._gate = SafetyGate(
+        self.gate = SafetyGate(
             contract,
             filters=filters,
             fixed_rate=not self._free_running,
             limits_elsewhere=capabilities.acknowledges_commands,
         )
-        self._joints = MeasuredJoints(contract, self._gate.layout.joints)
-        self._guard = MotionGuard(contract, backend, self._gate, clock=clock)
+        self._joints = MeasuredJoints(contract, self.gate.layout.joints)
+        self._guard = MotionGuard(contract, backend, self.gate, clock=clock)
         self._arbiter = self._guard.arbiter
-        self._inputs = ExternalInputsSource(contract, backend, self._gate, self._guard, self._joints, clock=clock)
+        self._inputs = ExternalInputsSource(contract, backend, self.gate, self._guard, self._joints, clock=clock)
         self._ledger = self._inputs.ledger
         self._transitions = TransitionBuilder(
             contract,
             backend,
-            gate=self._gate,
+            gate=self.gate,
             watchdog=self._guard.watchdog,
             ledger=self._ledger,
             is_virtual=clock.virtual,
@@ -128,7 +129,7 @@ class Stepper:
             contract=contract,
             backend=backend,
             task=task,
-            gate=self._gate,
+            gate=self.gate,
             guard=self._guard,
             joints=self._joints,
             gap_policy=self._gap_policy,
@@ -148,13 +149,13 @@ class Stepper:
     @property
     def parts(self) -> StepperParts:
         """The parts that batched steps use."""
-        return StepperParts(self._backend, self._task, self._clock, self._gate, self._joints, self._transitions)
+        return StepperParts(self.backend, self.task, self.clock, self.gate, self._joints, self._transitions)
 
     @property
     def is_ordinary(self) -> bool:
         """Whether the next step follows from its action and the state alone, and only its result is used."""
         is_idle = self._running and self._pending is None
-        return is_idle and self._gate.is_ordinary and self._inputs.is_empty and not self._episode.missed
+        return is_idle and self.gate.is_ordinary and self._inputs.is_empty and not self._episode.missed
 
     @property
     def between_steps(self) -> StepperState:
@@ -164,6 +165,28 @@ class Stepper:
     @between_steps.setter
     def between_steps(self, state: StepperState) -> None:
         write_state(state, self._episode, self._arbiter, self._ledger, self._gap_policy)
+
+    def save(self) -> SavedStepper:
+        """Return the state between two steps, which later steps do not change; raises ResetNeededError otherwise."""
+        if not self._running or self._pending is not None:
+            raise ResetNeededError("save() outside an episode or during a step: call it between two steps")
+        return SavedStepper(episode=self._episode.copy(), command=self._arbiter.reference, stamps=self._ledger.save())
+
+    def load(self, saved: SavedStepper) -> None:
+        """Continue from a saved state of a lockstep world, which the caller sets to the same instant.
+
+        Raises:
+            UsageError: for a world that moves by itself.
+            ResetNeededError: before the first reset, or during a step.
+        """
+        if self._free_running:
+            raise UsageError(f"load() not supported with {self.backend.name}: the world moves by itself")
+        if not self._opened or self._pending is not None:
+            raise ResetNeededError("load() before the first reset or during a step: call it between two steps")
+        self._episode, self._lost, self._running = saved.episode.copy(), None, True
+        self._arbiter.restore(saved.command)
+        self._ledger.load(saved.stamps)
+        self._gap_policy.restore(self._episode.snapshot)
 
     @property
     def is_observed(self) -> bool:
@@ -211,7 +234,7 @@ class Stepper:
         self._pending = self._lost = None
         self._epoch += 1
         self._episode_index = 0 if seeded else self._episode_index + 1
-        entered_ns = self._clock.now_ns()
+        entered_ns = self.clock.now_ns()
         if self._closed:  # it reopens
             self._closed = self._opened = False
             self._arbiter.reopen()
@@ -220,22 +243,22 @@ class Stepper:
                 check_open(self._closed, "reset")
                 self._pid = os.getpid()
                 self._guard.start(self._close_unless_busy)  # first, so that an opened backend is always closed
-                self._backend.open()
+                self.backend.open()
                 self._opened = True
         try:
             snapshot = self._resets.run(request)
             check_open(self._closed, "reset")  # another thread may have called `close`
         except BaseException as error:
             with deferred_signals():
-                self._backend.halt("reset failed")  # otherwise `close` would brake from an outdated position
+                self.backend.halt("reset failed")  # otherwise `close` would brake from an outdated position
                 if self._closed:
-                    self._backend.close()  # the reset may have opened it again
+                    self.backend.close()  # the reset may have opened it again
                 check_open(self._closed, "reset")
             if isinstance(error, BackendLostError):
                 raise BackendNotReadyError(f"reset: {error}") from error
             raise
         self._start_episode(snapshot)
-        info = self._transitions.reset_info(self._episode, self._clock.now_ns() - entered_ns)
+        info = self._transitions.reset_info(self._episode, self.clock.now_ns() - entered_ns)
         observation = copy_observation(self._transitions.observe(self._episode))
         self._episode.returned_ns = self._ledger.leave_step()
         return observation, info
@@ -245,7 +268,7 @@ class Stepper:
         self._inputs.begin_episode()
         self._transitions.commands.begin()
         count = self.contract.applied_actions
-        hold = self._gate.hold_action(self._arbiter.reference)
+        hold = self.gate.hold_action(self._arbiter.reference)
         self._episode = Episode(
             index=self._episode_index,
             snapshot=snapshot,
@@ -278,9 +301,9 @@ class Stepper:
             self._update_measured()
             self._publish(action, judged, target, deadline)
             published = True
-            self._backend.advance(target, deadline)
+            self.backend.advance(target, deadline)
             if self._advances_clock:
-                self._clock.on_world_advanced(self.contract.control_period_ns)
+                self.clock.on_world_advanced(self.contract.control_period_ns)
         except BackendError as error:
             if not published:
                 self._ledger.stamp(StepEvent.PUBLISHED)
@@ -299,7 +322,7 @@ class Stepper:
         """Judge and send under the arbiter's lock, so that the watchdog cannot send in between."""
         with self._arbiter.exclusive() as (reference, dt_s):
             inputs = self._inputs.begin_step(self._episode, reference, dt_s)
-            approved = self._gate.judge(action, inputs.reference or reference, inputs.dt_s, inputs.situation)
+            approved = self.gate.judge(action, inputs.reference or reference, inputs.dt_s, inputs.situation)
             self._ledger.stamp(StepEvent.GATED)
             step = self._pending = PendingStep(
                 action=copy_action(action),
@@ -314,7 +337,7 @@ class Stepper:
             step.approved = approved = sent.command or approved
             if sent.report is not None:
                 step.approved = merge_relay_report(approved, sent.report)
-                self._gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
+                self.gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
         self._transitions.commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))
 
     def finish(self) -> Transition:
@@ -366,13 +389,13 @@ class Stepper:
             applied, judged = step.approved.report.applied, step.judged
             try:
                 if judged is None:
-                    judged = judge_step(self._task, self.contract, self._episode.snapshot, settled, applied)
+                    judged = judge_step(self.task, self.contract, self._episode.snapshot, settled, applied)
             except TaskError as error:
                 judged = error
             if isinstance(judged, TaskResult):
                 return judged, None
             failed = judged
-        terms = dict.fromkeys(self._task.terms, math.nan)
+        terms = dict.fromkeys(self.task.terms, math.nan)
         return TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms), failed
 
     def _warn_of_malformed_action(self, findings: Sequence[Finding]) -> None:
@@ -387,12 +410,12 @@ class Stepper:
         """Read the world, or fall back to the last valid readings when it is lost."""
         if self._lost is None:
             try:
-                return self._gap_policy.apply(self._backend.read(target, deadline))
+                return self._gap_policy.apply(self.backend.read(target, deadline))
             except BackendError as error:
                 if self._free_running:  # commands may still arrive
                     self._brake(f"backend lost: {error}")
                 self._lost = BackendLostError.of(error)
-        self._backend.halt(str(self._lost))
+        self.backend.halt(str(self._lost))
         return self._gap_policy.lost(self._episode.snapshot.now_ns, str(self._lost)), []
 
     def abort_step(self) -> None:
@@ -402,7 +425,7 @@ class Stepper:
 
     def abort_reset(self) -> None:
         """End a reset that waits in another thread for a world over a middleware; it raises BackendNotReadyError."""
-        self._backend.halt("reset aborted")
+        self.backend.halt("reset aborted")
 
     def mark(self, name: str) -> None:
         """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
@@ -417,17 +440,17 @@ class Stepper:
 
     def clear_estop(self) -> None:
         """Clear an ESTOP for an operator. A STOP stays latched, so nothing moves before `reset`."""
-        self._gate.clear_estop()
+        self.gate.clear_estop()
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
         """Change the limits of joints between two commands; raises UsageError if a relay enforces them."""
         if self.capabilities.acknowledges_commands:
             raise UsageError(
-                f"change_limits() not supported with a relay ({self._backend.name}): the relay enforces the limits of "
+                f"change_limits() not supported with a relay ({self.backend.name}): the relay enforces the limits of "
                 "its own contract; restart both with a tighter contract"
             )
         with self._arbiter.exclusive():
-            return self._gate.change_limits(changes)
+            return self.gate.change_limits(changes)
 
     # ----------------------------------------------------------------------------------------------- idle
 
@@ -437,7 +460,7 @@ class Stepper:
         self._update_measured()
         self._brake("episode ended")
         try:
-            self._backend.advance(target, deadline)
+            self.backend.advance(target, deadline)
         except BackendError as error:
             self._lost = BackendLostError.of(error)
 
@@ -446,7 +469,7 @@ class Stepper:
         if self._lost is not None:
             return
         try:
-            snapshot = self._backend.read(*self._next_period())
+            snapshot = self.backend.read(*self._next_period())
         except BackendError as error:
             self._lost = BackendLostError.of(error)
             return
@@ -457,12 +480,12 @@ class Stepper:
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the world, shape (height, width, 3); raises like `EmbodiedEnv.render`."""
         self._check_visible()
-        return cast("Renderable", self._backend).render()
+        return cast("Renderable", self.backend).render()
 
     def show(self) -> None:
         """Show the world in a window; raises like `render`."""
         self._check_visible()
-        cast("Renderable", self._backend).show()
+        cast("Renderable", self.backend).show()
 
     def _check_visible(self) -> None:
         check_open(self._closed, "render")
@@ -477,11 +500,11 @@ class Stepper:
 
     def use_executor(self, executor: Executor) -> bool:
         """Compute the world in `executor` between `begin` and `finish`; return False if that is impossible."""
-        return isinstance(self._backend, Threaded) and self._backend.compute_in(executor)
+        return isinstance(self.backend, Threaded) and self.backend.compute_in(executor)
 
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that the backend started."""
-        return self._backend.processes()
+        return self.backend.processes()
 
     def orphan(self) -> None:
         """Let the watchdog thread close, since no caller of `close` is left. A finalizer may call it in any thread."""
@@ -521,7 +544,7 @@ class Stepper:
             if needs_brake:
                 self._brake("close()")
         finally:
-            self._backend.close()
+            self.backend.close()
 
     def _brake(self, why: str) -> None:
         if self._lost is None:
@@ -535,7 +558,7 @@ class Stepper:
                 if self._free_running:
                     self._brake("error during a step")
             finally:
-                self._backend.halt("error during a step")
+                self.backend.halt("error during a step")
 
     def _end_episode(self) -> None:
         self._running = False
@@ -547,7 +570,7 @@ class Stepper:
     @property
     def _latched_estop(self) -> str:
         """The latched ESTOP and what an operator does, or ""."""
-        latched = self._gate.latched
+        latched = self.gate.latched
         if latched is None or latched.severity < Severity.ESTOP:
             return ""
         remedy = INPUT_REMEDIES.get(latched.code, "resolve its cause")
@@ -555,13 +578,13 @@ class Stepper:
 
     def _update_measured(self) -> None:
         """Pass the measured positions to the arbiter, whose reference depends on them for velocity commands."""
-        if self._gate.has_velocity:
+        if self.gate.has_velocity:
             self._arbiter.update_measured(*self._joints.measured(self._episode.snapshot))
 
     def _next_period(self) -> tuple[Stamp, Stamp]:
         """Return the end of the next control period on the world's clock, and its deadline on the steady clock."""
         target = Stamp(self._episode.snapshot.now_ns + self.contract.control_period_ns, self._domain)
-        deadline_ns = self._clock.now_ns() + round(self._backend.step_timeout_s * NS_PER_S)
+        deadline_ns = self.clock.now_ns() + round(self.backend.step_timeout_s * NS_PER_S)
         return target, Stamp(deadline_ns, Domain.STEADY)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 from embodied_env.contract import FloatArray
 from embodied_env.core.clock import Stamp
 from embodied_env.core.history import begin_history
-from embodied_env.core.latency.ledger import Ledger, StepEvent
+from embodied_env.core.latency.ledger import Ledger, LedgerState, StepEvent
 from embodied_env.core.types import ApprovedCommand, CommandState, ExternalInputs, Snapshot, TaskResult
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.errors import TaskError
@@ -42,6 +43,12 @@ class Episode:
         self.origin_ns = self.snapshot.now_ns
         self.sampled = {} if self.snapshot.reset is None else self.snapshot.reset.sampled
 
+    def copy(self) -> Episode:
+        """Return a copy, whose histories grow on their own."""
+        fresh = copy(self)
+        fresh.history, fresh.applied = self.history.copy(), self.applied.copy()
+        return fresh
+
     def advance(self, snapshot: Snapshot, frozen_ns: int, applied: FloatArray) -> None:
         """Move to the next snapshot."""
         self.step_index += 1
@@ -63,6 +70,15 @@ class PendingStep:
     judged: TaskResult | TaskError | None
     target: Stamp
     deadline: Stamp
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedStepper:
+    """The state between two steps of an episode, apart from that of the gate, the task and the world."""
+
+    episode: Episode
+    command: CommandState  # the last published one
+    stamps: LedgerState
 
 
 @dataclass(frozen=True, kw_only=True)

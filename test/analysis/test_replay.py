@@ -220,7 +220,7 @@ def test_timing_decisions_are_replayed_from_the_record(tmp_path):
 def test_estop_and_its_clearing_are_replayed(tmp_path):
     env = EmbodiedEnv(ARM, backend="fake")
     recorded = RecordTransitions(env, tmp_path)
-    world = env._stepper._backend
+    world = env._stepper.backend
     with recorded:
         recorded.reset(seed=1)
         recorded.step(np.ones(6))
@@ -379,7 +379,7 @@ def test_run_of_an_old_version_is_rejected(simulated, tmp_path):
 
 def test_unpublished_command_is_counted(close_later, simulated):
     env = close_later(embodied_env.make(backend="replay", run=simulated))
-    backend = env.unwrapped._stepper._backend
+    backend = env.unwrapped._stepper.backend
     env.reset()
     action = np.array(next(read_run(simulated).transitions())["action"])
     env.step(action)
@@ -408,7 +408,7 @@ def test_early_reset_continues_with_the_next_recorded_episode(close_later, simul
 
 def test_backend_accepts_only_approved_commands(close_later, simulated):
     env = close_later(embodied_env.make(backend="replay", run=simulated))
-    backend = env.unwrapped._stepper._backend
+    backend = env.unwrapped._stepper.backend
     env.reset()
     with pytest.raises(TypeError, match="expected an ApprovedCommand"):
         backend.send(np.zeros(6))

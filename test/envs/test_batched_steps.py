@@ -143,7 +143,7 @@ def test_slots_that_share_data_step_like_single_environments(pair, make_arm):
         both.step(rows)
         last = [env.unwrapped.last_transition.observation for env in (both.ours.envs[17], both.theirs.envs[17])]
         assert_same(*map(dict, last))
-    assert len({id(env.unwrapped.stepper._backend.world._data) for env in both.ours.envs}) < 18
+    assert len({id(env.unwrapped.stepper.backend.world._data) for env in both.ours.envs}) < 18
 
 
 def test_injected_delays(pair):
@@ -346,7 +346,7 @@ def test_an_unstable_world_ends_only_its_slot(pair):
     for step in range(5):
         if step == 2:
             for env in (both.ours, both.theirs):
-                env.envs[1].unwrapped._stepper._backend.world._data.qvel[:] = np.inf
+                env.envs[1].unwrapped._stepper.backend.world._data.qvel[:] = np.inf
         infos = both.step()
         if step == 2:
             assert infos["end_reason"].tolist() == ["", "backend_lost:sim_unstable", ""]

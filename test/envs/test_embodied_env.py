@@ -133,7 +133,7 @@ def test_modifying_returned_values_does_not_change_the_next_step(env):
 
 
 def sent(env):
-    return len(env._stepper._backend.sent)
+    return len(env._stepper.backend.sent)
 
 
 def test_step_finishes_a_step_begun_by_begin(env):

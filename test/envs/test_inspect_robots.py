@@ -207,7 +207,7 @@ def test_a_lost_world_halts_the_evaluation_and_is_never_scored(make, tmp_path):
 def test_an_estop_halts_the_evaluation(make):
     embodiment = make()
     embodiment.reset(SCENE, seed=1)
-    embodiment.env._stepper._backend.estop_states = {"door": "active"}
+    embodiment.env._stepper.backend.estop_states = {"door": "active"}
     with pytest.raises(SafetyAbort, match=r"estop\.active"):
         embodiment.step(Action(np.zeros(6)))
 

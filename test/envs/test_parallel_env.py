@@ -380,7 +380,7 @@ def test_a_step_during_which_another_thread_closes_ends_as_closed(make):
     env = make("two_carts", backend="fake")
     env.reset(seed=1)
     *_, last = env._agent_envs.values()
-    backend = last.stepper._backend
+    backend = last.stepper.backend
     advance = backend.advance
     backend.advance = lambda *to: (advance(*to), env.close())  # all commands are sent, and nothing has been read yet
     *_, infos = env.step({name: env.action_space(name).sample() for name in env.agents})

@@ -21,7 +21,7 @@ def make(close_later):
 
 
 def sent(env):
-    return env.unwrapped._stepper._backend.sent
+    return env.unwrapped._stepper.backend.sent
 
 
 class Tensor:

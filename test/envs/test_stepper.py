@@ -394,7 +394,7 @@ def test_the_task_does_not_evaluate_a_lost_world(make_scene):
     done = scene.step()
     assert done.reward == 0.0
     assert math.isnan(done.info["task"]["step"])
-    assert len(scene.stepper._task.asked) == 1
+    assert len(scene.stepper.task.asked) == 1
 
 
 def test_a_reading_outside_its_declared_range_is_returned_unclipped(scene_of):
@@ -533,7 +533,7 @@ def test_the_task_evaluates_both_snapshots_and_the_applied_action(make_scene):
     scene = make_scene(scripted_tasks.contract(task={"type": "scripted_tasks:Spy"}))
     scene.reset()
     done = scene.step((3.0, 0.1))
-    ((previous, current, applied),) = scene.stepper._task.asked
+    ((previous, current, applied),) = scene.stepper.task.asked
     assert current.now_ns - previous.now_ns == PERIOD_NS
     assert current is done.snapshot
     assert applied.tolist() == done.report.applied.tolist() != [3.0, 0.1]
@@ -796,7 +796,7 @@ def test_an_internal_error_publishes_nothing_and_halts_the_world(scene, monkeypa
     def broken(*args):
         raise InternalFaultError("even braking breaks a limit")
 
-    monkeypatch.setattr(scene.stepper._gate, "judge", broken)
+    monkeypatch.setattr(scene.stepper.gate, "judge", broken)
     with pytest.raises(InternalFaultError):
         scene.step()
     assert scene.sent == []
@@ -933,7 +933,7 @@ def test_an_operator_clears_an_emergency_stop_and_a_reset_the_remaining_stop(sce
 
 def test_clearing_during_an_episode_leaves_a_stop(scene_of):
     scene = scene_of(options={"free_running": True})
-    scene.stepper._gate.latch(scripted_estop())
+    scene.stepper.gate.latch(scripted_estop())
     scene.stepper.clear_estop()
     assert scene.step().info["end_reason"] == "safety_stop:estop.active"
 
@@ -1206,3 +1206,28 @@ def test_a_silent_world_is_braked_before_it_is_halted(make_scene):
     assert any(command.report.velocity_si.any() for command in scene.sent)
     assert not scene.sent[-1].report.velocity_si.any()
     assert scene.backend.halted
+
+
+# ------------------------------------------------------------------------------------------------------- saved and loaded
+
+
+def test_a_loaded_state_continues_as_the_saved_one(scene_of):
+    scene = scene_of()
+    scene.run(2, (0.1, 0.2))
+    saved, world = scene.stepper.save(), vars(scene.backend).copy()
+    expected = scene.step((0.3, 0.1))
+    scene.run(2, (0.5, 0.5))
+    vars(scene.backend).update(world)
+    scene.stepper.load(saved)
+    done = scene.step((0.3, 0.1))
+    assert done.info["step_index"] == expected.info["step_index"] == 3
+    assert done.report.applied_si.tolist() == expected.report.applied_si.tolist()
+    assert done.observation["joints_position"].tolist() == expected.observation["joints_position"].tolist()
+
+
+@pytest.mark.parametrize("call", ["save", "load"])
+def test_a_state_is_neither_saved_nor_loaded_during_a_step(scene, call):
+    saved = scene.stepper.save()
+    scene.stepper.begin([0.0, 0.0])
+    with pytest.raises(ResetNeededError):
+        scene.stepper.save() if call == "save" else scene.stepper.load(saved)

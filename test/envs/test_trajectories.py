@@ -105,8 +105,8 @@ def test_chunks_of_a_learner_are_previewed(env):
     chunks = ActionChunks(env, len(CHUNK))
     chunks.reset(seed=1)
     seen = []
-    advance = env._stepper._backend.advance
-    env._stepper._backend.advance = lambda *to: (
+    advance = env._stepper.backend.advance
+    env._stepper.backend.advance = lambda *to: (
         advance(*to),
         seen.append(env._stepper._arbiter.trajectory.previewed),
     )
@@ -148,7 +148,7 @@ def test_a_run_has_a_clean_audit_and_replays_equal(tmp_path):
     for k in range(12):
         chunk = [np.full(6, 0.3 * np.sin(0.5 * (k + i))) for i in range(6)]
         env.unwrapped.preview(chunk)
-        env.unwrapped._stepper._clock.advance_ns(30_000_000 * (k % 3))
+        env.unwrapped._stepper.clock.advance_ns(30_000_000 * (k % 3))
         env.step(chunk[0])
     env.close()
     report = embodied_env.audit_run(env.path)

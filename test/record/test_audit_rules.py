@@ -57,7 +57,7 @@ def with_camera():
 def slow_paced():
     """Return a paced world whose pacer has another period than its contract."""
     env = EmbodiedEnv("arm_reach", backend="fake", free_running=True, clock=ManualClock())
-    env._stepper._backend.pacer._period_ns += 2 * MS
+    env._stepper.backend.pacer._period_ns += 2 * MS
     return env
 
 
@@ -76,7 +76,7 @@ def following():
 
 
 def latch(env):
-    env._stepper._gate.latch(Finding(gate="latch", severity=Severity.STOP, code="latch.stop"))
+    env._stepper.gate.latch(Finding(gate="latch", severity=Severity.STOP, code="latch.stop"))
 
 
 GOAL = {"type": "scalar", "low": 0.0, "high": 1.0, "observed": True}

@@ -14,6 +14,7 @@ handoff + inference + gate + publish = obs_to_command, exactly, in nanoseconds.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 from embodied_env.core.clock import NS_PER_S, Clock
@@ -47,6 +48,15 @@ def event_of_mark(name: str) -> StepEvent:
     return StepEvent.MARKED if name == "policy" else StepEvent.RETURNED
 
 
+@dataclass(frozen=True, kw_only=True)
+class LedgerState:
+    """The stamps between two steps."""
+
+    stamps_ns: tuple[int, ...]  # by `StepEvent`
+    is_first: bool  # the next step is the first of its episode
+    is_marked: bool  # the agent has called mark("policy") since the last one
+
+
 class Ledger:
     """The stamps of the current step."""
 
@@ -55,6 +65,14 @@ class Ledger:
         self._ns = [0] * len(StepEvent)
         self._marked = False
         self._first = True
+
+    def save(self) -> LedgerState:
+        """Return the stamps between two steps."""
+        return LedgerState(stamps_ns=tuple(self._ns), is_first=self._first, is_marked=self._marked)
+
+    def load(self, state: LedgerState) -> None:
+        """Set the stamps between two steps."""
+        self._ns, self._first, self._marked = list(state.stamps_ns), state.is_first, state.is_marked
 
     @property
     def state(self) -> tuple[list[int], bool, bool]:
