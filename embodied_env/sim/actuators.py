@@ -155,6 +155,14 @@ class SetpointInterpolator:
         self._start = self._target = self._lagging = values
         self._done = 0.0  # steps since the command
 
+    def save(self) -> tuple[FloatArray, FloatArray, FloatArray, float]:
+        """Return the state, which later steps do not change."""
+        return self._start, self._target, self._lagging, self._done
+
+    def load(self, state: tuple[FloatArray, FloatArray, FloatArray, float]) -> None:
+        """Continue from a saved state."""
+        self._start, self._target, self._lagging, self._done = state
+
     def command(self, values: FloatArray, *, done: float = 1.0) -> None:
         """Accept a command issued `done` steps ago. With 1, as in lockstep, the next step leads to its setpoint."""
         self._done -= done

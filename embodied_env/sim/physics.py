@@ -94,6 +94,19 @@ class Physics:
         """Begin an episode in a state that was reset."""
         self._problem = ""
 
+    def get_state(self) -> FloatArray:
+        """Return all that determines the next steps (``mjSTATE_INTEGRATION``), as a new array of shape (n,)."""
+        kinds = int(self.mujoco.mjtState.mjSTATE_INTEGRATION)
+        state = np.empty(self.mujoco.mj_stateSize(self.mj, kinds))
+        self.mujoco.mj_getState(self.mj, self._data, state, kinds)
+        return state
+
+    def set_state(self, state: FloatArray) -> None:
+        """Set what `get_state` returned, and compute the derived quantities."""
+        self.mujoco.mj_setState(self.mj, self._data, state, int(self.mujoco.mjtState.mjSTATE_INTEGRATION))
+        self.warned[:], self._problem = 0, ""
+        self.forward()
+
     def step(
         self, controls: FloatArray, moved: Mapping[int, FloatArray], after_each: Callable[[], None] | None = None
     ) -> None:

@@ -25,6 +25,13 @@ class TimedQueue(Generic[T]):
         self._heap: list[tuple[int, int, T]] = []
         self._count = itertools.count()
 
+    def __copy__(self) -> TimedQueue[T]:
+        """Return a queue of the same items, which changes on its own."""
+        copied: TimedQueue[T] = TimedQueue()
+        for due_ns, _, item in sorted(self._heap, key=lambda each: each[:2]):
+            copied.put(due_ns, item)
+        return copied
+
     @property
     def next_ns(self) -> int | None:
         """The time of the first item; None when empty."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +38,20 @@ class Reading(NamedTuple):
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelState:
+    """The state of a channel between two steps of its world."""
+
+    newest: Reading | None
+    pending: tuple[tuple[int, int, SensorOutput], ...]
+    lost_contacts: Values
+    origin_ns: int
+    count: int
+    due_ns: int
+    delay_ns: int
+    random: Mapping[str, Any] | None  # of the bit generator; None without noise and loss
+
+
 class SensorChannel:
     """The channel of one sensor, whose randomness depends only on its name and the seed of the reset.
 
@@ -60,6 +75,7 @@ class SensorChannel:
             variances = [source.noise.get(field, 0.0) ** 2 for field in ("position", "orientation")]
             self._covariance = np.diag(np.repeat(variances, 3)).ravel()
         self._is_random = bool(source.noise) or source.dropout > 0.0
+        self._rng = np.random.default_rng(0)
         self.delay_ns = round(source.delay_s * _NS_PER_S)
         self._interval_ns = _NS_PER_S / spec.rate_hz if spec.rate_hz else float(step_ns)
         self._origin_ns = self._count = self.due_ns = 0
@@ -84,6 +100,27 @@ class SensorChannel:
         self.reserve(now_ns)
         self._pending.append((now_ns, now_ns, self._with_errors(measured)))
         self.deliver(now_ns)
+
+    def save(self) -> ChannelState:
+        """Return the state after `begin`, which later readings do not change."""
+        return ChannelState(
+            newest=self.newest,
+            pending=tuple(self._pending),
+            lost_contacts=self._lost_contacts,
+            origin_ns=self._origin_ns,
+            count=self._count,
+            due_ns=self.due_ns,
+            delay_ns=self.delay_ns,
+            random=self._rng.bit_generator.state if self._is_random else None,
+        )
+
+    def load(self, state: ChannelState) -> None:
+        """Continue from a saved state."""
+        self.newest, self._pending, self._lost_contacts = state.newest, deque(state.pending), state.lost_contacts
+        self._origin_ns, self._count = state.origin_ns, state.count
+        self.due_ns, self.delay_ns = state.due_ns, state.delay_ns
+        if state.random is not None:
+            self._rng.bit_generator.state = state.random
 
     def capture(self, now_ns: int, measured: SensorOutput) -> None:
         """Send a reading taken now, and schedule the next one."""

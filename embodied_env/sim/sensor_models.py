@@ -89,6 +89,16 @@ class Odometer:
         self._pose, self._covariance = np.zeros(3), np.zeros((3, 3))
         self._last = self._true_pose()
 
+    def save(self) -> Any:  # noqa: ANN401 - for `load` alone
+        """Return the state, which later readings do not change."""
+        return self._pose.copy(), self._covariance, self._last, self._rng.bit_generator.state
+
+    def load(self, state: Any) -> None:  # noqa: ANN401 - of `save`
+        """Continue from a saved state."""
+        pose, self._covariance, self._last, random = state
+        self._pose = pose.copy()
+        self._rng.bit_generator.state = random
+
     def advance(self) -> None:
         """Add the motion since the last call, assumed to be straight."""
         now = self._true_pose()
@@ -175,6 +185,14 @@ class Bumper:
     def begin(self) -> None:
         """Clear all contacts."""
         self._had_contact = self._was_read = False
+
+    def save(self) -> Any:  # noqa: ANN401 - for `load` alone
+        """Return the state."""
+        return self._had_contact, self._was_read
+
+    def load(self, state: Any) -> None:  # noqa: ANN401 - of `save`
+        """Continue from a saved state."""
+        self._had_contact, self._was_read = state
 
     def update(self) -> None:
         """Record the contacts at the start of the last physics step, unless they were read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -136,6 +136,19 @@ class SensorReader:
             odometer.begin([seed, *f"{name}.odometry".encode()])  # differs from the seed of its channel
         for bumper in self._bumpers.values():
             bumper.begin()
+
+    def save(self) -> dict[str, Any]:
+        """Return the state of each odometer and bumper, which later readings do not change."""
+        return {name: each.save() for name, each in self._with_state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state."""
+        for name, each in self._with_state():
+            each.load(state[name])
+
+    def _with_state(self) -> Iterator[tuple[str, Odometer | Bumper]]:
+        yield from self._odometers.items()
+        yield from self._bumpers.items()
 
     def update_contacts(self) -> None:
         """Record the contacts of a physics step, which may be over at the next one."""

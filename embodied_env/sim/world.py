@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +33,7 @@ from embodied_env.sim.rendering import FREE_CAMERA, Renderer, Viewer
 from embodied_env.sim.robot_description import robot_description
 from embodied_env.sim.robot_emulation import TimedQueue
 from embodied_env.sim.scene import MovingBody, place_body, placeable
-from embodied_env.sim.sensor_channel import Reading, SensorChannel
+from embodied_env.sim.sensor_channel import ChannelState, Reading, SensorChannel
 from embodied_env.sim.sensor_reader import ArrayReader, SensorReader
 
 _TICKS_PER_PERIOD = 5  # of a free-running world, approximately
@@ -39,6 +41,26 @@ _TICKS_PER_PERIOD = 5  # of a free-running world, approximately
 _MAX_TICKS_NS = 1e9 * (1.0 + 1e-9)  # maximum of a rate, Hz, times a tick, ns
 
 _NEVER_NS = 2**63
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldState:
+    """The state of a world in lockstep between two steps.
+
+    `physics` is an ``mjSTATE_INTEGRATION``, `drawn` what the reset drew, `target` the active command. `channels` and
+    `sensors` are those of `SensorChannel.save` and `SensorReader.save`, `interpolation` and `late_commands` those of
+    delayed commands.
+    """
+
+    now_ns: int
+    origin_ns: int
+    drawn: Mapping[str, FloatArray]
+    physics: FloatArray
+    target: FloatArray
+    channels: Mapping[str, ChannelState]
+    sensors: Mapping[str, Any]
+    interpolation: tuple[FloatArray, FloatArray, FloatArray, float] | None
+    late_commands: TimedQueue[FloatArray]
 
 
 class World:
@@ -135,6 +157,7 @@ class World:
             self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
         self.now_ns = self._origin_ns = self._left_out = 0  # the last: readings of each ideal sensor
         self._count: Callable[[], tuple[int, FloatArray]] | None = None
+        self._drawn: Mapping[str, FloatArray] = {}
         self._is_reset = False
 
     def robot_description(self) -> str | None:
@@ -183,8 +206,46 @@ class World:
             channel.begin(seed, self.now_ns, first)
         if self._delayed is not None:
             self._delayed.begin(seed, self.now_ns)
-        self._is_reset = True
+        self._is_reset, self._drawn = True, drawn
         return drawn
+
+    def save(self) -> WorldState:
+        """Return the state between two steps, which later steps do not change.
+
+        Raises:
+            ResetNeededError: before the first reset.
+            UsageError: for a world in real time, or with injected delays.
+        """
+        self._check_reset()
+        if self._cameras is not None or self._delayed is not None:
+            raise UsageError("save() not supported in real time or with injected delays (expected a world in lockstep)")
+        self.catch_up()
+        return WorldState(
+            now_ns=self.now_ns,
+            origin_ns=self._origin_ns,
+            drawn=self._drawn,
+            physics=self.physics.get_state(),
+            target=self._actuation.target,
+            channels={name: channel.save() for name, channel in self._channels.items()},
+            sensors=self._sensors.save(),
+            interpolation=None if self._interpolator is None else self._interpolator.save(),
+            late_commands=copy(self._late_commands),
+        )
+
+    def load(self, state: WorldState) -> None:
+        """Continue from a saved state of this world, or of another one of its contract."""
+        self.catch_up()
+        self._model.reset(self._data)
+        self._randomizer.apply(state.drawn)
+        self.physics.set_state(state.physics)
+        self._actuation.follow(state.target)
+        self.now_ns, self._origin_ns, self._drawn = state.now_ns, state.origin_ns, state.drawn
+        for name, channel in self._channels.items():
+            channel.load(state.channels[name])
+        self._sensors.load(state.sensors)
+        if self._interpolator is not None and state.interpolation is not None:
+            self._interpolator.load(state.interpolation)
+        self._late_commands, self._is_reset = copy(state.late_commands), True
 
     def command(self, values: FloatArray) -> None:
         """Set positions to be reached one control period from now, or velocities that act from now on.
