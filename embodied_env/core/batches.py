@@ -202,16 +202,6 @@ class TaskResultBatch:
         terms = {name: float(values[index]) for name, values in self.terms.items()}
         return TaskResult(reward=float(self.reward[index]), verdict=verdict, terms=terms)
 
-    def single(self) -> TaskResult:
-        """Return the result of a single slot, with numbers in place of the arrays."""
-        verdict = Verdict(
-            success=bool(self.success),
-            failure=next((reason for reason, holds in self.failure.items() if holds), ""),
-            out_of_bounds=next((reason for reason, holds in self.out_of_bounds.items() if holds), ""),
-        )
-        terms = {name: float(value) for name, value in self.terms.items()}
-        return TaskResult(reward=float(self.reward), verdict=verdict, terms=terms)
-
     @classmethod
     def of(cls, results: Mapping[int, TaskResult], terms: Sequence[str], n_slots: int) -> TaskResultBatch:
         """Return the results of some slots; the values of the others are 0."""

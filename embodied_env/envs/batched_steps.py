@@ -41,8 +41,7 @@ from embodied_env.errors import TaskError
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 from embodied_env.safety.approved_commands import states_after
 from embodied_env.safety.batched_gate import BatchedGate
-from embodied_env.tasks import BatchedTask
-from embodied_env.tasks.judging import judge_step, judge_steps
+from embodied_env.tasks.judging import is_judged_at_once, judge_step, judge_steps
 
 logger = logging.getLogger(__name__)
 
@@ -110,9 +109,9 @@ class BatchedSteps:
         self._gap_policy = BatchedGapPolicy(self._contract)
         self._transitions = BatchedTransitions(first.transitions, self._layout, len(envs))
         self._required = required_sensors(self._contract)
-        self._task = first.task if isinstance(first.task, BatchedTask) else None
+        self._task = first.task if is_judged_at_once(first.task) else None
         if self._task is None:
-            logger.warning("%s: slots are judged one by one, by a task without judge_batch", self._contract.task.type)
+            logger.warning("%s: the task judges slots one by one", self._contract.task.type)
         self._zeros, self._no = np.zeros(len(envs)), np.zeros(len(envs), dtype=np.bool_)
         self._rows = self._no  # the slots of the step under way
         self.failed: dict[int, TaskError] = {}

@@ -49,7 +49,6 @@ from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from embodied_env.contract import FloatArray
-from embodied_env.core.batches import SnapshotBatch, TaskResultBatch
 from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 
@@ -84,22 +83,6 @@ class ResettableTask(Task, Protocol):
         Args:
             snapshot: the readings of the reset; ``snapshot.reset`` is its report.
             options: requested values by reset option; drawn ones are in ``snapshot.reset.sampled``.
-        """
-        ...
-
-
-@runtime_checkable
-class BatchedTask(Task, Protocol):
-    """A task that judges a step of several slots at once, by the formulas of `judge` for arrays.
-
-    It must not keep state for an episode. Slots of a task without this method are judged one by one.
-    """
-
-    def judge_batch(self, previous: SnapshotBatch, current: SnapshotBatch, applied: FloatArray) -> TaskResultBatch:
-        """Judge the step of each slot bit for bit as `judge`; `applied`: (n_slots, n_joints). Nothing may be written.
-
-        Elementwise ``+ - * /``, ``sqrt``, ``min`` and ``max`` have the bits of plain floats; ``dot``, ``sum`` and
-        ``np.linalg.norm`` have not (`embodied_env.tasks.common.norm` has).
         """
         ...
 

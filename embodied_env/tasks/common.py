@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of, require
-from embodied_env.core.batches import SnapshotBatch, TaskResultBatch
+from embodied_env.core.batches import SnapshotBatch
 from embodied_env.core.codes import Quality
 from embodied_env.core.measured_joints import find_positions
 from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import UsageError
+from embodied_env.tasks.base import Task
 
 _OK, _OUT_OF_RANGE = int(Quality.OK), int(Quality.OUT_OF_RANGE)  # NumPy compares arrays with enums slowly
 
@@ -44,9 +45,8 @@ def is_fresh(snapshot: Snapshot | SnapshotBatch, *sensors: str) -> Any:  # noqa:
 
 
 def components(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a sequence
-    """Return the numbers of a vector; of rows of vectors, an array per component."""
-    is_short = vectors.ndim == 1 and vectors.dtype == np.float64
-    return vectors.tolist() if is_short else vectors.T  # floats are faster than arrays of numbers
+    """Return the components of a vector as plain numbers; of rows of vectors, an array (n_slots,) for each."""
+    return vectors.tolist() if vectors.ndim == 1 else np.asarray(vectors.T, dtype=np.float64)
 
 
 def squared_norm(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a number, or an array of them
@@ -55,11 +55,10 @@ def squared_norm(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a number, or a
     It is added in order, so that each row of a batch has the bits of the row alone; ``dot`` and ``sum`` do not grant
     that.
     """
-    first, *others = components(vectors)
-    total = first * first
-    for each in others:
-        total = total + each * each
-    return total
+    squares = 0.0
+    for each in components(vectors):
+        squares = squares + each * each
+    return squares
 
 
 def norm(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a number, or an array of them
@@ -68,35 +67,39 @@ def norm(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a number, or an array 
     return math.sqrt(squared) if isinstance(squared, float) else np.sqrt(squared)
 
 
-class ArrayTask:
+class ArrayTask(Task):
     """Base of tasks with one formula, `evaluate`, for one slot and for several at once.
 
-    It is elementwise: ``values[..., 0]`` is a number in a snapshot, and an array with a number per slot in a batch.
+    It is elementwise: the `components` of a field are numbers in a snapshot and arrays (n_slots,) in a batch, and so
+    are reward, terms and the fields of the verdict. ``+ - * /``, ``sqrt``, ``min`` and ``max`` have the same bits in
+    both; ``dot``, ``sum`` and ``np.linalg.norm`` have not (`norm` has). If a subclass overrides `judge` or `reset`, for
+    example to keep state for an episode, its slots are judged one by one.
     """
 
-    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResultBatch:  # noqa: ANN401
-        """Return the result, with numbers or arrays."""
+    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResult:  # noqa: ANN401
+        """Return the result; `applied` has the shape (n_joints,), or (n_slots, n_joints). Nothing may be written."""
         raise NotImplementedError
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
         """Judge one step."""
-        return self.evaluate(previous, current, applied).single()
-
-    def judge_batch(self, previous: SnapshotBatch, current: SnapshotBatch, applied: FloatArray) -> TaskResultBatch:
-        """Judge one step of each slot."""
         return self.evaluate(previous, current, applied)
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
         """Judge the first snapshot, before the first step."""
-        return self.evaluate(snapshot, snapshot, np.zeros(1)).single().verdict
+        return self.evaluate(snapshot, snapshot, np.zeros(1)).verdict
+
+
+def reason_if(holds: Any, reason: str) -> Any:  # noqa: ANN401 - a string, or an array of them
+    """Return the `reason` of a verdict where it holds, and an empty string elsewhere."""
+    return np.where(holds, reason, "") if isinstance(holds, np.ndarray) else reason if holds else ""
 
 
 def total(terms: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as `squared_norm`
     """Return the sum of the terms, added in order: the reward."""
-    first, *others = terms.values()
-    for each in others:
-        first = first + each
-    return first
+    reward = -0.0  # the only number whose addition changes no bits
+    for each in terms.values():
+        reward = reward + each
+    return reward
 
 
 def require_visible(contract: Contract, sensor: str) -> str:

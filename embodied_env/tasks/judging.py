@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 from reprlib import repr as shown
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.core.batches import IntArray, SnapshotBatch, TaskResultBatch
+from embodied_env.core.batches import BoolArray, IntArray, SnapshotBatch, TaskResultBatch
 from embodied_env.core.process.signals import Terminated
 from embodied_env.core.types import Snapshot, TaskResult, Verdict, field_values
 from embodied_env.errors import TaskError, described, did_you_mean
-from embodied_env.tasks.base import BatchedTask, ResettableTask, Task
+from embodied_env.tasks.base import ResettableTask, Task
+from embodied_env.tasks.common import ArrayTask
 
 _SNAPSHOTS_AND_ACTION = 3
 _NUMBERS = (float, int, np.floating, np.integer)
@@ -88,35 +90,53 @@ def judge_step(
 ) -> TaskResult:
     """Return the result of `task.judge` with plain floats and the terms in their order; raises TaskError."""
     try:
-        return _checked(task.judge(previous, current, applied), tuple(task.terms))
+        return _checked(task.judge(previous, current, applied), task.terms)
     except Terminated:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of a user may raise anything, and call sys.exit
         raise _located(error, task, task.judge, contract) from (None if isinstance(error, TaskError) else error)
 
 
+def is_judged_at_once(task: Task) -> TypeGuard[ArrayTask]:
+    """Return whether `judge_steps` takes the task: its results depend on `evaluate` alone."""
+    kind = type(task)
+    return issubclass(kind, ArrayTask) and kind.judge is ArrayTask.judge and kind.reset is ArrayTask.reset
+
+
 def judge_steps(
-    task: BatchedTask, previous: SnapshotBatch, current: SnapshotBatch, applied: FloatArray, slots: IntArray
+    task: ArrayTask, previous: SnapshotBatch, current: SnapshotBatch, applied: FloatArray, slots: IntArray
 ) -> TaskResultBatch | None:
-    """Return the result of `task.judge_batch`, checked for `slots`; None if it raises or returns something else."""
+    """Return the results of `task.evaluate`, checked for `slots`; None if it raises or returns something else."""
     try:
-        result = task.judge_batch(previous, current, applied)
-        shape, names = (len(applied),), tuple(task.terms)
-        reward = _numbers(result.reward, shape, slots)
-        terms = {name: _numbers(result.terms[name], shape, slots) for name in names}
-        flags = (result.success, *result.failure.values(), *result.out_of_bounds.values())
-        is_valid = len(result.terms) == len(names) and all(each.shape == shape and each.dtype == bool for each in flags)
+        result, n_slots = task.evaluate(previous, current, applied), len(applied)
+        checked = TaskResultBatch(
+            reward=_column(result.reward, n_slots, "fiu"),
+            success=_column(result.verdict.success, n_slots, "b"),
+            terms={name: _column(result.terms[name], n_slots, "fiu") for name in task.terms},
+            failure=_by_reason(result.verdict.failure, n_slots),
+            out_of_bounds=_by_reason(result.verdict.out_of_bounds, n_slots),
+        )
+        numbers = (checked.reward, *checked.terms.values())
+        is_valid = len(result.terms) == len(checked.terms) and all(np.isfinite(each[slots]).all() for each in numbers)
     except Terminated:
         raise
     except (Exception, SystemExit):  # noqa: BLE001 - judging one by one raises it again, and names the slot
         return None
-    return dataclasses.replace(result, reward=reward, terms=terms) if is_valid else None
+    return checked if is_valid else None
 
 
-def _numbers(values: Any, shape: tuple[int, ...], slots: IntArray) -> FloatArray:  # noqa: ANN401 - of foreign code
-    if values.shape != shape or values.dtype.kind not in "fiu" or not np.isfinite(values[slots]).all():
-        raise TaskError(f"{shown(values)} (expected finite numbers of shape {shape})")
-    return np.asarray(values, dtype=np.float64)
+def _column(values: Any, n_slots: int, kinds: str) -> NDArray[Any]:  # noqa: ANN401 - of foreign code
+    """Return an array with a value per slot, of `values` of a dtype among `kinds`; one value is that of each slot."""
+    column = np.asarray(values)
+    if column.dtype.kind not in kinds:
+        raise TaskError(f"{shown(values)} (expected values of a dtype among {kinds!r})")
+    return column if column.shape == (n_slots,) else np.full(n_slots, column)
+
+
+def _by_reason(reasons: Any, n_slots: int) -> dict[str, BoolArray]:  # noqa: ANN401 - of foreign code
+    """Return in which slots each reason of a verdict holds."""
+    column = _column(reasons, n_slots, "U")
+    return {reason: column == reason for reason in set(column.tolist()) - {""}}
 
 
 def judge_reset(
@@ -137,17 +157,17 @@ def judge_reset(
 def _checked(result: Any, names: tuple[str, ...]) -> TaskResult:  # noqa: ANN401 - of foreign code
     if not (isinstance(result, TaskResult) and isinstance(result.verdict, Verdict)):
         raise TaskError(f"judge returned {shown(result)} (expected a TaskResult with a Verdict)")
-    terms = result.terms
-    if type(terms) is dict and tuple(terms) == names and all(map(_is_plain, (result.reward, *terms.values()))):
-        return result
+    reward, terms = result.reward, result.terms
+    if type(terms) is dict and tuple(terms) == names and type(reward) is float and isfinite(reward):
+        for value in terms.values():
+            if type(value) is not float or not isfinite(value):
+                break
+        else:
+            return result
     if not isinstance(terms, Mapping) or (tuple(terms) != names and set(terms) != set(names)):
         raise TaskError(f"terms {shown(terms)} (expected the keys {names}, as declared in `terms`)")
     values = {name: _number(name, terms[name]) for name in names}
-    return TaskResult(reward=_number("reward", result.reward), verdict=result.verdict, terms=values)
-
-
-def _is_plain(value: Any) -> bool:  # noqa: ANN401 - of foreign code
-    return type(value) is float and isfinite(value)
+    return TaskResult(reward=_number("reward", reward), verdict=result.verdict, terms=values)
 
 
 def _number(name: str, value: Any) -> float:  # noqa: ANN401 - of foreign code

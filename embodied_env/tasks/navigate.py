@@ -13,11 +13,21 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import allow
-from embodied_env.core.batches import TaskResultBatch
 from embodied_env.core.policy import PolicyFunction
+from embodied_env.core.types import TaskResult, Verdict
 from embodied_env.errors import UsageError
 from embodied_env.tasks.base import SiteKinematics
-from embodied_env.tasks.common import ArrayTask, check_sensor, is_fresh, norm, require_visible, squared_norm, total
+from embodied_env.tasks.common import (
+    ArrayTask,
+    check_sensor,
+    components,
+    is_fresh,
+    norm,
+    reason_if,
+    require_visible,
+    squared_norm,
+    total,
+)
 
 # Parameters of the scripted policy. Lengths are added to the radius of the robot.
 LOOKAHEAD_M = 1.0  # free distance of a clear course, unless the goal is closer
@@ -98,19 +108,21 @@ class Navigate(ArrayTask):
             allow(pilot.detection_age_s >= 0, "task.pilot.detection_age_s", pilot.detection_age_s, "seconds >= 0")
             allow(pilot.radius_m > 0, "task.pilot.radius_m", pilot.radius_m, "a radius > 0, in m")
 
-    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResultBatch:  # noqa: ANN401
+    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResult:  # noqa: ANN401
         """Judge by the changes in the step and the position of the robot after it."""
         p = self._p
         distance_m = self._distance_m(current)
-        collided = current.samples[p.collision].values["data"][..., 0] != 0
-        arrived = (distance_m <= p.success_radius_m) & is_fresh(current, p.pose, p.goal, p.collision) & ~collided
+        contact = components(current.samples[p.collision].values["data"])[0]
+        collided, is_close = contact != 0, (distance_m <= p.success_radius_m) & (contact == 0)
+        arrived = is_close & is_fresh(current, p.pose, p.goal, p.collision)
         terms = {
             "progress": p.progress_weight * (self._distance_m(previous) - distance_m),
             "effort": -p.effort_weight * squared_norm(applied),
             "collision": 0.0 - p.collision_penalty * collided,
             "success": p.success_bonus * arrived,
         }
-        return TaskResultBatch(reward=total(terms), success=arrived, failure={"collision": collided}, terms=terms)
+        verdict = Verdict(success=arrived, failure=reason_if(collided, "collision"))
+        return TaskResult(reward=total(terms), verdict=verdict, terms=terms)
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:  # noqa: ARG002 - protocol; a cart has no Jacobian
         """Return the policy that steers to the clear course nearest to the goal, and slows down before obstacles.

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.value_checks import allow
-from embodied_env.core.batches import TaskResultBatch
+from embodied_env.core.types import TaskResult, Verdict
 from embodied_env.tasks.common import ArrayTask, squared_norm
 
 
@@ -32,7 +30,7 @@ class NoGoal(ArrayTask):
         self._weight = parameters.effort_weight
         allow(self._weight >= 0, "task.effort_weight", self._weight, "a weight >= 0")
 
-    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResultBatch:  # noqa: ANN401, ARG002
+    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResult:  # noqa: ANN401, ARG002
         """Judge by the applied action."""
         effort = -self._weight * squared_norm(applied)
-        return TaskResultBatch(reward=effort, success=np.zeros_like(effort, dtype=np.bool_), terms={"effort": effort})
+        return TaskResult(reward=effort, verdict=Verdict.running(), terms={"effort": effort})

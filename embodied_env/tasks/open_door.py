@@ -11,16 +11,18 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.value_checks import allow, one_of
-from embodied_env.core.batches import TaskResultBatch
 from embodied_env.core.policy import PolicyFunction
+from embodied_env.core.types import TaskResult, Verdict
 from embodied_env.tasks.base import SiteKinematics
 from embodied_env.tasks.common import (
     ArrayTask,
     approach_velocity,
     cartesian_policy,
     check_sensor,
+    components,
     is_fresh,
     norm,
+    reason_if,
     require_visible,
     total,
 )
@@ -93,21 +95,22 @@ class OpenDoor(ArrayTask):
         for key in ("opening_weight", "unlatching_weight", "approach_weight", "success_bonus"):
             allow(getattr(p, key) >= 0, f"task.{key}", getattr(p, key), "a weight >= 0")
 
-    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResultBatch:  # noqa: ANN401, ARG002
+    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResult:  # noqa: ANN401, ARG002
         """Judge by the changes in the step and the angle of the door after it."""
         p = self._p
         angle_rad = self._angle_rad(current)
         opened = (angle_rad >= p.opened_at_rad) & is_fresh(current, p.door)
-        failure = {}
+        excessive: Any = False
         if p.wrench is not None:
-            failure["excessive_force"] = norm(current.samples[p.wrench].values["force"]) > p.max_force_n
+            excessive = norm(current.samples[p.wrench].values["force"]) > p.max_force_n
         terms = {
             "opening": p.opening_weight * (angle_rad - self._angle_rad(previous)),
             "unlatching": p.unlatching_weight * (self._drawn_m(current) - self._drawn_m(previous)),
             "approach": p.approach_weight * (self._distance_m(previous) - self._distance_m(current)),
             "success": p.success_bonus * opened,
         }
-        return TaskResultBatch(reward=total(terms), success=opened, failure=failure, terms=terms)
+        verdict = Verdict(success=opened, failure=reason_if(excessive, "excessive_force"))
+        return TaskResult(reward=total(terms), verdict=verdict, terms=terms)
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return the policy that presses the lever with the finger and pushes, by damped least squares.
@@ -129,17 +132,15 @@ class OpenDoor(ArrayTask):
         return cartesian_policy(self._contract, motion, damping_m=DAMPING_M)
 
     def _angle_rad(self, snapshot: Any) -> Any:  # noqa: ANN401 - as `norm`
-        return snapshot.samples[self._p.door].values["position"][..., self._hinge]
+        return components(snapshot.samples[self._p.door].values["position"])[self._hinge]
 
     def _drawn_m(self, snapshot: Any) -> Any:  # noqa: ANN401 - as `norm`
         """Return how far the bolt is drawn back, 0 without a sensor of it."""
         latch = self._p.latch
-        if latch is None:
-            return np.zeros_like(self._angle_rad(snapshot))
-        return snapshot.samples[latch].values["position"][..., self._bolt]
+        return 0.0 if latch is None else components(snapshot.samples[latch].values["position"])[self._bolt]
 
     def _distance_m(self, snapshot: Any) -> Any:  # noqa: ANN401 - as `norm`
-        return snapshot.samples[self._p.distance].values["range"][..., 0].astype(np.float64)
+        return components(snapshot.samples[self._p.distance].values["range"])[0]
 
 
 def _joint_index(contract: Contract, sensor_key: str, sensor: str, joint_key: str, joint: str) -> int:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.value_checks import allow
-from embodied_env.core.batches import TaskResultBatch
 from embodied_env.core.policy import PolicyFunction
+from embodied_env.core.types import TaskResult, Verdict
 from embodied_env.tasks.base import SiteKinematics
 from embodied_env.tasks.common import (
     ArrayTask,
@@ -22,6 +22,7 @@ from embodied_env.tasks.common import (
     components,
     is_fresh,
     norm,
+    reason_if,
     require_visible,
     squared_norm,
     total,
@@ -69,25 +70,27 @@ class Reach(ArrayTask):
         allow(weight >= 0, "task.effort_weight", weight, "a weight >= 0")
         low, high = parameters.workspace_low_m, parameters.workspace_high_m
         lows, highs = low or (-math.inf,) * 3, high or (math.inf,) * 3
-        self._workspace = tuple(zip(lows, highs, strict=True))
+        self._workspace = tuple(zip(lows, highs, strict=True)) if low or high else ()
         is_box = all(first < last for first, last in self._workspace)
         allow(is_box, "task.workspace_low_m", low, f"values below workspace_high_m {high}")
 
-    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResultBatch:  # noqa: ANN401, ARG002
+    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResult:  # noqa: ANN401, ARG002
         """Judge by the position of the tip after the step."""
         p, samples = self._p, current.samples
         tip, target = samples[p.tip].values["position"], samples[p.target].values["position"]
         distance_m = norm(target - tip)
         reached = (distance_m <= p.success_radius_m) & is_fresh(current, p.tip, p.target)
         outside: Any = False
-        for at, (low, high) in zip(components(tip), self._workspace, strict=True):
-            outside = outside | (at < low) | (at > high)
+        if self._workspace:
+            for at, (low, high) in zip(components(tip), self._workspace, strict=True):
+                outside = outside | (at < low) | (at > high)
         terms = {
             "distance": -distance_m,
             "effort": -p.effort_weight * squared_norm(applied),
             "success": p.success_bonus * reached,
         }
-        return TaskResultBatch(reward=total(terms), success=reached, out_of_bounds={"tip": outside}, terms=terms)
+        verdict = Verdict(success=reached, out_of_bounds=reason_if(outside, "tip"))
+        return TaskResult(reward=total(terms), verdict=verdict, terms=terms)
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return the policy that moves the tip straight to the target, by damped least squares on its Jacobian.

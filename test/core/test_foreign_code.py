@@ -165,7 +165,7 @@ def in_foreign_code():
         terminate()
 
 
-TASK = SimpleNamespace(judge=terminate, judge_batch=terminate, reset=terminate, terms=())
+TASK = SimpleNamespace(judge=terminate, evaluate=terminate, reset=terminate, terms=())
 TERMINATED = {
     "foreign code": in_foreign_code,
     "a step": lambda: judge_step(TASK, *[None] * 4),

@@ -167,9 +167,8 @@ def test_delays_of_one_slot_leave_the_others_as_they_are(close_later):
 
 
 class OneByOne(Reach):
-    """A task with state, without `judge_batch`; it fails in the step `FAILS_AT`."""
+    """A task with state, which counts its steps."""
 
-    judge_batch = None
     terms = ("steps",)
 
     def reset(self, snapshot: Snapshot, options: object) -> Verdict:
@@ -185,16 +184,15 @@ class OneByOne(Reach):
 
 
 class Failing(Reach):
-    """A task whose `judge_batch` fails after some steps; `judge` fails in slots that have moved their first joint."""
+    """A task that fails in slots that move their first joint."""
 
-    def judge_batch(self, previous: object, current: object, applied: object) -> object:
-        result = super().judge_batch(previous, current, applied)
-        return dataclasses.replace(result, reward=np.where(applied[:, 0] > 0, np.nan, result.reward))
-
-    def judge(self, previous: Snapshot, current: Snapshot, applied: np.ndarray) -> TaskResult:
+    def evaluate(self, previous: object, current: object, applied: np.ndarray) -> TaskResult:
+        result = super().evaluate(previous, current, applied)
+        if applied.ndim > 1:
+            return dataclasses.replace(result, reward=np.where(applied[:, 0] > 0, np.nan, result.reward))
         if applied[0] > 0:
             raise RuntimeError("the task has an error")
-        return super().judge(previous, current, applied)
+        return result
 
 
 def arm_with(task):
@@ -240,16 +238,15 @@ class FailsOnce(OneByOne):
 class Writes(Reach):
     """A task that writes into its arguments, which are those of the record."""
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: np.ndarray) -> TaskResult:
-        for array in (applied, previous.samples["tcp"].values["position"]):
-            with pytest.raises(ValueError, match="read-only"):
-                array[:] = 0.0
+    def evaluate(self, previous: object, current: object, applied: np.ndarray) -> TaskResult:
+        if previous is current:
+            return super().evaluate(previous, current, applied)  # of a reset
+        if applied.ndim == 1:
+            for array in (applied, previous.samples["tcp"].values["position"]):
+                with pytest.raises(ValueError, match="read-only"):
+                    array[:] = 0.0
         current.samples["tcp"].values["position"][..., 0] += 1.0
-        return super().judge(previous, current, applied)
-
-    def judge_batch(self, previous: object, current: object, applied: object) -> object:
-        current.samples["tcp"].values["position"][..., 0] += 1.0
-        return super().judge_batch(previous, current, applied)
+        return super().evaluate(previous, current, applied)
 
 
 @pytest.mark.parametrize(("task", "steps"), [(FailsOnce, 3), (Writes, 1)])
