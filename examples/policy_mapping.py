@@ -235,7 +235,7 @@ def _output(contract: Contract, actions: gymnasium.spaces.Box) -> OutputSpec:
     if actuator.command == "position" and find_positions(contract).keys() >= actuator.joints.keys():
         units = tuple(joint.unit for joint in actuator.joints.values())
         output = OutputSpec(parts=(OutputPart(actuator=name, joints=(*actuator.joints,), unit=units, mode="relative"),))
-        furthest = SPEED * ActionLayout(contract).limits.velocity * contract.control_period_s
+        furthest = SPEED * ActionLayout(contract).limits.fastest * contract.control_period_s
         bounds = {"min": _numbers(-furthest), "max": _numbers(furthest)}
     elif actuator.scale == "normalized":
         return output

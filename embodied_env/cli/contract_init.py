@@ -19,7 +19,7 @@ from embodied_env.contract.graph_topics import Graph, Topic, topics_of_robot
 from embodied_env.contract.loader import load_robot_file
 from embodied_env.contract.robot_files import RobotFile
 from embodied_env.contract.robot_graph import add_graph
-from embodied_env.contract.urdf import MOST_BYTES
+from embodied_env.contract.urdf import MOST_BYTES, slowed
 from embodied_env.contract.validation import suspected_degrees
 from embodied_env.core.arguments import checked_path, checked_seconds
 from embodied_env.core.terminal import say
@@ -164,8 +164,9 @@ def _tighten(draft: Draft, robot: RobotFile) -> None:
                 continue
             check_joint(joint, known)
             own: dict[str, Any] = {}
-            if known.velocity is not None and known.velocity < limits.velocity:
-                own["velocity"] = known.velocity
+            if known.velocity is not None and known.velocity < limits.fastest:
+                slower = slowed(limits, known.velocity)
+                own["velocity"] = list(slower) if isinstance(slower, tuple) else slower
             if known.position is not None and limits.position is not None:
                 both = max(limits.position[0], known.position[0]), min(limits.position[1], known.position[1])
                 if both != limits.position and both[0] < both[1]:

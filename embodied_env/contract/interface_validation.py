@@ -154,7 +154,7 @@ def _check_between_steps(name: str, actuator: ActuatorSpec, contract: ContractFi
         allow(contract.safety.mode == "enforce", where, f"safety.mode: {contract.safety.mode}", "enforce")
         allow(0 <= steps <= MAX_TRAJECTORY_STEPS, where, steps, f"0 to {MAX_TRAJECTORY_STEPS}")
         limits = actuator.limits(contract.safety.margins, name)
-        braking = float((limits.velocity / limits.deceleration).max()) / contract.control_period_s
+        braking = float((limits.fastest / limits.deceleration).max()) / contract.control_period_s
         expected = f"at most {MAX_BRAKING_STEPS} control periods from the velocity limit to rest"
         allow(braking <= MAX_BRAKING_STEPS, where, f"{braking:.0f} control periods of braking", expected)
 
@@ -426,8 +426,20 @@ def _check_axis(path: str, axis: str, limits: JointLimits) -> None:
     allow(limits.position is None, f"{path}.position", limits.position, "null: a twist axis has no position")
 
 
+def _check_velocity(path: str, limits: JointLimits, actuator: ActuatorSpec) -> None:
+    if not isinstance(limits.velocity, tuple):
+        check_positive(path, limits.velocity, f"{limits.unit}/s")
+        return
+    (low, high), found = limits.velocity, list(limits.velocity)
+    allow(not actuator.is_action, path, found, "one number for an action server")
+    expected = f"finite [low, high] in {limits.unit}/s with low <= 0 <= high, not both 0"
+    allow(-math.inf < low <= 0.0 <= high < math.inf and low < high, path, found, expected)
+    for speed in (speed for speed in found if speed):
+        check_magnitude(path, speed)
+
+
 def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, margin: float) -> None:
-    check_positive(f"{path}.velocity", limits.velocity, f"{limits.unit}/s")
+    _check_velocity(f"{path}.velocity", limits, actuator)
     if limits.acceleration is None:
         allow(actuator.is_action, f"{path}.acceleration", "null", f"{limits.unit}/s^2 > 0 for a topic")
     else:

@@ -9,6 +9,8 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from embodied_env.contract.schema import velocity_range
+
 Rule = Callable[[Any, Any], bool]
 """Whether a contract's value (second) is as tight as its robot file's (first)."""
 
@@ -140,7 +142,7 @@ ACTUATOR_RULES: Mapping[str, Rule] = {  # of actuators with the same topic; by j
 
 JOINT_RULES: Mapping[str, Rule] = {
     "position": _within,
-    "velocity": _at_most,
+    "velocity": lambda robot, own: _within(velocity_range(robot), velocity_range(own)),
     "acceleration": _at_most,
     "deceleration": _at_most,
     "jerk": _at_most,

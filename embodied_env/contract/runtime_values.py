@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -55,10 +55,11 @@ def changed_limits(contract: Contract, changes: Mapping[str, JointLimits]) -> Ef
     except (TypeError, ValueError) as error:
         problem = f"invalid limits of {', '.join(changes)}: {error}"
         raise UsageError(f"{problem} (expected numbers, and a pair of them as position)") from None
+    keys = ("position_high", "velocity_high", "velocity_low", "acceleration", "deceleration", "jerk", "position_low")
     for i, joint in enumerate(own.joints):
-        for key in ("position_high", "velocity", "acceleration", "deceleration", "jerk", "position_low"):
+        for key in keys:
             value, bound = getattr(wanted, key)[i], getattr(own, key)[i]
-            is_low = key == "position_low"
+            is_low = key.endswith("_low")
             if value < bound if is_low else value > bound:
                 expected = f"at {'least' if is_low else 'most'} {bound}, the contract's limit"
                 raise UsageError(f"limit not tighter: {key} of {joint} is {value} after margins (expected {expected})")
@@ -67,7 +68,7 @@ def changed_limits(contract: Contract, changes: Mapping[str, JointLimits]) -> Ef
 
 def are_equal(some: EffectiveLimits, others: EffectiveLimits) -> bool:
     """Return whether two sets of limits are the same."""
-    return all(np.array_equal(value, getattr(others, name)) for name, value in vars(some).items())
+    return all(np.array_equal(getattr(some, each.name), getattr(others, each.name)) for each in fields(some))
 
 
 def is_tighter(wanted: EffectiveLimits, in_force: EffectiveLimits) -> bool:
@@ -75,7 +76,8 @@ def is_tighter(wanted: EffectiveLimits, in_force: EffectiveLimits) -> bool:
     return bool(
         (wanted.position_low >= in_force.position_low).all()
         and (wanted.position_high <= in_force.position_high).all()
-        and (wanted.velocity <= in_force.velocity).all()
+        and (wanted.velocity_low >= in_force.velocity_low).all()
+        and (wanted.velocity_high <= in_force.velocity_high).all()
         and all(
             np.array_equal(getattr(wanted, key), getattr(in_force, key))
             for key in ("acceleration", "deceleration", "jerk")

@@ -5,7 +5,7 @@ Field names are the YAML keys (``docs/reference/contract.md``). A `contract.cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -186,32 +186,59 @@ class SensorSpec(FrozenFields):
     qos: Qos = None  # of the subscription, see [QoS](#qos); null: best effort, depth 10
 
 
+def velocity_range(velocity: float | Sequence[float]) -> tuple[float, float]:
+    """Return the lowest and the highest velocity of a limit, which is both or one number for both directions."""
+    return (-velocity, velocity) if isinstance(velocity, (float, int)) else (velocity[0], velocity[1])
+
+
 @dataclass(frozen=True, kw_only=True)
 class JointLimits:
     """The limits of one joint or twist axis, in `unit`, unit/s and unit/s^2. `position` None: unlimited."""
 
     # low and high; null: unlimited (not for `position` commands); a twist axis has none and may leave it out
     position: tuple[float, float] | None
-    velocity: float  # maximum speed, unit/s, > 0; of an action server: that of the simulated gripper
+    # maximum speed, unit/s, > 0, or lowest and highest velocity, low <= 0 <= high and not both 0; of an action server:
+    # that of the simulated gripper, a number
+    velocity: float | tuple[float, float]
     acceleration: float | None  # maximum acceleration, unit/s², > 0; null for an action server, which may leave it out
     deceleration: float | None = None  # maximum deceleration, unit/s²; null: as `acceleration`
     # maximum jerk, unit/s³; guaranteed in lockstep only, and not while braking; null: unlimited
     jerk: float | None = None
     unit: Literal["rad", "m"] = "rad"  # unit of the position
 
+    def __post_init__(self) -> None:
+        """Replace opposite velocities by one number, so that equal limits have equal fingerprints."""
+        if isinstance(self.velocity, tuple):
+            low, high = self.velocity
+            if low == -high < 0.0:
+                object.__setattr__(self, "velocity", high)
+
+    @property
+    def velocities(self) -> tuple[float, float]:
+        """The lowest and the highest velocity, unit/s."""
+        return velocity_range(self.velocity)
+
+    @property
+    def fastest(self) -> float:
+        """The larger speed of both directions, unit/s."""
+        low, high = self.velocities
+        return max(-low, high)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EffectiveLimits:
     """Joint limits after margins, as arrays of shape (n_joints,), in the order of the actuator's joints.
 
-    A continuous joint has position limits of -inf and +inf; a joint without a jerk limit has one of +inf. The goal of
-    an action server is limited in position only: all its other limits are +inf.
+    `velocity_low` <= 0 <= `velocity_high`; they differ only in sign unless the contract gives both. A continuous joint
+    has position limits of -inf and +inf; a joint without a jerk limit has one of +inf. The goal of an action server is
+    limited in position only: all its other limits are infinite.
     """
 
     joints: tuple[str, ...]
     position_low: FloatArray
     position_high: FloatArray
-    velocity: FloatArray
+    velocity_low: FloatArray
+    velocity_high: FloatArray
     acceleration: FloatArray
     deceleration: FloatArray
     jerk: FloatArray
@@ -219,7 +246,12 @@ class EffectiveLimits:
     @property
     def is_goal(self) -> NDArray[np.bool_]:
         """Whether each joint is commanded by goals of an action server, shape (n_joints,)."""
-        return np.isinf(self.velocity)
+        return np.isinf(self.velocity_high)
+
+    @cached_property
+    def fastest(self) -> FloatArray:
+        """The larger speed of both directions, unit/s, shape (n_joints,)."""
+        return np.maximum(-self.velocity_low, self.velocity_high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,20 +324,21 @@ class ActuatorSpec(FrozenFields):
         shares = [self.margins_of(joint, margins, name) for joint in self.joints]
         inset, speed, change = np.array(shares).reshape(-1, 3).T
         low, high = zip(*(j.position or (-np.inf, np.inf) for j in joints), strict=True)
+        slowest, fastest = zip(*((-np.inf, np.inf) if self.is_action else j.velocities for j in joints), strict=True)
 
-        def limits_of(values: list[float | None], share: FloatArray | float = 1.0) -> FloatArray:
+        def limits_of(values: list[float | None]) -> FloatArray:
             unlimited = [np.inf if value is None or self.is_action else value for value in values]
-            return np.array(unlimited, dtype=np.float64) * share
+            return np.array(unlimited, dtype=np.float64)
 
         return EffectiveLimits(
             joints=tuple(self.joints),
             position_low=np.array(low, dtype=np.float64) + inset,
             position_high=np.array(high, dtype=np.float64) - inset,
-            velocity=limits_of([j.velocity for j in joints], speed),
-            acceleration=limits_of([j.acceleration for j in joints], change),
-            deceleration=limits_of(
-                [j.acceleration if j.deceleration is None else j.deceleration for j in joints], change
-            ),
+            velocity_low=np.array(slowest, dtype=np.float64) * speed,
+            velocity_high=np.array(fastest, dtype=np.float64) * speed,
+            acceleration=limits_of([j.acceleration for j in joints]) * change,
+            deceleration=limits_of([j.acceleration if j.deceleration is None else j.deceleration for j in joints])
+            * change,
             jerk=limits_of([j.jerk for j in joints]),
         )
 

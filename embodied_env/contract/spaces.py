@@ -103,9 +103,10 @@ def observation_space(contract: ContractFields) -> spaces.Dict:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionScale:
-    """The affine map between an actuator's action and SI units: ``si = offset + span * action``.
+    """The map between an actuator's action and SI units: ``si = offset + span * action``.
 
     For ``position_delta`` the SI value is a displacement per control period, for velocities and twists a velocity.
+    Below an action of 0 the span is `span_below`, which differs where the velocity limits differ by direction.
     `low` and `high` bound the action, `si_low` and `si_high` its SI value. Bounds map onto bounds bit for bit, and
     rounding never exceeds them. With a `threshold` (else NaN) an action below it maps onto `si_low`, any other onto
     `si_high`, which may be the smaller one.
@@ -113,6 +114,7 @@ class ActionScale:
 
     offset: FloatArray
     span: FloatArray
+    span_below: FloatArray
     low: FloatArray
     high: FloatArray
     si_low: FloatArray
@@ -130,10 +132,11 @@ class ActionScale:
     def each_to_si(self, action: list[float]) -> list[float]:
         """Map an action to SI units, joint by joint; for so few values floats are faster than arrays."""
         mapped = []
-        for x, (offset, span, low, high, si_low, si_high, threshold) in zip(action, self._joints, strict=True):
+        rows = zip(action, self._joints, strict=True)
+        for x, (offset, span, span_below, low, high, si_low, si_high, threshold) in rows:
             if not math.isnan(threshold):
                 x = low if x < threshold else high  # noqa: PLW2901 - one of two actions
-            y = offset + span * x
+            y = offset + (span if x >= 0.0 else span_below) * x
             if not (low < x < high and si_low <= y <= si_high):
                 y = _snapped(x, low, high, y, si_low, si_high)
             mapped.append(y)
@@ -142,8 +145,8 @@ class ActionScale:
     def each_from_si(self, si: list[float]) -> list[float]:
         """Map SI units back to the action, joint by joint."""
         mapped = []
-        for x, (offset, span, low, high, si_low, si_high, _) in zip(si, self._joints, strict=True):
-            y = (x - offset) / span
+        for x, (offset, span, span_below, low, high, si_low, si_high, _) in zip(si, self._joints, strict=True):
+            y = (x - offset) / (span if x >= offset else span_below)
             if not (si_low < x < si_high and low <= y <= high):
                 y = _snapped(x, si_low, si_high, y, low, high)
             mapped.append(y)
@@ -152,7 +155,8 @@ class ActionScale:
     @cached_property
     def _joints(self) -> list[list[float]]:
         """The fields of each joint."""
-        columns = (self.offset, self.span, self.low, self.high, self.si_low, self.si_high, self.threshold)
+        ends = self.low, self.high, self.si_low, self.si_high
+        columns = (self.offset, self.span, self.span_below, *ends, self.threshold)
         return np.transpose(np.array(columns, dtype=np.float64)).tolist()  # type: ignore[no-any-return] # numpy's
 
 
@@ -166,24 +170,30 @@ def _snapped(x: float, x_low: float, x_high: float, y: float, y_low: float, y_hi
 def action_scale(actuator: ActuatorSpec, limits: EffectiveLimits, control_period_s: float) -> ActionScale:
     """Return the map and the bounds of an actuator's action, from the limits after margins.
 
-    A normalised action of +-1 is the limit itself, so the limit does not clip an action at the edge of its space.
+    A normalised action of +-1 is the limit itself, so the limit does not clip an action at the edge of its space. That
+    of a displacement or velocity is linear on both sides of 0, which is rest. A joint that moves in one direction has
+    [0, 1] or [-1, 0].
     """
     if actuator.command == "position_delta":
-        high = limits.velocity * control_period_s
-        low = -high
+        low, high = limits.velocity_low * control_period_s, limits.velocity_high * control_period_s
     elif actuator.is_velocity:
-        low, high = -limits.velocity, limits.velocity
+        low, high = limits.velocity_low, limits.velocity_high
     else:
         low, high = limits.position_low, limits.position_high
     ones = np.ones_like(low)
     threshold = np.nan * ones
     if actuator.scale == "physical":
         ends = {"si_low": low, "si_high": high, "threshold": threshold}
-        return ActionScale(offset=0 * ones, span=ones, low=low, high=high, **ends)
+        return ActionScale(offset=0 * ones, span=ones, span_below=ones, low=low, high=high, **ends)
     if actuator.scale == "binary" and (gripper := actuator.gripper) is not None:
         low, high, threshold = gripper.closed * ones, gripper.open * ones, gripper.threshold * ones
     ends = {"si_low": low, "si_high": high, "threshold": threshold}
-    return ActionScale(offset=(low + high) / 2, span=(high - low) / 2, low=-ones, high=ones, **ends)
+    if actuator.command == "position":
+        span = (high - low) / 2
+        return ActionScale(offset=(low + high) / 2, span=span, span_below=span, low=-ones, high=ones, **ends)
+    spans = {"span": np.where(high > 0.0, high, -low), "span_below": np.where(low < 0.0, -low, high)}
+    low, high = np.where(low < 0.0, -1.0, 0.0), np.where(high > 0.0, 1.0, 0.0)
+    return ActionScale(offset=0 * ones, low=low, high=high, **spans, **ends)
 
 
 def action_space(contract: ContractFields) -> spaces.Box | spaces.Dict:

@@ -152,7 +152,13 @@ def _tighter(name: str, own: JointLimits, robot: UrdfRobot) -> JointLimits:
         position = max(low, spec.position[0]), min(high, spec.position[1])
         problem = f"no overlap of {list(spec.position)} {spec.unit} with the contract's [{low}, {high}]"
         require(position[0] < position[1], f"{path}.limit", problem)
-    return replace(own, velocity=min(own.velocity, given), position=position)
+    return replace(own, velocity=slowed(own, given), position=position)
+
+
+def slowed(limits: JointLimits, speed: float) -> float | tuple[float, float]:
+    """Return the velocity limit of a joint, at most `speed` in both directions."""
+    low, high = limits.velocities
+    return (max(low, -speed), min(high, speed)) if isinstance(limits.velocity, tuple) else min(high, speed)
 
 
 class _NoDoctype(ET.TreeBuilder):

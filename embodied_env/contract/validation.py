@@ -96,7 +96,7 @@ def suspicious_values(contract: ContractFields) -> Iterator[tuple[str, str]]:
     """Yield path and reason of each valid limit that looks like a placeholder."""
     for name, actuator in contract.actuators.items():
         path, joints = f"actuators.{name}.joints", tuple(actuator.joints.values())
-        speeds = {limits.velocity for limits in joints}
+        speeds = {limits.fastest for limits in joints}
         if len(speeds) == 1 < len(joints) and (speed := speeds.pop()) >= PLACEHOLDER_VELOCITY:
             yield path, f"velocity {speed} in all joints looks like the placeholder of a URDF; use the data sheet's"
         for joint, limits in actuator.joints.items():
@@ -114,8 +114,8 @@ def suspected_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
             remedy = "if this is in degrees, convert it: degrees * pi / 180"
             if max(map(abs, limits.position)) > _MAX_TURN_RAD:
                 yield f"{path}.position", f"{list(limits.position)} rad is more than two turns; {remedy}"
-            if limits.velocity > _MAX_TURN_RATE_RAD_S:
-                yield f"{path}.velocity", f"{limits.velocity} rad/s (expected at most {_MAX_TURN_RATE_RAD_S}); {remedy}"
+            if limits.fastest > _MAX_TURN_RATE_RAD_S:
+                yield f"{path}.velocity", f"{limits.fastest} rad/s (expected at most {_MAX_TURN_RATE_RAD_S}); {remedy}"
 
 
 def _check_precision(contract: ContractFields) -> None:

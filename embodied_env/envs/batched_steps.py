@@ -286,7 +286,7 @@ class BatchedSteps:
             return before.reference
         measured, ages_s = self._joints.measured(snapshot)
         positions = np.where(is_velocity, measured, before.reference.positions)
-        slack = np.where(is_velocity, self._layout.limits.velocity, 0.0) * np.where(is_velocity, ages_s, 0.0)
+        slack = np.where(is_velocity, self._layout.limits.fastest, 0.0) * np.where(is_velocity, ages_s, 0.0)
         return replace(before.reference, positions=positions, slack=slack)
 
     def _context(self, snapshot: SnapshotBatch) -> SafetyContextBatch:

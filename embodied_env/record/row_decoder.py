@@ -152,14 +152,16 @@ class RowDecoder:
         return tuple(recorded)
 
     def _limits(self, recorded: Row) -> EffectiveLimits:
-        """Return changed limits, with null for unlimited."""
+        """Return changed limits, with null for unlimited; without `velocity_low` they are equal in both directions."""
         joints, vectors = tuple(recorded["joints"]), {}
         for name in recorded.keys() - {"joints"}:
-            unlimited = -math.inf if name == "position_low" else math.inf
+            unlimited = -math.inf if name.endswith("_low") else math.inf
             vectors[name] = np.array([unlimited if x is None else x for x in recorded[name]])
         if joints != self._layout.joints or any(len(vector) != len(joints) for vector in vectors.values()):
             raise RecordError(f"invalid inner.circumstances.limits: {short_repr(recorded)} (expected one per joint)")
-        return EffectiveLimits(joints=joints, **vectors)
+        fastest = vectors.pop("velocity")
+        vectors.setdefault("velocity_low", -fastest)
+        return EffectiveLimits(joints=joints, velocity_high=fastest, **vectors)
 
     def published(self, row: Row) -> FloatArray:
         """Return the values that the gate approved; NaN if a relay decided on them."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from embodied_env.contract import EffectiveLimits
 from embodied_env.core.codes import CODES, Quality
 from embodied_env.core.optional_packages import import_optional
 from embodied_env.core.types import ExternalInputs, GateReport, Sample, Snapshot, Transition, field_values
@@ -215,7 +216,15 @@ def _circumstances(inputs: ExternalInputs) -> Row:
         row["annotations"] = dict(inputs.annotations)
     if inputs.delay is not None:
         row["delay"] = {**field_values(inputs.delay), "reference": _fields(inputs.delay.reference)}
-    return row if inputs.limits is None else {**row, "limits": _fields(inputs.limits)}
+    return row if inputs.limits is None else {**row, "limits": _limits(inputs.limits)}
+
+
+def _limits(limits: EffectiveLimits) -> Row:
+    """Return limits as lists; `velocity` is the highest, and the lowest has a key where it is not its opposite."""
+    row = {key: _plain(value) for key, value in field_values(limits).items() if key != "velocity_low"}
+    row = {"velocity" if key == "velocity_high" else key: value for key, value in row.items()}
+    is_symmetric = bool((limits.velocity_low == -limits.velocity_high).all())
+    return row if is_symmetric else {**row, "velocity_low": limits.velocity_low.tolist()}
 
 
 def _sample(sample: Sample) -> Row:

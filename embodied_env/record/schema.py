@@ -9,10 +9,8 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from typing import Any
 
-from embodied_env.contract import EffectiveLimits
 from embodied_env.core.codes import CODES, Quality, Severity
 from embodied_env.core.info_schema import Schema, info_definition, info_schema
 from embodied_env.core.latency.ledger import STAGES, StepEvent
@@ -223,7 +221,8 @@ def _circumstances_schema() -> Schema:
         )
     )
     delay = {"passed_s": _NUMBER, "reference": reference, "dt_s": _NUMBER, "is_guaranteed": _BOOLEAN}
-    limits = {limit.name: _TEXTS if limit.name == "joints" else _NUMBERS for limit in fields(EffectiveLimits)}
+    bounds = ("position_low", "position_high", "velocity", "acceleration", "deceleration", "jerk", "velocity_low")
+    limits = _fixed({"joints": _TEXTS, **dict.fromkeys(bounds, _NUMBERS)}, optional=("velocity_low",))
     return _fixed(
         {
             "action_age_s": _NUMBER,
@@ -236,7 +235,7 @@ def _circumstances_schema() -> Schema:
             "reference": reference,
             "answer": _or_null(_fixed({**_report_properties(), "findings": findings, "intervened": _BOOLEAN})),
             "annotations": _named(_OBJECT),
-            "limits": _fixed(limits),
+            "limits": limits,
             "required": _TEXTS,
             "delay": _fixed(delay),
         },

@@ -35,12 +35,12 @@ def commanded_joints(contract: Contract) -> list[CommandedJoint]:
     limits, found = ActionLayout(contract).limits, []
     commanded = [(spec, name) for spec in contract.actuators.values() for name in spec.joints]
     for index, (actuator, name) in enumerate(commanded):
-        joint, high = actuator.joints[name], float(limits.velocity[index])
+        joint, low, high = actuator.joints[name], limits.velocity_low[index].item(), limits.velocity_high[index].item()
         if actuator.is_velocity:
-            of_joint = CommandedJoint(name, "velocity", f"{joint.unit}/s", (-high, high), joint.velocity, wraps=False)
+            of_joint = CommandedJoint(name, "velocity", f"{joint.unit}/s", (low, high), joint.fastest, wraps=False)
         else:
             span = float(limits.position_low[index]), float(limits.position_high[index])
-            wraps, step = joint.position is None and joint.unit == "rad", joint.velocity * contract.control_period_s
+            wraps, step = joint.position is None and joint.unit == "rad", joint.fastest * contract.control_period_s
             of_joint = CommandedJoint(name, "position", joint.unit, span, step, wraps)
         found.append(of_joint._replace(**_place(contract, of_joint)))
     return found

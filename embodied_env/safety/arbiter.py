@@ -179,12 +179,12 @@ class Arbiter:
     def update_measured(self, positions: FloatArray, ages_s: FloatArray) -> None:
         """Update the positions of joints commanded by velocity; the others keep their published ones.
 
-        Shape (n_joints,), contract order. During its age a joint may have moved at its velocity limit (`slack`).
+        Shape (n_joints,), contract order. During its age a joint may have moved at its larger velocity limit (`slack`).
         """
         with self._lock:
             is_velocity = self._gate.layout.is_velocity
             chosen = np.where(is_velocity, positions, self._reference.positions)
-            fastest = np.where(is_velocity, self._gate.layout.limits.velocity, 0.0)  # that of a goal is infinite
+            fastest = np.where(is_velocity, self._gate.layout.limits.fastest, 0.0)  # that of a goal is infinite
             slack = fastest * np.where(is_velocity, ages_s, 0.0)
             self._reference = replace(self._reference, positions=chosen, slack=slack if slack.any() else None)
 

@@ -92,7 +92,7 @@ class BatchedLimiter:
         if self._has_thresholds:
             chosen = np.where(action < scale.threshold, scale.low, scale.high)
             action = np.where(np.isnan(scale.threshold), action, chosen)
-        mapped = scale.offset + scale.span * action
+        mapped = scale.offset + np.where(action >= 0.0, scale.span, scale.span_below) * action
         mapped = _snapped(action, scale.low, scale.high, mapped, scale.si_low, scale.si_high)
         return self._moved(mapped, reference.positions, self._bounds.low, self._bounds.high)
 
@@ -100,7 +100,8 @@ class BatchedLimiter:
         """Map published values back to actions (`CommandLimiter.as_action`)."""
         scale = self._layout.scale
         moved = self._moved(published, -reference.positions, scale.si_low, scale.si_high)
-        return _snapped(moved, scale.si_low, scale.si_high, (moved - scale.offset) / scale.span, scale.low, scale.high)
+        span = np.where(moved >= scale.offset, scale.span, scale.span_below)
+        return _snapped(moved, scale.si_low, scale.si_high, (moved - scale.offset) / span, scale.low, scale.high)
 
     def _moved(self, values: FloatArray, start: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
         """Add `start` to delta commands; rounding never exceeds a bound."""

@@ -28,7 +28,10 @@ class BatchedBounds:
         self.low, self.high = limits.position_low, limits.position_high
         if slack is not None:
             self.low, self.high = self.low + slack, self.high - slack
-        self.velocity, self.is_velocity, self.is_goal = limits.velocity, is_velocity, limits.is_goal
+        self.velocity_low, self.velocity_high = limits.velocity_low, limits.velocity_high
+        self.fastest, self.is_velocity, self.is_goal = limits.fastest, is_velocity, limits.is_goal
+        self.speeds = np.array((limits.velocity_high, -limits.velocity_low))[:, np.newaxis]
+        self.way = (self.velocity_low == 0.0) * 1.0 - (self.velocity_high == 0.0)
         self.acceleration, self.deceleration = limits.acceleration, limits.deceleration
         self.extent = np.max([np.where(np.isfinite(end), np.abs(end), 0.0) for end in (self.low, self.high)], axis=0)
         self.has_velocity, self.has_goal = bool(is_velocity.any()), bool(self.is_goal.any())
@@ -64,7 +67,8 @@ def limit_joints(
     x, v = positions, velocities
     braking = _braking_velocities(np.array((bounds.high - x, x - bounds.low)), bounds, dt_s)
     faster = _max_next_velocities(np.array((v, -v)), bounds, dt_s)
-    largest = np.minimum(np.minimum(braking, faster), bounds.velocity)
+    largest = np.minimum(braking, faster)
+    largest = np.where(bounds.speeds < largest, bounds.speeds, largest)
     lower, upper = -largest[1], largest[0]
     are_feasible = np.ones(x.shape, dtype=np.bool_)
     crossed = lower > upper
@@ -74,17 +78,18 @@ def limit_joints(
     desired = (targets - x) / dt_s
     if bounds.has_velocity:
         desired = np.where(bounds.is_velocity, targets, desired)
+    is_allowed_way = desired * bounds.way >= 0.0
     chosen = np.where(desired >= lower, desired, lower)
     chosen = np.where(chosen <= upper, chosen, upper)
     low, high = np.where(x < bounds.low, x, bounds.low), np.where(x > bounds.high, x, bounds.high)
     off = np.abs(desired - chosen)
     reached = clipped(x + chosen * dt_s, low, high)
-    kept = (off <= _rounding_of_step(x, reached, bounds, dt_s)) & (low <= targets) & (targets <= high)
+    kept = (off <= _rounding_of_step(x, reached, bounds, dt_s)) & (low <= targets) & (targets <= high) & is_allowed_way
     reached = np.where(kept, targets, reached)
     if bounds.has_velocity:
         ahead = x + desired * dt_s
         is_rounding = off <= 4.0 * _EPSILON * (np.abs(desired) + np.abs(v))
-        is_rounding &= bounds.is_velocity & (bounds.low <= ahead) & (ahead <= bounds.high)
+        is_rounding &= bounds.is_velocity & (bounds.low <= ahead) & (ahead <= bounds.high) & is_allowed_way
         chosen = np.where(is_rounding, desired, chosen)
         kept = np.where(bounds.is_velocity, chosen == desired, kept)
         reached = np.where(bounds.is_velocity, clipped(x + chosen * dt_s, low, high), reached)
@@ -108,11 +113,12 @@ def keep_limits(
 ) -> BoolArray:
     """Return which joints' steps are within every limit, independently of `limit_joints` (`limit_violation`)."""
     x, v, next_x, next_v = positions, velocities, next_positions, next_velocities
-    allowed = 1e-9 * bounds.velocity + 2.0 * _rounding_of_step(x, next_x, bounds, dt_s)
+    allowed = 1e-9 * bounds.fastest + 2.0 * _rounding_of_step(x, next_x, bounds, dt_s)
     low, high = np.minimum(bounds.low, x), np.maximum(bounds.high, x)
     are_inside = (low <= next_x) & (next_x <= high)
     before, speed = np.abs(v), np.abs(next_v)
-    is_kept = are_inside & (speed <= bounds.velocity + allowed)
+    is_kept = are_inside & (bounds.velocity_low - allowed <= next_v) & (next_v <= bounds.velocity_high + allowed)
+    is_kept &= ~(next_v * bounds.way < 0.0)
     is_kept &= np.abs((next_x - x) / dt_s - next_v) <= allowed
     faster, slower = bounds.acceleration, bounds.deceleration
     is_smooth = (speed - before <= faster * dt_s + allowed) & (before - speed <= slower * dt_s + allowed)
@@ -155,7 +161,7 @@ def _binding(
     """Return the number of the limit that gave `chosen`, which one of the two directions decides."""
     speeds = np.array((chosen, -chosen))
     codes = np.where(faster == speeds, np.int16(_ACCELERATION), np.int16(0))
-    codes = np.where(bounds.velocity == speeds, _VELOCITY, codes)
+    codes = np.where(bounds.speeds == speeds, _VELOCITY, codes)
     codes = np.where(braking == speeds, _POSITION, codes)
     is_forwards = (chosen > 0.0) | ((chosen == 0.0) & (positions >= bounds.high))
     first, second = np.where(is_forwards, codes, codes[::-1])

@@ -155,7 +155,8 @@ class SafetyGate:
     def scaled_velocity_limits(self, share: float) -> Iterator[None]:
         """Scale every velocity limit by `share`, 0 < share <= 1, within the context. The robot must be at rest."""
         before = self._in_force
-        self._enforce(replace(before, velocity=before.velocity * share))
+        low, high = before.velocity_low * share, before.velocity_high * share
+        self._enforce(replace(before, velocity_low=low, velocity_high=high))
         try:
             yield
         finally:

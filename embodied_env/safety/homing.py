@@ -180,7 +180,8 @@ class HomingMotion:
         if not np.allclose(_distances(start, rate, self._approach_s), away, rtol=0.0, atol=_APPROACH_TOLERANCE):
             far = np.maximum(np.abs(away), 1e-9)
             least = np.minimum(np.minimum(limits.acceleration, limits.deceleration), limits.jerk * self._period_s)
-            rate = np.minimum(limits.velocity / (_PEAKS[0] * far), np.sqrt(least / (_PEAKS[1] * far)))
+            fastest = np.where(away > 0.0, -limits.velocity_low, limits.velocity_high)
+            rate = np.minimum(fastest / (_PEAKS[0] * far), np.sqrt(least / (_PEAKS[1] * far)))
             rate = np.where(limits.is_goal, 0.0, np.minimum(rate, np.cbrt(limits.jerk / far)))
             start, rate = away, _SHARE * rate
             self._approach, self._approach_s = (start, rate), 0.0

@@ -1,18 +1,20 @@
 """Joint limits: the exact interval of next velocities within position, velocity and acceleration limits.
 
-State (x, v): the last published position and velocity. With limits low <= x <= high, |v| <= V, acceleration A,
-deceleration D and any step dt > 0, the admissible next velocities are one interval [lower, upper]::
+State (x, v): the last published position and velocity. With limits low <= x <= high, V- <= v <= V+ (V- <= 0 <= V+),
+acceleration A, deceleration D and any step dt > 0, the admissible next velocities are one interval [lower, upper]::
 
-    upper = min( V,  faster(v),  braking(high - x) )          lower = the mirror image
+    upper = min( V+,  faster(v),  braking(high - x) )         lower = max( V-, -faster(-v), -braking(x - low) )
     braking(gap) = the largest w with  w dt + w^2 / (2 D) <= gap
                  = 2 gap D / (D dt + sqrt((D dt)^2 + 2 D gap))
     faster(v)    = v + A dt                                         for v >= 0 (speeding up)
                  = min(v + D dt, max(0, v + min(A, D) dt))          for v < 0 (braking, then perhaps crossing zero)
 
-From the safe set K = {low <= x <= high, |v| <= V, x + v^2/(2 D) <= high if v > 0, mirrored if v < 0} the interval is
-never empty and every choice leads back into K: for v >= D dt the braked velocity v - D dt satisfies the braking bound,
-since x + (v - D dt) dt + (v - D dt)^2/(2 D) = x + v^2/(2 D) - D dt^2/2; for 0 <= v < D dt zero does; both are within
-the reach of acceleration; all other pairs of bounds meet, and intervals of the line that meet pairwise meet jointly.
+From the safe set K = {low <= x <= high, V- <= v <= V+, x + v^2/(2 D) <= high if v > 0, mirrored if v < 0} the interval
+is never empty and every choice leads back into K: for v >= D dt the braked velocity v - D dt satisfies the braking
+bound, since x + (v - D dt) dt + (v - D dt)^2/(2 D) = x + v^2/(2 D) - D dt^2/2; for 0 <= v < D dt zero does; both are
+within the reach of acceleration; all other pairs of bounds meet, and intervals of the line that meet pairwise meet
+jointly. As 0 and every velocity between v and 0 are within [V-, V+], braking needs no reverse: a joint with V- = 0 (or
+V+ = 0) never moves against its one way, and there rounding keeps no target that would.
 dt may differ at each step, since v^2/(2 D) bounds the stopping distance of any partition into steps. The derivation for
 A = D is in the project's safety notes (A4.2); D separate is ours.
 
@@ -50,7 +52,7 @@ Otherwise it brakes from the reference of a new t. The last message reached the 
   write leaves. The controller's timeout ends it.
 
 When limits are tightened in motion, (x, v) may be outside the new K. Until it is inside, the step keeps the new limits
-widened to what full braking needs (`braking_bounds`): for v > 0 and w = max(0, v - D dt), V to w and high to
+widened to what full braking needs (`braking_bounds`): for v > 0 and w = max(0, v - D dt), V+ to w and high to
 x + w dt + w^2/(2 D), never beyond the limits before; by the formula above that is within the old K. The interval of the
 widened limits holds w, and nothing faster in the direction of motion: the joint brakes at D and no harder.
 
@@ -81,21 +83,27 @@ _JERK_ROUNDING = 1e-9  # relative rounding error of v + a dt
 class JointBounds:
     """Limits of one joint, in its unit, unit/s and unit/s^2. A continuous joint has low -inf and high +inf.
 
-    `extent` is the largest absolute value of the finite ends, 0 if neither is finite. `is_goal`: only the position is
-    limited.
+    `velocity_low` <= 0 <= `velocity_high`. `fastest` is the larger speed of both directions. `way` is the direction of
+    a joint that moves in one only, 1 or -1, otherwise 0. `extent` is the largest absolute value of the finite ends, 0
+    if neither is finite. `is_goal`: only the position is limited.
     """
 
     low: float
     high: float
-    velocity: float
+    velocity_low: float
+    velocity_high: float
     acceleration: float
     deceleration: float
+    fastest: float = field(init=False)
+    way: float = field(init=False)
     extent: float = field(init=False)
     is_goal: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Compute `extent` and `is_goal`."""
-        object.__setattr__(self, "is_goal", math.isinf(self.velocity))
+        """Compute the fields that follow from the others."""
+        object.__setattr__(self, "fastest", max(-self.velocity_low, self.velocity_high))
+        object.__setattr__(self, "way", float(self.velocity_low == 0.0) - float(self.velocity_high == 0.0))
+        object.__setattr__(self, "is_goal", math.isinf(self.velocity_high))
         extent = max((abs(end) for end in (self.low, self.high) if math.isfinite(end)), default=0.0)
         object.__setattr__(self, "extent", extent)
 
@@ -116,11 +124,19 @@ class JointStep(NamedTuple):
 def joint_bounds(limits: EffectiveLimits) -> list[JointBounds]:
     """Return the limits joint by joint, as plain floats."""
     return [
-        JointBounds(low=low, high=high, velocity=velocity, acceleration=acceleration, deceleration=deceleration)
-        for low, high, velocity, acceleration, deceleration in zip(
+        JointBounds(
+            low=low,
+            high=high,
+            velocity_low=slowest,
+            velocity_high=fastest,
+            acceleration=acceleration,
+            deceleration=deceleration,
+        )
+        for low, high, slowest, fastest, acceleration, deceleration in zip(
             limits.position_low.tolist(),
             limits.position_high.tolist(),
-            limits.velocity.tolist(),
+            limits.velocity_low.tolist(),
+            limits.velocity_high.tolist(),
             limits.acceleration.tolist(),
             limits.deceleration.tolist(),
             strict=True,
@@ -153,7 +169,7 @@ def limit_joint(position: float, velocity: float, target: float, bounds: JointBo
     if not low <= reached <= high:
         reached = min(max(reached, low), high)
     is_kept = chosen == desired or abs(desired - chosen) <= _rounding_of_step(position, reached, bounds, dt_s)
-    if is_kept and low <= target <= high:
+    if is_kept and low <= target <= high and desired * bounds.way >= 0.0:
         return JointStep(target, chosen, "", target)
     return JointStep(reached, chosen, _binding(position, velocity, chosen, bounds, dt_s), reached)
 
@@ -172,7 +188,7 @@ def limit_velocity(position: float, velocity: float, desired: float, bounds: Joi
         lower = upper = lower if velocity >= 0.0 else upper
     chosen = min(max(desired, lower), upper)
     is_rounding = abs(desired - chosen) <= 4.0 * _EPSILON * (abs(desired) + abs(velocity))  # of v + A dt
-    if is_rounding and bounds.low <= position + desired * dt_s <= bounds.high:
+    if is_rounding and bounds.low <= position + desired * dt_s <= bounds.high and desired * bounds.way >= 0.0:
         chosen = desired
     code = "" if chosen == desired else _binding(position, velocity, chosen, bounds, dt_s)
     reached = min(max(position + chosen * dt_s, min(bounds.low, position)), max(bounds.high, position))  # rounding
@@ -186,14 +202,14 @@ def limit_violation(  # noqa: PLR0911 - one return per rule
 
     The post-condition on published values, independent of `limit_joint`: it uses no interval, only that slowing down
     is limited by D and speeding up by A, and that the joint must be able to stop within its range. The tolerance is
-    rounding plus 1e-9 of the velocity limit.
+    rounding plus 1e-9 of the larger velocity limit, and none against the way of a joint that moves in one direction.
     """
     if not (-_INF < next_position < _INF and -_INF < next_velocity < _INF):
         return f"not finite: position {next_position}, velocity {next_velocity}"
     if bounds.is_goal:
         inside = min(bounds.low, position) <= next_position <= max(bounds.high, position)
         return "" if inside else f"position {next_position} outside [{bounds.low}, {bounds.high}]"
-    allowed = 1e-9 * bounds.velocity + 2.0 * _rounding_of_step(position, next_position, bounds, dt_s)
+    allowed = 1e-9 * bounds.fastest + 2.0 * _rounding_of_step(position, next_position, bounds, dt_s)
     if abs((next_position - position) / dt_s - next_velocity) > allowed:
         return f"position {next_position} is inconsistent with velocity {next_velocity}"
     low, high = bounds.low, bounds.high
@@ -201,11 +217,12 @@ def limit_violation(  # noqa: PLR0911 - one return per rule
         low, high = min(low, position), max(high, position)
     if not low <= next_position <= high:
         return f"position {next_position} outside [{bounds.low}, {bounds.high}]"
-    speed = abs(next_velocity)
-    if speed > bounds.velocity + allowed:
-        return f"velocity {next_velocity} exceeds {bounds.velocity}"
+    is_within = bounds.velocity_low - allowed <= next_velocity <= bounds.velocity_high + allowed
+    if not is_within or next_velocity * bounds.way < 0.0:
+        return f"velocity {next_velocity} outside [{bounds.velocity_low}, {bounds.velocity_high}]"
     if _changes_too_fast(velocity, next_velocity, bounds, dt_s, allowed):
         return f"velocity changes too fast: from {velocity} to {next_velocity} in {dt_s} s"
+    speed = abs(next_velocity)
     stop = next_position + next_velocity * speed / (2.0 * bounds.deceleration)
     near = allowed * (dt_s + speed / bounds.deceleration)
     if low - near <= stop <= high + near:
@@ -219,7 +236,7 @@ def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_
 
     lower > upper means that the state is outside the safe set: no velocity is within every limit.
     """
-    fastest, deceleration = bounds.velocity, bounds.deceleration
+    lowest, highest, deceleration = bounds.velocity_low, bounds.velocity_high, bounds.deceleration
     forwards, backwards = _reachable_speeds(velocity, bounds, dt_s)
     above = _braking_velocity(bounds.high - position, deceleration, dt_s)
     below = _braking_velocity(position - bounds.low, deceleration, dt_s)
@@ -227,7 +244,7 @@ def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_
         forwards = above
     if below < backwards:
         backwards = below
-    return -(fastest if fastest < backwards else backwards), (fastest if fastest < forwards else forwards)
+    return (lowest if lowest > -backwards else -backwards), (highest if highest < forwards else forwards)
 
 
 def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> bool:
@@ -244,9 +261,9 @@ def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s
 def is_in_safe_set(position: float, velocity: float, bounds: JointBounds) -> bool:
     """Tell whether a state is in the safe set K of `bounds`, up to rounding."""
     stop = position + velocity * abs(velocity) / (2.0 * bounds.deceleration)
-    slack = 1e-9 * (bounds.extent + abs(position) + (0.0 if bounds.is_goal else bounds.velocity))
+    slack = 1e-9 * (bounds.extent + abs(position) + (0.0 if bounds.is_goal else bounds.fastest))
     is_inside = bounds.low - slack <= min(position, stop) and max(position, stop) <= bounds.high + slack
-    return is_inside and abs(velocity) <= bounds.velocity * (1.0 + 1e-9)
+    return is_inside and bounds.velocity_low * (1.0 + 1e-9) <= velocity <= bounds.velocity_high * (1.0 + 1e-9)
 
 
 def brake_velocity(velocity: float, bounds: JointBounds, dt_s: float) -> float:
@@ -262,14 +279,14 @@ def braking_bounds(
     `before` are the limits before `narrow`, with the same accelerations.
     """
     braked = brake_velocity(velocity, narrow, dt_s)
-    speed = abs(braked)
-    stop = position + braked * dt_s + braked * speed / (2.0 * narrow.deceleration)
+    stop = position + braked * dt_s + braked * abs(braked) / (2.0 * narrow.deceleration)
     high = min(before.high, max(narrow.high, stop)) if velocity > 0.0 else narrow.high
     low = max(before.low, min(narrow.low, stop)) if velocity < 0.0 else narrow.low
-    fastest = min(before.velocity, max(narrow.velocity, speed))
-    if (low, high, fastest) == (narrow.low, narrow.high, narrow.velocity):
+    fastest = min(before.velocity_high, max(narrow.velocity_high, braked))
+    slowest = max(before.velocity_low, min(narrow.velocity_low, braked))
+    if (low, high, slowest, fastest) == (narrow.low, narrow.high, narrow.velocity_low, narrow.velocity_high):
         return narrow
-    return replace(narrow, low=low, high=high, velocity=fastest)
+    return replace(narrow, low=low, high=high, velocity_low=slowest, velocity_high=fastest)
 
 
 def lowered_velocity(
@@ -300,11 +317,12 @@ def limit_jerk(
     if not is_limited.any():
         return desired
     if limits.is_goal.any():  # an infinite velocity would give NaN
-        limits = replace(limits, velocity=np.where(limits.is_goal, 0.0, limits.velocity))
+        low, high = (np.where(limits.is_goal, 0.0, end) for end in (limits.velocity_low, limits.velocity_high))
+        limits = replace(limits, velocity_low=low, velocity_high=high)
     jerk = np.where(is_limited, limits.jerk, 0.0)
     slope = jerk / np.minimum(limits.acceleration, limits.deceleration)
-    highest = np.minimum(accelerations + jerk * dt_s, slope * (limits.velocity - velocities))
-    lowest = np.maximum(accelerations - jerk * dt_s, -slope * (limits.velocity + velocities))
+    highest = np.minimum(accelerations + jerk * dt_s, slope * (limits.velocity_high - velocities))
+    lowest = np.maximum(accelerations - jerk * dt_s, -slope * (velocities - limits.velocity_low))
     ahead = desired - velocities
     reach = np.maximum(slope * np.abs(ahead), jerk * dt_s)  # one step can undo this much
     highest = np.where(ahead >= 0.0, np.minimum(highest, reach), highest)
@@ -312,9 +330,10 @@ def limit_jerk(
     highest = np.maximum(highest, accelerations - jerk * dt_s)  # never beyond the jerk limit itself
     lowest = np.minimum(lowest, accelerations + jerk * dt_s)
     kept = np.clip(desired, velocities + lowest * dt_s, velocities + highest * dt_s)
-    fastest = np.clip(kept, -limits.velocity, limits.velocity)
-    kept = np.where(np.abs(kept - fastest) <= _JERK_ROUNDING * limits.velocity, fastest, kept)  # of v + a dt
-    return np.where(is_limited & (np.abs(kept - desired) > _JERK_ROUNDING * limits.velocity), kept, desired)
+    rounding = _JERK_ROUNDING * limits.fastest
+    inside = np.clip(kept, limits.velocity_low, limits.velocity_high)
+    kept = np.where(np.abs(kept - inside) <= rounding, inside, kept)  # of v + a dt
+    return np.where(is_limited & (np.abs(kept - desired) > rounding), kept, desired)
 
 
 def keeps_jerk(changes: FloatArray, limits: EffectiveLimits, dt_s: float) -> np.bool_ | NDArray[np.bool_]:
@@ -323,7 +342,7 @@ def keeps_jerk(changes: FloatArray, limits: EffectiveLimits, dt_s: float) -> np.
     False without any.
     """
     is_limited = np.isfinite(limits.jerk)
-    allowed = np.where(is_limited, limits.jerk * dt_s, np.inf) + 2.0 * _JERK_ROUNDING * limits.velocity / dt_s
+    allowed = np.where(is_limited, limits.jerk * dt_s, np.inf) + 2.0 * _JERK_ROUNDING * limits.fastest / dt_s
     return is_limited.any() & (np.abs(changes) <= allowed).all(axis=-1)
 
 
@@ -364,7 +383,7 @@ def _binding(position: float, velocity: float, chosen: float, bounds: JointBound
         speed = sign_tried * chosen
         if _braking_velocity(gap, bounds.deceleration, dt_s) == speed:
             return "pos.limit"
-        if bounds.velocity == speed:
+        if (bounds.velocity_high if sign_tried > 0 else -bounds.velocity_low) == speed:
             return "vel.limit"
         if _reachable_speeds(sign_tried * velocity, bounds, dt_s)[0] == speed:
             return "acc.limit"

@@ -68,7 +68,7 @@ class SetpointPlanner:
             approved_ns=approved_ns,
             start_ns=max(published_ns, now_ns - self.period_ns),
             start_velocities=published.velocities,
-            end_velocities=np.where(np.abs(ends) <= _NO_SPEED * limits.velocity, 0.0, ends),
+            end_velocities=np.where(np.abs(ends) <= _NO_SPEED * limits.fastest, 0.0, ends),
             is_goal=limits.is_goal,
         )
 
@@ -90,7 +90,7 @@ class SetpointPlanner:
     def follows(self, segment: Segment, published: CommandState, limits: EffectiveLimits) -> bool:
         """Return whether the published motion is within one step of the goal, so that the next step starts there."""
         distances = np.abs(self._resting_positions(published) - segment.goal.positions)
-        return bool((distances <= limits.velocity * self._control_s).all())
+        return bool((distances <= limits.fastest * self._control_s).all())
 
     def resting_reference(self, published: CommandState, limits: EffectiveLimits) -> CommandState:
         """Return the reference of a step that follows no other: q and w, with room to brake within the limits."""

@@ -71,7 +71,7 @@ class Actuation:
         positions = np.array(self.joints)[self._is_position].tolist()
         self._qpos, _ = model.joint_addresses((joint, "actuators") for joint in positions)
         self._sent = self._target = np.zeros(layout.size)
-        speeds = [limits.velocity for actuator in contract.actuators.values() for limits in actuator.joints.values()]
+        speeds = [limits.fastest for actuator in contract.actuators.values() for limits in actuator.joints.values()]
         self._stride = np.where(layout.is_goal, speeds, np.inf) * contract.control_period_s
         self._has_goals = bool(layout.is_goal.any())
 

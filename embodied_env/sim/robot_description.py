@@ -93,7 +93,7 @@ def _add_moving(robot: ET.Element, model: Model, joint: int, parent: str, child:
     element = _add_joint(robot, name, kind, parent, child, frame)
     ET.SubElement(element, "axis", xyz=_text(mj.jnt_axis[joint]))
     forces = [float(mj.actuator_forcerange[i, 1]) for i in actuators_of(model.mujoco, mj, joint)]
-    numbers = {"effort": max(forces, default=0.0), "velocity": 0.0 if own is None else own.velocity}
+    numbers = {"effort": max(forces, default=0.0), "velocity": 0.0 if own is None else own.fastest}
     if position is not None:
         numbers |= {"lower": position[0], "upper": position[1]}
     if numbers["velocity"] or position is not None:

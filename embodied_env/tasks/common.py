@@ -137,7 +137,7 @@ def cartesian_policy(contract: Contract, motion: Motion, *, damping_m: float) ->
         jacobian, velocity = motion(observation, positions)
         inverse = jacobian.T @ np.linalg.inv(jacobian @ jacobian.T + damping_m**2 * np.eye(len(jacobian)))
         delta = period_s * (inverse @ velocity)
-        delta /= max(1.0, float(np.max(np.abs(delta) / (layout.limits.velocity * period_s))))
+        delta /= max(1.0, float(np.max(np.abs(delta) / (layout.limits.fastest * period_s))))
         action = layout.scale.from_si(np.where(layout.is_delta, delta, positions + delta))
         return layout.to_space(action)
 

@@ -140,7 +140,7 @@ class Navigate(ArrayTask):
         if missing:
             raise UsageError(f"action without {', '.join(missing)} (the scripted policy commands a twist)")
         forward, turn = layout.joints.index("linear.x"), layout.joints.index("angular.z")
-        fastest_m_per_s = layout.limits.velocity[forward]
+        fastest_m_per_s = layout.limits.velocity_high[forward]
         braking_m_per_s2 = BRAKING * layout.limits.deceleration[forward]
         read_obstacles = self._scanner(pilot)
 

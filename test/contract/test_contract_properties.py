@@ -177,7 +177,7 @@ def test_effective_limits_are_within_declared_limits(contract: Contract) -> None
     declared = [(actuator, joint) for actuator in contract.actuators.values() for joint in actuator.joints.values()]
     for i, (actuator, joint) in enumerate(declared):
         if not actuator.is_action:  # an action server limits its motion
-            assert 0 < limits.velocity[i] <= joint.velocity
+            assert 0 < limits.fastest[i] <= joint.velocity
             assert 0 < limits.acceleration[i] <= joint.acceleration
         assert limits.position_low[i] < limits.position_high[i]
         if joint.position is not None:

@@ -33,8 +33,8 @@ def test_an_action_server_is_limited_in_position_only_and_has_no_margin(tmp_path
     limits = layout.limits
     assert layout.is_goal.tolist() == [False, True]
     assert (limits.position_low[1], limits.position_high[1]) == (0.0, 0.8)
-    assert np.isinf([limits.velocity[1], limits.acceleration[1], limits.deceleration[1], limits.jerk[1]]).all()
-    assert np.isfinite([limits.velocity[0], limits.acceleration[0]]).all()
+    assert np.isinf([limits.fastest[1], limits.acceleration[1], limits.deceleration[1], limits.jerk[1]]).all()
+    assert np.isfinite([limits.fastest[0], limits.acceleration[0]]).all()
 
 
 def test_the_behaviour_at_a_stop_is_part_of_the_fingerprint_and_defaults_are_not(tmp_path):

@@ -398,7 +398,7 @@ def test_twist_needs_neither_joint_sensor_nor_position_margin():
     contract = parse(changed("safety.margins.position", 0.1, source))
     limits = contract.actuators["base"].limits(contract.safety.margins)
     assert (limits.position_low.tolist(), limits.position_high.tolist()) == ([-float("inf")], [float("inf")])
-    assert limits.velocity.tolist() == [0.95]
+    assert limits.fastest.tolist() == [0.95]
 
 
 def velocities(joint_a):
@@ -484,14 +484,14 @@ def test_a_joint_may_have_its_own_margins():
     limits, joints = ActionLayout(contract).limits, contract.actuators["arm"].joints
     inset = [joints["a"].position[1] - 0.1, joints["b"].position[1] - 0.3]
     assert limits.position_high.tolist() == inset
-    assert limits.velocity.tolist() == [0.95 * joints["a"].velocity, 0.5 * joints["b"].velocity]
+    assert limits.fastest.tolist() == [0.95 * joints["a"].velocity, 0.5 * joints["b"].velocity]
 
 
 def test_margins_shrink_every_limit():
     contract = parse(document())
     limits = contract.actuators["arm"].limits(contract.safety.margins)
     assert (limits.position_low[0], limits.position_high[0]) == (-1.0 + 0.02, 2.0 - 0.02)
-    assert limits.velocity[0] == 3.0 * 0.95
+    assert limits.fastest[0] == 3.0 * 0.95
     assert limits.acceleration[0] == 8.0 * 0.9
 
 

@@ -54,7 +54,7 @@ def test_a_slower_urdf_makes_a_smaller_step_of_the_same_action(folder):
     slow = re.sub('velocity="[^"]*"', 'velocity="0.5"', text)
     (folder / "arm6.urdf").write_text(slow)
     contract = parse_contract(with_urdf(), source=str(folder / "arm.yaml"))
-    np.testing.assert_allclose(ActionLayout(contract).limits.velocity, 0.5 * OWN.safety.margins.velocity)
+    np.testing.assert_allclose(ActionLayout(contract).limits.fastest, 0.5 * OWN.safety.margins.velocity)
     assert contract.fingerprint != replace(OWN, safety=contract.safety, files=contract.files).fingerprint
 
 

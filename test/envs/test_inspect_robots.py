@@ -215,7 +215,7 @@ def test_an_estop_halts_the_evaluation(make):
 def test_default_guardrails_can_be_derived_for_absolute_positions(make):
     space = make("door_open").info.action_space
     limits = ActionLayout(embodied_env.load_contract("door_open")).limits
-    assert space.semantics.max_step == pytest.approx(limits.velocity * 0.05)
+    assert space.semantics.max_step == pytest.approx(limits.fastest * 0.05)
     DeltaLimitApprover(space)
 
 

@@ -147,7 +147,7 @@ def test_the_published_topic_keeps_every_limit(kind, steps):
         before[silences_s > STALL_PERIODS * contract.control_period_s] = 0.0  # the servo has arrived by then
         extent = np.maximum(np.abs(limits.position_low), np.abs(limits.position_high))
     rounding = np.vectorize(rounding_of_velocity)(extent, extent, velocities, dt)
-    assert (np.abs(velocities) <= limits.velocity + rounding).all()
+    assert (np.abs(velocities) <= limits.fastest + rounding).all()
     faster = np.abs(velocities) > np.abs(before)
     reversed_ = velocities * before < 0.0
     up, down = limits.acceleration * dt, limits.deceleration * dt

@@ -144,7 +144,7 @@ class Monitor:
     def at_speed(self):
         """Return whether the first joint is commanded at nearly its full speed."""
         published = self.published()
-        return bool(published) and published[-1].velocity_si[0] > 0.9 * LAYOUT.limits.velocity[0]
+        return bool(published) and published[-1].velocity_si[0] > 0.9 * LAYOUT.limits.fastest[0]
 
     def close(self):
         self.listener.stop()
@@ -169,7 +169,7 @@ def check_account(monitor):
         elapsed_s = (after.published_ns - before.published_ns) / NS_PER_S
         assert 0.0 < after.dt_s <= min(elapsed_s, PERIOD_S) + 1e-3  # the stamps are taken around one publication
         velocity = (after.applied_si - before.applied_si) / after.dt_s
-        assert (np.abs(velocity) <= LAYOUT.limits.velocity + 1e-9).all()
+        assert (np.abs(velocity) <= LAYOUT.limits.fastest + 1e-9).all()
         if elapsed_s <= 3 * PERIOD_S:  # or it has arrived meanwhile
             faster = (np.abs(velocity) - np.abs(before.velocity_si)) / after.dt_s
             assert (faster <= LAYOUT.limits.acceleration + 1e-6).all()
@@ -192,7 +192,7 @@ def check_it_stopped(monitor):
     late_s = max(0.0, gaps_s[0] - begin_s) + float(
         np.maximum(gaps_s[1:] - PERIOD_S, 0.0).sum()
     )  # lateness of the machine
-    slowest_s = float((LAYOUT.limits.velocity / LAYOUT.limits.deceleration).max())
+    slowest_s = float((LAYOUT.limits.fastest / LAYOUT.limits.deceleration).max())
     rest = next(report for report in braking if not report.velocity_si.any())
     assert (rest.published_ns - last.published_ns) / NS_PER_S <= begin_s + slowest_s + PERIOD_S + late_s
     assert late_s < 2.0
@@ -453,9 +453,9 @@ def test_setpoints_of_the_relay_are_accounted_and_bring_the_robot_to_rest_when_t
     commands = [list(arrival.message.data) for _, arrival in sorted(monitor.commands.items())]
     jumps = np.abs(np.diff(commands, axis=0)).max(axis=1)
     limits = LAYOUT.limits
-    assert jumps.max() <= limits.velocity.max() * PERIOD_S * (1 + 1e-9)  # of a tick after a gap
-    assert np.median(jumps[jumps > 0.0]) <= limits.velocity.max() * 2 / 200
-    assert len(jumps) > 200 * limits.velocity[0] / limits.deceleration[0] / 6  # at the rate of the setpoints
+    assert jumps.max() <= limits.fastest.max() * PERIOD_S * (1 + 1e-9)  # of a tick after a gap
+    assert np.median(jumps[jumps > 0.0]) <= limits.fastest.max() * 2 / 200
+    assert len(jumps) > 200 * limits.fastest[0] / limits.deceleration[0] / 6  # at the rate of the setpoints
     check_it_stays_at_rest(monitor, since_ns=rest_ns, within_s=SERVO_S)
 
 
@@ -1028,7 +1028,7 @@ def test_homing_goes_through_the_relay_slowly_and_the_episode_starts_there(make,
     assert info["reset"]["routine"] == "home"
     with monitor.listener.condition:
         moves = np.array([report.velocity_si for report in monitor.published()])
-    assert 0.5 * speed < np.abs(moves / LAYOUT.limits.velocity).max() < 1.3 * speed  # its periods differ from ours
+    assert 0.5 * speed < np.abs(moves / LAYOUT.limits.fastest).max() < 1.3 * speed  # its periods differ from ours
     *_, info = env.step(0.0 * FORWARD)  # the relay's clock may clip the first command
     np.testing.assert_allclose(list(info["action"]["applied_si"].values()), list(HOME.values()), atol=0.03)
     end_episode(env)

@@ -274,7 +274,7 @@ def check_account(bench, rounding=1e-9):
         velocity = np.where(by_velocity, after.applied_si, (after.applied_si - before.applied_si) / after.dt_s)
         np.testing.assert_allclose(velocity, after.velocity_si, atol=1e-6)
         assert 0.0 < after.dt_s <= dt_s + 1e-3  # one stamp is before the publication, the other after it
-        assert (np.abs(velocity) <= limits.velocity + rounding).all()
+        assert (np.abs(velocity) <= limits.fastest + rounding).all()
         pause_s = (after.published_ns - before.published_ns) / 1e9
         if pause_s > 3 * bench.contract.control_period_s and not by_velocity.any():
             continue  # the servo has arrived and restarts from rest
@@ -446,7 +446,7 @@ def check_it_stopped(bench):
     assert {report.cause for report in ticks} == {"tick"}
     watchdog, period_s = ARM.safety.watchdog, ARM.control_period_s
     limits = bench.layout.limits
-    slowest = float((limits.velocity / limits.deceleration).max())
+    slowest = float((limits.fastest / limits.deceleration).max())
     assert len(ticks) <= np.ceil(slowest / period_s) + 2 + 10  # ticks are shorter where the machine was late
     bound_s = watchdog.hold_steps * period_s + slowest + 2 * period_s
     taken_s = (ticks[-1].published_ns - commanded[-1].published_ns) / 1e9

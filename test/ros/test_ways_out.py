@@ -278,7 +278,7 @@ def check_it_braked(robot, output=""):
     """Assert that the last commands brake from full speed to rest within the limits."""
     (stamps_s, values), joint = robot.until_quiet(), robot.joint
     limits, period_s = robot.layout.limits, robot.contract.control_period_s
-    fastest, slowing = limits.velocity[joint], limits.deceleration[joint] * period_s  # at most one command
+    fastest, slowing = limits.fastest[joint], limits.deceleration[joint] * period_s  # at most one command
     is_velocity = robot.layout.is_velocity[joint]
     speeds = np.abs(values if is_velocity else np.diff(values) / period_s)  # for a position, at least this fast
     fast = np.flatnonzero(speeds > 0.6 * fastest)

@@ -103,7 +103,7 @@ def draw_states(layout, rng, *, outside: bool) -> list[CommandState]:
     """Draw the last command of each slot: at rest within its range, or any."""
     limits, shape = layout.limits, (SLOTS, layout.size)
     low, high = (np.where(np.isfinite(ends), ends, 0.0) for ends in (limits.position_low, limits.position_high))
-    fastest = np.where(layout.is_goal | (not outside), 0.0, np.minimum(limits.velocity, 1e9))
+    fastest = np.where(layout.is_goal | (not outside), 0.0, np.minimum(limits.fastest, 1e9))
     positions = low + (high - low) * rng.choice([0.0, 1.0, rng.random(), 1.5 if outside else 0.5], shape)
     velocities = fastest * rng.choice([0.0, 1.0, rng.uniform(-1.2, 1.2)], shape)
     slack = 0.01 * fastest * layout.is_velocity * rng.random(shape)
@@ -192,7 +192,7 @@ CONTRACTS = st.builds(
 def test_array_formulas_equal_the_scalar_ones(each, is_velocity, part):
     """Row 0 has states of the safe set, row 1 others, rows 2 and 3 those whose bounds meet up to rounding."""
     dt_s, bound_list = each[0].dt, [one.b for one in each]
-    names = ("low", "high", "velocity", "acceleration", "deceleration")
+    names = ("low", "high", "velocity_low", "velocity_high", "acceleration", "deceleration")
     low, high, *others = (np.array([getattr(b, name) for b in bound_list]) for name in names)
     rest = dict(zip(names[2:], others, strict=True), jerk=np.full(8, np.inf))
     limits = EffectiveLimits(joints=(), position_low=low, position_high=high, **rest)

@@ -193,7 +193,7 @@ def test_p1_to_p4_every_limit_holds_for_any_context_and_filter(ride, jerk):
             slack = 2.0 * rounding(b, x, reached, w, dt)
             longest[i] = max(longest[i], slack * dt)
             assert b.low <= reached <= b.high
-            assert abs(w) <= b.velocity
+            assert b.velocity_low <= w <= b.velocity_high
             assert abs(v) - abs(w) <= b.deceleration * dt + slack
             assert abs(w) - abs(v) <= b.acceleration * dt + slack
             assert abs(reached - x - w * dt) <= slack * dt
@@ -409,7 +409,7 @@ def test_p14_relayed_commands_are_latched_like_actions(g, make_command_filters, 
             assert (np.abs(approved.report.velocity_si) <= np.abs(reference.velocities)).all()
         for i, b in enumerate(g.bounds):
             assert b.low <= approved.values[i] <= b.high
-            assert abs(approved.report.velocity_si[i]) <= b.velocity
+            assert b.velocity_low <= approved.report.velocity_si[i] <= b.velocity_high
         reference = next_reference(reference, approved, g.dt)
 
 
@@ -545,17 +545,19 @@ def test_jerk_speed_and_acceleration_limits_hold_in_free_motion(ride):
     b, part, dt, legs = ride
     acceleration = b.acceleration
     jerk = part * acceleration / dt
-    limits = JointLimits(position=None, velocity=b.velocity, acceleration=acceleration, jerk=jerk)
+    limits = JointLimits(
+        position=None, velocity=(b.velocity_low, b.velocity_high), acceleration=acceleration, jerk=jerk
+    )
     gate = SafetyGate(contract_of(limits, control_period_s=dt))
     reference = dataclasses.replace(reference_at((0.0, 0.0)), accelerations=np.zeros(1))
     for action in itertools.chain.from_iterable([u] * count for u, count in legs):
         approved = gate.judge([action], reference, dt)
         v, w = float(reference.velocities[0]), float(approved.report.velocity_si[0])
         change = (w - v) / dt - float(reference.accelerations[0])
-        slack = 4e-9 * b.velocity / dt + rounding(b, 0.0, float(approved.values[0]), w, dt) / dt
+        slack = 4e-9 * b.fastest / dt + rounding(b, 0.0, float(approved.values[0]), w, dt) / dt
         keeps = abs(change) <= jerk * dt * (1 + 1e-6) + slack
         assert keeps or v == 0.0
-        assert abs(w) <= b.velocity
+        assert b.velocity_low <= w <= b.velocity_high
         assert abs(w - v) <= acceleration * dt + rounding(b, 0.0, float(approved.values[0]), w, dt)
         if approved.report.guaranteed["jerk"]:
             assert keeps
@@ -574,7 +576,7 @@ def test_guaranteed_jerk_is_kept(ride, part):
     for _, action, beside in legs:
         approved = gate.judge(action, reference, dt, beside(reference))
         changes = (approved.report.velocity_si - reference.velocities) / dt - reference.accelerations
-        allowed = gate.layout.limits.jerk * dt + 2e-9 * gate.layout.limits.velocity / dt
+        allowed = gate.layout.limits.jerk * dt + 2e-9 * gate.layout.limits.fastest / dt
         kept = bool((np.abs(changes) <= allowed * (1 + 1e-9)).all())
         assert kept or not approved.report.guaranteed["jerk"]
         reference = next_reference(reference, approved, dt)
@@ -791,13 +793,13 @@ def storm(command: str, scale: str, agent: str, *, steps: int, jittered: bool) -
         approved = gate.judge(act(step, draw, gate.layout.scale), reference, dt, calm(reference))
         before, truth = truth, np.where(is_velocity, truth + approved.values * dt, approved.values)
         after = np.where(is_velocity, approved.values, (truth - before) / dt)
-        slack = 8.0 * np.finfo(float).eps * (4.0 * extent / dt + limits.velocity)
+        slack = 8.0 * np.finfo(float).eps * (4.0 * extent / dt + limits.fastest)
         assert np.isfinite(approved.values).all()
         assert approved.report.disposition < Severity.STOP
         assert (truth >= limits.position_low - is_velocity * 1e-9)[known].all()
         assert (truth <= limits.position_high + is_velocity * 1e-9)[known].all()
-        assert (np.abs(approved.report.velocity_si) <= limits.velocity).all()
-        assert (np.abs(after) <= limits.velocity + slack).all()
+        assert (np.abs(approved.report.velocity_si) <= limits.fastest).all()
+        assert (np.abs(after) <= limits.fastest + slack).all()
         assert (np.abs(after) - np.abs(velocities) <= limits.acceleration * dt + 2.0 * slack).all()
         assert (np.abs(velocities) - np.abs(after) <= limits.deceleration * dt + 2.0 * slack).all()
         velocities = after

@@ -270,9 +270,9 @@ class FreeRunningRobot(RuleBasedStateMachine):
         for before, command in itertools.pairwise(self.sent):
             assert np.isfinite(command.values).all()
             assert ((low <= command.values) & (command.values <= high)).all()
-            assert (np.abs(command.report.velocity_si) <= LIMITS.velocity).all()
+            assert (np.abs(command.report.velocity_si) <= LIMITS.fastest).all()
             moved = np.abs(command.values - before.values)
-            assert (moved <= LIMITS.velocity * command.report.dt_s + ROUNDING).all() or command.epoch > before.epoch
+            assert (moved <= LIMITS.fastest * command.report.dt_s + ROUNDING).all() or command.epoch > before.epoch
 
 
 FreeRunningRobot.TestCase.settings = settings(examples(30), stateful_step_count=25)
@@ -409,4 +409,4 @@ def test_p16_sequence_numbers_strictly_increase_with_concurrent_threads():
     assert [command.seq for command in crowd.sent] == list(range(1, len(crowd.sent) + 1))
     assert len(crowd.sent) >= 3 * 150 + 2 * 100
     for before, after in itertools.pairwise(crowd.sent):
-        assert (np.abs(after.values - before.values) <= LIMITS.velocity * after.report.dt_s + ROUNDING).all()
+        assert (np.abs(after.values - before.values) <= LIMITS.fastest * after.report.dt_s + ROUNDING).all()

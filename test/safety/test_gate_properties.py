@@ -205,7 +205,7 @@ def test_p3_p4_every_limit_holds_over_any_sequence_of_actions_and_times(ride):
             slack = rounding(b, x, reached, w, dt)
             longest[i] = max(longest[i], slack * dt)
             assert b.low <= reached <= b.high
-            assert abs(w) <= b.velocity
+            assert b.velocity_low <= w <= b.velocity_high
             assert abs(w - v) <= max(b.acceleration, b.deceleration) * dt + slack
             assert abs(v) - abs(w) <= b.deceleration * dt + slack
             assert abs(w) - abs(v) <= b.acceleration * dt + slack
@@ -235,7 +235,8 @@ def test_p7_an_admissible_action_passes_bit_for_bit_without_findings(g, parts):
     target = np.empty(g.gate.layout.size)
     for i, b in enumerate(g.bounds):
         x, v = float(reference.positions[i]), float(reference.velocities[i])
-        w = parts[i] * min(b.velocity, abs(v) + b.acceleration * g.dt)
+        fastest = b.velocity_high if parts[i] > 0.0 else -b.velocity_low
+        w = parts[i] * min(fastest, abs(v) + b.acceleration * g.dt)
         if not admissible(x, v, Fraction(w), b, g.dt):
             w = brake_velocity(v, b, g.dt)
         target[i] = min(max(x + w * g.dt, b.low), b.high)
@@ -273,7 +274,7 @@ def test_p10_repeated_braking_comes_to_rest_in_time_within_the_range(g):
 def test_robot_outside_its_range_only_moves_inwards_without_a_jump(command, outside, above, data):
     contract = plain_contract(joints=1, command=command)
     gate = SafetyGate(contract)
-    b = JointBounds(low=-2.0, high=2.0, velocity=1.0, acceleration=4.0, deceleration=8.0)
+    b = JointBounds(low=-2.0, high=2.0, velocity_low=-1.0, velocity_high=1.0, acceleration=4.0, deceleration=8.0)
     reference = reference_at((2.0 + outside if above else -2.0 - outside, 0.0))
     for action in data.draw(st.lists(finite_vectors(1), min_size=1, max_size=20)):
         approved = gate.judge(action, reference, 0.05)
@@ -281,7 +282,7 @@ def test_robot_outside_its_range_only_moves_inwards_without_a_jump(command, outs
         reached, w = float(approved.values[0]), float(approved.report.velocity_si[0])
         slack = rounding(b, x, reached, w, 0.05)
         assert min(b.low, x) <= reached <= max(b.high, x)
-        assert abs(reached - x) <= 0.05 * (b.velocity + slack)
+        assert abs(reached - x) <= 0.05 * (b.fastest + slack)
         assert abs(w - v) <= b.deceleration * 0.05 + slack
         assert approved.report.disposition <= Severity.LIMIT
         reference = dataclasses.replace(reference, positions=approved.values, velocities=approved.report.velocity_si)
@@ -347,7 +348,7 @@ def test_p12_the_limit_of_a_finding_is_binding(g, data):
             slack = 4.0 * rounding(b, float(g.reference.positions[i]), reached, w, g.dt)
             changed = abs(w - v)
             at_limit = {
-                "vel.limit": abs(w) == b.velocity,
+                "vel.limit": w in (b.velocity_low, b.velocity_high),
                 "acc.limit": min(abs(changed - b.acceleration * g.dt), abs(changed - b.deceleration * g.dt), abs(w))
                 <= slack,
                 "pos.limit": stopping_excess(reached, w, b) >= -Fraction(slack * (g.dt + abs(w) / b.deceleration)),
@@ -431,7 +432,8 @@ def test_margins_keep_every_command_inside_the_limits(b, inset, speed, strength,
     inner = JointBounds(
         low=b.low + margin,
         high=b.high - margin,
-        velocity=b.velocity * speed,
+        velocity_low=b.velocity_low * speed,
+        velocity_high=b.velocity_high * speed,
         acceleration=b.acceleration * strength,
         deceleration=b.deceleration * strength,
     )
@@ -440,7 +442,7 @@ def test_margins_keep_every_command_inside_the_limits(b, inset, speed, strength,
     reached, w = float(approved.values[0]), float(approved.report.velocity_si[0])
     slack = rounding(inner, state[0], reached, w, 0.05)
     assert inner.low <= reached <= inner.high
-    assert abs(w) <= inner.velocity
+    assert inner.velocity_low <= w <= inner.velocity_high
     assert abs(w) - abs(state[1]) <= inner.acceleration * 0.05 + slack
     assert abs(state[1]) - abs(w) <= inner.deceleration * 0.05 + slack
 
@@ -602,8 +604,8 @@ def test_p23_a_step_after_any_pause_moves_at_most_one_period(legs, b, period):
         approved = publish(arbiter, gate, action)
         dt = min(pause_ns / NS_PER_S, period)
         for x, reached in zip(before.tolist(), approved.values.tolist(), strict=True):
-            slack = rounding(b, x, reached, b.velocity, dt) * dt if dt else 0.0
-            assert abs(reached - x) <= b.velocity * dt + slack
+            slack = rounding(b, x, reached, b.fastest, dt) * dt if dt else 0.0
+            assert abs(reached - x) <= b.fastest * dt + slack
         assert approved.report.disposition < Severity.STOP
 
 
@@ -634,7 +636,7 @@ def test_p23_the_wall_clock_has_no_effect_in_lockstep(legs):
 @examples(25)
 @given(bounds(continuous=True), st.floats(-1.0, 1.0), st.sampled_from([0.008, 0.05]))
 def test_p10_stopping_a_free_running_robot_ends_at_rest_within_limits(b, part, period):
-    assume(b.velocity / (b.deceleration * period) <= 200)
+    assume(b.fastest / (b.deceleration * period) <= 200)
     contract = contract_of(as_joint_limits(b), control_period_s=period)
     clock = ManualClock()
     arbiter, gate, sent = free_running_arbiter(contract, clock)
@@ -647,7 +649,7 @@ def test_p10_stopping_a_free_running_robot_ends_at_rest_within_limits(b, part, p
     speeds = [abs(float(command.report.velocity_si[0])) for command in sent[moving - 1 :]]
     assert speeds == sorted(speeds, reverse=True)
     assert speeds[-1] == 0.0
-    slack = rounding(b, 0.0, 0.0, b.velocity, period)
+    slack = rounding(b, 0.0, 0.0, b.fastest, period)
     assert all(a - c <= b.deceleration * period + slack for a, c in itertools.pairwise(speeds))
 
 

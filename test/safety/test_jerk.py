@@ -28,7 +28,8 @@ def limits(*jerks, most=4.0, braking=4.0) -> EffectiveLimits:
         joints=tuple(f"j{i}" for i in range(size)),
         position_low=np.full(size, -np.inf),
         position_high=np.full(size, np.inf),
-        velocity=np.full(size, 1.0),
+        velocity_low=np.full(size, -1.0),
+        velocity_high=np.full(size, 1.0),
         acceleration=np.full(size, most),
         deceleration=np.full(size, braking),
         jerk=np.array(jerks),
@@ -293,11 +294,12 @@ def test_rounding_never_exceeds_the_speed_limit():
         joints=("b",),
         position_low=np.array([-np.inf]),
         position_high=np.array([np.inf]),
-        velocity=np.array([2.0 * 0.95]),
+        velocity_low=np.array([-2.0 * 0.95]),
+        velocity_high=np.array([2.0 * 0.95]),
         acceleration=np.array([20.0 * 0.9]),
         deceleration=np.array([5.0 * 0.9]),
         jerk=np.array([100.0]),
     )
     for sign in (1.0, -1.0):
         state = (np.array([value]) for value in (sign * 1.9, -sign * 1.4250000000000003, -sign * 14.500000000000004))
-        assert np.abs(limit_jerk(*state, found, 0.05)) <= found.velocity
+        assert np.abs(limit_jerk(*state, found, 0.05)) <= found.fastest

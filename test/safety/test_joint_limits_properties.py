@@ -75,7 +75,7 @@ def test_p2_the_position_never_leaves_its_range(s):
 @examples(80)
 @given(situations(quick=True))
 def test_p3_the_speed_never_exceeds_its_limit(s):
-    assert abs(step_to(s, step_towards(s)).velocity) <= s.b.velocity
+    assert s.b.velocity_low <= step_to(s, step_towards(s)).velocity <= s.b.velocity_high
 
 
 @examples(100)
@@ -148,9 +148,11 @@ def test_p9_a_larger_target_never_gives_a_smaller_position(s, other):
 def test_p11_motion_inwards_from_a_bound_is_never_blocked(b, dt, at_high, part):
     """Nor slowed down, as long as the other bound is far."""
     x, inwards = (b.high, -1.0) if at_high else (b.low, 1.0)
-    v = inwards * part * b.velocity
+    fastest = b.velocity_low if at_high else b.velocity_high
+    assume(fastest)  # a joint that moves in one direction has no other way in
+    v = part * fastest
     assume(in_safe_set(x, v, b))
-    step = limit_joint(x, v, x + inwards * b.velocity * dt, b, dt)
+    step = limit_joint(x, v, x + fastest * dt, b, dt)
     assert step.velocity * inwards > 0.0
     assert (step.position - x) * inwards >= 0.0
     stop_within = abs(v) * dt + v * v / (2.0 * b.deceleration)
@@ -161,7 +163,8 @@ def test_p11_motion_inwards_from_a_bound_is_never_blocked(b, dt, at_high, part):
 @examples(80)
 @given(situations(), st.floats(0.01, 1.0))
 def test_p18_a_lower_speed_limit_nests_the_interval_while_the_state_stays_safe(s, part):
-    tighter = replace(s.b, velocity=max(abs(s.v), s.b.velocity * part))
+    low, high = min(s.v, s.b.velocity_low * part), max(s.v, s.b.velocity_high * part)
+    tighter = replace(s.b, velocity_low=low, velocity_high=high)
     assume(in_safe_set(s.x, s.v, tighter))
     assert_nested(s, tighter)
 
@@ -211,7 +214,7 @@ def test_p3_p4_every_limit_holds_over_any_sequence_of_time_steps(journey):
     for x, v, dt, step in travel(journey):
         slack = rounding(b, x, step.position, step.velocity, dt)
         assert b.low <= step.position <= b.high
-        assert abs(step.velocity) <= b.velocity
+        assert b.velocity_low <= step.velocity <= b.velocity_high
         assert keeps_acceleration(v, step.velocity, b, dt, slack)
 
 
@@ -270,13 +273,13 @@ def test_p10_braking_is_always_among_the_admissible_velocities(s):
 @examples(100)
 @given(situations(), st.floats(-2.0, 2.0))
 def test_p12_the_post_condition_detects_violations_of_a_thousandth(s, part):
-    wanted = part * min(s.b.velocity, abs(s.v) + max(s.b.acceleration, s.b.deceleration) * s.dt)
+    wanted = part * min(s.b.fastest, abs(s.v) + max(s.b.acceleration, s.b.deceleration) * s.dt)
     reached = s.x + wanted * s.dt
-    slack = 1e-3 * s.b.velocity + 2.0 * rounding(s.b, s.x, reached, wanted, s.dt)
+    slack = 1e-3 * s.b.fastest + 2.0 * rounding(s.b, s.x, reached, wanted, s.dt)
     stop = reached + wanted * abs(wanted) / (2.0 * s.b.deceleration)
     far = slack * (s.dt + abs(wanted) / s.b.deceleration)
     is_sound = (
-        abs(wanted) <= s.b.velocity + slack
+        s.b.velocity_low - slack <= wanted <= s.b.velocity_high + slack
         and keeps_acceleration(s.v, wanted, s.b, s.dt, slack)
         and s.b.low - far <= stop <= s.b.high + far
     )
@@ -286,7 +289,7 @@ def test_p12_the_post_condition_detects_violations_of_a_thousandth(s, part):
 @pytest.mark.parametrize("side", [1.0, -1.0])
 def test_p12_the_post_condition_detects_unstoppable_steps(side):
     """The result is inside its range, slow enough, and within the acceleration limit."""
-    b = JointBounds(low=-1.0, high=1.0, velocity=10.0, acceleration=100.0, deceleration=1.0)
+    b = JointBounds(low=-1.0, high=1.0, velocity_low=-10.0, velocity_high=10.0, acceleration=100.0, deceleration=1.0)
     x, v, faster, dt = 0.9, 0.4, 0.45, 0.01  # stops at 0.98 m; slightly faster, at 1.006 m
     assert "stops only at" in limit_violation(side * x, side * v, side * (x + faster * dt), side * faster, b, dt)
     assert limit_violation(side * x, side * v, side * (x + v * dt), side * v, b, dt) == ""
@@ -295,7 +298,7 @@ def test_p12_the_post_condition_detects_unstoppable_steps(side):
 @examples(60)
 @given(situations(), st.floats(0.01, 1.0), st.booleans())
 def test_p12_the_post_condition_detects_inconsistent_positions(s, part, forwards):
-    off = s.b.velocity * s.dt * part * (1.0 if forwards else -1.0)
+    off = s.b.fastest * s.dt * part * (1.0 if forwards else -1.0)
     assert limit_violation(s.x, s.v, s.x + off, -off / s.dt, s.b, s.dt)
 
 
@@ -323,7 +326,7 @@ def test_joint_outside_its_range_only_moves_inwards_without_a_jump(b, data):
         slack = rounding(b, x, step.position, step.velocity, dt)
         assert step.code != "limits.infeasible"
         assert min(b.low, x) <= step.position <= max(b.high, x)
-        assert abs(step.velocity) <= b.velocity
+        assert b.velocity_low <= step.velocity <= b.velocity_high
         assert keeps_acceleration(v, step.velocity, b, dt, slack)
         assert limit_violation(x, v, step.position, step.velocity, b, dt) == ""
         x, v = step.position, step.velocity
@@ -333,14 +336,16 @@ def test_joint_outside_its_range_only_moves_inwards_without_a_jump(b, data):
 
 FOUND = {
     "a speed left over at a bound, and a moment": (
-        JointBounds(low=-0.1, high=0.0, velocity=61.4, acceleration=1369.6, deceleration=4.0),
+        JointBounds(low=-0.1, high=0.0, velocity_low=-61.4, velocity_high=61.4, acceleration=1369.6, deceleration=4.0),
         0.0,
         9e-9,
         1.0,
         1e-9,
     ),
     "the same, at a bound far from zero": (
-        JointBounds(low=40.785, high=40.799, velocity=2.04, acceleration=0.1, deceleration=6.5),
+        JointBounds(
+            low=40.785, high=40.799, velocity_low=-2.04, velocity_high=2.04, acceleration=0.1, deceleration=6.5
+        ),
         40.785,
         -4.7e-08,
         40.7849,
@@ -380,7 +385,7 @@ def test_p2_to_p6_and_p12_hold_in_random_steps(shortest_s):
             slack = rounding(b, x, step.position, step.velocity, dt)
             assert step.code != "limits.infeasible"
             assert b.low <= step.position <= b.high
-            assert abs(step.velocity) <= b.velocity
+            assert b.velocity_low <= step.velocity <= b.velocity_high
             assert keeps_acceleration(v, step.velocity, b, dt, slack)
             assert (again.position, again.code) == (step.position, "")
             assert limit_violation(x, v, step.position, step.velocity, b, dt) == ""
@@ -394,10 +399,13 @@ def random_bounds(draw: random.Random) -> JointBounds:
     width, low = 10.0 ** draw.uniform(-3.0, 2.0), draw.uniform(-100.0, 100.0)
     acceleration = 10.0 ** draw.uniform(-2.0, 4.0)
     low, high = draw.choice([(0.0, width), (-width, 0.0), (low, low + width), (-math.inf, math.inf)])
+    velocity = 10.0 ** draw.uniform(-3.0, 3.0)
+    back, forth = draw.choice([(1.0, 1.0), (0.1, 1.0), (1.0, 0.3), (0.0, 1.0), (1.0, 0.0)])
     return JointBounds(
         low=low,
         high=high,
-        velocity=10.0 ** draw.uniform(-3.0, 3.0),
+        velocity_low=-back * velocity,
+        velocity_high=forth * velocity,
         acceleration=acceleration,
         deceleration=draw.choice([acceleration, 10.0 ** draw.uniform(-2.0, 4.0)]),
     )
@@ -405,6 +413,6 @@ def random_bounds(draw: random.Random) -> JointBounds:
 
 def test_every_kind_of_target_is_drawn():
     """All kinds of targets are drawn: a typo in one would weaken every property above."""
-    b = JointBounds(low=-1.0, high=1.0, velocity=1.0, acceleration=1.0, deceleration=1.0)
+    b = JointBounds(low=-1.0, high=1.0, velocity_low=-1.0, velocity_high=1.0, acceleration=1.0, deceleration=1.0)
     kinds = ("far", "bound", "edge", "inside", "hold", "anything")
     assert all(math.isfinite(Aim(kind, 1.0).target(0.0, (-0.1, 0.1), b, 0.1)) for kind in kinds)

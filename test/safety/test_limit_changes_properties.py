@@ -195,13 +195,15 @@ def test_changed_accelerations_have_no_effect_in_motion(key):
 def test_widened_limits_allow_full_braking_within_the_previous_limits(b, parts, narrower, dt):
     x, v = safe_state(b, parts)
     ends = sorted(b.low + part * (b.high - b.low) for part in narrower[:2])
-    narrow = dataclasses.replace(b, low=ends[0], high=ends[1], velocity=narrower[2] * b.velocity)
+    slower = {"velocity_low": narrower[2] * b.velocity_low, "velocity_high": narrower[2] * b.velocity_high}
+    narrow = dataclasses.replace(b, low=ends[0], high=ends[1], **slower)
     widened = braking_bounds(x, v, narrow, b, dt)
     assert b.low <= widened.low <= narrow.low
     assert narrow.high <= widened.high <= b.high
-    assert narrow.velocity <= widened.velocity <= b.velocity
+    assert narrow.velocity_high <= widened.velocity_high <= b.velocity_high
+    assert narrow.velocity_low >= widened.velocity_low >= b.velocity_low
     lower, upper = velocity_interval(x, v, widened, dt)
-    slack = 1e-6 * b.velocity + 1e-9 * b.extent / dt
+    slack = 1e-6 * b.fastest + 1e-9 * b.extent / dt
     if narrow.low <= x <= narrow.high:
         assert lower - upper <= slack
     if v > 0.0 and not is_in_safe_set(x, v, narrow):

@@ -376,14 +376,14 @@ def test_commands_faster_than_the_control_rate_do_not_move_faster(robot):
     for _ in range(50):
         robot.clock.advance_ns(PERIOD_NS // 50)
         end = robot.command([1.5, 1.5]).applied_si[0]
-    assert end - start <= LIMITS.velocity * PERIOD_S
+    assert end - start <= LIMITS.fastest * PERIOD_S
 
 
 def test_pause_never_enlarges_the_step(robot):
     robot.move()
     before = robot.spy.published[-1].values
     robot.clock.advance_ns(PERIOD_NS * 2 - 1)
-    assert (np.abs(robot.command([1.5, 1.5]).applied_si - before) <= LIMITS.velocity * PERIOD_S + 1e-12).all()
+    assert (np.abs(robot.command([1.5, 1.5]).applied_si - before) <= LIMITS.fastest * PERIOD_S + 1e-12).all()
 
 
 # ------------------------------------------------------------------------------------------------------------ braking
@@ -650,7 +650,7 @@ def test_every_shipped_contract_can_be_relayed(name):
 
 def test_stopping_time_is_that_of_the_slowest_joint_plus_a_period():
     slow = dataclasses.replace(LIMITS, deceleration=0.5)
-    assert stopping_time_s(contract_of(LIMITS, slow)) == pytest.approx(LIMITS.velocity / 0.5 + PERIOD_S)
+    assert stopping_time_s(contract_of(LIMITS, slow)) == pytest.approx(LIMITS.fastest / 0.5 + PERIOD_S)
 
 
 def test_relaying_a_monitored_contract_is_a_usage_error(tmp_path, capsys):

@@ -327,13 +327,13 @@ class Relays(RuleBasedStateMachine):
     def _check_pair(self, before, after):
         values, velocity = after.command.values, after.command.report.velocity_si
         dt_s = min((after.at_ns - before.at_ns) / NS_PER_S, PERIOD_S)
-        assert (np.abs(velocity) <= LIMITS.velocity + ROUNDING).all()
+        assert (np.abs(velocity) <= LIMITS.fastest + ROUNDING).all()
         if self.command == "position":
             low, high = LIMITS.position
             assert ((low <= values) & (values <= high)).all()
-            assert (np.abs(values - before.command.values) <= LIMITS.velocity * dt_s + ROUNDING).all()
+            assert (np.abs(values - before.command.values) <= LIMITS.fastest * dt_s + ROUNDING).all()
         else:
-            assert (np.abs(values) <= LIMITS.velocity + ROUNDING).all()
+            assert (np.abs(values) <= LIMITS.fastest + ROUNDING).all()
         if after.at_ns - before.at_ns > 3 * PERIOD_NS and self.command == "position":
             return  # the servo has arrived: it starts from rest
         faster = np.abs(velocity) - np.abs(before.command.report.velocity_si)
@@ -347,7 +347,7 @@ class Relays(RuleBasedStateMachine):
         """Check that the robot stops within its braking time, and then publishes nothing."""
         if not hasattr(self, "core"):
             return
-        ticks = SPEC.stop_steps + math.ceil(LIMITS.velocity / (LIMITS.deceleration * PERIOD_S)) + 1
+        ticks = SPEC.stop_steps + math.ceil(LIMITS.fastest / (LIMITS.deceleration * PERIOD_S)) + 1
         self.time_passes(ticks)
         assert self.core.at_rest
         sent = len(self.events)

@@ -120,7 +120,7 @@ def test_the_controller_keeps_the_limits_however_late_the_steps_are(chunks):
     assert (np.array(points) <= limits.position_high + 1e-9).all()
     velocities = [(b - a) / (t2 - t1) * 1e9 for (t1, a), (t2, b) in pairwise(bench.corners()) if t2 - t1 > 10]
     for after in velocities:
-        assert (np.abs(after) <= limits.velocity * (1 + 1e-6) + 1e-6).all()
+        assert (np.abs(after) <= limits.fastest * (1 + 1e-6) + 1e-6).all()
         assert (np.abs(after - before) <= np.maximum(limits.acceleration, limits.deceleration) * PERIOD_S + 1e-5).all()
         before = after
     assert (np.abs(before) <= limits.deceleration * PERIOD_S + 1e-6).all()  # then it rests

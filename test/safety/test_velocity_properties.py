@@ -60,14 +60,14 @@ def as_action(vector):
 def velocities() -> st.SearchStrategy[np.ndarray]:
     """Draw velocities within the limits, from which the gate may start."""
     parts = st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4)
-    return parts.map(lambda part: np.array(part) * LIMITS.velocity)
+    return parts.map(lambda part: np.array(part) * LIMITS.fastest)
 
 
 @examples(80)
 @given(finite_vectors(4), velocities())
 def test_published_velocity_keeps_speed_and_acceleration(action, before):
     approved = SafetyGate(CONTRACT).judge(as_action(action), reference(before), 0.1)
-    assert (np.abs(approved.values[AXES]) <= LIMITS.velocity[AXES]).all()
+    assert (np.abs(approved.values[AXES]) <= LIMITS.fastest[AXES]).all()
     most = np.maximum(LIMITS.acceleration, LIMITS.deceleration) * 0.1
     assert (np.abs(approved.values - before)[AXES] <= most[AXES] * (1 + 1e-12)).all()
 
@@ -86,13 +86,13 @@ def test_admissible_velocity_is_published_bit_for_bit(before, parts):
 @given(bounds(), st.floats(-1.0, 1.0), st.floats(0.0, 1.0), steps_of_time, st.floats(-3.0, 3.0))
 def test_nearest_admissible_velocity_is_chosen(b, part, at, dt, fail_if_read):
     x = 0.0 if not np.isfinite(b.low) else b.low + at * (b.high - b.low)
-    v = part * b.velocity
+    v = part * b.fastest
     lower, upper = velocity_interval(x, v, b, dt)
-    step = limit_velocity(x, v, fail_if_read * b.velocity, b, dt)
+    step = limit_velocity(x, v, fail_if_read * b.fastest, b, dt)
     if lower <= upper:
-        nearest = min(max(fail_if_read * b.velocity, lower), upper)
+        nearest = min(max(fail_if_read * b.fastest, lower), upper)
         assert step.velocity == pytest.approx(nearest, rel=1e-14, abs=1e-15 * abs(v))
-        assert (step.code == "") == (step.velocity == fail_if_read * b.velocity)
+        assert (step.code == "") == (step.velocity == fail_if_read * b.fastest)
     else:
         slack = rounding(b, x, step.position, v, dt)
         assert abs(step.velocity) <= max(abs(brake_velocity(v, b, dt)), abs(lower), abs(upper)) + slack
@@ -177,7 +177,7 @@ def test_stopping_brakes_a_twist_to_rest_step_by_step():
     fast = world.sent[-1].values
     world.arbiter.brake_to_rest(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop"))
     speeds = np.abs([command.values[:2] for command in world.sent[9:]])
-    np.testing.assert_allclose(fast[:2], LIMITS.velocity[:2] * [1, -1])
+    np.testing.assert_allclose(fast[:2], LIMITS.fastest[:2] * [1, -1])
     assert (np.diff(speeds, axis=0) <= 0).all()
     assert world.sent[-1].values[:2].tolist() == [0.0, 0.0]
 
@@ -188,7 +188,7 @@ def test_commanded_velocity_is_kept_after_a_pause():
         world.publish([1.0, 0.0, 0.0, 0.0])
     world.clock.advance_ns(5_000_000_000)
     with world.arbiter.exclusive() as (state, dt_s):
-        assert state.velocities[0] == pytest.approx(LIMITS.velocity[0])  # it was never commanded to stop
+        assert state.velocities[0] == pytest.approx(LIMITS.fastest[0])  # it was never commanded to stop
         assert dt_s == pytest.approx(0.1)
 
 
@@ -204,7 +204,7 @@ def driven(**options):
     world = World(**options)
     for _ in range(20):
         world.publish([1.0, -1.0, 0.475, 0.0])
-    assert (np.abs(world.sent[-1].values[AXES]) >= 0.99 * LIMITS.velocity[AXES]).all()
+    assert (np.abs(world.sent[-1].values[AXES]) >= 0.99 * LIMITS.fastest[AXES]).all()
     return world
 
 
@@ -215,8 +215,8 @@ def speeds(command):
 @examples(150)
 @given(bounds(), st.floats(-1.0, 1.0), _SPEEDS, st.floats(0.0, 5.0), st.booleans(), st.floats(0.001, 0.5))
 def test_reference_after_a_gap_is_never_faster_or_reversed(b, part, measured, age, settled, period):
-    published = part * b.velocity
-    lowered = lowered_velocity(published, measured * b.velocity, age, b, settled=settled, period_s=period)
+    published = part * b.fastest
+    lowered = lowered_velocity(published, measured * b.fastest, age, b, settled=settled, period_s=period)
     assert abs(lowered) <= abs(published)
     assert lowered * published >= 0.0
 
@@ -224,7 +224,7 @@ def test_reference_after_a_gap_is_never_faster_or_reversed(b, part, measured, ag
 @examples(150)
 @given(bounds(), st.floats(-1.0, 1.0), _SPEEDS, st.floats(0.0, 5.0), st.floats(-1.0, 1.0), st.floats(0.001, 0.5))
 def test_reference_after_a_gap_is_nearer_to_the_true_velocity(b, part, u, age, change, period):
-    published, true = part * b.velocity, u * b.velocity
+    published, true = part * b.fastest, u * b.fastest
     measured = true - change * max(b.acceleration, b.deceleration) * age
     lowered = lowered_velocity(published, measured, age, b, settled=False, period_s=period)
     slack = 1e-9 * (abs(published) + abs(measured))
@@ -236,7 +236,7 @@ def test_reference_after_a_gap_is_nearer_to_the_true_velocity(b, part, u, age, c
 @examples(100)
 @given(bounds(), st.floats(-1.0, 1.0), _SPEEDS, st.floats(0.001, 0.5))
 def test_unresponsive_joint_counts_as_at_rest_only_if_one_period_stops_it(b, part, m, period):
-    published, measured = part * b.velocity, m * b.velocity
+    published, measured = part * b.fastest, m * b.fastest
     lowered = lowered_velocity(published, measured, 0.0, b, settled=True, period_s=period)
     assert abs(lowered - measured) <= abs(published - measured) * (1 + 1e-12)
     if abs(lowered) < abs(measured) and lowered * measured > 0.0:
@@ -384,13 +384,13 @@ def test_old_measurement_narrows_the_limits():
     world = World()
     world.arbiter.update_measured(np.array([0.0, 0.0, 0.25, 0.0]), np.array([0.0, 0.0, 0.5, 9.0]))
     slack = world.arbiter.reference.slack
-    np.testing.assert_allclose(slack, [0.0, 0.0, 0.5 * LIMITS.velocity[2], 0.0])
+    np.testing.assert_allclose(slack, [0.0, 0.0, 0.5 * LIMITS.fastest[2], 0.0])
 
 
 def test_joint_with_a_lost_sensor_brakes_before_its_limit():
     gate, truth, velocity = SafetyGate(CONTRACT), 0.0, 0.0
     for step in range(200):
-        slack = np.array([0.0, 0.0, LIMITS.velocity[2] * 0.1 * step, 0.0])  # measured once, at zero
+        slack = np.array([0.0, 0.0, LIMITS.fastest[2] * 0.1 * step, 0.0])  # measured once, at zero
         state = dataclasses.replace(reference((0.0, 0.0, velocity, 0.0)), slack=slack)
         approved = gate.judge(as_action([0.0, 0.0, 0.475, 0.0]), state, 0.1)
         velocity = float(approved.values[2])
@@ -414,7 +414,7 @@ def test_position_is_guaranteed_only_if_certainly_inside():
 def test_repeating_the_applied_action_is_not_clipped():
     gate, rng = SafetyGate(CONTRACT), np.random.default_rng(0)
     for _ in range(500):
-        before = rng.uniform(-1.0, 1.0, 4) * LIMITS.velocity * [1, 1, 1, 0]
+        before = rng.uniform(-1.0, 1.0, 4) * LIMITS.fastest * [1, 1, 1, 0]
         state = reference(before)
         applied = gate.judge(as_action(rng.uniform(-1.0, 1.0, 4)), state, 0.1).report.applied
         again = gate.judge(LAYOUT.as_action(applied), state, 0.1).report
@@ -435,6 +435,6 @@ def test_monitored_velocity_is_published_unchanged():
     safety = dataclasses.replace(CONTRACT.safety, mode="monitor")
     gate = SafetyGate(dataclasses.replace(CONTRACT, safety=safety))
     approved = gate.judge(as_action([1.0, 0.0, 0.0, 0.0]), reference(), 0.1)
-    assert approved.values[0] == LIMITS.velocity[0]
+    assert approved.values[0] == LIMITS.fastest[0]
     assert [finding.code for finding in approved.report.findings] == ["acc.limit"]
     assert load_contract("arm_reach").safety.mode == "enforce"

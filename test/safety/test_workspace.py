@@ -23,7 +23,7 @@ from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
 
 DATA = Path(__file__).parents[1] / "support" / "data"
-BOUNDS = JointBounds(low=-6.3, high=6.3, velocity=3.0, acceleration=8.0, deceleration=10.0)
+BOUNDS = JointBounds(low=-6.3, high=6.3, velocity_low=-3.0, velocity_high=3.0, acceleration=8.0, deceleration=10.0)
 WALL = KeepOutSpec(box=BoxSpec(low_m=(-2.0, 0.3, -1.0), high_m=(2.0, 0.5, 1.0)))
 DT_S = 0.05
 STRAIGHT = np.zeros(2)
@@ -172,7 +172,7 @@ def test_too_long_a_path_near_an_obstacle_is_refused():
         WorkspaceSpec(keep_out={"rail": KeepOutSpec(box=BoxSpec(low_m=(0.2, -90.0, 0.3), high_m=(0.3, 90.0, 0.5)))}),
         model,
         model.joints,
-        [replace(BOUNDS, velocity=20.0)],
+        [replace(BOUNDS, velocity_low=-20.0, velocity_high=20.0)],
     )
     assert of.scale(np.array([0.0]), np.array([20.0]), np.array([0.0]), DT_S).share < 1.0
     assert of.scale(np.array([0.0]), np.array([2.0]), np.array([0.0]), DT_S).share == 1.0

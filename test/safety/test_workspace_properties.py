@@ -24,7 +24,9 @@ from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
 
 PLANAR = parse_urdf((Path(__file__).parents[1] / "support" / "data" / "planar.urdf").read_bytes())
-PLANAR_BOUNDS = [JointBounds(low=-6.3, high=6.3, velocity=3.0, acceleration=8.0, deceleration=10.0)] * 2
+PLANAR_BOUNDS = [
+    JointBounds(low=-6.3, high=6.3, velocity_low=-3.0, velocity_high=3.0, acceleration=8.0, deceleration=10.0)
+] * 2
 CONTRACT = load_contract("arm_reach")
 ARM = MujocoKinematics(CONTRACT, load_profile(CONTRACT, "mujoco"))
 ARM_BOUNDS = joint_bounds(ActionLayout(CONTRACT).limits)

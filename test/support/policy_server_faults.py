@@ -171,7 +171,7 @@ def check_motion(values, commands, fault_at, limits, *, is_lost):
     assert (np.abs(moved[:, 1:]) <= ROUNDING).all()
     assert (values >= limits.position_low).all()
     assert (values <= limits.position_high).all()
-    assert (speeds <= limits.velocity[0] + ROUNDING).all()
+    assert (speeds <= limits.fastest[0] + ROUNDING).all()
     assert speeds[fault_at - 1] > 0
     after = speeds[fault_at - 1 :]
     if is_lost:

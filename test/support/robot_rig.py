@@ -227,8 +227,8 @@ class Episode:
             dt_s = after.report.dt_s
             assert 0.0 <= dt_s <= PERIOD_S + ROUNDING
             moved = np.abs(after.values - before.values)
-            assert (moved <= limits.velocity * dt_s + ROUNDING).all()
-            assert (np.abs(after.report.velocity_si) <= limits.velocity + ROUNDING).all()
+            assert (moved <= limits.fastest * dt_s + ROUNDING).all()
+            assert (np.abs(after.report.velocity_si) <= limits.fastest + ROUNDING).all()
             if after_ns - before_ns > 3 * ARM.control_period_ns:
                 continue  # the servo has arrived and restarts from rest
             faster = np.abs(after.report.velocity_si) - np.abs(before.report.velocity_si)

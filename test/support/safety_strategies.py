@@ -73,22 +73,41 @@ _LOWS = st.one_of(st.sampled_from(["zero is low", "zero is high"]), st.floats(-1
 
 
 def _finite_bounds(
-    low: float | str, width: float, velocity: float, acceleration: float, deceleration: float | None
+    low: float | str,
+    width: float,
+    velocity: float,
+    shares: tuple[float, float],
+    acceleration: float,
+    deceleration: float | None,
 ) -> JointBounds:
     start = {"zero is low": 0.0, "zero is high": -width}.get(low, low) if isinstance(low, str) else low
-    return _continuous_bounds(velocity, acceleration, deceleration, low=start, high=start + width)
+    return _continuous_bounds(velocity, shares, acceleration, deceleration, low=start, high=start + width)
 
 
 def _continuous_bounds(
-    velocity: float, acceleration: float, deceleration: float | None, *, low: float = -math.inf, high: float = math.inf
+    velocity: float,
+    shares: tuple[float, float],
+    acceleration: float,
+    deceleration: float | None,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
 ) -> JointBounds:
-    braking = acceleration if deceleration is None else deceleration
-    return JointBounds(low=low, high=high, velocity=velocity, acceleration=acceleration, deceleration=braking)
+    return JointBounds(
+        low=low,
+        high=high,
+        velocity_low=-shares[0] * velocity,
+        velocity_high=shares[1] * velocity,
+        acceleration=acceleration,
+        deceleration=acceleration if deceleration is None else deceleration,
+    )
 
 
+_SHARES = st.sampled_from([(1.0, 1.0), (1.0, 1.0), (0.2, 1.0), (1.0, 0.01), (0.0, 1.0), (1.0, 0.0)])
+"""Of the larger velocity limit, backwards and forwards: symmetric, slower in one direction, and one-way."""
 _DECELERATIONS = st.one_of(st.none(), _STRENGTHS)
-_FINITE = st.builds(_finite_bounds, _LOWS, _WIDTHS, _SPEEDS, _STRENGTHS, _DECELERATIONS)
-_CONTINUOUS = st.builds(_continuous_bounds, _SPEEDS, _STRENGTHS, _DECELERATIONS)
+_FINITE = st.builds(_finite_bounds, _LOWS, _WIDTHS, _SPEEDS, _SHARES, _STRENGTHS, _DECELERATIONS)
+_CONTINUOUS = st.builds(_continuous_bounds, _SPEEDS, _SHARES, _STRENGTHS, _DECELERATIONS)
 _ANY = st.one_of(_FINITE, _FINITE, _CONTINUOUS)
 
 
@@ -136,7 +155,7 @@ def stopping_excess(x: float, v: float, b: JointBounds) -> Fraction:
 
 def in_safe_set(x: float, v: float, b: JointBounds) -> bool:
     """Return whether (x, v) is in K. Exact."""
-    return b.low <= x <= b.high and abs(v) <= b.velocity and stopping_excess(x, v, b) <= 0
+    return b.low <= x <= b.high and b.velocity_low <= v <= b.velocity_high and stopping_excess(x, v, b) <= 0
 
 
 def within_acceleration(v: float, w: Fraction, b: JointBounds, dt: float) -> bool:
@@ -151,7 +170,7 @@ def within_acceleration(v: float, w: Fraction, b: JointBounds, dt: float) -> boo
 
 def admissible(x: float, v: float, w: Fraction, b: JointBounds, dt: float) -> bool:
     """Return whether velocity w for dt keeps every limit and lets the robot stop before the range ends. Exact."""
-    if abs(w) > Fraction(b.velocity) or not within_acceleration(v, w, b, dt):
+    if not Fraction(b.velocity_low) <= w <= Fraction(b.velocity_high) or not within_acceleration(v, w, b, dt):
         return False
     stop = Fraction(x) + w * Fraction(dt) + w * abs(w) / (2 * Fraction(b.deceleration))
     if w > 0 and math.isfinite(b.high):
@@ -168,7 +187,7 @@ def safe_state(b: JointBounds, parts: tuple[float, float]) -> tuple[float, float
         x = min(max(b.low + parts[0] * (b.high - b.low), b.low), b.high)
     else:
         x = (parts[0] - 0.5) * 1e3
-    v = parts[1] * b.velocity
+    v = parts[1] * b.velocity_high if parts[1] > 0.0 else -parts[1] * b.velocity_low
     room = b.high - x if v > 0 else x - b.low
     if math.isfinite(room):
         v = math.copysign(min(abs(v), math.sqrt(2.0 * b.deceleration * max(0.0, room))), v)
@@ -196,7 +215,7 @@ class Aim:
         lower, upper = edges
         slack = rounding(b, x, x, max(abs(lower), abs(upper)), dt)
         return {
-            "far": x + self.number * b.velocity * dt,
+            "far": x + self.number * b.fastest * dt,
             "bound": (b.low if self.number < 0 else b.high) if math.isfinite(b.low) else x,
             "edge": x + ((lower if self.number < 0 else upper) + self.number * slack) * dt,
             "inside": x + (lower + abs(self.number) / 3.0 * (upper - lower)) * dt,
@@ -282,7 +301,8 @@ def contract_of(
 def as_joint_limits(b: JointBounds) -> JointLimits:
     """Return bounds as the limits of a contract without margins."""
     position = (b.low, b.high) if math.isfinite(b.low) else None
-    return JointLimits(position=position, velocity=b.velocity, acceleration=b.acceleration, deceleration=b.deceleration)
+    velocity = b.velocity_low, b.velocity_high
+    return JointLimits(position=position, velocity=velocity, acceleration=b.acceleration, deceleration=b.deceleration)
 
 
 _SCALES = st.sampled_from(["normalized", "physical"])

@@ -234,7 +234,7 @@ def run(world: World, task: Task, policy: Callable[[Mapping[str, np.ndarray]], A
     for k in range(1, steps + 1):
         wanted = LAYOUT.scale.to_si(policy(observed(seen))) / period_s
         change = limits.acceleration * period_s
-        velocity = np.clip(np.clip(wanted, velocity - change, velocity + change), -limits.velocity, limits.velocity)
+        velocity = np.clip(np.clip(wanted, velocity - change, velocity + change), -limits.fastest, limits.fastest)
         positions = positions + velocity * period_s
         world.command(positions)
         world.step()

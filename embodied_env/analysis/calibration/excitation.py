@@ -217,9 +217,9 @@ class Excitation:
 
     def _draw_move(self, rng: np.random.Generator, joint: int) -> FloatArray:
         limits, period_s = self._layout.limits, self._contract.control_period_s
-        fastest = _SPEED * float(limits.velocity[joint])
+        fastest = _SPEED * float(min(-limits.velocity_low[joint], limits.velocity_high[joint]))
         span = float(limits.position_high[joint] - limits.position_low[joint])
-        way = self._amplitude * (span if np.isfinite(span) else 10.0 * float(limits.velocity[joint]))
+        way = self._amplitude * (span if np.isfinite(span) else 10.0 * float(limits.fastest[joint]))
         change = _CHANGE * float(min(limits.acceleration[joint], limits.deceleration[joint])) * period_s
         change = min(change, 0.2 * float(limits.jerk[joint]) * period_s**2)
         return draw_velocities(rng, fastest=fastest, change=change, way=way, period_s=period_s)

@@ -206,7 +206,7 @@ def _action_box(contract: Contract, layout: ActionLayout) -> inspect_robots.Box:
     if len(modes) > 1:
         raise UsageError(f"mixed commands in {contract.name}: {', '.join(sorted(commands))} (expected one kind)")
     (mode,) = modes
-    steps = tuple((layout.limits.velocity * contract.control_period_s).tolist()) if mode == "joint_pos" else None
+    steps = tuple((layout.limits.fastest * contract.control_period_s).tolist()) if mode == "joint_pos" else None
     meaning = inspect_robots.ActionSemantics(control_mode=mode, dim_labels=layout.joints, max_step=steps)
     low, high = layout.scale.si_low.copy(), layout.scale.si_high.copy()
     return inspect_robots.Box(shape=(layout.size,), low=low, high=high, semantics=meaning)

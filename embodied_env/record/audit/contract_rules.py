@@ -211,7 +211,7 @@ def _check_trajectory(row: Row, contract: Contract) -> Iterator[Violation]:
             after = 0.0 if bounds.is_goal else (next_x - x) / dt_s
             problem = problem or limit_violation(x, before, next_x, after, bounds, dt_s)
             before = after
-        if problem or abs(before) > _REST * bounds.velocity:
+        if problem or abs(before) > _REST * bounds.fastest:
             text = f"{where}: {joint}: {problem or f'ends at a velocity of {before}'} (expected the limits, and rest)"
             yield make_violation(rule, where, positions, text)
 

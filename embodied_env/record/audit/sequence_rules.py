@@ -223,8 +223,9 @@ class LimitRule:
 
     def __init__(self, contract: Contract) -> None:
         layout = ActionLayout(contract)
-        bounds = (layout.limits.position_low, layout.limits.position_high, layout.limits.velocity)
-        values = zip(*(bound.tolist() for bound in bounds), layout.is_velocity.tolist(), strict=True)
+        keys = ("position_low", "position_high", "velocity_low", "velocity_high")
+        bounds = (getattr(layout.limits, key).tolist() for key in keys)
+        values = zip(*bounds, layout.is_velocity.tolist(), strict=True)
         self._limits = dict(zip(layout.joints, values, strict=True))
 
     def check(self, before: Row | None, row: Row, *, is_dry: bool = False) -> Iterator[Violation]:
@@ -238,13 +239,16 @@ class LimitRule:
         for joint, value in applied.items():
             if joint not in self._limits or value is None:
                 continue
-            low, high, most, is_velocity = self._limits[joint]
+            low, high, slowest, fastest, is_velocity = self._limits[joint]
             where = f"info.action.applied_si.{joint}"
             if guaranteed["position"] and not is_velocity and not low - _TOLERANCE <= value <= high + _TOLERANCE:
                 yield wrong_value("limits.position", where, value, f"{low} to {high}")
             velocity = value if is_velocity else velocities.get(joint)
-            if guaranteed["velocity"] and velocity is not None and abs(velocity) > most * (1 + _TOLERANCE) + _TOLERANCE:
-                text = f"{where} is {value}, at a velocity of {velocity} (expected {-most} to {most})"
+            if not guaranteed["velocity"] or velocity is None:
+                continue
+            share = 1 + _TOLERANCE
+            if not slowest * share - _TOLERANCE <= velocity <= fastest * share + _TOLERANCE:
+                text = f"{where} is {value}, at a velocity of {velocity} (expected {slowest} to {fastest})"
                 yield make_violation("limits.velocity", where, value, text)
 
     def _velocities(self, before: Row | None, row: Row, *, is_dry: bool) -> dict[str, float]:

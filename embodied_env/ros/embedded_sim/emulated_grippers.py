@@ -31,7 +31,7 @@ class EmulatedGripper:
         layout, actuator = ActionLayout(contract), contract.actuators[name]
         self.index, self._joint = list(layout.slices).index(name), layout.slices[name].start
         self._range = float((layout.limits.position_high - layout.limits.position_low)[self._joint])
-        self._stride = next(iter(actuator.joints.values())).velocity * tick_s
+        self._stride = next(iter(actuator.joints.values())).fastest * tick_s
         self._type = message_class(actuator.type)
         self._handle: Any = None
         self._goal: float | None = None

@@ -217,7 +217,7 @@ def _check_limits(contract: Contract) -> Check:
                 continuous.append(joint)
                 if limits.unit == "m" and actuator.command != "twist":
                     unbounded.append(joint)
-            if not (math.isfinite(limits.velocity) and math.isfinite(limits.acceleration or 0.0)):
+            if not (math.isfinite(limits.fastest) and math.isfinite(limits.acceleration or 0.0)):
                 fast.append(joint)
     if unbounded or fast:
         detail = f"prismatic joints without position limits: {unbounded}; no finite velocity or acceleration: {fast}"

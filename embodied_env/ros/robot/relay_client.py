@@ -188,7 +188,7 @@ class RelayClient:
     def _start_problem(self, start: RelayReport, measured: FloatArray) -> str:
         """Return how far from the measured positions the relay starts, or "" if it is within one step."""
         layout = self._layout
-        tolerance = layout.limits.velocity * self._period_s
+        tolerance = layout.limits.fastest * self._period_s
         off = np.abs(start.applied_si - nearest_turn(measured, start.applied_si, layout.turns))
         far = ~layout.is_velocity & np.isfinite(measured) & ~(off <= tolerance)
         if not far.any():

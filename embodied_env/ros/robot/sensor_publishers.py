@@ -34,7 +34,7 @@ class SensorPublishers:
         """Start without messages. `shared`: sensors whose topic may have several publishers; `inputs`: more topics."""
         self._node, self._clock = node, clock
         layout = ActionLayout(contract)
-        steps = np.where(layout.is_velocity, np.inf, layout.limits.velocity * contract.control_period_s)
+        steps = np.where(layout.is_velocity, np.inf, layout.limits.fastest * contract.control_period_s)
         step = dict(zip(layout.joints, steps.tolist(), strict=True))
         self._topics = {topic: TopicPublishers(is_by_joint=False) for topic in inputs}
         for sensor in contract.sensors.values():

@@ -62,7 +62,7 @@ def stopping_time_s(contract: Contract) -> float:
     """Return the longest time to brake to rest: the slowest joint from its velocity limit, plus one period."""
     limits = ActionLayout(contract).limits
     moving = ~limits.is_goal
-    longest = (limits.velocity[moving] / limits.deceleration[moving]).max(initial=0.0)
+    longest = (limits.fastest[moving] / limits.deceleration[moving]).max(initial=0.0)
     return float(longest) + contract.control_period_s
 
 
