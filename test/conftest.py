@@ -157,6 +157,11 @@ def close_later():
         yield lambda made: stack.enter_context(contextlib.closing(made))
 
 
+def _threads():
+    """Return the threads of Python; those of a library get a name "Dummy-n" for ever when they first log."""
+    return {thread for thread in threading.enumerate() if not thread.name.startswith("Dummy-")}
+
+
 @pytest.fixture(autouse=True)
 def no_leaks(request):
     """Fail a test that leaves a thread, a child process or a Fast DDS shared-memory segment.
@@ -167,7 +172,7 @@ def no_leaks(request):
     uses_ros = request.node.get_closest_marker("ros") is not None
     if uses_ros:
         request.getfixturevalue("domain_id")
-    threads = set(threading.enumerate())
+    threads = _threads()
     children = _children()
     names = _names_of_segments()
     segments = _segments() if uses_ros else names
@@ -175,7 +180,7 @@ def no_leaks(request):
     end = time.monotonic() + 5.0
     while time.monotonic() < end:
         left = {
-            "threads": {thread.name for thread in set(threading.enumerate()) - threads},
+            "threads": {thread.name for thread in _threads() - threads},
             "processes": _children() - children,
             "shared memory": _remove_orphans() if kills else _unused_by_others(_new_segments(segments, names)),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, wait
 from contextlib import suppress
 from dataclasses import replace
@@ -50,7 +50,12 @@ from embodied_env.sim.world import World
 
 
 class MujocoBackend:
-    """An exact, seedable lockstep simulator without a middleware."""
+    """An exact, seedable lockstep simulator without a middleware.
+
+    Attributes:
+        delays: the injected delays, or None.
+        build_world: builds the world in `open`.
+    """
 
     name = "mujoco"
     capabilities = Capabilities(
@@ -72,7 +77,7 @@ class MujocoBackend:
             self.capabilities = replace(self.capabilities, render_modes=("rgb_array", "human"))
         self._contract, self._sensors = contract, dict(contract.sensors)
         self._clock = clock
-        self._delays = delays
+        self.delays = delays
         self._profile = load_profile(contract, "mujoco")
         self._checked: dict[str, dict[str, MessageField]] = {}  # sensor -> fields to validate or convert
         for name, sensor in contract.sensors.items():
@@ -89,6 +94,7 @@ class MujocoBackend:
         self._usable = False
         self._executor: Executor | None = None
         self._shared: SharedData | None = None
+        self.build_world: Callable[[], World] = self._build
         self._moving: Future[None] | None = None  # a step computed in the executor
         self._taken: tuple[FloatArray, BackendLostError | None] | None = None  # command and error of a step
 
@@ -115,16 +121,19 @@ class MujocoBackend:
             if any(spec.path is not None for spec in sensor.fields.values()):
                 with suppress(MissingDependencyError):
                     check_message(name, sensor)
-        self._world = World(
+        self._world = self.build_world()
+        self._profile = self._world.profile
+
+    def _build(self) -> World:
+        return World(
             self._contract,
             self._profile,
             path="backends.mujoco",
             free_running=self.capabilities.free_running,
-            delays=self._delays,
+            delays=self.delays,
             whole_messages=False,
             shared=self._shared,
         )
-        self._profile = self._world.profile
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
         """Reset the world by its seed."""

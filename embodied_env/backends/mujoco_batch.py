@@ -1,12 +1,11 @@
-"""The MuJoCo worlds of several slots, stepped together in threads and read as arrays."""
+"""The MuJoCo worlds of several slots: one `World` that has the state of any of them, or arrays of all."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,69 +17,126 @@ from embodied_env.core.codes import Quality
 from embodied_env.core.types import FloatArray, Sample, Snapshot
 from embodied_env.errors import BackendLostError
 from embodied_env.sim.batched_physics import BatchedPhysics
-from embodied_env.sim.physics import SharedData
 from embodied_env.sim.sensor_channel import Reading
-from embodied_env.sim.sensor_reader import RowsReader
-from embodied_env.sim.world import World
+from embodied_env.sim.world import World, WorldState
 
 Slots = Sequence[int]
 
-_DATA_PER_THREAD = 8  # enough for threads of different speed to end at almost the same time
 _MOST_NORM_ERROR = 0.05  # of a squared norm; a larger one is left to the check of a single reading
 
 
 class WorldBatch:
     """Steps the worlds of several slots, and reads their sensors as arrays.
 
-    A slot belongs to the batch from `load` until its own backend resets or steps it; that backend sees the true state
-    of its world at any time. `slots` are ascending indices. No array that was returned is written later.
+    The backends of all slots have the same `World`. It has the state of the slot of the last `select`; those of the
+    others are saved. `slots` are ascending indices. No array that was returned is written later.
 
     Attributes:
         latest: the newest snapshot of each slot; rows of slots that were never loaded are undefined.
-        has_cameras: whether only the caller's thread computes worlds.
     """
 
     def __init__(self, backends: Sequence[MujocoBackend], *, threads: int | None = None) -> None:
-        """Batch the worlds of backends that need not be open yet, with a thread per CPU by default.
-
-        `threads` includes the caller's, which alone computes worlds with cameras: their renderers belong to it.
-        """
+        """Batch the worlds of backends that are not open yet; `threads`: of the physics, one per CPU by default."""
         self._backends, size = backends, len(backends)
-        threads = (os.cpu_count() or 1) if threads is None else threads
-        self.has_cameras = backends[0].has_cameras
-        self._threads = 1 if self.has_cameras else max(1, min(threads, size))
-        self._executor = ThreadPoolExecutor(self._threads - 1, "worlds") if self._threads > 1 else None
-        self._pid = os.getpid()
-        self._shared = [SharedData() for _ in range(min(size, _DATA_PER_THREAD * self._threads))]
+        self._threads = max(1, (os.cpu_count() or 1) if threads is None else threads)
+        self._world: World | None = None
+        self._physics: BatchedPhysics | None = None  # if nothing else happens during a step
+        self._alone: set[int] = set()  # slots whose world cannot be saved
         for slot, backend in enumerate(backends):
-            backend.share(self._shared[slot % len(self._shared)])
-        self._worlds: dict[int, World] = {}
-        self._ideal: dict[str, list[RowsReader]] = {}  # of the fields of sensors that all worlds read together
-        self._parts: list[FloatArray] = []  # what these readers read, with a row per slot
-        self._together: set[int] = set()  # slots whose ideal sensors are read with those of others
-        self._physics: BatchedPhysics | None = None  # of all worlds, if nothing happens during their steps
-        self._seen: list[dict[str, Reading | None]] = [{} for _ in range(size)]  # readings in `latest`
-        self._targets: FloatArray = np.empty((size, 0))  # the active command of each slot
+            backend.build_world = partial(self._open_world, slot, backend.build_world)
+        self._selected: int | None = None
+        self._saved: list[WorldState | None] = [None] * size
+        self._now_ns = [0] * size  # of worlds without a saved state
+        self._is_ahead = np.zeros(size, dtype=np.bool_)  # of its saved state, by steps as arrays
         self._commands: FloatArray = np.empty((size, 0))
-        self._period_ns = 0
         self._errors: dict[int, BackendLostError] = {}
         self.latest = SnapshotBatch(now_ns=np.zeros(size, dtype=np.int64), samples={})
+        self._keep_before()
+
+    # -------------------------------------------------------------------------------------------- single slots
+
+    def select(self, slot: int) -> None:
+        """Load the state of a slot into the world, for the slot's own environment."""
+        if slot == self._selected or not self.shares(slot):
+            return
+        self._put_away()
+        if (world := self._world) is not None:
+            world.now_ns, world.is_reset = self._now_ns[slot], False
+            if (state := self._state_of(slot)) is not None:
+                world.load(state)
+        self._selected = slot  # last, since an interrupt may come earlier
 
     def load(self, snapshots: Mapping[int, Snapshot]) -> None:
         """Take over slots after resets or steps of their own; the snapshots become their rows of `latest`."""
-        slots = list(snapshots)
-        for slot in slots:
-            world = self._backends[slot].world
-            if self._worlds.get(slot) is not world:
-                self._add(slot, world)
-            self._seen[slot] = {}
-        if not slots:
+        if not snapshots:
             return
-        targets = [self._worlds[slot].target for slot in slots]
-        if not self._targets.size:
-            self._targets = np.zeros((len(self._backends), len(targets[0])))
-        self._targets = merge_rows(self._targets, slots, targets)
+        self._put_away()
+        for slot in snapshots if self._physics is not None else ():
+            self._load_physics(slot)
         self.latest = self.latest.with_rows(snapshots, len(self._backends))
+
+    def hand_over(self, slot: int) -> None:
+        """Undo the last step of a slot, which its own environment takes again."""
+        self._put_away()
+        self._saved[slot], self._is_ahead[slot] = self._state_before(slot), False
+
+    def shares(self, slot: int) -> bool:
+        """Return whether the slot's world can be saved, so that it is the one of all such slots."""
+        return slot not in self._alone
+
+    def _open_world(self, slot: int, build: Callable[[], World]) -> World:
+        """Return the world of a slot, which is built at the first call."""
+        if self._world is not None and self._backends[slot].delays is None:
+            return self._world
+        world = build()
+        if not world.can_be_saved:
+            self._alone.add(slot)
+            return world
+        self._world = world
+        if world.is_plain:
+            size, substeps = len(self._backends), world.substeps
+            self._physics = BatchedPhysics(world.model, size=size, substeps=substeps, threads=self._threads)
+        return world
+
+    def _put_away(self) -> None:
+        """Save the state that the world has."""
+        slot, world = self._selected, self._world
+        if slot is None or world is None:
+            return
+        before, state = self._saved[slot], world.save() if world.is_reset else None
+        is_drawn = state is not None and (before is None or before.drawn is not state.drawn)
+        if is_drawn and self._physics is not None:
+            self._physics.copy_model(slot, world.model.mj)
+        self._saved[slot], self._now_ns[slot], self._is_ahead[slot] = state, world.now_ns, False
+        self._selected = None
+
+    def _state_of(self, slot: int) -> WorldState | None:
+        """Return the state of a slot that the world does not have."""
+        state = self._saved[slot]
+        if state is None or self._physics is None or not self._is_ahead[slot]:
+            return state
+        return _moved(state, self._physics.states[slot], self._physics.targets[slot], self.latest.slot(slot))
+
+    def _keep_before(self) -> None:
+        """Keep the states of all slots before a step."""
+        self._before = self.latest, list(self._saved), self._is_ahead.copy()
+        if self._physics is not None:
+            self._states_before, self._targets_before = self._physics.states.copy(), self._physics.targets
+
+    def _state_before(self, slot: int) -> WorldState | None:
+        """Return the state of a slot before the last step."""
+        latest, saved, are_ahead = self._before
+        state = saved[slot]
+        if state is None or self._physics is None or not are_ahead[slot]:
+            return state
+        return _moved(state, self._states_before[slot], self._targets_before[slot], latest.slot(slot))
+
+    def _load_physics(self, slot: int) -> None:
+        state = self._saved[slot]
+        if self._physics is not None and state is not None:
+            self._physics.load(slot, state.physics, state.target)
+
+    # ------------------------------------------------------------------------------------------------- arrays
 
     def send(self, commands: ApprovedCommandBatch, slots: Slots) -> None:
         """Set the commands of the next period; raises TypeError for one that is not approved."""
@@ -90,118 +146,59 @@ class WorldBatch:
 
     def step(self, slots: Slots) -> dict[int, BackendLostError]:
         """Step these worlds by one control period; return the error of each that is unstable."""
-        slots, self._errors = list(slots), {}
-        commands = targets = controls = self._commands[slots]
-        if (first := next((slot for slot in slots if slot in self._together), None)) is not None:
-            targets, controls = self._worlds[first].plan(self._targets[slots], commands)
-        self._targets = self._targets.copy()
-        self._targets[slots] = targets
-        are_stepped = np.zeros(len(slots), dtype=np.bool_)
-        if self._physics is not None:
-            for shared in self._shared:
-                shared.release()
-            are_stepped = self._physics.step(slots, targets, controls, self._call_in_threads)
-        by_data: dict[int, list[int]] = {}
-        for row in np.flatnonzero(~are_stepped).tolist():
-            by_data.setdefault(slots[row] % len(self._shared), []).append(row)
-        remaining = iter(by_data.values())
-
-        def step_remaining(_: int) -> None:
+        self._put_away()
+        self._keep_before()
+        errors: dict[int, BackendLostError] = {}
+        alone = list(slots)
+        if self._physics is not None and alone:
+            are_stepped = self._physics.step(alone, self._commands[alone])
+            self._is_ahead[alone] = True
+            alone = [slot for slot, is_stepped in zip(alone, are_stepped.tolist(), strict=True) if not is_stepped]
+        for slot in alone:
             try:
-                for rows in remaining:  # shared by all threads
-                    for row in rows:
-                        self._step_one(slots[row], commands[row], targets[row], controls[row])
-            finally:
-                list(remaining)  # after an interrupt no further world is stepped
+                self._step_alone(slot)
+            except BackendLostError as error:
+                errors[slot] = error
+        if self._physics is not None and len(errors) < len(slots):
+            self._physics.forward([slot for slot in slots if slot not in errors])
+        return errors
 
-        if by_data:
-            self._call_in_threads(step_remaining)
-        return self._errors
-
-    def _call_in_threads(self, call: Callable[[int], None]) -> None:
-        """Call a function in each thread, the first of which is the caller's, with the number of the thread."""
-        under_way: list[Future[None]] = []
-        try:
-            if self._executor is not None and os.getpid() == self._pid:  # after a fork no thread is left
-                under_way.extend(self._executor.submit(call, thread) for thread in range(1, self._threads))
-            call(0)
-        finally:
-            under_way = [each for each in under_way if not each.cancel()]  # no thread was free for the others
-            wait(under_way)
-        for each in under_way:
-            each.result()
-
-    def _step_one(self, slot: int, command: FloatArray, target: FloatArray, controls: FloatArray) -> None:
-        """Step a world and, since another one may use its data next, copy what is read together."""
-        world = self._worlds[slot]
-        try:
-            if slot in self._together:
-                world.step_planned(target, controls)
-                for rows, part in zip(self._parts, world.parts, strict=True):
-                    rows[slot] = part
-            else:
-                world.command(command)
-                world.step()
-        except BackendLostError as error:
-            self._errors[slot] = error
+    def _step_alone(self, slot: int) -> None:
+        """Take a step of one slot in the world."""
+        world, state = self._world, self._state_before(slot)
+        if world is None or state is None:
+            return
+        world.load(state)
+        world.command(self._commands[slot])
+        world.step()
+        self._saved[slot], self._is_ahead[slot] = world.save(), False
+        self._load_physics(slot)
 
     def read(self, slots: Slots, arrival_ns: IntArray) -> SnapshotBatch:
         """Return the newest samples, which arrived at `arrival_ns`, shape (n_slots,); other slots keep their rows.
 
-        A reading that may be invalid has the quality INVALID; after `hand_over` the slot's backend reads which it is.
+        A reading that may be invalid has the quality INVALID; the slot's own environment finds out, after `hand_over`.
         """
         slots = list(slots)
-        together = [slot for slot in slots if slot in self._together]
-        alone = [slot for slot in slots if slot not in self._together]
-        now_ns = merge_rows(self.latest.now_ns, slots, self.latest.now_ns + self._period_ns)
-        samples = {}
-        for name, before in self.latest.samples.items():
-            sample, own = before, slots
-            if together and name in self._ideal:
-                sample, own = self._read_together(before, together, now_ns, arrival_ns), alone
-            if own:
-                sample = sample.with_rows(self._changed(name, own))
-                sample = replace(sample, arrival_ns=merge_rows(sample.arrival_ns, own, arrival_ns))
-            samples[name] = sample
+        period_ns = 0 if self._world is None else self._world.tick_ns
+        now_ns = merge_rows(self.latest.now_ns, slots, self.latest.now_ns + period_ns)
+        if self._physics is None:
+            samples = self._read_each(slots, arrival_ns)
+        else:
+            samples = {
+                name: self._read_together(self._physics, before, slots, now_ns, arrival_ns)
+                for name, before in self.latest.samples.items()
+            }
         self.latest = SnapshotBatch(now_ns=now_ns, samples=samples)
         return self.latest
 
-    def hand_over(self, slot: int) -> None:
-        """Let the slot's backend finish the step taken: it accepts the same command, and moves nothing.
-
-        Its `advance` raises the error of an unstable world.
-        """
-        self._backends[slot].accept_step(self._commands[slot], self._errors.get(slot))
-
-    def close(self) -> None:
-        """End the threads. Idempotent; the backends stay open."""
-        if self._executor is not None:
-            self._executor.shutdown()
-
-    def _add(self, slot: int, world: World) -> None:
-        """Resolve the readers of a new world, whose ideal sensors are read with those of the first one."""
-        if not self._ideal:
-            size, sensors = len(self._backends), world.ideal.items()
-            ideal = {name: [RowsReader(layout, reader, size) for layout, reader in fields] for name, fields in sensors}
-            self._parts = [part for readers in ideal.values() for reader in readers for part in reader.parts]
-            self._ideal = ideal
-        if world.is_batchable:
-            if self._physics is None:
-                self._physics = BatchedPhysics(world, self._parts, size=len(self._backends), threads=self._threads)
-            self._physics.add(slot, world)
-        self._together.discard(slot)
-        if world.ideal and world.ideal.keys() == self._ideal.keys():
-            self._together.add(slot)
-        self._worlds[slot], self._period_ns = world, world.tick_ns  # last, since an interrupt may come earlier
-
     def _read_together(
-        self, before: SampleBatch, slots: list[int], now_ns: IntArray, arrival_ns: IntArray
+        self, physics: BatchedPhysics, before: SampleBatch, slots: list[int], now_ns: IntArray, arrival_ns: IntArray
     ) -> SampleBatch:
-        """Read an ideal sensor, which has delivered exactly one reading in the step."""
-        checked = self._backends[slots[0]].checked_fields(before.sensor)
+        """Read a sensor that has delivered exactly one reading in the step."""
+        checked = self._backends[0].checked_fields(before.sensor)
         values, quality = {}, np.zeros(len(now_ns), dtype=np.int8)
-        for reader in self._ideal[before.sensor]:
-            field, rows = reader.layout.field, reader()
+        for field, rows in physics.read(before.sensor).items():
             if field in checked:
                 quality[~_is_certain(checked[field], rows)] = int(Quality.INVALID)
             values[field] = merge_rows(before.values[field], slots, rows)
@@ -214,18 +211,34 @@ class WorldBatch:
             quality=merge_rows(before.quality, slots, quality),
         )
 
-    def _changed(self, name: str, slots: list[int]) -> dict[int, Sample]:
-        """Return the newest samples of a sensor that are not in `latest` yet."""
-        changed = {}
+    def _read_each(self, slots: list[int], arrival_ns: IntArray) -> dict[str, SampleBatch]:
+        """Read what the channels of each slot have delivered."""
+        changed: dict[str, dict[int, Sample]] = {name: {} for name in self.latest.samples}
+        _, before, _ = self._before
         for slot in slots:
-            reading = self._worlds[slot].newest(name)
-            if reading is not None and reading is not self._seen[slot].get(name):
-                self._seen[slot][name] = reading
-                changed[slot] = self._backends[slot].sample(name, reading, 0)
-        return changed
+            new, old = self._saved[slot], before[slot]
+            for name, channel in new.channels.items() if new is not None else ():
+                reading = channel.newest
+                if reading is not None and (old is None or reading is not old.channels[name].newest):
+                    changed[name][slot] = self._backends[slot].sample(name, reading, 0)
+        samples = {}
+        for name, sample in self.latest.samples.items():
+            arrived = merge_rows(sample.arrival_ns, slots, arrival_ns)
+            samples[name] = replace(sample.with_rows(changed[name]), arrival_ns=arrived)
+        return samples
 
 
-def _is_certain(known: MessageField, rows: NDArray[Any]) -> BoolArray:
+def _moved(state: WorldState, physics: FloatArray, target: FloatArray, snapshot: Snapshot) -> WorldState:
+    """Return a state of the same episode at a later time, in a world where each sensor is read in each step."""
+    channels = {}
+    for name, sample in snapshot.samples.items():
+        values, stamp_ns = dict(sample.values), sample.stamp_ns
+        reading = Reading(values=values, extras={}, stamp_ns=stamp_ns, seq=sample.seq, there_ns=stamp_ns)
+        channels[name] = replace(state.channels[name], newest=reading)
+    return replace(state, now_ns=snapshot.now_ns, physics=physics.copy(), target=target.copy(), channels=channels)
+
+
+def _is_certain(known: MessageField, rows: NDArray[np.float64]) -> BoolArray:
     """Return which rows are surely valid for a reader of the message."""
     if known.rotation:
         x, y, z, w = rows.T

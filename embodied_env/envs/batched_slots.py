@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -12,9 +13,11 @@ from gymnasium.wrappers import TimeLimit
 
 from embodied_env.core.batches import BoolArray, CommandStateBatch, IntArray, SnapshotBatch
 from embodied_env.core.clock import VirtualClock
-from embodied_env.core.latency.ledger import StepEvent
+from embodied_env.core.latency.ledger import LedgerState, StepEvent
 from embodied_env.core.types import CommandState, FloatArray, Snapshot
 from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.envs.stepper_state import SavedStepper
+from embodied_env.errors import ClosedError, ResetNeededError
 
 
 @dataclass(kw_only=True)
@@ -77,12 +80,12 @@ class BatchedSlots:
 
     def load(self, slots: Sequence[int]) -> dict[int, Snapshot]:
         """Read the state of those slots whose next step may be ordinary; return their newest snapshots."""
-        ready = {slot: self.steppers[slot].between_steps for slot in slots if self.steppers[slot].is_ordinary}
+        ready = {slot: saved for slot in slots if (saved := self._ordinary(slot)) is not None}
         if not ready:
             return {}
         state, n_slots = self.state, len(self.bases)
         state.history = tuple(
-            batch.with_rows({slot: own.history[place] for slot, own in ready.items()}, n_slots)
+            batch.with_rows({slot: own.episode.history[place] for slot, own in ready.items()}, n_slots)
             for place, batch in enumerate(state.history)
         )
         old = state.reference  # its arrays may be those of a report
@@ -90,51 +93,57 @@ class BatchedSlots:
             positions=old.positions.copy(), velocities=old.velocities.copy(), accelerations=old.accelerations.copy()
         )
         for slot, own in ready.items():
-            command = own.command
+            episode, command, stamps = own.episode, own.command, own.stamps
             reference.positions[slot], reference.velocities[slot] = command.positions, command.velocities
             reference.accelerations[slot] = 0.0 if command.accelerations is None else command.accelerations
-            state.seq[slot], state.step_index[slot] = command.seq, own.step_index
-            state.stamps_ns[:, slot] = own.stamps_ns
-            state.is_first[slot], state.is_marked[slot] = own.is_first, own.is_marked
-            if own.applied:
-                state.applied[slot] = own.applied
-            self.episode_index[slot], self.origin_ns[slot] = own.episode_index, own.origin_ns
+            state.seq[slot], state.step_index[slot] = command.seq, episode.step_index
+            state.stamps_ns[:, slot] = stamps.stamps_ns
+            state.is_first[slot], state.is_marked[slot] = stamps.is_first, stamps.is_marked
+            if episode.applied:
+                state.applied[slot] = episode.applied
+            self.episode_index[slot], self.origin_ns[slot] = episode.index, episode.origin_ns
             for name in self.parts[slot].transitions.observations.observed_options:
-                value = np.asarray(own.sampled[name], dtype=np.float64).reshape(-1)
+                value = np.asarray(episode.sampled[name], dtype=np.float64).reshape(-1)
                 self.sampled.setdefault(name, np.zeros((n_slots, value.size)))[slot] = value
         self.lag[list(ready)], self.is_loaded[list(ready)] = 0, True
-        return {slot: own.history[-1] for slot, own in ready.items()}
+        return {slot: own.episode.snapshot for slot, own in ready.items()}
+
+    def _ordinary(self, slot: int) -> SavedStepper | None:
+        """Return the state of a slot, if its next step follows from that and the action alone."""
+        stepper = self.steppers[slot]
+        try:
+            saved, inputs = stepper.save(), stepper.inputs_for("step")
+        except (ResetNeededError, ClosedError):
+            return None
+        return saved if stepper.gate.is_ordinary and inputs.is_empty and not saved.episode.missed else None
 
     def write(self, slot: int) -> None:
         """Write the state before the last step back to the slot's own environment."""
         state, stepper, reference = self.before, self.steppers[slot], self.before.reference
         self.is_loaded[slot] = False
         self._write_clock(slot, state)
+        saved = stepper.save()
+        episode, command = saved.episode, saved.command
         if self.lag[slot]:
-            stepper.between_steps = replace(
-                stepper.between_steps,
-                history=[batch.slot(slot) for batch in state.history],
-                applied=[*state.applied[slot].copy()],
-                step_index=int(state.step_index[slot]),
-                command=CommandState(
-                    positions=reference.positions[slot].copy(),
-                    velocities=reference.velocities[slot].copy(),
-                    accelerations=reference.accelerations[slot].copy(),
-                    seq=int(state.seq[slot]),
-                    epoch=stepper.epoch,
-                ),
+            episode.history.extend(batch.slot(slot) for batch in state.history)
+            episode.applied.extend(state.applied[slot].copy())
+            episode.snapshot, episode.step_index = episode.history[-1], int(state.step_index[slot])
+            command = CommandState(
+                positions=reference.positions[slot].copy(),
+                velocities=reference.velocities[slot].copy(),
+                accelerations=reference.accelerations[slot].copy(),
+                seq=int(state.seq[slot]),
+                epoch=stepper.epoch,
             )
-        self.write_stamps(slot, state)
+        episode.frozen_ns = int(state.stamps_ns[StepEvent.OBSERVED, slot])
+        episode.returned_ns = int(state.stamps_ns[StepEvent.RETURNED, slot])
+        stepper.load(replace(saved, episode=episode, command=command, stamps=_stamps(state, slot)))
 
-    def write_stamps(self, slot: int, state: SlotStates) -> None:
-        """Write the stamps of `state` back."""
+    def write_stamps(self, slot: int) -> None:
+        """Write the current stamps back, in an episode that goes on."""
         stepper = self.steppers[slot]
-        stepper.between_steps = replace(
-            stepper.between_steps,
-            stamps_ns=state.stamps_ns[:, slot].tolist(),
-            is_first=bool(state.is_first[slot]),
-            is_marked=bool(state.is_marked[slot]),
-        )
+        with suppress(ResetNeededError):
+            stepper.load(replace(stepper.save(), stamps=_stamps(self.state, slot)))
 
     def count(self, rows: BoolArray) -> BoolArray:
         """Count a step of `rows` in their `TimeLimit`, if any; return the slots that it truncates."""
@@ -148,7 +157,7 @@ class BatchedSlots:
 
     def own_snapshot(self, slot: int) -> Snapshot | None:
         """Return the snapshot before the step, with the report of a reset, if the slot's own environment has it."""
-        return None if self.lag[slot] else self.steppers[slot].between_steps.history[-1]
+        return None if self.lag[slot] else self.steppers[slot].save().episode.snapshot
 
     def forget(self, slot: int) -> None:
         """Drop the state of a slot, which must be reset next; only its clock goes on."""
@@ -161,3 +170,11 @@ class BatchedSlots:
         clock = self.parts[slot].clock
         if isinstance(clock, VirtualClock):
             clock.advance_ns(int(state.stamps_ns[StepEvent.OBSERVED, slot]) - clock.now_ns())
+
+
+def _stamps(state: SlotStates, slot: int) -> LedgerState:
+    return LedgerState(
+        stamps_ns=tuple(state.stamps_ns[:, slot].tolist()),
+        is_first=bool(state.is_first[slot]),
+        is_marked=bool(state.is_marked[slot]),
+    )

@@ -93,7 +93,6 @@ class BatchedSteps:
     """Takes the ordinary steps of the slots of a vector environment, in `begin` and `finish`.
 
     Attributes:
-        has_cameras: whether the worlds render images, and only the caller's thread computes them.
         taken: the number of steps taken as arrays.
         failed: the errors of the task in the last step, by slot.
     """
@@ -115,7 +114,7 @@ class BatchedSteps:
         self._zeros, self._no = np.zeros(len(envs)), np.zeros(len(envs), dtype=np.bool_)
         self._rows = self._no  # the slots of the step under way
         self.failed: dict[int, TaskError] = {}
-        self.has_cameras, self.taken = self._worlds.has_cameras, 0
+        self.taken = 0
         for slot, base in enumerate(slots.bases):
             base.before_access = partial(self.sync, slot)
 
@@ -178,7 +177,8 @@ class BatchedSteps:
         is_active[active] = True
         for slot in np.flatnonzero(slots.is_loaded & ~is_active).tolist():
             slots.forget(slot)
-        snapshots = slots.load(np.flatnonzero(is_active & ~slots.is_loaded).tolist())
+        waiting = np.flatnonzero(is_active & ~slots.is_loaded).tolist()
+        snapshots = slots.load([slot for slot in waiting if self._worlds.shares(slot)])
         for slot in snapshots:
             self._gate.load(slot)
         self._worlds.load(snapshots)
@@ -236,26 +236,28 @@ class BatchedSteps:
         """Let the slot's own environment repeat its last step, so that it has its state and its last transition."""
         slots, stepper = self._slots, self._slots.steppers[slot]
         if not slots.is_loaded[slot]:
+            self._worlds.select(slot)
             return
         if slots.lag[slot]:
             slots.lag[slot] -= 1
             self._repeat(slot)
+            self._worlds.select(slot)
             stepper.begin(self._actions[slot], self._result.slot(slot))
             stepper.finish()
         else:
             slots.write(slot)
-        slots.write_stamps(slot, slots.state)
+            self._worlds.select(slot)
+        slots.write_stamps(slot)
 
     def forget(self, slot: int) -> None:
         """Drop the state of a slot, which must be reset next."""
         self._slots.forget(slot)
 
     def close(self) -> None:
-        """Write the state of every slot back, and end the threads. Idempotent."""
+        """Write the state of every slot back. Idempotent."""
         for slot, base in enumerate(self._slots.bases):
             self.sync(slot)
             base.before_access = None
-        self._worlds.close()
 
     # -------------------------------------------------------------------------------------- parts of a step
 

@@ -125,7 +125,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
             raise unsupported_pacing(first.pacing, first.backend_name)
         if len(self.envs) >= FEWEST_SLOTS and BatchedSteps.supports(self.envs):
             self._batched = BatchedSteps(self.envs, threads)
-            can_use_threads = not self._batched.has_cameras
+            can_use_threads = True
         elif threads == 0:
             return
         else:

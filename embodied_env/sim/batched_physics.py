@@ -1,122 +1,136 @@
-"""Control periods of several MuJoCo worlds of one structure, each computed by the next free thread."""
+"""Control periods of several MuJoCo worlds in one call of `mujoco.batch.Batch`, and their readings as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import ctypes
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray
-from embodied_env.sim.world import World
+from embodied_env.contract.spaces import FieldLayout
+from embodied_env.core.batches import BoolArray
+from embodied_env.sim.actuators import Actuation
+from embodied_env.sim.model import MjData, Model
+from embodied_env.sim.randomization import scaled_fields
+from embodied_env.sim.rendering import Renderer
+from embodied_env.sim.sensor_reader import ArrayReader, SensorReader
+
+_READ = ("qpos", "qvel", "qfrc_actuator", "site_xpos", "site_xmat", "sensordata")  # fields of MuJoCo
 
 
 class BatchedPhysics:
-    """Takes the physics steps of a control period of several worlds, and reads their ideal sensors.
+    """The physics of worlds in which nothing else happens during a step (`World.is_plain`), in rows by slot.
 
-    The saved states of the worlds are rows of its arrays. Threads do as little as possible apart from the calls of
-    MuJoCo, which alone run without the GIL.
+    Attributes:
+        states: what determines the next steps of each slot, an ``mjSTATE_INTEGRATION`` per row.
+        targets: the active command of each slot, shape (n_slots, n_joints); a step makes a new array.
     """
 
-    def __init__(self, world: World, parts: Sequence[FloatArray], *, size: int, threads: int) -> None:
-        """Step at most `size` worlds like this one, which `is_batchable`; `parts` get theirs as rows."""
-        self._places = world.physics.places
-        self._saved = [np.zeros((size, *array.shape)) for array in world.physics.saved]
-        self._models: list[Any] = [None] * size
-        self._steps, self._targets = np.zeros(size, dtype=np.int64), np.zeros((size, len(world.joints)))
-        self._steppers = [_Stepper(world, parts) for _ in range(threads)]
+    def __init__(self, model: Model, *, size: int, substeps: int, threads: int) -> None:
+        """Step `size` worlds of a model by `substeps`; `threads` include the caller's."""
+        self._model, self._substeps, self._actuation = model, substeps, Actuation(model)
+        self._scaled = scaled_fields(model.profile)
+        self._data = model.new_data()
+        sensors = SensorReader(model, self._data, Renderer(model.mujoco, model.mj), whole_messages=False)
+        self._fields = {name: sensors.array_readers(name) for name in model.contract.sensors}
+        self.targets: FloatArray = np.zeros((size, len(self._actuation.joints)))
+        self._make_batch(size, min(threads, size))
 
-    def add(self, slot: int, world: World) -> None:
-        """Let a world save its state in the row `slot`, and count the steps that are taken here."""
-        world.physics.save_in(*(rows[slot] for rows in self._saved))
-        world.count_steps_with(partial(self._count_steps, slot))
-        self._models[slot] = world.physics.mj
+    def _make_batch(self, size: int, threads: int) -> None:
+        compiled = self._model.original or self._model
+        module = importlib.import_module("mujoco.batch")
+        self._pid, self._batch = os.getpid(), module.Batch(compiled.mj, size, threads)
+        self._error: type[Exception] = module.SimulationError
+        self.states: FloatArray = self._batch.state
+        self._controls, self._warnings = self._batch.bind("ctrl"), self._batch.warning[..., -1]
+        self._models = {name: self._batch.expand(name) for name in self._scaled}
+        self._readers = {
+            name: [_RowsReader(layout, reader, self._batch, self._data) for layout, reader in fields]
+            for name, fields in self._fields.items()
+        }
 
-    def step(
-        self,
-        slots: Sequence[int],
-        targets: FloatArray,
-        controls: FloatArray,
-        call_in_threads: Callable[[Callable[[int], None]], None],
-    ) -> NDArray[np.bool_]:
-        """Step saved states, read their sensors, and return which of them had no warning and are finite.
+    def _replace_after_fork(self) -> None:
+        """Continue without threads in a forked process, where those of the batch do not run."""
+        old, models = self._batch, self._models
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(old))  # it would wait for its threads when it is freed
+        self._make_batch(old.nsim, 1)
+        self.states[:] = old.state
+        for name, rows in models.items():
+            self._models[name][:] = rows
+        if models:
+            self._batch.set_const()
+        self._batch.forward()
 
-        The others stay as they were, as do worlds that were not added: `World.step_planned` raises their errors.
+    def load(self, slot: int, state: FloatArray, target: FloatArray) -> None:
+        """Set the state of a slot and its active command."""
+        self.states[slot] = state
+        self.targets = self.targets.copy()
+        self.targets[slot] = target
 
-        Args:
-            slots: where the states are.
-            targets: with `controls`, the rows of `World.plan` for these slots.
-            controls: shape (len(slots), n_substeps, n_controls).
-            call_in_threads: calls a function in several threads, with the number of each, and waits for them.
+    def copy_model(self, slot: int, mj: Any) -> None:  # noqa: ANN401 - mujoco has no type stubs
+        """Set what a reset of the slot has drawn in its model."""
+        for name, rows in self._models.items():
+            rows[slot] = getattr(mj, name)
+        if "body_mass" in self._models:
+            self._batch.set_const([slot])
+
+    def step(self, slots: Sequence[int], commands: FloatArray) -> BoolArray:
+        """Step slots towards `commands`, rows of these slots, and return which had no warning and are finite.
+
+        The others keep their states.
         """
-        places = np.array(slots, dtype=np.intp)
-        states, warm_starts, inputs = after = [rows[places] for rows in self._saved]
-        periods = inputs[:, np.newaxis].repeat(controls.shape[1], axis=2)
-        periods[..., self._places] = controls[:, np.newaxis]
-        remaining, are_stepped = iter(range(len(slots))), np.zeros(len(slots), dtype=np.bool_)
+        if os.getpid() != self._pid:
+            self._replace_after_fork()
+        places = np.array(slots, dtype=np.int32)
+        before, sent = self.states[places], self.targets[places]
+        targets = self._actuation.limited(commands, sent)
+        controls = self._controls[places][:, np.newaxis].repeat(self._substeps, axis=1)
+        controls[..., self._actuation.places] = self._actuation.between(sent, targets, self._substeps)
+        warnings = self._warnings[places]
+        with suppress(self._error):  # it keeps the states of those that failed
+            self._batch.rollout(self._substeps, controls, record=(), ids=places)
+        are_stepped = (self._warnings[places] == warnings).all(axis=1) & np.isfinite(self.states[places]).all(axis=1)
+        are_stepped &= self._batch.status[places] == 0
+        if not are_stepped.all():
+            self.states[places[~are_stepped]] = before[~are_stepped]
+        self.targets = self.targets.copy()
+        self.targets[places[are_stepped]] = targets[are_stepped]
+        return np.asarray(are_stepped)
 
-        def step_remaining(thread: int) -> None:
-            stepper = self._steppers[thread]
-            try:
-                for row in remaining:  # shared by all threads
-                    slot = slots[row]
-                    if (model := self._models[slot]) is not None:
-                        are_stepped[row] = stepper.step(model, states[row], warm_starts[row], periods[row], slot)
-            finally:
-                list(remaining)  # after an interrupt no further world is stepped
+    def forward(self, slots: Sequence[int]) -> None:
+        """Compute what the readings of these slots need."""
+        self._batch.forward(np.array(slots, dtype=np.int32))
 
-        call_in_threads(step_remaining)
-        inputs[:] = periods[:, :, -1]
-        are_stepped &= np.isfinite(states).all(axis=(1, 2))
-        places = places[are_stepped]
-        for rows, new in zip((*self._saved, self._targets), (*after, targets), strict=True):
-            rows[places] = new[are_stepped]
-        self._steps[places] += 1
-        return are_stepped
-
-    def _count_steps(self, slot: int) -> tuple[int, FloatArray]:
-        """Return the steps of a slot since the last call, and their last target."""
-        steps, self._steps[slot] = int(self._steps[slot]), 0
-        return steps, self._targets[slot].copy()
+    def read(self, sensor: str) -> Mapping[str, NDArray[Any]]:
+        """Return the fields of a sensor in the precision of the contract, a new array each, by the last `forward`."""
+        return {reader.layout.field: reader() for reader in self._readers[sensor]}
 
 
-class _Stepper:
-    """Steps states of a thread one by one, in an ``MjData`` of its own."""
+class _RowsReader:
+    """Reads one field of a sensor in all slots, a row for each, by the formula of a reader of one world."""
 
-    def __init__(self, world: World, rows: Sequence[FloatArray]) -> None:
-        """Step worlds like this one, and copy the parts that are read to `rows`."""
-        physics = world.physics
-        self._mujoco, self._kinds = physics.mujoco, physics.input_kinds
-        self._rollout = self._mujoco.rollout.Rollout(nthread=0).rollout
-        self._data, parts = world.copy_data()
-        self._datas, self._pairs = [self._data], list(zip(rows, parts, strict=True))
-        self._states = np.empty((1, world.substeps, physics.saved[0].size))
-        self._last = self._states[0, -1]
-        self._warm_start, self._warned = self._data.qacc_warmstart, self._data.warning.number
+    def __init__(self, layout: FieldLayout, like: ArrayReader, batch: Any, data: MjData) -> None:  # noqa: ANN401
+        self.layout, self._formula = layout, like.formula
+        self._parts = [_bound(batch, data, part) for part in like.parts]
+        self._shape = (batch.nsim, *layout.raw_shape)
 
-    def step(self, mj: Any, state: FloatArray, warm_start: FloatArray, inputs: FloatArray, slot: int) -> bool:  # noqa: ANN401 - mujoco has no type stubs
-        """Step a state and its warm start in place, and write the row `slot`; return False after a warning.
+    def __call__(self) -> NDArray[Any]:
+        with np.errstate(all="ignore"):  # as for one world
+            return self._formula(*self._parts).astype(self.layout.dtype, copy=False).reshape(self._shape)
 
-        The shapes are (1, n_state), (1, n_velocities) and (1, n_substeps, n_inputs).
-        """
-        self._rollout(
-            [mj],
-            self._datas,
-            state,
-            inputs,
-            control_spec=self._kinds,
-            skip_checks=True,
-            nstep=inputs.shape[1],
-            initial_warmstart=warm_start,
-            state=self._states,
-        )
-        if any(self._warned.tolist()):
-            self._warned[:] = 0
-            return False
-        state[0], warm_start[0] = self._last, self._warm_start
-        self._mujoco.mj_forward(mj, self._data)
-        for rows, part in self._pairs:
-            rows[slot] = part
-        return True
+
+def _bound(batch: Any, data: MjData, part: NDArray[Any]) -> NDArray[Any]:  # noqa: ANN401 - mujoco has no type stubs
+    """Return the rows of the batch for a part of a field of `data`."""
+    for name in _READ:
+        field = getattr(data, name)
+        start = (part.ctypes.data - field.ctypes.data) // field.itemsize
+        if 0 <= start < field.size:
+            rows: NDArray[Any] = batch.bind(name).reshape(batch.nsim, -1)
+            return rows[:, start : start + part.size]
+    raise ValueError(f"no field of a batch: {part} (expected a part of {', '.join(_READ)})")

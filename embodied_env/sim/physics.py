@@ -102,10 +102,9 @@ class Physics:
         return state
 
     def set_state(self, state: FloatArray) -> None:
-        """Set what `get_state` returned, and compute the derived quantities."""
+        """Set what `get_state` returned; derived quantities follow with the next step or `forward`."""
         self.mujoco.mj_setState(self.mj, self._data, state, int(self.mujoco.mjtState.mjSTATE_INTEGRATION))
         self.warned[:], self._problem = 0, ""
-        self.forward()
 
     def step(
         self, controls: FloatArray, moved: Mapping[int, FloatArray], after_each: Callable[[], None] | None = None

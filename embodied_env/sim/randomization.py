@@ -11,7 +11,7 @@ from embodied_env.contract import FloatArray
 from embodied_env.contract.schema import ResetOption
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import naming_file, one_of
-from embodied_env.sim.backend_profile import DRAWS, Draw, only_key
+from embodied_env.sim.backend_profile import DRAWS, Draw, WorldProfile, only_key
 from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.scene import MovingBody
 from embodied_env.sim.sensor_channel import SensorChannel
@@ -28,6 +28,12 @@ _SCALED = {  # key of a draw -> the fields of the model that it scales
     "damping": ("dof_damping",),
 }
 _STATISTICS = ("meaninertia", "meanmass", "meansize", "extent")  # a model may declare them
+
+
+def scaled_fields(profile: WorldProfile) -> tuple[str, ...]:
+    """Return the fields of the model that the draws of a profile scale."""
+    keys = [key for key in _SCALED if any(getattr(draw, key) is not None for draw in profile.draws.values())]
+    return tuple(field for key in keys for field in _SCALED[key])
 
 
 class ResetRandomizer:

@@ -54,7 +54,7 @@ class WorldState:
 
     now_ns: int
     origin_ns: int
-    drawn: Mapping[str, FloatArray]
+    drawn: dict[str, FloatArray]
     physics: FloatArray
     target: FloatArray
     channels: Mapping[str, ChannelState]
@@ -73,6 +73,9 @@ class World:
         tick_ns: the duration of a step.
         substeps: the number of physics steps in it.
         physics: its physics.
+        model: its model.
+        is_reset: whether an episode has begun.
+        can_be_saved: whether `save` returns the whole state: not in real time, with injected delays, sleep or plugins.
         ideal: the readers of the fields of each sensor that `step_planned` leaves out; {} with delays of commands.
     """
 
@@ -106,7 +109,7 @@ class World:
             ContractError: for a name, a shape or a period on which model, profile and contract disagree.
             MissingDependencyError: when MuJoCo is not installed.
         """
-        self._model = model = shared_model(contract, profile, path)
+        self.model = self._model = model = shared_model(contract, profile, path)
         self.profile = profile = model.profile  # shared too
         shared = SharedData() if shared is None or not model.has_whole_states else shared
         self._data = shared.begin(model)
@@ -157,8 +160,8 @@ class World:
             self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
         self.now_ns = self._origin_ns = self._left_out = 0  # the last: readings of each ideal sensor
         self._count: Callable[[], tuple[int, FloatArray]] | None = None
-        self._drawn: Mapping[str, FloatArray] = {}
-        self._is_reset = False
+        self.can_be_saved = self._cameras is None and self._delayed is None and model.has_whole_states
+        self.is_reset, self._drawn = False, dict[str, FloatArray]()
 
     def robot_description(self) -> str | None:
         """Return the URDF that the emulated robot publishes; raises ContractError for an unreadable file."""
@@ -181,7 +184,7 @@ class World:
         """
         given = checked_options(self._model.contract, options)
         drawn = draw_options(self._model.contract.reset_options, seed, given)
-        self._is_reset, self._left_out = False, 0
+        self.is_reset, self._left_out = False, 0
         self._model.reset(self._data)
         self._randomizer.apply(drawn)
         for body in self._movers.values():
@@ -206,7 +209,7 @@ class World:
             channel.begin(seed, self.now_ns, first)
         if self._delayed is not None:
             self._delayed.begin(seed, self.now_ns)
-        self._is_reset, self._drawn = True, drawn
+        self.is_reset, self._drawn = True, drawn
         return drawn
 
     def save(self) -> WorldState:
@@ -214,11 +217,13 @@ class World:
 
         Raises:
             ResetNeededError: before the first reset.
-            UsageError: for a world in real time, or with injected delays.
+            UsageError: unless it `can_be_saved`.
         """
         self._check_reset()
-        if self._cameras is not None or self._delayed is not None:
-            raise UsageError("save() not supported in real time or with injected delays (expected a world in lockstep)")
+        if not self.can_be_saved:
+            raise UsageError(
+                "save() not supported in real time, with injected delays, sleeping bodies or MuJoCo plugins"
+            )
         self.catch_up()
         return WorldState(
             now_ns=self.now_ns,
@@ -235,8 +240,8 @@ class World:
     def load(self, state: WorldState) -> None:
         """Continue from a saved state of this world, or of another one of its contract."""
         self.catch_up()
-        self._model.reset(self._data)
-        self._randomizer.apply(state.drawn)
+        if state.drawn is not self._drawn:
+            self._randomizer.apply(state.drawn)
         self.physics.set_state(state.physics)
         self._actuation.follow(state.target)
         self.now_ns, self._origin_ns, self._drawn = state.now_ns, state.origin_ns, state.drawn
@@ -245,7 +250,7 @@ class World:
         self._sensors.load(state.sensors)
         if self._interpolator is not None and state.interpolation is not None:
             self._interpolator.load(state.interpolation)
-        self._late_commands, self._is_reset = copy(state.late_commands), True
+        self._late_commands, self.is_reset = copy(state.late_commands), True
 
     def command(self, values: FloatArray) -> None:
         """Set positions to be reached one control period from now, or velocities that act from now on.
@@ -324,6 +329,11 @@ class World:
         self._take_step(controls)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nothing but physics happens during a step, and each sensor is read without errors at its end."""
+        return bool(self.ideal) and self._is_plain and self._model.has_whole_states
+
+    @property
     def parts(self) -> list[FloatArray]:
         """The arrays that the readers of `ideal` read, in their order."""
         return _parts_of(self.ideal.values())
@@ -372,7 +382,7 @@ class World:
             self._left_out += steps
 
     def _check_reset(self) -> None:
-        if not self._is_reset:
+        if not self.is_reset:
             raise ResetNeededError("step() before reset(); call reset() first")
 
     def _take_step(self, controls: FloatArray) -> None:
