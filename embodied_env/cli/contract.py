@@ -259,7 +259,7 @@ def _joint_rows(name: str, contract: Contract) -> list[Row]:
             "joint": joint,
             "unit": spec.unit if isinstance(spec.unit, str) else ", ".join(spec.unit),
             "position": spec.position and [limits.position_low[i].item(), limits.position_high[i].item()],
-            "velocity_per_s": _finite(limits.velocity_high[i].item()),
+            "velocity_per_s": _velocity(limits.velocity_low[i].item(), limits.velocity_high[i].item()),
             "acceleration_per_s2": _finite(limits.acceleration[i].item()),
             "deceleration_per_s2": _finite(limits.deceleration[i].item()),
             "action": [scale.low[i].item(), scale.high[i].item()],
@@ -268,6 +268,11 @@ def _joint_rows(name: str, contract: Contract) -> list[Row]:
         }
         for i, (joint, spec) in enumerate(actuator.joints.items())
     ]
+
+
+def _velocity(low: float, high: float) -> float | list[float] | None:
+    """Return one limit for both directions, or both."""
+    return _finite(high) if low == -high else [low, high]
 
 
 def _finite(limit: float) -> float | None:

@@ -249,9 +249,7 @@ def finish_draft(draft: Draft) -> None:
         draft.world = None
 
 
-def add_base(
-    draft: Draft, topic: str, kind: str, limits: Mapping[str, Mapping[str, float]], name: str = "base"
-) -> None:
+def add_base(draft: Draft, topic: str, kind: str, limits: Mapping[str, Document], name: str = "base") -> None:
     """Add a mobile base with the known `limits` by axis, and conservative ones."""
     joints = {axis: {**default, **limits.get(axis, {})} for axis, default in AXES.items()}
     draft.actuators[name] = {"topic": topic, "type": kind, "command": "twist", "joints": joints}

@@ -258,10 +258,13 @@ class _Reading:
             self.draft.gap(f"{', '.join(rest)}, left out", used)
         if not candidates:
             return
-        topic, limits = candidates[0], {}
+        topic, limits = candidates[0], dict[str, Document]()
         for axis in ("linear.x", "angular.z"):
             known = {key: self._parameter(topic, f"{axis}.max_{key}") for key in ("velocity", "acceleration")}
             limits[axis] = {k: v for k, v in known.items() if isinstance(v, (int, float)) and 1e-3 <= v < 100}
+            fastest, slowest = limits[axis].get("velocity"), self._parameter(topic, f"{axis}.min_velocity")
+            if fastest is not None and isinstance(slowest, (int, float)) and -fastest < slowest <= 0.0:
+                limits[axis]["velocity"] = [slowest if slowest <= -1e-3 else 0.0, fastest]
         add_base(self.draft, self._local(topic), topic.type, limits)
         self.draft.actuators["base"] |= command_qos(topic)
         self._note_others(topic, "actuators.base")

@@ -62,7 +62,8 @@ def changed_limits(contract: Contract, changes: Mapping[str, JointLimits]) -> Ef
             is_low = key.endswith("_low")
             if value < bound if is_low else value > bound:
                 expected = f"at {'least' if is_low else 'most'} {bound}, the contract's limit"
-                raise UsageError(f"limit not tighter: {key} of {joint} is {value} after margins (expected {expected})")
+                found = f"{key.replace('velocity_high', 'velocity')} of {joint} is {value} after margins"
+                raise UsageError(f"limit not tighter: {found} (expected {expected})")
     return wanted
 
 

@@ -6,7 +6,7 @@ Field names are the YAML keys (``docs/reference/contract.md``). A `contract.cont
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -252,6 +252,16 @@ class EffectiveLimits:
     def fastest(self) -> FloatArray:
         """The larger speed of both directions, unit/s, shape (n_joints,)."""
         return np.maximum(-self.velocity_low, self.velocity_high)
+
+    def vectors(self) -> dict[str, FloatArray]:
+        """Return the limits by name, as records have them; `velocity` is the highest.
+
+        The lowest is its opposite, or has the key `velocity_low`.
+        """
+        found = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "joints"}
+        low = found.pop("velocity_low")
+        named = {"velocity" if name == "velocity_high" else name: vector for name, vector in found.items()}
+        return named if np.array_equal(low, -self.velocity_high) else {**named, "velocity_low": low}
 
 
 @dataclass(frozen=True, kw_only=True)

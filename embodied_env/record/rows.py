@@ -220,11 +220,7 @@ def _circumstances(inputs: ExternalInputs) -> Row:
 
 
 def _limits(limits: EffectiveLimits) -> Row:
-    """Return limits as lists; `velocity` is the highest, and the lowest has a key where it is not its opposite."""
-    row = {key: _plain(value) for key, value in field_values(limits).items() if key != "velocity_low"}
-    row = {"velocity" if key == "velocity_high" else key: value for key, value in row.items()}
-    is_symmetric = bool((limits.velocity_low == -limits.velocity_high).all())
-    return row if is_symmetric else {**row, "velocity_low": limits.velocity_low.tolist()}
+    return {"joints": list(limits.joints), **{name: vector.tolist() for name, vector in limits.vectors().items()}}
 
 
 def _sample(sample: Sample) -> Row:

@@ -42,7 +42,11 @@ _LIST_CONTROLLERS = "controller_manager_msgs/srv/ListControllers"
 _PARAMETERS = (
     *("joints", "joint_names", "joint", "interface_name", "command_interfaces"),
     *TIMEOUTS,
-    *(f"{axis}.max_{key}" for axis in ("linear.x", "angular.z") for key in ("velocity", "acceleration")),
+    *(
+        f"{axis}.{key}"
+        for axis in ("linear.x", "angular.z")
+        for key in ("min_velocity", "max_velocity", "max_acceleration")
+    ),
 )
 _MODES = {"RGB": "rgb8", "L": "mono8"}  # of Pillow -> encoding
 

@@ -63,6 +63,7 @@ class HomingMotion:
         self._measured = MeasuredJoints(contract, layout.joints)
         self._goes = ~layout.is_velocity
         self._home = np.array([routine.home.get(joint, 0.0) for joint in layout.joints])
+        self._goal = self._home  # of the commands
         self._held: Counter[str] = Counter()
         self._in_a_row = self._commands = 0
         self._positions = np.full(layout.size, np.nan)
@@ -80,13 +81,14 @@ class HomingMotion:
         `deadline_ns` is of the steady clock. A robot within the tolerance when its time is over is home.
 
         Raises:
-            BackendNotReadyError: when a gate stops or keeps holding the robot, a joint does not arrive, the backend is
-                lost, or at the deadline. It names the joint and its distance, or the latched ESTOP. The robot may be
-                in motion: the caller must brake.
+            BackendNotReadyError: when a gate stops or keeps holding the robot, a joint does not arrive or would have to
+                move against its only direction, the backend is lost, or at the deadline. It names the joint and its
+                distance, or the latched ESTOP. The robot may be in motion: the caller must brake.
         """
         if self._routine.timeout_s is not None:
             self._end_ns = world.now_ns() + round(self._routine.timeout_s * NS_PER_S)
         self._check_estop()
+        self._check_directions()
         with self._gate.scaled_velocity_limits(self._routine.speed):
             try:
                 while not self._arrives(world, deadline_ns):
@@ -117,7 +119,7 @@ class HomingMotion:
             self._arbiter.update_measured(self._positions, ages_s)
         now_ns = world.now_ns()
         near = np.where(np.isfinite(self._gate.limits.jerk), _NEAR * self._routine.tolerance, _AT_HOME)
-        if (self._offsets(self._arbiter.reference.positions) > near).any():
+        if (self._goes & (np.abs(self._goal - self._arbiter.reference.positions) > near)).any():
             self._home_ns, self._nearest = None, np.inf
         else:
             self._home_ns = now_ns if self._home_ns is None else self._home_ns
@@ -158,7 +160,7 @@ class HomingMotion:
             return self._gate.hold_action(reference)
         smooth, jerks = self._approach_positions(reference, dt_s), self._gate.limits.jerk
         target = np.zeros(self._layout.size)
-        state = zip(reference.positions.tolist(), reference.velocities.tolist(), self._home.tolist(), strict=True)
+        state = zip(reference.positions.tolist(), reference.velocities.tolist(), self._goal.tolist(), strict=True)
         for i, ((x, v, home), bounds) in enumerate(zip(state, joint_bounds(self._gate.limits), strict=True)):
             if self._goes[i] and np.isfinite(jerks[i]):
                 target[i] = smooth[i]
@@ -175,7 +177,7 @@ class HomingMotion:
         with peak speed 2 e^-2 r d, peak acceleration 0.2306 r^2 d and peak jerk r^3 d. It accelerates no more than one
         step can undo, as the gate allows no more. It restarts when a joint has left it.
         """
-        away, limits = reference.positions - self._home, self._gate.limits
+        away, limits = reference.positions - self._goal, self._gate.limits
         start, rate = self._approach
         if not np.allclose(_distances(start, rate, self._approach_s), away, rtol=0.0, atol=_APPROACH_TOLERANCE):
             far = np.maximum(np.abs(away), 1e-9)
@@ -186,13 +188,25 @@ class HomingMotion:
             start, rate = away, _SHARE * rate
             self._approach, self._approach_s = (start, rate), 0.0
         self._approach_s += dt_s
-        return np.asarray(self._home + _distances(start, rate, self._approach_s))
+        return np.asarray(self._goal + _distances(start, rate, self._approach_s))
 
     def _check_estop(self) -> None:
         """Raise BackendNotReadyError while an ESTOP is latched."""
         latched = self._gate.latched
         if latched is not None and latched.severity is Severity.ESTOP:
             raise BackendNotReadyError(f"homing refused: an ESTOP is latched, {_describe(latched)}; {AFTER_ESTOP}")
+
+    def _check_directions(self) -> None:
+        """Raise BackendNotReadyError if a joint past home cannot move back; within the tolerance it stays."""
+        limits, positions = self._gate.limits, self._arbiter.reference.positions
+        fastest = np.where(positions > self._home, -limits.velocity_low, limits.velocity_high)
+        stays = self._goes & (positions != self._home) & (fastest == 0.0)
+        for i in np.flatnonzero(stays & (self._offsets(positions) > self._routine.tolerance)):
+            where = f"{self._layout.joints[i]} is at {positions[i]:.6g}, past home {self._home[i]:.6g}"
+            raise BackendNotReadyError(
+                f"homing refused: {where}, and moves in one direction only; move it home by hand"
+            )
+        self._goal = np.where(stays, positions, self._home)
 
     def _check_gate_result(self, answered: ApprovedCommand) -> None:
         """Count held commands; raise when homing must end."""

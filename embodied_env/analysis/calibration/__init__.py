@@ -46,7 +46,8 @@ def calibrate(
         **options: of `EmbodiedEnv`.
 
     Raises:
-        UsageError: for a backend that waits for the agent, an unknown joint, or one without a reading of its motion.
+        UsageError: for a backend that waits for the agent, an unknown joint, one without a reading of its motion, or
+            one that moves in one direction only.
         CalibrationError: when the gate held or stopped a step, or an episode ended too early; the robot was braked.
         MissingDependencyError: when scipy is not installed; nothing has moved.
     """
@@ -60,6 +61,10 @@ def calibrate(
     streamed = (actuator for actuator in contract.actuators.values() if actuator.gripper is None)
     moved = tuple(joints) or tuple(joint for actuator in streamed for joint in actuator.joints)
     readings = find_joint_readings(contract, moved)
+    limits = {joint: each for actuator in contract.actuators.values() for joint, each in actuator.joints.items()}
+    if one_way := [joint for joint in moved if 0.0 in limits[joint].velocities]:
+        names = ", ".join(one_way)
+        raise UsageError(f"cannot calibrate {names}: one direction only (expected joints that move there and back)")
     log = SampleLog()
     reports_samples = accepts_option(backend, "on_sample", pacing=options.get("pacing"))
     if reports_samples:

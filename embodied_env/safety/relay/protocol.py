@@ -207,11 +207,10 @@ def read_command(fields: JointFields, layout: ActionLayout) -> Command:
 
 def limits_fingerprint(layout: ActionLayout) -> str:
     """Return the SHA-256 (hex) of the enforced limits: joints, kinds of command, limits after margins."""
-    limits = {name: value for name, value in vars(layout.limits).items() if name != "joints"}
     plain = {
         "joints": list(layout.joints),
         "is_velocity": layout.is_velocity.tolist(),
-        **{name: [repr(float(x)) for x in value] for name, value in limits.items()},
+        **{name: [repr(float(x)) for x in value] for name, value in layout.limits.vectors().items()},
     }
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
