@@ -110,7 +110,8 @@ class Arbiter:
         self._free_running = free_running
         self._period_ns = round(control_period_s * NS_PER_S)
         self._stall_ns = _STALL_PERIODS * self._period_ns
-        self._timeout_ns = math.inf if downstream_timeout_s is None else round(downstream_timeout_s * NS_PER_S)
+        timeout_ns = math.inf if downstream_timeout_s is None else round(downstream_timeout_s * NS_PER_S)
+        self._rest_after_ns = self._stall_ns, timeout_ns  # of a position servo, of a velocity command
         self._is_timed = free_running and not is_replay
         self._measured_velocities = measured_velocities
         self._gap_since_ns: int | None = None  # last publication before a gap, until a settled reading ends it
@@ -251,7 +252,8 @@ class Arbiter:
     def _gaps(self, now_ns: int) -> tuple[bool, bool]:
         """Return whether at `now_ns` a position servo has arrived, and whether a velocity command has timed out."""
         gap_ns = now_ns - self._writing_ns
-        return gap_ns > self._stall_ns, gap_ns > self._timeout_ns
+        has_arrived, has_timed_out = (gap_ns > limit_ns for limit_ns in self._rest_after_ns)
+        return has_arrived, has_timed_out
 
     def _lower_velocities(self, now_ns: int) -> None:
         """Lower the reference velocities after a gap: 0 for joints that have stopped, else towards the measured."""
@@ -420,7 +422,7 @@ class Arbiter:
             if sent.report is not None or sent.values is not command.values:
                 self._reference = state_after(before, command, is_velocity, sent)
             self._published_ns = self._clock.now_ns()
-            if is_unsure or self._is_slow():
+            if is_unsure or self._is_slow() or self._has_stopped_between(now_ns, self._published_ns, times[0]):
                 self.delay = replace(self.delay or WriteDelay(), is_guaranteed=False)
             self._is_unsure |= self.delay is not None and not self.delay.is_guaranteed
             return sent if self.delay is None else replace(sent, command=self._accounted(command))
@@ -448,7 +450,13 @@ class Arbiter:
             return True
         if self._has_trajectories:
             return self._due_ns - now_ns < self._period_ns // _LEFT
-        return self._gaps(now_ns) != self._gaps(self._judged_ns)
+        return self._has_stopped_between(self._judged_ns, now_ns, self._writing_ns)
+
+    def _has_stopped_between(self, begin_ns: int, end_ns: int, writing_ns: int) -> bool:
+        """Return whether a joint may have come to rest between two times after the write at `writing_ns`."""
+        if not self._is_timed or self._has_trajectories:
+            return False
+        return any(begin_ns - writing_ns <= limit_ns < end_ns - writing_ns for limit_ns in self._rest_after_ns)
 
     def _brake_instead(self, command: ApprovedCommand, now_ns: int, interval_ns: int) -> tuple[ApprovedCommand, int]:
         """Return braking to write in place of the late `command`, and when it was last compared with the clock.

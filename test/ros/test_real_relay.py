@@ -506,9 +506,10 @@ def hold_the_gil(learner, seconds):
     learner.stdin.flush()
 
 
-def suspend(process, seconds):
+def suspend(process, seconds, *, until):
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(seconds)
+    until()
     os.kill(process.pid, signal.SIGCONT)
 
 
@@ -544,7 +545,8 @@ def test_braking_never_moves_a_base_at_rest(domain_id, leftovers, learners, mort
     else:
         if suspended == "verdict":
             monitor.until(lambda: psutil.Process(learner.pid).status() == psutil.STATUS_STOPPED)
-        suspend(children[-1] if suspended == "relay" else learner, SUSPENDED_S)
+        process = children[-1] if suspended == "relay" else learner
+        suspend(process, SUSPENDED_S, until=lambda: monitor.until(lambda: abs(monitor.moves[-1][1][2]) < STILL))
     resumed_ns = time.monotonic_ns()
     said, _ = learner.communicate(timeout=PATIENCE_S)
     reason = json.loads(said)["end_reason"]  # without a STOP if the step in which it was suspended ends the episode

@@ -46,10 +46,12 @@ class SuspendedClock(ManualClock):
         super().__init__(start_ns=1_000 * NS_PER_S)
         self.jumps = {}  # number of reads from now -> ns
         self.reads = 0
+        self.returned_ns = None  # first read after a write
 
     def now_ns(self):
         self.advance_ns(self.jumps.pop(self.reads, 0))
         self.reads += 1
+        self.returned_ns = self.returned_ns or self.instant
         return self.instant
 
     @property
@@ -114,6 +116,7 @@ class World:
         self.plant = Plant(kind)
         self.inside = (0, 0)  # suspensions inside the next write: before and after the message leaves
         self.published, self.speed, self.problems = [], 0.0, []
+        self.left_ns = self.clock.instant
         self.is_open = False  # the write of the last command was suspended: it may have left at any time in between
         contract = contract_of(
             FREE if self.by_velocity else WIDE,
@@ -160,6 +163,7 @@ class World:
         return np.array([self.plant.velocity(self.clock.instant - round(AGE_S * NS_PER_S))]), np.array([AGE_S])
 
     def send(self, command):
+        self.is_open |= self.clock.returned_ns - self.left_ns > PERIOD_NS
         before_ns, after_ns = self.inside
         self.inside = (0, 0)
         self.clock.advance_ns(before_ns)
@@ -167,6 +171,7 @@ class World:
         self.limit(now_ns, command, inside_ns=before_ns)
         self.plant.receive(now_ns, command)
         self.published.append((now_ns, command))
+        self.left_ns, self.clock.returned_ns = now_ns, None
         self.clock.advance_ns(after_ns)
         if self.kind == "trajectory":
             self.is_open = before_ns + after_ns > 0 and self.clock.instant > command.trajectory.first_ns
@@ -197,13 +202,19 @@ class World:
             if self.kind == "setpoints":
                 dt_s = min(dt_s, 2 * PERIOD_S / PER_STEP)
         self.speed = speed
-        latest_ns = command.trajectory.first_ns if self.kind == "trajectory" else now_ns - inside_ns + PERIOD_NS
-        if (inside_ns and now_ns > latest_ns) or self.is_open:
+        if self.is_open or (inside_ns and self.is_too_late(now_ns, command, inside_ns, last_ns)):
             return
         if abs(speed) > max(map(abs, moving)) + SPEEDUP * dt_s + slack:
             self.problems.append(f"{self.kind}: {speed:.4f} after {moving} in {gap_ns / NS_PER_S:.3f} s")
         if self.by_velocity and abs(moving[0]) - abs(value) > BRAKING * gap_ns / NS_PER_S + slack:
             self.problems.append(f"{self.kind}: brakes from {moving} to {value:.4f} in {gap_ns / NS_PER_S:.3f} s")
+
+    def is_too_late(self, now_ns, command, inside_ns, last_ns):
+        """Return whether the motion may have changed while a message was delayed inside its write."""
+        if self.kind == "trajectory":
+            return now_ns > command.trajectory.first_ns
+        rests_ns = last_ns + (TIMEOUT_S * NS_PER_S if self.by_velocity else 3 * PERIOD_NS)
+        return inside_ns > PERIOD_NS or now_ns - inside_ns <= rests_ns < now_ns
 
     def step(self, target):
         """Command one target; return what was written and what it guarantees."""
@@ -289,6 +300,17 @@ def test_a_suspension_inside_a_write_costs_its_guarantee_and_that_of_the_next(ki
     assert not world.problems
     is_slow = before_ns + after_ns > (PERIOD_NS // 2 if kind == "trajectory" else PERIOD_NS)
     assert [report.guaranteed["acceleration"] for report in reports] == [not is_slow, not is_slow, True, True]
+
+
+@pytest.mark.parametrize(("kind", "rests_s"), [("velocity", TIMEOUT_S), ("relay", TIMEOUT_S), ("position", 3 * PERIOD_S)])
+def test_a_joint_that_comes_to_rest_during_a_write_costs_its_guarantee(kind, rests_s):
+    world = World(kind)
+    world.accelerate()
+    world.clock.sleep_until_ns(world.plant.messages[-1][0] + round(rests_s * NS_PER_S) - PERIOD_NS // 4)
+    world.inside = PERIOD_NS // 2, 0
+    assert not world.step(FASTEST).guaranteed["acceleration"]
+    world.wait()
+    assert world.step(FASTEST).guaranteed["acceleration"]
 
 
 @pytest.mark.parametrize("kind", ["velocity", "relay"])
