@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.envs.info_types import Items, Keywords, ResetInfo, Shared, StepInfo
+from embodied_env.core.info_annotations import Items, Keywords, Shared
+from embodied_env.envs.info_types import ResetInfo, StepInfo
 
 ROOT = Path(__file__).resolve().parents[1]
 JSON_TYPES = {float: "number", int: "integer", bool: "boolean", str: "string"}

@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Clock, Stamp
-from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.pacing import DeadlineCounts
 from embodied_env.core.reset_spec import ResetRoutine
@@ -45,6 +44,7 @@ from embodied_env.core.types import (
     ResetRequest,
     SentCommand,
     Snapshot,
+    World,
     name_world,
 )
 
@@ -79,7 +79,7 @@ class Capabilities:
     variants: tuple[str, ...] = ()  # safety inputs read as the emulator's variant of their message type
 
     @property
-    def world(self) -> str:
+    def world(self) -> World:
         """World that the commands move: "simulator", "emulator", "robot", or "dry run" for nothing."""
         return name_world(vars(self))
 
@@ -216,8 +216,15 @@ class Polled(Protocol):
 class ReplaySource(Protocol):
     """The stamps and external inputs of a recorded run, step by step."""
 
-    ledger: Ledger  # the recorded stamps; its `enter_step` moves to the next step
+    frozen_ns: int  # when the snapshot of the last reset was frozen; 0: not recorded
     circumstances: ExternalInputs | None  # external inputs of the current step, or None if they were not recorded
+
+    @property
+    def stamps_ns(self) -> Mapping[str, int]:
+        """The stamps of the current step (`Ledger.stamps_ns`), empty after the last one."""
+
+    def enter_step(self) -> None:
+        """Move to the next step."""
 
 
 @runtime_checkable

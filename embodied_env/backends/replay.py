@@ -17,7 +17,6 @@ import numpy as np
 from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp
-from embodied_env.core.latency.ledger import Ledger, StepEvent
 from embodied_env.core.pacing import DeadlineCounts
 from embodied_env.core.types import (
     ApprovedCommand,
@@ -38,33 +37,6 @@ from embodied_env.record.run import Run, read_run
 _OVERRIDDEN = {"seedable": False, "pausable": False, "state_query": False, "reopens": False, "render_modes": ()}
 
 
-class RecordedLedger(Ledger):
-    """A ledger of the recorded stamps; `enter_step` moves to the next recorded step."""
-
-    def __init__(self, clock: Clock, steps: RecordedSteps) -> None:
-        """Read stamps that were not recorded from `clock`."""
-        super().__init__(clock)
-        self._steps = steps
-
-    def begin_episode(self) -> None:
-        """Restore the stamp of the reset snapshot."""
-        super().begin_episode()
-        if self._steps.frozen_ns:
-            self._ns[StepEvent.OBSERVED] = self._steps.frozen_ns
-
-    def enter_step(self) -> None:
-        """Move to the next step and restore all of its stamps."""
-        super().enter_step()
-        stamps = self._steps.enter_step()
-        self._marked = "marked" in stamps
-        for name, stamp_ns in stamps.items():
-            self._ns[StepEvent[name.upper()]] = stamp_ns
-
-    def stamp(self, slot: StepEvent, at_ns: int | None = None) -> int:
-        """Return the recorded stamp, if any."""
-        return super().stamp(slot, self._steps.stamps_ns.get(slot.name.lower(), at_ns))
-
-
 class RecordedSteps:
     """The rows of a run as a `ReplaySource`, one step at a time.
 
@@ -75,7 +47,7 @@ class RecordedSteps:
         reset_verdict: recorded verdict of the task on that snapshot; None: not judged.
     """
 
-    def __init__(self, run: Run, reader: RowDecoder, clock: Clock) -> None:
+    def __init__(self, run: Run, reader: RowDecoder) -> None:
         """Start before the first row. Rows that an outer wrapper created are skipped."""
         self._rows: Iterator[Row] = (row for row in run.rows() if row.get("inner") is not None)
         self._next: Row | None = next(self._rows, None)
@@ -85,11 +57,10 @@ class RecordedSteps:
         self.frozen_ns = 0
         self.reset_verdict: Mapping[str, Any] | None = None
         self.pacer = DeadlineCounts()
-        self.ledger = RecordedLedger(clock, self)
 
     @property
     def stamps_ns(self) -> Mapping[str, int]:
-        """Stamps of the current step, by slot."""
+        """Stamps of the current step, by name."""
         return {} if self.row is None else self.row["inner"]["stamps_ns"]
 
     def next_reset(self) -> Row:
@@ -104,8 +75,8 @@ class RecordedSteps:
         self.reset_verdict = row["inner"]["verdict"]
         return row
 
-    def enter_step(self) -> Mapping[str, int]:
-        """Move to the next step of the episode, if any, and return its stamps."""
+    def enter_step(self) -> None:
+        """Move to the next step of the episode, if any."""
         self.row = self.circumstances = None
         if self._next is not None and self._next["schema"] == TRANSITION:
             self.row, self._next = self._next, next(self._rows, None)
@@ -113,7 +84,6 @@ class RecordedSteps:
             stages = _stages(self.row)
             self.pacer.overruns, self.pacer.missed = stages.get("overruns", 0), stages.get("missed_deadlines", 0)
             self.pacer.overrun_ns = round((stages.get("overrun_s") or 0.0) * NS_PER_S)
-        return self.stamps_ns
 
     def current(self) -> Row:
         """Return the current step; raises BackendLostError after the last one of the episode."""
@@ -139,7 +109,7 @@ class ReplayBackend:
         self,
         contract: Contract,  # noqa: ARG002 - the protocol of factories
         *,
-        clock: Clock,
+        clock: Clock,  # noqa: ARG002 - the protocol of factories
         run: str | Path | Run,
         task: str | Path | None = None,
         trust_task: bool = False,
@@ -148,7 +118,7 @@ class ReplayBackend:
         opened = run if isinstance(run, Run) else read_run(run)
         self.recorded_contract = recorded_contract(opened)
         self._reader = RowDecoder(self.recorded_contract, opened.array)
-        self.playback = RecordedSteps(opened, self._reader, clock)
+        self.playback = RecordedSteps(opened, self._reader)
         self.capabilities = _capabilities(opened)
         self.departures = 0
         self.task_file, self.trust_task = task, trust_task

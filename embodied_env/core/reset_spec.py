@@ -12,7 +12,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.measured_joints import MeasuredJoints
-from embodied_env.core.types import FloatArray, ResetReport, ResetRequest
+from embodied_env.core.types import Confirmation, FloatArray, ResetReport, ResetRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class ResetRoutine:
     speed: float = 0.2  # homing speed as a share of every velocity limit, 0 < speed <= 1
     tolerance: float = 0.02  # largest distance from home at the end, in the joint's unit
     timeout_s: float | None = None  # time limit of homing; None: that of the reset
-    confirm: str = ""  # channel of the operator's confirmation: "prompt", "topic", "service", or "" for none
+    confirm: Confirmation = ""  # channel of the operator's confirmation
 
 
 def validate_home(contract: Contract, home: Mapping[str, float]) -> dict[str, str]:
@@ -64,7 +64,7 @@ def confirmation_prompt(options: Mapping[str, FloatArray], contract: Contract, p
     return f"start the episode? reset options to set up: {wanted or 'none'}; joint positions: {measured or 'unknown'}"
 
 
-def with_operator_confirmation(report: ResetReport, by: str, request: ResetRequest) -> ResetReport:
+def with_operator_confirmation(report: ResetReport, by: Confirmation, request: ResetRequest) -> ResetReport:
     """Return the report of a confirmed reset: the operator has set up the displayed options."""
     given = {name: request.options[name] for name in report.ignored}
     set_up = {"options": f"set up by the operator: {', '.join(given)}"} if given else {}

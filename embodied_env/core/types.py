@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, fields
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from embodied_env.contract.schema import EffectiveLimits
 
 FloatArray = NDArray[np.float64]
+SuspectClock = Literal["", "tai", "gps", "epoch"]
+World = Literal["simulator", "emulator", "robot", "dry run"]
+Routine = Literal["", "service", "home", "service+home"]
+Confirmation = Literal["", "prompt", "topic", "service"]
 
 
 @value_type(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,7 @@ class Sample:
     confidence: float | None = None
     header_ns: int | None = None  # the stamp in the message, if its clock can be set
     stamp_quality: Quality = Quality.OK  # of `stamp_ns`
-    suspect_clock: str = ""  # the clock that seems to have stamped the message: "tai", "gps", "epoch", or ""
+    suspect_clock: SuspectClock = ""  # the clock that seems to have stamped the message
     transport_quality: Quality = Quality.OK  # of the middleware's stamps
     transport_excess_s: float | None = None  # transport time above its recent minimum, for clocks not known to agree
     raw_sha256: Mapping[str, str] = field(default_factory=dict)  # field -> hash of the pixels before `resize`
@@ -56,7 +60,7 @@ class ClockStatus:
     The world clock is the robot's (UTC, or simulated time on a topic) at the connection, continued by our steady clock.
     """
 
-    mode: str  # "wall": UTC stamps; "sim": simulated time, on a topic or of a world in this process
+    mode: Literal["wall", "sim"]  # "wall": UTC stamps; "sim": simulated time, on a topic or of a world in this process
     epoch: int = 0  # number of times that its source was set since the connection
     jumps: int = 0  # and since the reset
     jump: str = (
@@ -94,7 +98,7 @@ DRY_RUN_DETAIL = "dry_run"
 """Key of `ResetReport.details`: commands do not reach the robot."""
 
 
-def name_world(flags: Mapping[str, Any]) -> str:
+def name_world(flags: Mapping[str, Any]) -> World:
     """Return what the commands move, by the flags of a backend: "simulator", "emulator", "robot", or "dry run"."""
     if flags.get("actuates") is False:
         return "dry run"
@@ -112,8 +116,8 @@ class ResetReport:
     sampled: Mapping[str, FloatArray]  # reset option -> value drawn or set
     details: Mapping[str, str] = field(default_factory=dict)  # other choices of the backend, e.g. the renderer
     ignored: tuple[str, ...] = ()  # reset options without meaning in this world
-    routine: str = ""  # what moved the robot to its start: "", "service", "home", or "service+home"
-    confirmed_by: str = ""  # channel of the operator's confirmation: "", "prompt", "topic", "service"
+    routine: Routine = ""  # what moved the robot to its start
+    confirmed_by: Confirmation = ""  # channel of the operator's confirmation
     options: Mapping[str, FloatArray] = field(default_factory=dict)  # reset option -> value that the agent requested
     verdict: Verdict | None = None  # of the task on the reset snapshot; None: not judged
 

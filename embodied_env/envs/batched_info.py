@@ -14,9 +14,10 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.batches import BoolArray, GateReportBatch, IntArray, SnapshotBatch
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
-from embodied_env.core.latency.info import without_host_timing
+from embodied_env.core.info_schema import without_host_timing
 from embodied_env.core.latency.ledger import StepEvent
-from embodied_env.envs.transition_builder import Info, Observation, TransitionBuilder
+from embodied_env.envs.observation_builder import Observation
+from embodied_env.envs.transition_builder import Info, TransitionBuilder
 
 
 class BatchedTransitions:
@@ -25,7 +26,7 @@ class BatchedTransitions:
     def __init__(self, builder: TransitionBuilder, layout: ActionLayout, n_slots: int) -> None:
         """Take contract and options from the builder of any slot, whose world is in lockstep and without delays."""
         self._builder, self._layout, self._n_slots = builder, layout, n_slots
-        self._fixed = {name: self._full(value) for name, value in builder.constant.items()}
+        self._fixed = {name: self._full(value) for name, value in builder.origin.items()}
         self._no = self._full(False)
         self._zero = self._full(0)
         self._ok_by_sensor = dict.fromkeys(builder.sensors, self._zero)

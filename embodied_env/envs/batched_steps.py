@@ -36,7 +36,8 @@ from embodied_env.core.types import FloatArray
 from embodied_env.envs.batched_info import BatchedTransitions
 from embodied_env.envs.batched_slots import BatchedSlots, SlotStates
 from embodied_env.envs.gap_policy import BatchedGapPolicy
-from embodied_env.envs.transition_builder import Info, Observation, copy_action
+from embodied_env.envs.observation_builder import Observation
+from embodied_env.envs.transition_builder import Info, copy_action
 from embodied_env.errors import TaskError
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 from embodied_env.safety.approved_commands import states_after

@@ -23,16 +23,17 @@ from embodied_env.contract.loader import SAVED, restore_contract
 from embodied_env.contract.validation import suspected_degrees
 from embodied_env.core.arguments import checked_flag
 from embodied_env.core.clock import Clock, VirtualClock, make_clock
+from embodied_env.core.info_schema import without_host_timing
 from embodied_env.core.latency.delay_model import DelayModel, load_delays
-from embodied_env.core.latency.info import without_host_timing
 from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.scheduling import Scheduling
 from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
 from embodied_env.core.types import Observer, Snapshot, TaskResult, Transition
 from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
+from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.stepper import Stepper
-from embodied_env.envs.transition_builder import Observation, copy_step_result
+from embodied_env.envs.transition_builder import copy_step_result
 from embodied_env.errors import TaskError, UsageError
 from embodied_env.tasks import Task, describe_task, is_shipped, load_task
 
@@ -100,7 +101,8 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
 
     def keep_host_timing(self) -> None:
         """Return the durations of the host from now on, for a recorder, which removes them without `host_timing`."""
-        self._is_recorded = self._stepper.parts.transitions.host_timing = True
+        self._is_recorded = True
+        self._stepper.keep_host_timing()
 
     def mark(self, name: str) -> None:
         """Stamp the end of a stage outside the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""

@@ -17,7 +17,6 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.bounded_json import plain_copy
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import OWN_ANNOTATIONS, ExternalInputs, Finding, SafetyContext, SentCommand, Snapshot
 from embodied_env.envs.motion_guard import MotionGuard
@@ -40,7 +39,6 @@ class ExternalInputsSource:
 
     Attributes:
         is_live: this is not a replay.
-        ledger: the time stamps of the step.
     """
 
     def __init__(
@@ -67,11 +65,7 @@ class ExternalInputsSource:
         self._recorded = backend.playback if isinstance(backend, Recorded) else None
         self.is_live = self._recorded is None
         self._delays: Delayed | None = None
-        if self._recorded is not None:
-            self.ledger = self._recorded.ledger
-            return
-        self.ledger = Ledger(clock)
-        if capabilities.injected and not capabilities.free_running:
+        if self.is_live and capabilities.injected and not capabilities.free_running:
             if not isinstance(backend, Delayed):
                 raise TypeError(f"backend {backend.name} declares injected delays but has no inference_ns")
             self._delays = backend
@@ -140,34 +134,45 @@ class ExternalInputsSource:
         return replace(inputs, answer=sent.report, delay=delay, annotations=annotations)
 
     def begin_step(self, episode: Episode, published: CommandState, dt_s: float) -> ExternalInputs:
-        """Return the inputs of a step `dt_s` after the last command; a replay sets limits and latch as recorded."""
-        recorded = None if self._recorded is None else self._recorded.circumstances
+        """Return the inputs of a step `dt_s` after the last command."""
+        if self._recorded is not None:
+            self._recorded.enter_step()
+            if self._recorded.circumstances is not None:
+                return self._replayed(episode, published, dt_s, self._recorded.circumstances)
         annotations: Mapping[str, Any]
         annotations, self._annotations = self._annotations, {}
-        if recorded is None:
-            if episode.step_index == 0:
-                self._gate.begin_motion()
-            if (account := self._guard.arbiter.take_setpoint_account()) is not None:
-                annotations = {**annotations, "setpoints": account}
-            required = self._required
-            context = self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns), required)
-        else:
-            self._gate.replay_limits(recorded.limits, is_first=episode.step_index == 0)
-            if self._free_running:
-                published, dt_s = recorded.reference or published, recorded.dt_s
-                self._guard.watchdog.trips = recorded.watchdog_trips
-                self._latch(recorded.latched)
-            then, annotations, required = recorded.situation, recorded.annotations, recorded.situation.required
-            elapsed_ns = round(then.latency_s * NS_PER_S), round(then.action_age_s * NS_PER_S)
-            context = self._build_context(episode.snapshot, elapsed_ns, required)
+        if episode.step_index == 0:
+            self._gate.begin_motion()
+        if (account := self._guard.arbiter.take_setpoint_account()) is not None:
+            annotations = {**annotations, "setpoints": account}
         return ExternalInputs(
-            situation=context,
+            situation=self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns), self._required),
             latched=self._gate.latched,
             dt_s=dt_s,
             reference=published if self._free_running else None,
             limits=self._gate.changed,
-            delay=None if recorded is None else recorded.delay,
             annotations=annotations,
+        )
+
+    def _replayed(
+        self, episode: Episode, published: CommandState, dt_s: float, recorded: ExternalInputs
+    ) -> ExternalInputs:
+        """Return the recorded inputs of a step; limits and latch are set as recorded."""
+        self._gate.replay_limits(recorded.limits, is_first=episode.step_index == 0)
+        if self._free_running:
+            published, dt_s = recorded.reference or published, recorded.dt_s
+            self._guard.watchdog.trips = recorded.watchdog_trips
+            self._latch(recorded.latched)
+        then = recorded.situation
+        elapsed_ns = round(then.latency_s * NS_PER_S), round(then.action_age_s * NS_PER_S)
+        return ExternalInputs(
+            situation=self._build_context(episode.snapshot, elapsed_ns, then.required),
+            latched=self._gate.latched,
+            dt_s=dt_s,
+            reference=published if self._free_running else None,
+            limits=self._gate.changed,
+            delay=recorded.delay,
+            annotations=recorded.annotations,
         )
 
     def end_step(self) -> None:

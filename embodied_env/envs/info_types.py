@@ -1,45 +1,30 @@
 """Types of ``info``: the one definition of its keys, from which schema and documentation are generated.
 
-``python .ci/info.py`` writes ``info.schema.json`` from these types, and the site its info page. In an annotation a
-string is the description, `Keywords` are those of JSON Schema, and `Shared` names a definition that several keys refer
-to; a string after `Shared` describes that key only. Keys that are not required depend on backend, clock or options.
+`TransitionBuilder` writes them as literals, which mypy checks. ``python .ci/info.py`` writes ``info.schema.json`` from
+them, and the site its info page. Keys that are not required depend on backend, clock or options.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.core.codes import CODES, END_CODES, END_REASONS, Quality, Severity
+from embodied_env.core.codes import CODES, END_CODES, END_REASONS, Severity
+from embodied_env.core.info_annotations import (
+    COUNT,
+    HOST,
+    NUMBER_OR_NULL,
+    OR_NULL,
+    Items,
+    Keywords,
+    Name,
+    QualityCode,
+    Shared,
+    coded,
+)
+from embodied_env.core.latency.info_types import LatencyInfo
+from embodied_env.core.types import Confirmation, Routine, SuspectClock, World
 from embodied_env.safety.findings import GATES
-
-
-@dataclass(frozen=True)
-class Shared:
-    """Makes the type a definition of the schema with this name."""
-
-    name: str
-
-
-class Keywords:
-    """Keywords of JSON Schema, and additional ones: `dtype`, `shape`, `codes`, `gates`, `kinds`, `host`."""
-
-    def __init__(self, **values: Any) -> None:  # noqa: ANN401 - JSON types
-        """Store the keywords."""
-        self.values = values
-
-
-@dataclass(frozen=True)
-class Items:
-    """The type of the items of an array."""
-
-    type: Any
-
-
-def _coded(codes: Mapping[str, int]) -> Keywords:
-    return Keywords(enum=list(codes.values()), codes=dict(codes))
 
 
 def _nested_numbers(shape: list[str]) -> dict[str, Any]:
@@ -52,44 +37,25 @@ def _nested_numbers(shape: list[str]) -> dict[str, Any]:
 
 _MESSAGE_DTYPES = ["float64", "float32", "int64", "int32", "int8", "uint8"]
 _NOT_EMPTY = Keywords(minLength=1)
-_COUNT = Keywords(minimum=0)
 _SHARE = Keywords(minimum=0, maximum=1)
-_HOST = Keywords(host=True)  # not simulated time: in lockstep only with host_timing
-_HOST_STAGE = Keywords(host=True, minimum=0, maximum=1_000_000_000)  # s
 _NUMBER = {"type": "number"}
-_NUMBER_OR_NULL = {"type": ["number", "null"]}  # null: NaN in memory
-_OR_NULL = Keywords(**_NUMBER_OR_NULL)
 _PER_GATE = Keywords(minItems=len(GATES), maxItems=len(GATES), gates=list(GATES), shape=["n_gates"])
 _ANY_END = "|".join(
     reason if reason in ("success", "horizon", "time_limit") else f"{reason}:.+" for reason in END_REASONS
 )
 
-Name = Annotated[str, Keywords(pattern="^[a-z][a-z0-9_]*$")]
-QualityCode = Annotated[int, "How reliable a value is.", _coded({q.name: q.value for q in Quality}), Shared("quality")]
-SeverityCode = Annotated[
-    int, "The reaction of a gate.", _coded({s.name: s.value for s in Severity}), Shared("severity")
-]
-SafetyCode = Annotated[int, "Why a gate reacted.", _coded(CODES), Shared("code")]
+SeverityCode = Annotated[int, "The reaction of a gate.", coded({s.name: s.value for s in Severity}), Shared("severity")]
+SafetyCode = Annotated[int, "Why a gate reacted.", coded(CODES), Shared("code")]
 EndReason = Annotated[
     str,
     "Why the episode ended: a kind, or kind:why. Empty while it runs. Of several, the first kind in this order.",
     Keywords(pattern=f"^({_ANY_END})?$", kinds=list(END_REASONS), codes=dict(END_CODES)),
     Shared("end_reason"),
 ]
-Duration = Annotated[float, "In s. Negative: two clocks disagree, and the quality is NEGATIVE.", Shared("duration")]
-DurationOrLost = Annotated[
-    float,
-    "In s. Negative: two clocks disagree, and the quality is NEGATIVE. null: the quality is UNKNOWN.",
-    _OR_NULL,
-    Shared("duration_or_lost"),
-]
-Durations = dict[Name, Duration]
-DurationsOrLost = dict[Name, DurationOrLost]
-Qualities = Annotated[dict[Name, QualityCode], "Per sensor."]
 _PerJoint = Annotated[NDArray[np.float64], Keywords(items=_NUMBER, shape=["n_joints"])]
 _PerActuatorJoint = Annotated[NDArray[np.float64], Keywords(items=_NUMBER, shape=["n_actuator_joints"])]
-_PerJointOrNull = Annotated[NDArray[np.float64], Keywords(items=_NUMBER_OR_NULL, shape=["n_joints"])]
-_PerActuatorJointOrNull = Annotated[NDArray[np.float64], Keywords(items=_NUMBER_OR_NULL, shape=["n_actuator_joints"])]
+_PerJointOrNull = Annotated[NDArray[np.float64], Keywords(items=NUMBER_OR_NULL, shape=["n_joints"])]
+_PerActuatorJointOrNull = Annotated[NDArray[np.float64], Keywords(items=NUMBER_OR_NULL, shape=["n_actuator_joints"])]
 Requested = Annotated[
     _PerJointOrNull | Annotated[dict[Name, _PerActuatorJointOrNull], "Per actuator."],
     "The action that the agent requested, in action units. null: the request had no number there.",
@@ -132,16 +98,16 @@ class SensorInfo(TypedDict):
     """The reading of one sensor."""
 
     age_s: Annotated[float, "Acquired -> read, on the world's clock."]
-    arrival_age_s: Annotated[NotRequired[float], "Arrived -> observation frozen, on the steady clock.", _HOST]
+    arrival_age_s: Annotated[NotRequired[float], "Arrived -> observation frozen, on the steady clock.", HOST]
     stamp_ns: Annotated[int, "Time of acquisition in ns since the reset, on the world's clock."]
     seq: Annotated[int, "Sequence number of the message."]
-    lost: Annotated[int, "Messages lost since the previous step.", _COUNT]
-    duplicated: Annotated[int, "Duplicate messages since the previous step.", _COUNT]
-    reordered: Annotated[int, "Messages out of order since the previous step.", _COUNT]
+    lost: Annotated[int, "Messages lost since the previous step.", COUNT]
+    duplicated: Annotated[int, "Duplicate messages since the previous step.", COUNT]
+    reordered: Annotated[int, "Messages out of order since the previous step.", COUNT]
     quality: QualityCode
     stamp_quality: NotRequired[QualityCode]
     suspect_clock: Annotated[
-        NotRequired[Literal["", "tai", "gps", "epoch"]],
+        NotRequired[SuspectClock],
         "Clock that seems to stamp the messages: about 37 s (tai) or 18 s (gps) ahead of UTC, or more than 5 s off "
         "otherwise (epoch). Only where sensors may stamp by other clocks.",
     ]
@@ -174,7 +140,7 @@ class Guaranteed(TypedDict):
 class WatchdogInfo(TypedDict):
     """The in-process watchdog."""
 
-    trips: Annotated[int, "How often it has braked.", _COUNT]
+    trips: Annotated[int, "How often it has braked.", COUNT]
 
 
 class SafetyInfo(TypedDict):
@@ -198,152 +164,6 @@ class SafetyInfo(TypedDict):
     estop: Annotated[bool, "The disposition is ESTOP."]
 
 
-class InjectedInfo(TypedDict):
-    """Delays injected into a lockstep world (delay_profile), in its own time; measured stages never include them."""
-
-    age_s: Annotated[Durations, "Age of the readings that this step's command is based on, when they were returned."]
-    inference_s: Annotated[DurationOrLost, "From then until the command was sent; null: the world was lost."]
-    actuation_s: Annotated[DurationOrLost, "From then until it acts."]
-    data_age_s: Annotated[DurationsOrLost, "Acquired -> command sent."]
-    end_to_end_s: Annotated[NotRequired[DurationOrLost], "Data age of the primary sensor plus the actuation."]
-
-
-class ClockInfo(TypedDict):
-    """The clocks of a free-running world (docs/concepts/clocks.md)."""
-
-    mode: Annotated[Literal["wall", "sim"], "The clock of the stamps."]
-    epoch: Annotated[int, "How often the clock was set since the connection.", _COUNT]
-    jumps: Annotated[int, "How often since the reset.", _COUNT]
-    rtf: Annotated[float, "Real-time factor of the world.", _COUNT]
-    offset_error_s: Annotated[float, "Error bound of the translation to the steady clock.", _COUNT]
-    rmw: Annotated[str, "The middleware."]
-
-
-class InjectedQuality(TypedDict):
-    """FIRST: no reading since the reset is old enough, so the reading of the reset is returned again."""
-
-    age_s: Qualities
-    inference_s: QualityCode
-    actuation_s: QualityCode
-    data_age_s: Qualities
-    end_to_end_s: NotRequired[QualityCode]
-
-
-class LatencyQuality(TypedDict):
-    """A quality code for each stage: only a value with code OK was measured as defined."""
-
-    handoff_s: NotRequired[QualityCode]
-    inference_s: NotRequired[QualityCode]
-    policy_s: NotRequired[QualityCode]
-    gate_s: NotRequired[QualityCode]
-    publish_s: NotRequired[QualityCode]
-    obs_to_command_s: NotRequired[QualityCode]
-    world_s: NotRequired[QualityCode]
-    period_s: NotRequired[QualityCode]
-    capture_age_s: Qualities
-    hold_s: NotRequired[Qualities]
-    obs_skew_s: QualityCode
-    obs_age_max_s: QualityCode
-    transport_s: NotRequired[Qualities]
-    queue_s: NotRequired[Qualities]
-    driver_s: NotRequired[Qualities]
-    transport_excess_s: NotRequired[Qualities]
-    data_age_s: NotRequired[Qualities]
-    jitter_s: NotRequired[QualityCode]
-    overrun_s: NotRequired[QualityCode]
-    actuation_s: NotRequired[QualityCode]
-    end_to_end_s: NotRequired[QualityCode]
-    injected: NotRequired[InjectedQuality]
-
-
-class LatencyInfo(TypedDict):
-    """The stages of this step, in s."""
-
-    handoff_s: Annotated[
-        NotRequired[float],
-        "Observation frozen -> returned to the agent by step(), reset() or our wrappers around them.",
-        _HOST_STAGE,
-    ]
-    inference_s: Annotated[
-        NotRequired[float], "Returned to the agent -> step() entered: all of the agent's time.", _HOST_STAGE
-    ]
-    policy_s: Annotated[
-        NotRequired[float],
-        "Returned to the agent -> mark('policy'). Without a mark: until step() was entered, and the quality is "
-        "UNMARKED.",
-        _HOST_STAGE,
-    ]
-    gate_s: Annotated[NotRequired[float], "step() entered -> gates finished.", _HOST_STAGE]
-    publish_s: Annotated[NotRequired[float], "Gates finished -> command sent.", _HOST_STAGE]
-    obs_to_command_s: Annotated[
-        NotRequired[float],
-        "Observation frozen -> command sent: handoff + inference + gate + publish, exact in nanoseconds.",
-        _HOST_STAGE,
-    ]
-    world_s: Annotated[NotRequired[float], "Command sent -> next observation frozen.", _HOST_STAGE]
-    period_s: Annotated[
-        NotRequired[float],
-        "step() entered -> step() entered. In the first step of an episode: since reset() returned, and the quality "
-        "is FIRST.",
-        _HOST_STAGE,
-    ]
-    capture_age_s: Annotated[Durations, "Age of the reading when the world was read, on the world's clock."]
-    hold_s: Annotated[NotRequired[Durations], "Reading arrived -> observation frozen, on the steady clock.", _HOST]
-    obs_skew_s: Annotated[DurationOrLost, "Time between the oldest and the newest reading of this observation."]
-    obs_age_max_s: Annotated[DurationOrLost, "Age of the oldest reading of this observation."]
-    quality: LatencyQuality
-    transport_s: Annotated[
-        NotRequired[DurationsOrLost],
-        "Published -> received, on the system clock, where the middleware stamps both; null: no stamp.",
-        _HOST,
-    ]
-    queue_s: Annotated[
-        NotRequired[DurationsOrLost],
-        "Received -> taken, on the system clock, where the middleware stamps it; null: no stamp.",
-        _HOST,
-    ]
-    driver_s: Annotated[
-        NotRequired[DurationsOrLost],
-        "Acquired -> published, where one clock stamps both. Only where sensors have their own clocks.",
-    ]
-    transport_excess_s: Annotated[
-        NotRequired[DurationsOrLost],
-        "Published -> received, less the shortest recent one: also known where the two clocks disagree.",
-    ]
-    data_age_s: Annotated[
-        NotRequired[DurationsOrLost],
-        "Acquired -> command of this step sent, for the readings that it is based on. Only in a free-running world.",
-    ]
-    jitter_s: Annotated[
-        NotRequired[Duration], "Period minus control period; may be negative. Only in a free-running world."
-    ]
-    overrun_s: Annotated[
-        NotRequired[Duration],
-        "Delay of this step when it began to wait for its deadline; 0: in time. Only where steps are paced.",
-    ]
-    overruns: Annotated[NotRequired[int], "Steps of this episode that were too late for their deadline.", _COUNT]
-    missed_deadlines: Annotated[
-        NotRequired[int], "Deadlines of this episode that passed before a step waited for them.", _COUNT
-    ]
-    actuation_s: Annotated[
-        NotRequired[DurationOrLost], "Command sent -> it acts, by the newest evidence since the last step; null: none."
-    ]
-    actuation_behind: Annotated[
-        NotRequired[int],
-        "The command of that evidence: 0 this step's, 1 the one before; -1: no evidence.",
-        Keywords(minimum=-1),
-    ]
-    actuation_method: Annotated[
-        NotRequired[int], "Kind of the evidence.", _coded({"": 0, "echo": 1, "controller": 2, "declared": 3})
-    ]
-    end_to_end_s: Annotated[
-        NotRequired[DurationOrLost],
-        "Data age of the primary sensor (the first that an action needs) plus the actuation.",
-    ]
-    injected: NotRequired[InjectedInfo]
-    clock: NotRequired[ClockInfo]
-
-
 class ResetDetails(TypedDict):
     """The result of the reset."""
 
@@ -353,34 +173,39 @@ class ResetDetails(TypedDict):
     ]
     level: Annotated[str, "Level of the reset, e.g. task or world.", _NOT_EMPTY]
     routine: Annotated[
-        Literal["", "service", "home", "service+home"],
+        Routine,
         "How a robot was moved to its start: by its reset service, by homing through the gate.",
     ]
     home_offset: Annotated[
         float, "Largest distance of a joint from home after homing, in rad or m. -1: no homing.", Keywords(minimum=-1)
     ]
     confirmed_by: Annotated[
-        Literal["", "prompt", "topic", "service"],
+        Confirmation,
         "How an operator confirmed that the episode may begin; empty: no confirmation was requested.",
     ]
     options_ignored: Annotated[str, "Reset options that this world ignores, separated by commas; empty: none."]
     judged: Annotated[bool, "The task judged the reset snapshot; false: whether it was solved then is not known."]
     solved: Annotated[bool, "The reset snapshot already satisfies the task: the episode counts in no success rate."]
-    duration_s: Annotated[NotRequired[float], "reset() entered -> its observation frozen, in s.", _HOST, _COUNT]
+    duration_s: Annotated[NotRequired[float], "reset() entered -> its observation frozen, in s.", HOST, COUNT]
     sensors_verified: Annotated[int, "Sensors with a reading newer than the reset.", Keywords(minimum=1)]
 
 
-class CommonInfo(TypedDict):
-    """The keys of both calls."""
+class Origin(TypedDict):
+    """The keys that never change in an environment."""
 
     wrapper_version: Annotated[str, "Version of the package, and name and version of the contract.", _NOT_EMPTY]
     contract: Annotated[str, "Fingerprint of the contract: SHA-256, hexadecimal.", Keywords(pattern="^[0-9a-f]{64}$")]
     backend: Annotated[str, "Name of the backend.", _NOT_EMPTY]
     world: Annotated[
-        Literal["simulator", "emulator", "robot", "dry run"],
+        World,
         "World that the commands move: the robot emulator counts as no robot, and a dry run moves nothing.",
     ]
-    episode_index: Annotated[int, "Episodes since the last seeded reset; the first is 0.", _COUNT]
+
+
+class CommonInfo(Origin):
+    """The keys of both calls."""
+
+    episode_index: Annotated[int, "Episodes since the last seeded reset; the first is 0.", COUNT]
     sensors: Annotated[
         dict[Name, Annotated[SensorInfo, Shared("sensor")]],
         "Per sensor. Those of the evaluator only with evaluator_info=True.",
@@ -391,7 +216,7 @@ class CommonInfo(TypedDict):
 class StepInfo(CommonInfo):
     """info of step()."""
 
-    latency_ms: Annotated[NotRequired[float], "Observation frozen -> command sent, in ms.", _HOST, _COUNT]
+    latency_ms: Annotated[NotRequired[float], "Observation frozen -> command sent, in ms.", HOST, COUNT]
     action_clipped: Annotated[bool, "The applied action differs from the requested one."]
     step_index: Annotated[int, "Steps of this episode, this one included.", Keywords(minimum=1)]
     end_reason: EndReason
@@ -400,7 +225,7 @@ class StepInfo(CommonInfo):
     safety: SafetyInfo
     latency: LatencyInfo
     task: Annotated[
-        dict[str, Annotated[float, "In the task's own unit.", _OR_NULL]],
+        dict[str, Annotated[float, "In the task's own unit.", OR_NULL]],
         "The terms of the reward. null: nothing was judged, since the world was lost or the task failed.",
     ]
     annotations: Annotated[

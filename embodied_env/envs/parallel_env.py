@@ -29,9 +29,11 @@ from embodied_env.envs.embodied_env import (
     ros_options,
 )
 from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
+from embodied_env.envs.lifecycle import check_open
+from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.shared_backend import AgentBackend, SharedBackend
-from embodied_env.envs.stepper import Stepper, check_open
-from embodied_env.envs.transition_builder import Observation, copy_step_result
+from embodied_env.envs.stepper import Stepper
+from embodied_env.envs.transition_builder import copy_step_result
 from embodied_env.errors import MissingDependencyError, ResetNeededError, UsageError
 from embodied_env.tasks import describe_task, load_task
 

@@ -21,7 +21,7 @@ from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.core.types import Observer
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.envs.transition_builder import Observation
+from embodied_env.envs.observation_builder import Observation
 from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:

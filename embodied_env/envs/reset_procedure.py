@@ -12,7 +12,7 @@ from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.reset_draws import with_observed_options
 from embodied_env.core.reset_spec import ResetRoutine, confirmation_prompt, with_operator_confirmation
-from embodied_env.core.types import ResetRequest, SafetyContext, Snapshot
+from embodied_env.core.types import ResetRequest, Routine, SafetyContext, Snapshot
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
@@ -58,7 +58,7 @@ class ResetProcedure:
         if routine.home:
             homing = HomingMotion(self.contract, routine, self.gate, self.guard.arbiter, self.clock)
             snapshot, summary = self._drive_home(homing, snapshot, deadline)
-            names = "+".join(filter(None, (report.routine, "home")))
+            names: Routine = "service+home" if report.routine == "service" else "home"
             report = replace(report, routine=names, details={**report.details, "home": summary})
         if routine.confirm:
             positions, _ = self.joints.measured(snapshot)

@@ -1,11 +1,9 @@
-"""Run control steps: gate, arbiter, backend, task. No other module defines this order."""
+"""Run control steps: gate, arbiter, backend, task. No other module defines this order (docs/concepts/step.md)."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
-import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
@@ -15,36 +13,29 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import Backend, Polled, Renderable, Threaded
+from embodied_env.backends.base import Backend, Polled, Recorded, Renderable, Threaded
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.core.codes import Severity
 from embodied_env.core.history import begin_history
-from embodied_env.core.latency.ledger import StepEvent
+from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import (
-    Finding,
-    Observer,
-    ResetRequest,
-    Snapshot,
-    TaskResult,
-    Transition,
-    Verdict,
-)
+from embodied_env.core.types import Finding, Observer, ResetRequest, Snapshot, TaskResult, Transition, Verdict
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
+from embodied_env.envs.lifecycle import Lifecycle, State
 from embodied_env.envs.motion_guard import MotionGuard
+from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.reset_procedure import ResetProcedure
 from embodied_env.envs.stepper_state import Episode, PendingStep, SavedStepper, StepperState, read_state, write_state
-from embodied_env.envs.transition_builder import Info, Observation, TransitionBuilder, copy_action, copy_observation
+from embodied_env.envs.transition_builder import Info, TransitionBuilder, copy_action, copy_observation
 from embodied_env.errors import (
     BackendError,
     BackendLostError,
     BackendNotReadyError,
-    ClosedError,
     ResetNeededError,
     TaskError,
     UsageError,
@@ -71,6 +62,7 @@ class Stepper:
 
     Attributes:
         contract, backend, task, clock, gate: its parts.
+        history_length: the number of snapshots that an observation needs.
         last_transition: the last step, or None.
         last_reset: the snapshot of the last reset, or None.
     """
@@ -92,16 +84,16 @@ class Stepper:
 
         `filters`: command filters by name. `advances_clock`: each step advances a virtual clock (robots may share one).
         """
-        self.contract = contract
+        self.contract, self.backend, self.task, self.clock = contract, backend, task, clock
         self.capabilities = capabilities = backend.capabilities
         self.last_transition: Transition | None = None
         self.last_reset: Snapshot | None = None
-        self.backend, self.task, self.clock, self._observers = backend, task, clock, tuple(observers)
-        self._advances_clock = advances_clock
-        self._free_running = capabilities.free_running
         fields = (spec for sensor in contract.sensors.values() for spec in sensor.fields.values())
         self.history_length = max((spec.history or 1 for spec in fields), default=1)
+        self._observers, self._advances_clock = tuple(observers), advances_clock
+        self._free_running = capabilities.free_running
         self._domain = Domain.ROS if self._free_running else Domain.SIM
+        self._period_ns, self._timeout_ns = contract.control_period_ns, round(backend.step_timeout_s * NS_PER_S)
         tolerance_s = contract.safety.observation.future_tolerance_s if self._free_running else 0.0
         self._gap_policy = GapPolicy(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
         self.gate = SafetyGate(
@@ -113,8 +105,10 @@ class Stepper:
         self._joints = MeasuredJoints(contract, self.gate.layout.joints)
         self._guard = MotionGuard(contract, backend, self.gate, clock=clock)
         self._arbiter = self._guard.arbiter
+        self._life = Lifecycle(backend, self._guard)
+        self._ledger = Ledger(clock)
         self._inputs = ExternalInputsSource(contract, backend, self.gate, self._guard, self._joints, clock=clock)
-        self._ledger = self._inputs.ledger
+        self._replay = backend.playback if isinstance(backend, Recorded) else None
         self._transitions = TransitionBuilder(
             contract,
             backend,
@@ -137,14 +131,231 @@ class Stepper:
             clock=clock,
         )
         self._polled = backend if isinstance(backend, Polled) else None
-        self._closing = threading.RLock()  # held during the opening of the backend, and during `close`
-        self._pid = 0  # of the process that opened the backend
-        self._opened = self._closed = self._running = self._is_warned = False
         self._epoch = 0
         self._episode_index = -1
         self._episode = Episode(index=-1, snapshot=Snapshot(now_ns=0, samples={}), frozen_ns=0, applied=deque())
-        self._pending: PendingStep | None = None
-        self._lost: BackendLostError | None = None
+        self._step: PendingStep | None = None  # the step under way
+        self._has_warned = False  # of a malformed action
+
+    # ----------------------------------------------------------------------------------------------- step
+
+    def begin(self, action: Any, judged: TaskResult | TaskError | None = None) -> None:  # noqa: ANN401 - as an agent
+        """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`.
+
+        `judged`: the result or error of the task in this step, where it is known already.
+        """
+        if self._life.state is not State.READY:
+            self._life.check_open("step")
+            raise ResetNeededError(f"step() outside an episode: {self._way_out()}; nothing was published")
+        try:
+            self._life.move_to(State.MOVING)
+            self._ledger.enter_step()
+            self._guard.feed()
+            target, deadline = self._next_period(self._ledger.entered_ns)
+            step = PendingStep(action=copy_action(action), judged=judged, target=target, deadline=deadline)
+            self._follow_measured()
+            try:
+                self._publish(step, action)
+                self.backend.advance(target, deadline)
+                if self._advances_clock:
+                    self.clock.on_world_advanced(self._period_ns)
+            except BackendError as error:
+                self._lose(step, error)
+            self._step = step
+        except BaseException:
+            self._life.give_up()
+            raise
+
+    def _publish(self, step: PendingStep, action: Any) -> None:  # noqa: ANN401 - any action of an agent
+        """Judge and send under the arbiter's lock, so that the watchdog cannot send in between."""
+        with self._arbiter.exclusive() as (reference, dt_s):
+            inputs = step.inputs = self._inputs.begin_step(self._episode, reference, dt_s)
+            step.approved = self.gate.judge(action, inputs.reference or reference, inputs.dt_s, inputs.situation)
+            self._ledger.gated_ns = self.clock.now_ns()
+            try:
+                sent = self._arbiter.send(step.approved, self._inputs.take_preview(action), inputs.delay)
+            finally:
+                self._ledger.published_ns = self.clock.now_ns()
+            step.inputs = self._inputs.with_sent(inputs, sent)
+            if sent.published_ns is not None:
+                self._ledger.published_ns = sent.published_ns
+            if sent.command is not None:
+                step.approved = sent.command
+            if sent.report is not None:
+                step.approved = merge_relay_report(step.approved, sent.report)
+                self.gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
+
+    def finish(self) -> Transition:
+        """Wait for the world, judge, and return the transition of the step that `begin` began.
+
+        If the world does not answer in time, the episode is truncated with the last valid observation. Raises TaskError
+        for an error of the task, after its step, which ends the episode.
+        """
+        step, self._step = self._step, None
+        if step is None:
+            raise ResetNeededError("finish() called without begin()")
+        try:
+            transition, failed = self._finish(step)
+        except BaseException:
+            self._life.give_up()
+            raise
+        if failed is not None:
+            raise failed
+        return transition
+
+    def _finish(self, step: PendingStep) -> tuple[Transition, TaskError | None]:
+        episode, ledger, report = self._episode, self._ledger, step.approved.report
+        snapshot, gaps = self._read(step)
+        ledger.observed_ns = self.clock.now_ns()
+        if self._replay is not None:
+            ledger.replay(self._replay.stamps_ns)
+        result, failed = self._judge(step, snapshot)
+        episode.advance(snapshot, ledger.observed_ns, report.applied)
+        episode.missed = episode.missed + 1 if isinstance(step.action, NoAction) else 0
+        reasons = self._transitions.end_reasons(episode, step, result.verdict, failed, gaps)
+        self._inputs.end_step()
+        transition = self.last_transition = self._transitions.transition(episode, step, result, reasons)
+        if reasons:
+            self._life.end_episode()
+            if self._free_running:  # a lockstep world moves only in steps
+                self._life.brake("episode ended")
+        else:
+            self._life.move_to(State.READY)
+        for observer in self._observers:
+            observer.observe(transition)
+        if report.disposition >= Severity.HOLD and not self._has_warned:
+            self._warn_of_malformed_action(report.findings)
+        ledger.leave_step()
+        episode.returned_ns = ledger.returned_ns
+        return transition, failed
+
+    def _read(self, step: PendingStep) -> tuple[Snapshot, list[str]]:
+        """Read the world, or fall back to the last valid readings when it is lost."""
+        if step.lost is None:
+            try:
+                return self._gap_policy.apply(self.backend.read(step.target, step.deadline))
+            except BackendError as error:
+                if self._free_running:  # commands may still arrive
+                    self._life.brake(f"backend lost: {error}")
+                self._lose(step, error)
+        self.backend.halt(str(step.lost))
+        return self._gap_policy.lost(self._episode.snapshot.now_ns, str(step.lost)), []
+
+    def _judge(self, step: PendingStep, snapshot: Snapshot) -> tuple[TaskResult, TaskError | None]:
+        """Return the task's result; without one, if the world is lost or the task fails, no reward and no terms."""
+        failed = None
+        if step.lost is None:
+            try:
+                if step.judged is None:
+                    applied = step.approved.report.applied
+                    return judge_step(self.task, self.contract, self._episode.snapshot, snapshot, applied), None
+                if isinstance(step.judged, TaskResult):
+                    return step.judged, None
+                failed = step.judged
+            except TaskError as error:
+                failed = error
+        terms = dict.fromkeys(self.task.terms, math.nan)
+        return TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms), failed
+
+    def _lose(self, step: PendingStep, error: BackendError) -> None:
+        step.lost = BackendLostError.of(error)
+        self._life.move_to(State.LOST)
+
+    def _follow_measured(self) -> None:
+        """Pass the measured positions to the arbiter, where its reference depends on them."""
+        if not self.capabilities.actuates:
+            self._arbiter.set_position_reference(self._joints.measured(self._episode.snapshot)[0])
+        if self.gate.has_velocity:
+            self._arbiter.update_measured(*self._joints.measured(self._episode.snapshot))
+
+    def _next_period(self, now_ns: int) -> tuple[Stamp, Stamp]:
+        """Return the end of the next control period on the world's clock, and its deadline on the steady clock."""
+        target = Stamp(self._episode.snapshot.now_ns + self._period_ns, self._domain)
+        return target, Stamp(now_ns + self._timeout_ns, Domain.STEADY)
+
+    def _warn_of_malformed_action(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            if finding.code in ("form.shape", "form.type"):
+                self._has_warned = True
+                with contextlib.suppress(UserWarning):  # a warning turned into an error must not stop the robot
+                    remedy = "the robot brakes at each such action; pass one of env.action_space"
+                    gymnasium.logger.warn(f"malformed action: {finding.detail}; {remedy}")
+
+    def abort_step(self) -> None:
+        """Abandon a step that was begun: the episode ends without a transition."""
+        self._step = None
+        self._life.give_up()
+
+    # ---------------------------------------------------------------------------------------------- reset
+
+    def check_reset(self, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
+        """Return the options of a reset as arrays, without resetting; raises like `EmbodiedEnv.reset`."""
+        if not self.capabilities.reopens:
+            self._life.check_open("reset")
+        if self._latched_estop:
+            raise BackendNotReadyError(f"reset refused: {self._latched_estop}")
+        return checked_options(self.contract, options)
+
+    def reset(self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool) -> tuple[Observation, Info]:
+        """Start an episode; with `seeded`, it is number 0. Raises like `EmbodiedEnv.reset`."""
+        request = ResetRequest(epoch=self._epoch, seed=world_seed, options=self.check_reset(options))
+        was_running = self._life.in_episode
+        self._life.end_episode()
+        if was_running and self._free_running:
+            self._life.brake("reset() during an episode")
+        self._arbiter.end_motion()  # a lost backend did not receive the braking
+        self._step = None
+        self._epoch += 1
+        self._episode_index = 0 if seeded else self._episode_index + 1
+        entered_ns = self.clock.now_ns()
+        self._life.open()
+        try:
+            snapshot = self._resets.run(request)
+            self._life.check_open("reset")  # another thread may have called `close`
+        except BaseException as error:
+            with deferred_signals():
+                self.backend.halt("reset failed")  # otherwise `close` would brake from an outdated position
+                if self._life.state is State.CLOSED:
+                    self.backend.close()  # the reset may have opened it again
+                self._life.check_open("reset")
+            if isinstance(error, BackendLostError):
+                raise BackendNotReadyError(f"reset: {error}") from error
+            raise
+        self._start_episode(snapshot)
+        info = self._transitions.reset_info(self._episode, self.clock.now_ns() - entered_ns)
+        observation = copy_observation(self._transitions.observe(self._episode))
+        self._ledger.leave_step()
+        self._episode.returned_ns = self._ledger.returned_ns
+        return observation, cast("Info", info)
+
+    def _start_episode(self, snapshot: Snapshot) -> None:
+        self._ledger.is_first, self._ledger.observed_ns = True, self.clock.now_ns()
+        if self._replay is not None and self._replay.frozen_ns:
+            self._ledger.observed_ns = self._replay.frozen_ns
+        self._inputs.begin_episode()
+        self._transitions.begin_episode()
+        hold = self.gate.hold_action(self._arbiter.reference)
+        self._episode = Episode(
+            index=self._episode_index,
+            snapshot=snapshot,
+            frozen_ns=self._ledger.observed_ns,
+            applied=begin_history(hold, self.contract.applied_actions),
+            start=self._joints.positions_or_nan(snapshot).tolist(),
+            history_length=self.history_length,
+        )
+        self._life.move_to(State.READY)
+        self._guard.feed()
+        self.last_reset = snapshot
+
+    def abort_reset(self) -> None:
+        """End a reset that waits in another thread for a world over a middleware; it raises BackendNotReadyError."""
+        self.backend.halt("reset aborted")
+
+    def set_next_episode(self, episode_index: int) -> None:
+        """Number the episode of the next reset without a seed."""
+        self._episode_index = episode_index - 1
+
+    # ---------------------------------------------------------------------------------------------- state
 
     @property
     def parts(self) -> StepperParts:
@@ -154,8 +365,8 @@ class Stepper:
     @property
     def is_ordinary(self) -> bool:
         """Whether the next step follows from its action and the state alone, and only its result is used."""
-        is_idle = self._running and self._pending is None
-        return is_idle and self.gate.is_ordinary and self._inputs.is_empty and not self._episode.missed
+        is_ready = self._life.state is State.READY
+        return is_ready and self.gate.is_ordinary and self._inputs.is_empty and not self._episode.missed
 
     @property
     def between_steps(self) -> StepperState:
@@ -168,7 +379,7 @@ class Stepper:
 
     def save(self) -> SavedStepper:
         """Return the state between two steps, which later steps do not change; raises ResetNeededError otherwise."""
-        if not self._running or self._pending is not None:
+        if self._life.state is not State.READY:
             raise ResetNeededError("save() outside an episode or during a step: call it between two steps")
         return SavedStepper(episode=self._episode.copy(), command=self._arbiter.reference, stamps=self._ledger.save())
 
@@ -181,12 +392,14 @@ class Stepper:
         """
         if self._free_running:
             raise UsageError(f"load() not supported with {self.backend.name}: the world moves by itself")
-        if not self._opened or self._pending is not None:
+        self._life.check_open("load")
+        if self._life.state in (State.NEW, State.MOVING):
             raise ResetNeededError("load() before the first reset or during a step: call it between two steps")
-        self._episode, self._lost, self._running = saved.episode.copy(), None, True
+        self._episode = saved.episode.copy()
         self._arbiter.restore(saved.command)
         self._ledger.load(saved.stamps)
         self._gap_policy.restore(self._episode.snapshot)
+        self._life.move_to(State.READY)
 
     @property
     def is_observed(self) -> bool:
@@ -206,235 +419,36 @@ class Stepper:
     @property
     def state(self) -> str:
         """The state in words, for `repr`."""
-        if self._closed or not self._opened:
-            return "closed" if self._closed else "not opened"
-        return f"step {self.step_index} of episode {self._episode.index}" if self._running else "between episodes"
+        if self._life.in_episode:
+            return f"step {self.step_index} of episode {self._episode.index}"
+        return "between episodes" if self._life.state is State.LOST else self._life.state.value
 
-    def set_next_episode(self, episode_index: int) -> None:
-        """Number the episode of the next reset without a seed."""
-        self._episode_index = episode_index - 1
+    @property
+    def _latched_estop(self) -> str:
+        """The latched ESTOP and what an operator does, or ""."""
+        latched = self.gate.latched
+        if latched is None or latched.severity < Severity.ESTOP:
+            return ""
+        remedy = INPUT_REMEDIES.get(latched.code, "resolve its cause")
+        return f"an ESTOP is latched ({latched.code}: {latched.detail}); {remedy}, {AFTER_ESTOP}"
 
-    # ---------------------------------------------------------------------------------------------- reset
+    def _way_out(self) -> str:
+        return self._latched_estop or "call reset() first"
 
-    def check_reset(self, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
-        """Return the options of a reset as arrays, without resetting; raises like `EmbodiedEnv.reset`."""
-        check_open(self._closed and not self.capabilities.reopens, "reset")
-        if self._latched_estop:
-            raise BackendNotReadyError(f"reset refused: {self._latched_estop}")
-        return checked_options(self.contract, options)
-
-    def reset(self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool) -> tuple[Observation, Info]:
-        """Start an episode; with `seeded`, it is number 0. Raises like `EmbodiedEnv.reset`."""
-        request = ResetRequest(epoch=self._epoch, seed=world_seed, options=self.check_reset(options))
-        was_running = self._running
-        self._end_episode()
-        if was_running and self._free_running:
-            self._brake("reset() during an episode")
-        self._arbiter.end_motion()  # a lost backend did not receive the braking
-        self._pending = self._lost = None
-        self._epoch += 1
-        self._episode_index = 0 if seeded else self._episode_index + 1
-        entered_ns = self.clock.now_ns()
-        if self._closed:  # it reopens
-            self._closed = self._opened = False
-            self._arbiter.reopen()
-        if not self._opened:
-            with self._closing:
-                check_open(self._closed, "reset")
-                self._pid = os.getpid()
-                self._guard.start(self._close_unless_busy)  # first, so that an opened backend is always closed
-                self.backend.open()
-                self._opened = True
-        try:
-            snapshot = self._resets.run(request)
-            check_open(self._closed, "reset")  # another thread may have called `close`
-        except BaseException as error:
-            with deferred_signals():
-                self.backend.halt("reset failed")  # otherwise `close` would brake from an outdated position
-                if self._closed:
-                    self.backend.close()  # the reset may have opened it again
-                check_open(self._closed, "reset")
-            if isinstance(error, BackendLostError):
-                raise BackendNotReadyError(f"reset: {error}") from error
-            raise
-        self._start_episode(snapshot)
-        info = self._transitions.reset_info(self._episode, self.clock.now_ns() - entered_ns)
-        observation = copy_observation(self._transitions.observe(self._episode))
-        self._episode.returned_ns = self._ledger.leave_step()
-        return observation, info
-
-    def _start_episode(self, snapshot: Snapshot) -> None:
-        self._ledger.begin_episode()
-        self._inputs.begin_episode()
-        self._transitions.commands.begin()
-        count = self.contract.applied_actions
-        hold = self.gate.hold_action(self._arbiter.reference)
-        self._episode = Episode(
-            index=self._episode_index,
-            snapshot=snapshot,
-            frozen_ns=self._ledger.at_ns(StepEvent.OBSERVED),
-            applied=begin_history(hold, count),
-            start=self._joints.positions_or_nan(snapshot).tolist(),
-            history_length=self.history_length,
-        )
-        self._running = True
-        self._guard.feed()
-        self.last_reset = snapshot
-
-    # ----------------------------------------------------------------------------------------------- step
-
-    def begin(self, action: Any, judged: TaskResult | TaskError | None = None) -> None:  # noqa: ANN401 - as an agent
-        """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`.
-
-        `judged`: the result or error of the task in this step, where it is known already.
-        """
-        check_open(self._closed, "step")
-        if not self._running or self._pending is not None:
-            raise ResetNeededError(f"step() outside an episode: {self._way_out()}; nothing was published")
-        self._ledger.enter_step()
-        self._guard.feed()
-        target, deadline = self._next_period()
-        published = False
-        try:
-            if not self.capabilities.actuates:  # limits refer to the measured position
-                self._arbiter.set_position_reference(self._joints.measured(self._episode.snapshot)[0])
-            self._update_measured()
-            self._publish(action, judged, target, deadline)
-            published = True
-            self.backend.advance(target, deadline)
-            if self._advances_clock:
-                self.clock.on_world_advanced(self.contract.control_period_ns)
-        except BackendError as error:
-            if not published:
-                self._ledger.stamp(StepEvent.PUBLISHED)
-            self._lost = BackendLostError.of(error)
-        except BaseException:
-            self._give_up()
-            raise
-
-    def _publish(
-        self,
-        action: Any,  # noqa: ANN401 - any action of an agent
-        judged: TaskResult | TaskError | None,
-        target: Stamp,
-        deadline: Stamp,
-    ) -> None:
-        """Judge and send under the arbiter's lock, so that the watchdog cannot send in between."""
-        with self._arbiter.exclusive() as (reference, dt_s):
-            inputs = self._inputs.begin_step(self._episode, reference, dt_s)
-            approved = self.gate.judge(action, inputs.reference or reference, inputs.dt_s, inputs.situation)
-            self._ledger.stamp(StepEvent.GATED)
-            step = self._pending = PendingStep(
-                action=copy_action(action),
-                approved=approved,
-                inputs=inputs,
-                judged=judged,
-                target=target,
-                deadline=deadline,
-            )
-            sent = self._arbiter.send(approved, self._inputs.take_preview(action), inputs.delay)
-            step.inputs = self._inputs.with_sent(inputs, sent)
-            step.approved = approved = sent.command or approved
-            if sent.report is not None:
-                step.approved = merge_relay_report(approved, sent.report)
-                self.gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
-        self._transitions.commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))
-
-    def finish(self) -> Transition:
-        """Wait for the world, judge, and return the transition of the step that `begin` began.
-
-        If the world does not answer in time, the episode is truncated with the last valid observation. Raises TaskError
-        for an error of the task, after its step, which ends the episode.
-        """
-        if self._pending is None:
-            raise ResetNeededError("finish() called without begin()")
-        step, self._pending = self._pending, None
-        try:
-            return self._finish(step)
-        except TaskError:  # its step is accounted for
-            raise
-        except BaseException:
-            self._give_up()
-            raise
-
-    def _finish(self, step: PendingStep) -> Transition:
-        episode, applied = self._episode, step.approved.report.applied
-        settled, gaps = self._read(step.target, step.deadline)
-        frozen_ns = self._ledger.stamp(StepEvent.OBSERVED)
-        result, failed = self._judge(step, settled)
-        episode.advance(settled, frozen_ns, applied)
-        verdict, lost = result.verdict, self._lost
-        episode.missed = episode.missed + 1 if isinstance(step.action, NoAction) else 0
-        reasons = self._transitions.end_reasons(episode, step, verdict, lost=lost, failed=failed, gaps=gaps)
-        self._inputs.end_step()
-        transition = self._transitions.transition(episode, step, result, reasons)
-        self.last_transition = transition
-        if reasons:
-            self._end_episode()
-            if self._free_running:  # a lockstep world moves only in steps
-                self._brake("episode ended")
-        for observer in self._observers:
-            observer.observe(transition)
-        if step.approved.report.disposition >= Severity.HOLD and not self._is_warned:
-            self._warn_of_malformed_action(step.approved.report.findings)
-        episode.returned_ns = self._ledger.leave_step()
-        if failed is not None:
-            raise failed
-        return transition
-
-    def _judge(self, step: PendingStep, settled: Snapshot) -> tuple[TaskResult, TaskError | None]:
-        """Return the task's result; without one, if the world is lost or the task fails, no reward and no terms."""
-        failed = None
-        if self._lost is None:
-            applied, judged = step.approved.report.applied, step.judged
-            try:
-                if judged is None:
-                    judged = judge_step(self.task, self.contract, self._episode.snapshot, settled, applied)
-            except TaskError as error:
-                judged = error
-            if isinstance(judged, TaskResult):
-                return judged, None
-            failed = judged
-        terms = dict.fromkeys(self.task.terms, math.nan)
-        return TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms), failed
-
-    def _warn_of_malformed_action(self, findings: Sequence[Finding]) -> None:
-        for finding in findings:
-            if finding.code in ("form.shape", "form.type"):
-                self._is_warned = True
-                with contextlib.suppress(UserWarning):  # a warning turned into an error must not stop the robot
-                    remedy = "the robot brakes at each such action; pass one of env.action_space"
-                    gymnasium.logger.warn(f"malformed action: {finding.detail}; {remedy}")
-
-    def _read(self, target: Stamp, deadline: Stamp) -> tuple[Snapshot, list[str]]:
-        """Read the world, or fall back to the last valid readings when it is lost."""
-        if self._lost is None:
-            try:
-                return self._gap_policy.apply(self.backend.read(target, deadline))
-            except BackendError as error:
-                if self._free_running:  # commands may still arrive
-                    self._brake(f"backend lost: {error}")
-                self._lost = BackendLostError.of(error)
-        self.backend.halt(str(self._lost))
-        return self._gap_policy.lost(self._episode.snapshot.now_ns, str(self._lost)), []
-
-    def abort_step(self) -> None:
-        """Abandon a step that was begun: the episode ends without a transition."""
-        self._pending = None
-        self._give_up()
-
-    def abort_reset(self) -> None:
-        """End a reset that waits in another thread for a world over a middleware; it raises BackendNotReadyError."""
-        self.backend.halt("reset aborted")
+    # ------------------------------------------------------------------------------------- between two steps
 
     def mark(self, name: str) -> None:
         """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
         self._ledger.mark(name)
 
+    def keep_host_timing(self) -> None:
+        """Write the durations of the host into infos from now on."""
+        self._transitions.host_timing = True
+
     def inputs_for(self, call: str) -> ExternalInputsSource:
         """Return the inputs of the next step; raises ResetNeededError or ClosedError if `call` is not allowed now."""
-        check_open(self._closed, call)
-        if not self._running:
+        self._life.check_open(call)
+        if not self._life.in_episode:
             raise ResetNeededError(f"{call}() outside an episode: call reset() first")
         return self._inputs
 
@@ -456,22 +470,22 @@ class Stepper:
 
     def begin_idle(self) -> None:
         """Brake for one tick after the episode, while other robots continue in the same lockstep world."""
-        target, deadline = self._next_period()
-        self._update_measured()
-        self._brake("episode ended")
+        target, deadline = self._next_period(self.clock.now_ns())
+        self._follow_measured()
+        self._life.brake("episode ended")
         try:
             self.backend.advance(target, deadline)
-        except BackendError as error:
-            self._lost = BackendLostError.of(error)
+        except BackendError:
+            self._life.move_to(State.LOST)
 
     def finish_idle(self) -> None:
         """Read the world after `begin_idle`. This is not a step and has no transition."""
-        if self._lost is not None:
+        if self._life.state is State.LOST:
             return
         try:
-            snapshot = self.backend.read(*self._next_period())
-        except BackendError as error:
-            self._lost = BackendLostError.of(error)
+            snapshot = self.backend.read(*self._next_period(self.clock.now_ns()))
+        except BackendError:
+            self._life.move_to(State.LOST)
             return
         self._episode.snapshot, _ = self._gap_policy.apply(snapshot)
 
@@ -488,15 +502,15 @@ class Stepper:
         cast("Renderable", self.backend).show()
 
     def _check_visible(self) -> None:
-        check_open(self._closed, "render")
+        self._life.check_open("render")
         if self.last_reset is None:
             raise ResetNeededError("render() called before the first reset(); call reset() first")
 
-    # ------------------------------------------------------------------------------------------------ end
+    # ---------------------------------------------------------------------------------------------- backend
 
     def has_arrived(self, timeout_s: float) -> bool:
         """Return whether `finish` would not wait; wait at most `timeout_s` for it. True if that cannot be polled."""
-        return self._polled is None or self._lost is not None or self._polled.has_arrived(timeout_s)
+        return self._polled is None or self._life.state is State.LOST or self._polled.has_arrived(timeout_s)
 
     def use_executor(self, executor: Executor) -> bool:
         """Compute the world in `executor` between `begin` and `finish`; return False if that is impossible."""
@@ -508,87 +522,8 @@ class Stepper:
 
     def orphan(self) -> None:
         """Let the watchdog thread close, since no caller of `close` is left. A finalizer may call it in any thread."""
-        self._guard.orphan()
+        self._life.orphan()
 
     def close(self) -> None:
-        """Brake, then free everything. Idempotent; safe when nothing was started.
-
-        Any thread may call it; a second one waits for the first. In a fork of the process that opened a free-running
-        world it does nothing, since the world belongs to the parent.
-        """
-        if self._free_running and self._pid not in (0, os.getpid()):
-            return
-        with self._closing:
-            self._close()
-
-    def _close_unless_busy(self) -> bool:
-        """Close in the watchdog thread; return False if another thread opens or closes, which may wait for this one."""
-        if not self._closing.acquire(blocking=False):
-            return False
-        try:
-            self._close()
-        finally:
-            self._closing.release()
-        return True
-
-    @deferred_signals()
-    def _close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            self._arbiter.close()
-            needs_brake = self._running or self._free_running
-            self._end_episode()
-            self._guard.stop()
-            if needs_brake:
-                self._brake("close()")
-        finally:
-            self.backend.close()
-
-    def _brake(self, why: str) -> None:
-        if self._lost is None:
-            self._guard.brake(why)
-
-    def _give_up(self) -> None:
-        """End the episode after an error during a step, when the world may be a step ahead of the record."""
-        with deferred_signals():
-            self._end_episode()
-            try:
-                if self._free_running:
-                    self._brake("error during a step")
-            finally:
-                self.backend.halt("error during a step")
-
-    def _end_episode(self) -> None:
-        self._running = False
-        self._guard.watchdog.disarm()
-
-    def _way_out(self) -> str:
-        return self._latched_estop or "call reset() first"
-
-    @property
-    def _latched_estop(self) -> str:
-        """The latched ESTOP and what an operator does, or ""."""
-        latched = self.gate.latched
-        if latched is None or latched.severity < Severity.ESTOP:
-            return ""
-        remedy = INPUT_REMEDIES.get(latched.code, "resolve its cause")
-        return f"an ESTOP is latched ({latched.code}: {latched.detail}); {remedy}, {AFTER_ESTOP}"
-
-    def _update_measured(self) -> None:
-        """Pass the measured positions to the arbiter, whose reference depends on them for velocity commands."""
-        if self.gate.has_velocity:
-            self._arbiter.update_measured(*self._joints.measured(self._episode.snapshot))
-
-    def _next_period(self) -> tuple[Stamp, Stamp]:
-        """Return the end of the next control period on the world's clock, and its deadline on the steady clock."""
-        target = Stamp(self._episode.snapshot.now_ns + self.contract.control_period_ns, self._domain)
-        deadline_ns = self.clock.now_ns() + round(self.backend.step_timeout_s * NS_PER_S)
-        return target, Stamp(deadline_ns, Domain.STEADY)
-
-
-def check_open(is_closed: bool, call: str) -> None:  # noqa: FBT001 - the condition
-    """Raise ClosedError for `call` if the environment is closed."""
-    if is_closed:
-        raise ClosedError(f"{call}() called after close(); make a new environment")
+        """Brake, then free everything; see `Lifecycle.close`."""
+        self._life.close()

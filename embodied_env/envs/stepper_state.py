@@ -14,7 +14,7 @@ from embodied_env.core.history import begin_history
 from embodied_env.core.latency.ledger import Ledger, LedgerState, StepEvent
 from embodied_env.core.types import ApprovedCommand, CommandState, ExternalInputs, Snapshot, TaskResult
 from embodied_env.envs.gap_policy import GapPolicy
-from embodied_env.errors import TaskError
+from embodied_env.errors import BackendLostError, TaskError
 from embodied_env.safety import Arbiter
 
 
@@ -57,19 +57,17 @@ class Episode:
         self.applied.append(applied)
 
 
-@dataclass(kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PendingStep:
-    """A step between `begin` and `finish`; `target` is the end of its period, `deadline` that of the wait.
+    """A step between `begin` and `finish`."""
 
-    `judged` is the result or error of the task, where it is known already.
-    """
-
-    action: Any
-    approved: ApprovedCommand
-    inputs: ExternalInputs
-    judged: TaskResult | TaskError | None
-    target: Stamp
-    deadline: Stamp
+    action: Any  # the agent's, copied
+    target: Stamp  # end of its period, on the world's clock
+    deadline: Stamp  # of the wait for the world
+    judged: TaskResult | TaskError | None  # the result or error of the task, where it is known already
+    approved: ApprovedCommand = field(init=False)
+    inputs: ExternalInputs = field(init=False)
+    lost: BackendLostError | None = None  # why the backend was lost in this step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +100,15 @@ class StepperState:
 
 def read_state(episode: Episode, arbiter: Arbiter, ledger: Ledger) -> StepperState:
     """Return the state between two steps."""
-    stamps_ns, is_first, is_marked = ledger.state
+    stamps = ledger.save()
     return StepperState(
         history=tuple(episode.history),
         applied=tuple(episode.applied),
         step_index=episode.step_index,
         command=arbiter.reference,
-        stamps_ns=stamps_ns,
-        is_first=is_first,
-        is_marked=is_marked,
+        stamps_ns=list(stamps.stamps_ns),
+        is_first=stamps.is_first,
+        is_marked=stamps.is_marked,
         episode_index=episode.index,
         origin_ns=episode.origin_ns,
         sampled=episode.sampled,
@@ -124,5 +122,6 @@ def write_state(state: StepperState, episode: Episode, arbiter: Arbiter, ledger:
     episode.snapshot, episode.step_index = state.history[-1], state.step_index
     episode.frozen_ns, episode.returned_ns = state.stamps_ns[StepEvent.OBSERVED], state.stamps_ns[StepEvent.RETURNED]
     arbiter.restore(state.command)
-    ledger.restore(state.stamps_ns, is_first=state.is_first, is_marked=state.is_marked)
+    stamps_ns = tuple(state.stamps_ns)
+    ledger.load(LedgerState(stamps_ns=stamps_ns, is_first=state.is_first, is_marked=state.is_marked))
     gap_policy.restore(episode.snapshot)

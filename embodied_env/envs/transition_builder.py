@@ -1,4 +1,4 @@
-"""Build what `reset` and `step` return: observations, infos, end reasons and transitions.
+"""Build what `reset` and `step` return: infos, end reasons and transitions.
 
 ``info`` has fixed keys, dtypes and shapes (`envs.info_types`), so that vector environments can stack it. Ages and
 durations are in seconds. A stage that a combination of contract, backend and clock can never measure is absent; NaN
@@ -9,11 +9,10 @@ the readings.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -21,45 +20,36 @@ from numpy.typing import NDArray
 
 from embodied_env._version import __version__
 from embodied_env.backends.base import Backend, Paced
-from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract import Contract
 from embodied_env.contract.required_sensors import required_sensors
-from embodied_env.contract.schema import AGES, APPLIED_ACTIONS, TIME_REMAINING
-from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import TERMINATED_REASONS, Severity, end_kind, order_end_reasons
-from embodied_env.core.history import ages_s, stack_values
 from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
 from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.policy import NoAction
-from embodied_env.core.types import (
-    Finding,
-    ResetReport,
-    Snapshot,
-    TaskResult,
-    Transition,
-    Verdict,
-)
-from embodied_env.envs.gap_policy import GOOD
+from embodied_env.core.types import Finding, ResetReport, Snapshot, TaskResult, Transition, Verdict
+from embodied_env.envs.info_types import Guaranteed, Origin, ResetInfo, SensorInfo, StepInfo
+from embodied_env.envs.observation_builder import Observation, ObservationBuilder
 from embodied_env.envs.stepper_state import Episode, PendingStep
-from embodied_env.errors import BackendLostError, TaskError
+from embodied_env.errors import TaskError
 from embodied_env.safety import SafetyGate, Watchdog
 from embodied_env.safety.findings import gate_arrays, joint_codes, unmoved_joints
 from embodied_env.safety.interlocks import ObservationGate
 from embodied_env.safety.late_agent import LATE, is_explained, were_valid
 
-Observation = dict[str, NDArray[Any]]
 Info = dict[str, Any]
 
 _IMMUTABLE = frozenset((float, int, str, bool))
-_INVALID, _VALID = (np.frombuffer(bytes([mask]), dtype=np.int8) for mask in (0, 1))  # read-only, since shared
 
 
 class TransitionBuilder:
     """Builds the infos and transitions of one stepper.
 
     Attributes:
-        commands: when the commands were sent.
-        host_timing: whether infos have the durations of the host.
+        observations: builds the observations.
+        sensors: those in infos.
+        evaluator_info, host_timing: whether infos have the evaluator's readings, and the durations of the host.
+        origin: the keys of info that never change.
     """
 
     def __init__(  # noqa: PLR0913 - the parts and options of a stepper
@@ -76,9 +66,8 @@ class TransitionBuilder:
     ) -> None:
         """Determine the stages that can be measured; stamps of a middleware do not relate to a virtual clock."""
         capabilities = backend.capabilities
-        self.commands = CommandsInFlight()
-        self._episode_limits, self._most_missed = contract.episode, contract.policy.max_missed
         self._contract, self._gate, self._watchdog, self._ledger = contract, gate, watchdog, ledger
+        self._horizon_steps, self._most_missed = contract.episode.horizon_steps, contract.policy.max_missed
         self._observation_gate = next(each for each in gate.interlocks if isinstance(each, ObservationGate))
         self.observations = ObservationBuilder(contract)
         self.evaluator_info, self.host_timing = evaluator_info, host_timing
@@ -91,12 +80,13 @@ class TransitionBuilder:
             name for name, sensor in contract.sensors.items() if evaluator_info or sensor.visibility == "agent"
         )
         self._has_wall_stamps = capabilities.transport and capabilities.free_running
-        self.constant = {
+        self.origin: Origin = {
             "wrapper_version": f"embodied_env {__version__}, {contract.name} v{contract.version}",
             "contract": contract.fingerprint,
             "backend": backend.name,
             "world": capabilities.world,
         }
+        self._commands = CommandsInFlight() if capabilities.actuation else None
         self._latencies = LatencyInfoBuilder(
             sensors=self.sensors,
             primary=next(iter(required_sensors(contract)), None),
@@ -104,52 +94,62 @@ class TransitionBuilder:
             transport=capabilities.transport and not is_virtual,
             moves_by_itself=capabilities.free_running,
             pacer=backend.pacer if isinstance(backend, Paced) else None,
-            actuation=capabilities.actuation,
+            commands=self._commands,
             injected=capabilities.injected,
         )
+
+    def begin_episode(self) -> None:
+        """Forget the commands of the last episode."""
+        if self._commands is not None:
+            self._commands.begin()
 
     def observe(self, episode: Episode) -> Observation:
         """Return the observation of the newest snapshot; its arrays must not be written."""
         return self.observations.observe(episode.history, episode.step_index, episode.applied, episode.sampled)
 
-    def reset_info(self, episode: Episode, duration_ns: int) -> Info:
+    def reset_info(self, episode: Episode, duration_ns: int) -> ResetInfo:
         """Return the info of the reset that started `episode`."""
-        report = reset_report(episode.snapshot)
-        info = self._common_info(episode, end_reason="")
-        info["reset"] = {
-            "seed_applied": -1 if report.seed_applied is None else report.seed_applied,
-            "sampled": {
-                name: value.copy() for name, value in report.sampled.items() if name not in self._hidden_options
+        report, origin = reset_report(episode.snapshot), self.origin
+        info: ResetInfo = {
+            "wrapper_version": origin["wrapper_version"],
+            "contract": origin["contract"],
+            "backend": origin["backend"],
+            "world": origin["world"],
+            "episode_index": episode.index,
+            "step_index": 0,
+            "end_reason": "",
+            "is_success": False,
+            "sensors": self._sensor_infos(episode),
+            "reset": {
+                "seed_applied": -1 if report.seed_applied is None else report.seed_applied,
+                "sampled": {
+                    name: value.copy() for name, value in report.sampled.items() if name not in self._hidden_options
+                },
+                "level": report.level,
+                "routine": report.routine,
+                "home_offset": _home_offset(report),
+                "confirmed_by": report.confirmed_by,
+                "options_ignored": ",".join(report.ignored),
+                "judged": report.verdict is not None,
+                "solved": report.verdict is not None and bool(report.verdict.success),
+                "sensors_verified": len(episode.snapshot.samples),
             },
-            "level": report.level,
-            "routine": report.routine,
-            "home_offset": _home_offset(report),
-            "confirmed_by": report.confirmed_by,
-            "options_ignored": ",".join(report.ignored),
-            "judged": report.verdict is not None,
-            "solved": report.verdict is not None and bool(report.verdict.success),
-            "sensors_verified": len(episode.snapshot.samples),
         }
+        if self.evaluator_info:
+            info["evaluator"] = self.observations.evaluator_readings(episode.snapshot)
         if self.host_timing:
             info["reset"]["duration_s"] = duration_ns / NS_PER_S
         return info
 
     def end_reasons(
-        self,
-        episode: Episode,
-        step: PendingStep,
-        verdict: Verdict,
-        *,
-        lost: BackendLostError | None,
-        failed: TaskError | None,
-        gaps: list[str],
+        self, episode: Episode, step: PendingStep, verdict: Verdict, failed: TaskError | None, gaps: list[str]
     ) -> tuple[str, ...]:
         """Return all reasons to end the episode, in order of precedence."""
         reasons = self.ordinary_end_reasons(verdict, episode.step_index)
         if step.approved.report.disposition >= Severity.STOP:
             reasons.append(self._stop_reason(step))
-        if lost is not None:
-            reasons.append(f"backend_lost:{lost.why}")
+        if step.lost is not None:
+            reasons.append(f"backend_lost:{step.lost.why}")
         if failed is not None:
             reasons.append(f"task_error:{failed.why}")
         reasons += [f"sensor_gap:{name}" for name in gaps]
@@ -166,52 +166,63 @@ class TransitionBuilder:
             reasons.append(f"failure:{verdict.failure}")
         if verdict.out_of_bounds:
             reasons.append(f"out_of_bounds:{verdict.out_of_bounds}")
-        if step_index >= self._episode_limits.horizon_steps:
-            reasons.append("horizon" if self._episode_limits.kind == "finite_horizon" else "time_limit")
+        if step_index >= self._horizon_steps:
+            reasons.append("horizon" if self._contract.episode.kind == "finite_horizon" else "time_limit")
         return reasons
 
     def transition(
         self, episode: Episode, step: PendingStep, result: TaskResult, reasons: tuple[str, ...]
     ) -> Transition:
         """Return the transition of the step that led to the newest snapshot."""
-        report, latched, trips = step.approved.report, self._gate.latched, self._watchdog.trips
+        report, inputs, ledger, origin = step.approved.report, step.inputs, self._ledger, self.origin
+        latched, trips, layout = self._gate.latched, self._watchdog.trips, self._gate.layout
+        if self._commands is not None:
+            self._commands.record_sent(step.approved.seq, ledger.published_ns)
         end_reason = reasons[0] if reasons else ""
         terminated = bool(reasons) and end_kind(end_reason) in TERMINATED_REASONS
-        layout, (severity, code) = self._gate.layout, gate_arrays(report)
-        info = self._common_info(episode, end_reason=end_reason)
+        severity, code = gate_arrays(report.findings)
+        info: StepInfo = {
+            "wrapper_version": origin["wrapper_version"],
+            "contract": origin["contract"],
+            "backend": origin["backend"],
+            "world": origin["world"],
+            "episode_index": episode.index,
+            "step_index": episode.step_index,
+            "end_reason": end_reason,
+            "is_success": end_reason == "success",
+            "sensors": self._sensor_infos(episode),
+            "action_clipped": report.intervened,
+            "action": {
+                "requested": layout.as_action(report.requested),
+                "applied": layout.as_action(report.applied),
+                "applied_si": dict(zip(layout.joints, report.applied_si.tolist(), strict=True)),
+            },
+            "safety": {
+                "disposition": int(report.disposition),
+                "intervened": report.intervened,
+                "severity": severity,
+                "code": code,
+                "joints": joint_codes(report.findings, layout.joints),
+                "unmoved": ",".join(unmoved_joints(report.findings, layout.joints, episode.start)),
+                "guaranteed": cast("Guaranteed", dict(report.guaranteed)),
+                "dt_s": report.dt_s,
+                "latched": latched is not None,
+                "watchdog": {"trips": trips},
+                "intervention_share": self._gate.intervention_share,
+                "estop": report.disposition is Severity.ESTOP,
+            },
+            "latency": self._latencies.build(ledger, episode.before, episode.snapshot, host_timing=self.host_timing),
+            "task": dict(result.terms),
+        }
+        if self.evaluator_info:
+            info["evaluator"] = self.observations.evaluator_readings(episode.snapshot)
         if self.host_timing:
-            info["latency_ms"] = self._ledger.obs_to_command_ns / 1e6
-        info["action_clipped"] = report.intervened
-        info["action"] = {
-            "requested": layout.as_action(report.requested),
-            "applied": layout.as_action(report.applied),
-            "applied_si": dict(zip(layout.joints, report.applied_si.tolist(), strict=True)),
-        }
-        info["safety"] = {
-            "disposition": int(report.disposition),
-            "intervened": report.intervened,
-            "severity": severity,
-            "code": code,
-            "joints": joint_codes(report, layout.joints),
-            "unmoved": ",".join(unmoved_joints(report, layout.joints, episode.start)),
-            "guaranteed": dict(report.guaranteed),
-            "dt_s": report.dt_s,
-            "latched": latched is not None,
-            "watchdog": {"trips": trips},
-            "intervention_share": self._gate.intervention_share,
-            "estop": report.disposition is Severity.ESTOP,
-        }
-        info["latency"] = self._latencies.build(
-            self._ledger, episode.before, episode.snapshot, self.commands, host_timing=self.host_timing
-        )
-        info["task"] = dict(result.terms)
-        stamps_ns = self._ledger.stamps_ns()
-        self._ledger.step_is_accounted()
-        inputs = step.inputs
+            info["latency_ms"] = ledger.obs_to_command_ns / 1e6
         if inputs.annotations:
             info["annotations"] = deepcopy(dict(inputs.annotations))
         if latched is not None or trips:
             inputs = replace(inputs, latched_after=latched, watchdog_trips=trips)
+        ledger.is_first = False
         return Transition(
             observation=self.observe(episode),
             action=step.action,
@@ -221,20 +232,19 @@ class TransitionBuilder:
             info=info,
             end_reasons=reasons,
             report=report,
-            stamps_ns=stamps_ns,
+            stamps_ns=ledger.stamps_ns(),
             snapshot=episode.snapshot,
             circumstances=inputs,
         )
 
-    def _common_info(self, episode: Episode, *, end_reason: str) -> Info:
-        """Return the keys of both reset and step; ``stamp_ns`` of a sensor counts from the reset."""
-        snapshot, frozen_ns, origin_ns = episode.snapshot, episode.frozen_ns, episode.origin_ns
-        now_ns, samples = snapshot.now_ns, snapshot.samples
-        sensors: Info = {}
+    def _sensor_infos(self, episode: Episode) -> dict[str, SensorInfo]:
+        """Return the newest readings; ``stamp_ns`` counts from the reset."""
+        now_ns, samples, origin_ns = episode.snapshot.now_ns, episode.snapshot.samples, episode.origin_ns
+        sensors: dict[str, SensorInfo] = {}
         for name in self.sensors:
             sample = samples[name]
             stamp_ns = sample.stamp_ns
-            reading = sensors[name] = {
+            reading: SensorInfo = {
                 "age_s": (now_ns - stamp_ns) / NS_PER_S,
                 "stamp_ns": stamp_ns - origin_ns,
                 "seq": sample.seq,
@@ -243,24 +253,15 @@ class TransitionBuilder:
                 "reordered": sample.reordered,
                 "quality": int(sample.quality),
             }
+            sensors[name] = reading
             if self.host_timing:
-                reading["arrival_age_s"] = (frozen_ns - sample.arrival_ns) / NS_PER_S
+                reading["arrival_age_s"] = (episode.frozen_ns - sample.arrival_ns) / NS_PER_S
             if sample.confidence is not None and not math.isnan(sample.confidence):  # an unknown one is absent
                 reading["confidence"] = sample.confidence
             if self._has_wall_stamps:
                 reading["stamp_quality"] = int(sample.stamp_quality)
                 reading["suspect_clock"] = sample.suspect_clock
-        info = {
-            **self.constant,
-            "episode_index": episode.index,
-            "step_index": episode.step_index,
-            "end_reason": end_reason,
-            "is_success": end_reason == "success",
-            "sensors": sensors,
-        }
-        if self.evaluator_info:
-            info["evaluator"] = self.observations.evaluator_readings(snapshot)
-        return info
+        return sensors
 
     def _stop_reason(self, step: PendingStep) -> str:
         """Return the most severe finding as an end reason, `LATE` if the agent's time alone explains every stop."""
@@ -283,72 +284,6 @@ class TransitionBuilder:
         """Return the code of a finding; for a latch set in this episode, the code that set it."""
         latched = self._gate.latched
         return latched.code if found.code == "latch.stop" and latched is not None else found.code
-
-
-class ObservationBuilder:
-    """Builds the agent's observations and the evaluator's readings."""
-
-    def __init__(self, contract: Contract) -> None:
-        """Resolve the sensors of `contract`."""
-        self.applied_actions, self.episode = contract.applied_actions, contract.episode
-        self.observed_options = [name for name, option in contract.reset_options.items() if option.observed]
-        layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
-        self.visible = [
-            (
-                name,
-                [(layout.key, layout.field, layout.history) for layout in layouts[name]],
-                f"{name}_valid" if sensor.mask else "",
-            )
-            for name, sensor in contract.sensors.items()
-            if sensor.visibility != "evaluator"
-        ]
-        self.evaluator_only = {
-            name: [layout.field for layout in layouts[name]]
-            for name, sensor in contract.sensors.items()
-            if sensor.visibility == "evaluator"
-        }
-
-    def observe(
-        self,
-        history: Sequence[Snapshot],
-        step_index: int,
-        applied: Iterable[FloatArray] = (),
-        sampled: Mapping[str, FloatArray] = MappingProxyType({}),
-    ) -> Observation:
-        """Return the observation of the last snapshots after the gap policy and of the applied actions, oldest first.
-
-        `sampled` has the values of the reset options. The arrays may be those of the readings.
-        A reading outside its declared range is returned unchanged, with the quality OUT_OF_RANGE.
-        """
-        observation: Observation = {}
-        snapshot = history[-1]
-        for name, fields, mask in self.visible:
-            sample = snapshot.samples[name]
-            values = sample.values
-            for key, field_name, length in fields:
-                if length is None:
-                    observation[key] = values[field_name]
-                    continue
-                window = list(history)[-length:]
-                observation[key] = stack_values(window, name, field_name)
-                observation[f"{key}{AGES}"] = ages_s(window, name, snapshot.now_ns)
-            if mask:
-                observation[mask] = _VALID if sample.quality in GOOD else _INVALID
-        for name in self.observed_options:
-            observation[name] = np.array(sampled[name], dtype=np.float64).reshape(-1)
-        if self.applied_actions:
-            observation[APPLIED_ACTIONS] = np.concatenate(list(applied))
-        if self.episode.kind == "finite_horizon":
-            left = max(0, self.episode.horizon_steps - step_index) / self.episode.horizon_steps
-            observation[TIME_REMAINING] = np.array([left], dtype=np.float64)
-        return observation
-
-    def evaluator_readings(self, snapshot: Snapshot) -> dict[str, Observation]:
-        """Return the evaluator's readings in new arrays: sensor -> field -> array."""
-        return {
-            name: {field_name: snapshot.samples[name].values[field_name].copy() for field_name in fields}
-            for name, fields in self.evaluator_only.items()
-        }
 
 
 def reset_report(snapshot: Snapshot) -> ResetReport:

@@ -33,8 +33,8 @@ from embodied_env.core.process.signals import call_together, closing_together
 from embodied_env.core.types import Observer
 from embodied_env.envs.batched_steps import FEWEST_SLOTS, ActionRows, BatchedSteps, StepResults
 from embodied_env.envs.embodied_env import EmbodiedEnv, arguments_of, rebuild, resolve_contract
+from embodied_env.envs.lifecycle import check_open
 from embodied_env.envs.registration import OPTIONS, VECTOR_ENTRY_POINT, make
-from embodied_env.envs.stepper import check_open
 from embodied_env.envs.transition_builder import Info
 from embodied_env.envs.vector_slots import (
     PerSlot,

@@ -17,7 +17,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from embodied_env.core.arguments import checked_flag, checked_path
 from embodied_env.core.clock import NS_PER_S, SteadyClock
-from embodied_env.core.latency.info import without_host_timing
+from embodied_env.core.info_schema import without_host_timing
 from embodied_env.core.message_tap import MessageTap, TappedMessage
 from embodied_env.core.process.signals import close_at_exit, deferred_signals, exit_on_sigterm, run_after_closing
 from embodied_env.core.types import Transition

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from embodied_env.core.codes import CODES, Quality, Severity
-from embodied_env.core.info_schema import Schema, info_definition, info_schema
-from embodied_env.core.latency.ledger import STAGES, StepEvent
+from embodied_env.core.info_schema import Schema, host_keys, info_definition, info_schema
+from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr
 from embodied_env.record.rows import RESET, TRANSITION
 
@@ -24,7 +24,6 @@ _NAME = "^[a-z][a-z0-9_]*$"
 _INT64 = {"minimum": -(2**63), "maximum": 2**63 - 1}
 _MAX_DURATION_S = 2**63 / 1e9  # fits 64-bit nanoseconds
 
-_HOST_TIMING = {*STAGES, "hold_s", "latency_ms", "arrival_age_s", "duration_s"}
 
 _ANYTHING: Schema = {}
 _OBJECT: Schema = {"type": "object"}
@@ -330,7 +329,7 @@ def _with_host_timing(schema: Schema) -> Schema:
         if group in schema
     }
     known = children.get("properties", {})
-    required = [key for key in known if key in _HOST_TIMING or key in schema["required"]]
+    required = [key for key in known if key in host_keys(transport=False) or key in schema["required"]]
     return {**schema, **children, **({"required": required} if known else {})}
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray
 from embodied_env.core.codes import CODES, Severity
-from embodied_env.core.types import Finding, GateReport
+from embodied_env.core.types import Finding
 from embodied_env.safety.joint_limits import JointStep
 
 GATES = (
@@ -40,31 +42,35 @@ Interlocks come first, then limits, then filters. The last three are not part of
 """
 
 _INDICES = {gate: index for index, gate in enumerate(GATES)}
+_NO_SEVERITY, _NO_CODE = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
 
 
-def gate_arrays(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def gate_arrays(findings: Sequence[Finding]) -> tuple[NDArray[np.int8], NDArray[np.int16]]:
     """Return, per gate of `GATES`, the severity (int8) and code number (int16) of its most severe finding."""
-    severity, code = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
-    for finding in sorted(report.findings, key=lambda finding: finding.severity):  # of equal ones the last
+    severity, code = _NO_SEVERITY.copy(), _NO_CODE.copy()
+    for finding in _by_severity(findings):  # of equal ones the last
         index = _INDICES[finding.gate]
         severity[index], code[index] = finding.severity, CODES[finding.code]
     return severity, code
 
 
-def joint_codes(report: GateReport, joints: Iterable[str]) -> dict[str, int]:
+def joint_codes(findings: Sequence[Finding], joints: Iterable[str]) -> dict[str, int]:
     """Return the code number of the most severe finding that names each joint, 0 without one."""
     codes = dict.fromkeys(joints, 0)
-    if report.findings:
-        for finding in sorted(report.findings, key=lambda finding: finding.severity):  # of equal ones the last
-            codes.update(dict.fromkeys(finding.joints, CODES[finding.code]))
+    for finding in _by_severity(findings):  # of equal ones the last
+        codes.update(dict.fromkeys(finding.joints, CODES[finding.code]))
     return codes
 
 
-def unmoved_joints(report: GateReport, joints: Sequence[str], start: Sequence[float]) -> list[str]:
+def _by_severity(findings: Sequence[Finding]) -> Sequence[Finding]:
+    return sorted(findings, key=attrgetter("severity")) if len(findings) > 1 else findings
+
+
+def unmoved_joints(findings: Sequence[Finding], joints: Sequence[str], start: Sequence[float]) -> list[str]:
     """Return the joints with a tracking error that are still where they started, within a tenth of its tolerance."""
     return [
         joint
-        for finding in report.findings
+        for finding in findings
         if finding.code == "track.error" and finding.after is not None and finding.limit is not None
         for joint, position, tolerance in zip(finding.joints, finding.after, finding.limit, strict=True)
         if abs(position - start[joints.index(joint)]) <= 0.1 * tolerance

@@ -64,7 +64,7 @@ def check_entry(topic, text):
         assert len(problem) < 600
         return
     if kind is RelayReport:
-        gate_arrays(message)
+        gate_arrays(message.findings)
         assert message.applied.shape == (len(message.joints),)
     json.loads(message.to_text())
 

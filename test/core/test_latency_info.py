@@ -17,7 +17,7 @@ from embodied_env.backends.fake import FakeBackend
 from embodied_env.core.clock import NS_PER_S, Domain, ManualClock, Stamp
 from embodied_env.core.codes import Quality
 from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
-from embodied_env.core.latency.ledger import Ledger, StepEvent
+from embodied_env.core.latency.ledger import Ledger, LedgerState, StepEvent
 from embodied_env.core.types import ActuationEvidence, ClockStatus, Sample, Snapshot
 from embodied_env.envs.stepper import Stepper
 from embodied_env.tasks import load_task
@@ -137,15 +137,14 @@ def account(*samples, clock=WALL, actuation=None, commands=None):
         transport=True,
         moves_by_itself=True,
         pacer=None,
-        actuation=True,
+        commands=commands or CommandsInFlight(),
     )
     ledger = Ledger(ManualClock(start_ns=NOW_NS))
-    for slot in StepEvent:
-        ledger.stamp(slot)
+    ledger.load(LedgerState(stamps_ns=(NOW_NS,) * len(StepEvent), is_first=True, is_marked=False))
     snapshot = Snapshot(
         now_ns=NOW_NS, samples={each.sensor: each for each in samples}, clock=clock, actuation=actuation
     )
-    return stages.build(ledger, snapshot, snapshot, commands or CommandsInFlight())
+    return stages.build(ledger, snapshot, snapshot)
 
 
 def stage(latency, name, sensor="joints"):
@@ -266,13 +265,13 @@ def test_lost_world_keeps_its_last_clock_status():
         transport=False,
         moves_by_itself=True,
         pacer=None,
-        actuation=False,
+        commands=None,
     )
     ledger = Ledger(ManualClock())
     known = Snapshot(now_ns=NOW_NS, samples={"joints": sample()}, clock=ClockStatus(mode="wall", epoch=3))
-    stages.build(ledger, known, known, CommandsInFlight())
+    stages.build(ledger, known, known)
     lost = replace(known, clock=None)
-    assert stages.build(ledger, known, lost, CommandsInFlight())["clock"]["epoch"] == 3
+    assert stages.build(ledger, known, lost)["clock"]["epoch"] == 3
 
 
 # ----------------------------------------------------------------------------------------------------- actuation
@@ -374,10 +373,10 @@ def test_stages_without_sensors_are_unknown():
         transport=False,
         moves_by_itself=False,
         pacer=None,
-        actuation=False,
+        commands=None,
     )
     nothing = Snapshot(now_ns=NOW_NS, samples={})
-    latency = stages.build(Ledger(ManualClock()), nothing, nothing, CommandsInFlight())
+    latency = stages.build(Ledger(ManualClock()), nothing, nothing)
     for name in ("obs_skew_s", "obs_age_max_s"):
         assert math.isnan(latency[name])
         assert latency["quality"][name] == Quality.UNKNOWN

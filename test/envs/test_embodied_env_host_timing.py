@@ -8,8 +8,7 @@ from batches import Pair
 from gymnasium.vector import AutoresetMode
 
 import embodied_env
-from embodied_env.core.info_schema import info_definition
-from embodied_env.core.latency.info import without_host_timing
+from embodied_env.core.info_schema import info_definition, without_host_timing
 from embodied_env.errors import UsageError
 from embodied_env.record import read_run
 from embodied_env.record.json_values import to_json_types

@@ -16,7 +16,8 @@ from embodied_env.core.codes import Quality
 from embodied_env.core.history import begin_history
 from embodied_env.core.types import Sample, Snapshot
 from embodied_env.envs.gap_policy import FieldCheck, GapPolicy
-from embodied_env.envs.transition_builder import ObservationBuilder, copy_observation
+from embodied_env.envs.observation_builder import ObservationBuilder
+from embodied_env.envs.transition_builder import copy_observation
 from embodied_env.errors import BackendNotReadyError, ContractError
 
 NOW_NS = 1_000_000_000

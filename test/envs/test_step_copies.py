@@ -91,8 +91,8 @@ def test_step_results_equal_the_transition_and_share_no_memory(world, asked, mar
     for value in asked:
         if marks:
             stepped.mark("policy")
-        hold = stepped._gate.hold_action(stepped._arbiter.reference)
-        stepped.begin(None if value is None else stepped._gate.layout.as_action(np.full_like(hold, value)))
+        hold = stepped.gate.hold_action(stepped._arbiter.reference)
+        stepped.begin(None if value is None else stepped.gate.layout.as_action(np.full_like(hold, value)))
         done = stepped.finish()
         observation, *outcome, info = copy_step_result(done)
         assert shared(info, done.info) == shared(observation, dict(done.observation)) == []

@@ -151,7 +151,7 @@ def drive(contract, seed: int, *, outside: bool = False, steps: int = 6, faults:
                 for name in ("positions", "velocities", "accelerations"):
                     assert getattr(after, name)[i].tobytes() == getattr(states[i], name).tobytes(), name
                 assert [each[i].tolist() for each in (rows.severity, rows.code)] == [
-                    a.tolist() for a in gate_arrays(report)
+                    a.tolist() for a in gate_arrays(report.findings)
                 ]
                 assert (rows.disposition[i], rows.intervened[i]) == (report.disposition, report.intervened)
                 assert {name: kept[i] for name, kept in rows.guaranteed.items()} == report.guaranteed

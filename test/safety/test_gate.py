@@ -380,7 +380,7 @@ def test_commands_are_numbered_from_the_reference_and_keep_its_epoch(gate):
 def test_severity_and_code_are_of_the_most_severe_finding_per_gate(gate):
     for _ in range(3):
         report = gate.judge(None, REST, PERIOD_S).report
-    severity, code = gate_arrays(report)
+    severity, code = gate_arrays(report.findings)
     form = GATES.index("form")
     assert (severity[form], code[form]) == (Severity.STOP, CODES["form.repeated"])
     assert severity.sum() == Severity.STOP

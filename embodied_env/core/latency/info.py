@@ -15,24 +15,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
-from embodied_env.core.latency.ledger import STAGES, Ledger, StepEvent
+from embodied_env.core.latency.info_types import InjectedInfo, InjectedQuality, LatencyInfo, LatencyQuality
+from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.pacing import DeadlineCounts
 from embodied_env.core.types import ActuationEvidence, ClockStatus, Sample, Snapshot
 
-Stages = dict[str, object]
 Stage = tuple[float, Quality]
 
 ACTUATION_METHODS: Mapping[str, int] = {"": 0, "echo": 1, "controller": 2, "declared": 3}
 """`embodied_env.core.types.ActuationEvidence.method` -> its number in ``actuation_method``."""
-
-HOST_STAGES = (*STAGES, "hold_s", "transport_s", "queue_s")
-"""The stages of a lockstep world that are durations of the host; the others are simulated time."""
 
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 _COMMANDS_KEPT = 64  # evidence of older commands is ignored
@@ -62,24 +58,6 @@ class CommandsInFlight:
         return None
 
 
-@dataclass
-class _StageTable:
-    """Stages and their quality codes, under the same keys."""
-
-    values: Stages = field(default_factory=dict)
-    quality: Stages = field(default_factory=dict)
-
-    def put(self, name: str, stage: Stage) -> None:
-        self.values[name], self.quality[name] = stage[0], int(stage[1])
-
-    def put_each(self, name: str, stages: Mapping[str, Stage]) -> None:
-        values: dict[str, float] = {}
-        qualities: dict[str, int] = {}
-        self.values[name], self.quality[name] = values, qualities
-        for sensor, (seconds, quality) in stages.items():
-            values[sensor], qualities[sensor] = seconds, int(quality)
-
-
 @dataclass(kw_only=True)
 class LatencyInfoBuilder:
     """Builds ``info["latency"]`` for one stepper. The world's capabilities determine its keys."""
@@ -90,112 +68,86 @@ class LatencyInfoBuilder:
     transport: bool  # middleware stamps are comparable with our clock
     moves_by_itself: bool  # world time is wall time, so that durations of both clocks may be added
     pacer: DeadlineCounts | None  # of a paced world
-    actuation: bool  # the world may report when a command acts
+    commands: CommandsInFlight | None  # of a world that may report when a command acts
     injected: str = ""  # delays injected into the world: "whole", or "sensors" if the actuation delay is unknown
     _clock: ClockStatus = field(default=ClockStatus(mode="sim"), init=False)
 
-    def build(
-        self,
-        ledger: Ledger,
-        before: Snapshot,
-        now: Snapshot,
-        commands: CommandsInFlight,
-        *,
-        host_timing: bool = True,
-    ) -> Stages:
+    def build(self, ledger: Ledger, before: Snapshot, now: Snapshot, *, host_timing: bool = True) -> LatencyInfo:
         """Return the stages of the step from `before`, the settled snapshot of its observation, to `now`."""
-        table = _StageTable(ledger.durations_s(), ledger.qualities()) if host_timing else _StageTable()
-        fresh = {name: now.samples[name] for name in self.sensors}
-        self._put_ages(table, now, fresh, ledger.at_ns(StepEvent.OBSERVED) if host_timing else None)
-        if self.transport and host_timing:
-            table.put_each("transport_s", {name: _transport(sample) for name, sample in fresh.items()})
-            table.put_each("queue_s", {name: _queue(sample) for name, sample in fresh.items()})
-        if self.moves_by_itself:
-            table.values["clock"] = self._clock_info(now)
-            data_ages = {name: self._data_age(before.samples[name], before, ledger) for name in self.sensors}
-            table.put_each("data_age_s", data_ages)
-            table.values["jitter_s"] = (ledger.period_ns - self.period_ns) / NS_PER_S
-            table.quality["jitter_s"] = table.quality["period_s"]
-            if self.transport:
-                table.put_each("driver_s", {name: _driver(sample) for name, sample in fresh.items()})
-                table.put_each(
-                    "transport_excess_s", {name: _transport_excess(sample) for name, sample in fresh.items()}
-                )
-        if self.pacer is not None:
-            table.put("overrun_s", (self.pacer.overrun_ns / NS_PER_S, Quality.OK))
-            table.values["overruns"], table.values["missed_deadlines"] = self.pacer.overruns, self.pacer.missed
-        if self.actuation:
-            acted, behind, method = _find_actuation(now.actuation, commands)
-            table.put("actuation_s", acted)
-            table.values["actuation_behind"], table.values["actuation_method"] = behind, ACTUATION_METHODS[method]
-            if self.primary is not None:
-                age_s, age_quality = self._data_age(before.samples[self.primary], before, ledger)
-                table.put("end_to_end_s", (age_s + acted[0], _worst(acted[1], age_quality)))
-        if self.injected:
-            injected = self._injected_stages(before, now)
-            table.values["injected"], table.quality["injected"] = injected.values, injected.quality
-        table.values["quality"] = table.quality
-        return table.values
-
-    def _put_ages(self, table: _StageTable, now: Snapshot, fresh: Mapping[str, Sample], frozen_ns: int | None) -> None:
-        """Put the age of each reading, its time in the buffer until `frozen_ns`, and skew and age over all sensors."""
-        now_ns = now.now_ns
-        ages_s, age_qualities, holds_s, hold_qualities, worst = {}, {}, {}, {}, Quality.OK
-        for name, sample in fresh.items():
-            ages_s[name], quality = _age(sample, now_ns)
-            age_qualities[name] = int(quality)
-            if frozen_ns is not None:
-                holds_s[name], hold_quality = _elapsed(frozen_ns - sample.arrival_ns, _held_quality(sample))
-                hold_qualities[name] = int(hold_quality)
-            worst = quality if worst is Quality.OK else worst
-        table.values["capture_age_s"], table.quality["capture_age_s"] = ages_s, age_qualities
-        if frozen_ns is not None:
-            table.values["hold_s"], table.quality["hold_s"] = holds_s, hold_qualities
-        if not fresh:
-            table.put("obs_skew_s", _UNKNOWN)
-            table.put("obs_age_max_s", _UNKNOWN)
-            return
-        stamps_ns = [sample.stamp_ns for sample in fresh.values()]
-        first_ns = min(stamps_ns)
-        of_stamps = Quality.OK if worst is Quality.OK else _worst(*map(_stamp_quality, fresh.values()))
-        table.put("obs_skew_s", ((max(stamps_ns) - first_ns) / NS_PER_S, of_stamps))
-        table.put("obs_age_max_s", ((now_ns - first_ns) / NS_PER_S, worst))
-
-    def _injected_stages(self, before: Snapshot, now: Snapshot) -> _StageTable:
-        """Return the injected delays of this step's command and of its readings, in world time, nothing measured."""
-        known = Quality.UNKNOWN if now.injected is None else Quality.OK
-        acts = known if self.injected == "whole" else Quality.UNKNOWN
-        inference_ns, actuation_ns = math.nan, math.nan
-        if now.injected is not None:
-            inference_ns, actuation_ns = now.injected.inference_ns, now.injected.actuation_ns
-        early = () if before.injected is None else before.injected.early
-        ages_ns, qualities = {}, {}
+        now_ns, samples, lost = now.now_ns, now.samples, Quality.LOST
+        ages_s: dict[str, float] = {}
+        age_codes: dict[str, int] = {}
+        stamps_ns: list[int] = []
+        worst_age = worst_stamp = Quality.OK
         for name in self.sensors:
-            sample = before.samples[name]
-            ages_ns[name], quality = before.now_ns - sample.stamp_ns, _age(sample, before.now_ns)[1]
-            qualities[name] = Quality.FIRST if quality is Quality.OK and name in early else quality
-        table = _StageTable()
-        table.put_each("age_s", {name: (ns / NS_PER_S, qualities[name]) for name, ns in ages_ns.items()})
-        table.put("inference_s", (inference_ns / NS_PER_S, known))
-        table.put("actuation_s", (actuation_ns / NS_PER_S, acts))
-        data_ages = {
-            name: ((ns + inference_ns) / NS_PER_S, _worst(known, qualities[name])) for name, ns in ages_ns.items()
+            sample = samples[name]
+            stamps_ns.append(sample.stamp_ns)
+            ages_s[name] = age_s = (now_ns - sample.stamp_ns) / NS_PER_S
+            quality = lost if sample.quality is lost else sample.stamp_quality
+            worst_stamp = worst_stamp or quality  # OK is 0
+            if age_s < 0.0 and not quality:
+                quality = Quality.NEGATIVE
+            worst_age = worst_age or quality
+            age_codes[name] = int(quality)
+        oldest_ns = min(stamps_ns) if stamps_ns else 0
+        quality_of: LatencyQuality = {
+            "capture_age_s": age_codes,
+            "obs_skew_s": int(worst_stamp if stamps_ns else Quality.UNKNOWN),
+            "obs_age_max_s": int(worst_age if stamps_ns else Quality.UNKNOWN),
         }
-        table.put_each("data_age_s", data_ages)
-        if self.primary is not None:
-            total_ns = ages_ns[self.primary] + inference_ns + actuation_ns
-            table.put("end_to_end_s", (total_ns / NS_PER_S, _worst(acts, qualities[self.primary])))
-        return table
+        latency: LatencyInfo = {
+            "capture_age_s": ages_s,
+            "obs_skew_s": (max(stamps_ns) - oldest_ns) / NS_PER_S if stamps_ns else math.nan,
+            "obs_age_max_s": (now_ns - oldest_ns) / NS_PER_S if stamps_ns else math.nan,
+            "quality": quality_of,
+        }
+        if host_timing:
+            self._add_host_stages(latency, ledger, now)
+        if self.moves_by_itself:
+            self._add_wall_time(latency, ledger, before, now)
+        if self.pacer is not None:
+            latency["overrun_s"], quality_of["overrun_s"] = self.pacer.overrun_ns / NS_PER_S, int(Quality.OK)
+            latency["overruns"], latency["missed_deadlines"] = self.pacer.overruns, self.pacer.missed
+        if self.commands is not None:
+            self._add_actuation(latency, ledger, before, _find_actuation(now.actuation, self.commands))
+        if self.injected:
+            latency["injected"], quality_of["injected"] = self._injected_stages(before, now)
+        return latency
 
-    def _data_age(self, sample: Sample, before: Snapshot, ledger: Ledger) -> Stage:
-        """Return the time from acquisition to the command; it adds world time and steady time, so both must agree."""
-        if abs(self._clock.rtf - 1.0) > _MAX_RTF_ERROR:
-            return math.nan, Quality.UNSYNCED
-        return _age(sample, before.now_ns + ledger.obs_to_command_ns)
+    def _add_host_stages(self, latency: LatencyInfo, ledger: Ledger, now: Snapshot) -> None:
+        """Add the durations of the host."""
+        returned_ns, entered_ns, observed_ns = ledger.previous_returned_ns, ledger.entered_ns, ledger.observed_ns
+        quality = latency["quality"]
+        latency["handoff_s"] = (returned_ns - ledger.previous_observed_ns) / NS_PER_S
+        latency["inference_s"] = (entered_ns - returned_ns) / NS_PER_S
+        latency["policy_s"] = ((ledger.marked_ns if ledger.is_marked else entered_ns) - returned_ns) / NS_PER_S
+        latency["gate_s"] = (ledger.gated_ns - entered_ns) / NS_PER_S
+        latency["publish_s"] = (ledger.published_ns - ledger.gated_ns) / NS_PER_S
+        latency["obs_to_command_s"] = ledger.obs_to_command_ns / NS_PER_S
+        latency["world_s"] = (observed_ns - ledger.published_ns) / NS_PER_S
+        latency["period_s"] = ledger.period_ns / NS_PER_S
+        quality["handoff_s"] = quality["inference_s"] = quality["gate_s"] = quality["publish_s"] = 0
+        quality["obs_to_command_s"] = quality["world_s"] = 0
+        quality["policy_s"] = int(Quality.OK if ledger.is_marked else Quality.UNMARKED)
+        quality["period_s"] = int(Quality.FIRST if ledger.is_first else Quality.OK)
+        holds_s: dict[str, float] = {}
+        hold_codes: dict[str, int] = {}
+        for name in self.sensors:
+            sample = now.samples[name]
+            holds_s[name] = hold_s = (observed_ns - sample.arrival_ns) / NS_PER_S
+            # also of a held reading, whose age grows; when a lost world was read is not known
+            is_lost = sample.quality is Quality.LOST
+            hold_codes[name] = int(Quality.LOST if is_lost else Quality.NEGATIVE if hold_s < 0.0 else Quality.OK)
+        latency["hold_s"], quality["hold_s"] = holds_s, hold_codes
+        if self.transport:
+            latency["transport_s"], quality["transport_s"] = self._by_sensor(now, _transport)
+            latency["queue_s"], quality["queue_s"] = self._by_sensor(now, _queue)
 
-    def _clock_info(self, snapshot: Snapshot) -> Stages:
-        clock = self._clock = snapshot.clock or self._clock  # a lost world reports no clock
-        return {
+    def _add_wall_time(self, latency: LatencyInfo, ledger: Ledger, before: Snapshot, now: Snapshot) -> None:
+        """Add the stages of a world that moves by itself."""
+        quality, clock = latency["quality"], now.clock or self._clock  # a lost world reports no clock
+        self._clock = clock
+        latency["clock"] = {
             "mode": clock.mode,
             "epoch": clock.epoch,
             "jumps": clock.jumps,
@@ -203,22 +155,81 @@ class LatencyInfoBuilder:
             "offset_error_s": clock.offset_error_ns / NS_PER_S,
             "rmw": clock.rmw,
         }
+        sent_ns = before.now_ns + ledger.obs_to_command_ns
+        latency["data_age_s"], quality["data_age_s"] = self._by_sensor(
+            before, lambda each: self._data_age(each, sent_ns)
+        )
+        latency["jitter_s"] = (ledger.period_ns - self.period_ns) / NS_PER_S
+        quality["jitter_s"] = quality["period_s"]
+        if self.transport:
+            latency["driver_s"], quality["driver_s"] = self._by_sensor(now, _driver)
+            latency["transport_excess_s"], quality["transport_excess_s"] = self._by_sensor(now, _transport_excess)
 
+    def _add_actuation(
+        self, latency: LatencyInfo, ledger: Ledger, before: Snapshot, found: tuple[Stage, int, str]
+    ) -> None:
+        """Add the time until a command acts, as `_find_actuation` has found it."""
+        (acted_s, acted_quality), behind, method = found
+        quality = latency["quality"]
+        latency["actuation_s"], quality["actuation_s"] = acted_s, int(acted_quality)
+        latency["actuation_behind"], latency["actuation_method"] = behind, ACTUATION_METHODS[method]
+        if self.primary is not None:
+            sent_ns = before.now_ns + ledger.obs_to_command_ns
+            age_s, age_quality = self._data_age(before.samples[self.primary], sent_ns)
+            latency["end_to_end_s"], quality["end_to_end_s"] = age_s + acted_s, int(acted_quality or age_quality)
 
-def without_host_timing(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the info of a step or a reset in a lockstep world without the durations of the host."""
-    kept: dict[str, Any] = _without(info, ("latency_ms",))
-    if isinstance(latency := kept.get("latency"), Mapping):
-        kept["latency"] = _without({**latency, "quality": _without(latency.get("quality"), HOST_STAGES)}, HOST_STAGES)
-    if isinstance(sensors := kept.get("sensors"), Mapping):
-        kept["sensors"] = {name: _without(reading, ("arrival_age_s",)) for name, reading in sensors.items()}
-    if "reset" in kept:
-        kept["reset"] = _without(kept["reset"], ("duration_s",))
-    return kept
+    def _injected_stages(self, before: Snapshot, now: Snapshot) -> tuple[InjectedInfo, InjectedQuality]:
+        """Return the injected delays of this step's command and of its readings, in world time, nothing measured."""
+        known = Quality.UNKNOWN if now.injected is None else Quality.OK
+        acts = known if self.injected == "whole" else Quality.UNKNOWN
+        inference_ns, actuation_ns = math.nan, math.nan
+        if now.injected is not None:
+            inference_ns, actuation_ns = now.injected.inference_ns, now.injected.actuation_ns
+        early = () if before.injected is None else before.injected.early
 
+        def age(sample: Sample) -> Stage:
+            age_s, quality = _age(sample, before.now_ns)
+            return age_s, Quality.FIRST if not quality and sample.sensor in early else quality
 
-def _without(values: Any, keys: Collection[str]) -> Any:  # noqa: ANN401 - a wrapper may have replaced it
-    return {key: value for key, value in values.items() if key not in keys} if isinstance(values, Mapping) else values
+        def data_age(sample: Sample) -> Stage:
+            return (before.now_ns - sample.stamp_ns + inference_ns) / NS_PER_S, known or age(sample)[1]
+
+        ages_s, age_codes = self._by_sensor(before, age)
+        data_ages_s, data_age_codes = self._by_sensor(before, data_age)
+        stages: InjectedInfo = {
+            "age_s": ages_s,
+            "inference_s": inference_ns / NS_PER_S,
+            "actuation_s": actuation_ns / NS_PER_S,
+            "data_age_s": data_ages_s,
+        }
+        quality: InjectedQuality = {
+            "age_s": age_codes,
+            "inference_s": int(known),
+            "actuation_s": int(acts),
+            "data_age_s": data_age_codes,
+        }
+        if self.primary is not None:
+            primary = before.samples[self.primary]
+            stages["end_to_end_s"] = (before.now_ns - primary.stamp_ns + inference_ns + actuation_ns) / NS_PER_S
+            quality["end_to_end_s"] = int(acts or age(primary)[1])
+        return stages, quality
+
+    def _by_sensor(
+        self, snapshot: Snapshot, stage: Callable[[Sample], Stage]
+    ) -> tuple[dict[str, float], dict[str, int]]:
+        """Return a stage of each sensor, and its quality codes."""
+        seconds: dict[str, float] = {}
+        codes: dict[str, int] = {}
+        for name in self.sensors:
+            seconds[name], quality = stage(snapshot.samples[name])
+            codes[name] = int(quality)
+        return seconds, codes
+
+    def _data_age(self, sample: Sample, sent_ns: int) -> Stage:
+        """Return the time from acquisition to the command; it adds world time and steady time, so both must agree."""
+        if abs(self._clock.rtf - 1.0) > _MAX_RTF_ERROR:
+            return math.nan, Quality.UNSYNCED
+        return _age(sample, sent_ns)
 
 
 def _find_actuation(evidence: ActuationEvidence | None, commands: CommandsInFlight) -> tuple[Stage, int, str]:
@@ -234,21 +245,12 @@ def _find_actuation(evidence: ActuationEvidence | None, commands: CommandsInFlig
 
 def _age(sample: Sample, now_ns: int) -> Stage:
     """Return the time from acquisition to `now_ns`, both on the world's clock."""
-    return _elapsed(now_ns - sample.stamp_ns, _stamp_quality(sample))
-
-
-def _elapsed(ns: int, quality: Quality) -> Stage:
-    value = ns / NS_PER_S
-    return value, Quality.NEGATIVE if quality is Quality.OK and value < 0 else quality
+    age_s, quality = (now_ns - sample.stamp_ns) / NS_PER_S, _stamp_quality(sample)
+    return age_s, Quality.NEGATIVE if age_s < 0.0 and not quality else quality
 
 
 def _stamp_quality(sample: Sample) -> Quality:
     return Quality.LOST if sample.quality is Quality.LOST else sample.stamp_quality
-
-
-def _held_quality(sample: Sample) -> Quality:
-    """Return OK also for a held reading, whose age grows; the time at which a lost world was read is not known."""
-    return Quality.LOST if sample.quality is Quality.LOST else Quality.OK
 
 
 def _duration(ns: int, sample: Sample, quality: Quality = Quality.OK) -> Stage:
@@ -295,12 +297,3 @@ def _transport_excess(sample: Sample) -> Stage:
     if sample.transport_excess_s is None:
         return _UNKNOWN
     return _duration(round(sample.transport_excess_s * NS_PER_S), sample)
-
-
-def _worst(*qualities: Quality) -> Quality:
-    """Return the first quality that is not OK, or OK."""
-    ok = Quality.OK
-    for quality in qualities:
-        if quality is not ok:
-            return quality
-    return ok

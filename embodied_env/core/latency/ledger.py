@@ -1,4 +1,4 @@
-"""The latency ledger of one stepper: integer stamps on the steady clock, and the durations between them.
+"""The latency ledger of one stepper: integer stamps on the steady clock.
 
 The stamps of step k, in order::
 
@@ -8,17 +8,18 @@ The stamps of step k, in order::
     entered        step() was entered
     gated          the gate returned
     published      the command was sent
+    observed(k)    the snapshot after it was frozen
 
-handoff + inference + gate + publish = obs_to_command, exactly, in nanoseconds.
+handoff + inference + gate + publish = obs_to_command, exactly, in nanoseconds (`core.latency.info`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.codes import Quality
+from embodied_env.core.clock import Clock
 from embodied_env.errors import UsageError
 
 
@@ -34,11 +35,6 @@ class StepEvent(IntEnum):
     PUBLISHED = 6
     OBSERVED = 7
     RETURNED = 8
-
-
-_STAMPS = tuple(event.name.lower() for event in StepEvent if event is not StepEvent.RETURNED)
-STAGES = ("handoff_s", "inference_s", "policy_s", "gate_s", "publish_s", "obs_to_command_s", "world_s", "period_s")
-_ALL_OK: dict[str, object] = dict.fromkeys(STAGES, int(Quality.OK))
 
 
 def event_of_mark(name: str) -> StepEvent:
@@ -58,59 +54,52 @@ class LedgerState:
 
 
 class Ledger:
-    """The stamps of the current step."""
+    """The stamps of the current step, which the stepper sets.
+
+    Attributes:
+        previous_entered_ns: entry of the last step; in the first step of an episode, the return of `reset`.
+        previous_observed_ns, previous_returned_ns, marked_ns, entered_ns, gated_ns, published_ns, observed_ns: above.
+        returned_ns: the last return to the agent.
+        is_first: the step is the first of its episode.
+        is_marked: the agent has called mark("policy") for it.
+    """
 
     def __init__(self, clock: Clock) -> None:
+        """Start with stamps of 0."""
         self._clock = clock
-        self._ns = [0] * len(StepEvent)
-        self._marked = False
-        self._first = True
+        self.load(LedgerState(stamps_ns=(0,) * len(StepEvent), is_first=True, is_marked=False))
 
     def save(self) -> LedgerState:
         """Return the stamps between two steps."""
-        return LedgerState(stamps_ns=tuple(self._ns), is_first=self._first, is_marked=self._marked)
+        stamps_ns = tuple(getattr(self, name) for name in _ATTRIBUTES)
+        return LedgerState(stamps_ns=stamps_ns, is_first=self.is_first, is_marked=self.is_marked)
 
     def load(self, state: LedgerState) -> None:
         """Set the stamps between two steps."""
-        self._ns, self._first, self._marked = list(state.stamps_ns), state.is_first, state.is_marked
-
-    @property
-    def state(self) -> tuple[list[int], bool, bool]:
-        """The stamps by `StepEvent`, whether the step is the first one, and whether the agent has marked it."""
-        return self._ns.copy(), self._first, self._marked
-
-    def restore(self, stamps_ns: list[int], *, is_first: bool, is_marked: bool) -> None:
-        """Set the `state`."""
-        self._ns, self._first, self._marked = stamps_ns, is_first, is_marked
-
-    def begin_episode(self) -> None:
-        """Stamp the snapshot of the reset as frozen now."""
-        self.stamp(StepEvent.OBSERVED)
-        self._first = True
-
-    def stamp(self, slot: StepEvent, at_ns: int | None = None) -> int:
-        """Stamp `slot` with `at_ns` (None: now) and return the stamp."""
-        stamp_ns = self._ns[slot] = self._clock.now_ns() if at_ns is None else at_ns
-        return stamp_ns
-
-    def at_ns(self, slot: StepEvent) -> int:
-        """Return the stamp of `slot`."""
-        return self._ns[slot]
+        (
+            self.previous_entered_ns,
+            self.previous_observed_ns,
+            self.previous_returned_ns,
+            self.marked_ns,
+            self.entered_ns,
+            self.gated_ns,
+            self.published_ns,
+            self.observed_ns,
+            self.returned_ns,
+        ) = state.stamps_ns
+        self.is_first, self.is_marked = state.is_first, state.is_marked
 
     def enter_step(self) -> None:
         """Turn the stamps of the last step into previous ones, and stamp the entry of this one."""
-        *_, entered, _, _, observed, returned = self._ns
-        self._ns[:3] = returned if self._first else entered, observed, returned
-        self.stamp(StepEvent.ENTERED)
+        self.previous_entered_ns = self.returned_ns if self.is_first else self.entered_ns
+        self.previous_observed_ns = self.observed_ns
+        self.previous_returned_ns = self.returned_ns
+        self.entered_ns = self._clock.now_ns()
 
-    def leave_step(self) -> int:
-        """Stamp the return to the agent, clear its mark, and return the stamp."""
-        self._marked = False
-        return self.stamp(StepEvent.RETURNED)
-
-    def step_is_accounted(self) -> None:
-        """Record that the durations of this step have been read: the next is not the first."""
-        self._first = False
+    def leave_step(self) -> None:
+        """Stamp the return to the agent, and clear its mark."""
+        self.is_marked = False
+        self.returned_ns = self._clock.now_ns()
 
     def mark(self, name: str) -> None:
         """Stamp the end of work outside the step.
@@ -118,46 +107,42 @@ class Ledger:
         ``policy``: the agent's inference is done. ``returned``: an outer wrapper (the recorder) returns to the agent
         only now, so that its work counts as handoff, not as inference.
         """
-        event = event_of_mark(name)
-        self.stamp(event)
-        self._marked = event is StepEvent.MARKED
+        self.is_marked = event_of_mark(name) is StepEvent.MARKED
+        if self.is_marked:
+            self.marked_ns = self._clock.now_ns()
+        else:
+            self.returned_ns = self._clock.now_ns()
+
+    def replay(self, stamps_ns: Mapping[str, int]) -> None:
+        """Set the stamps of a recorded step, named as by `stamps_ns`; none leaves all as they are."""
+        for name, stamp_ns in stamps_ns.items():
+            setattr(self, f"{name}_ns", stamp_ns)
+        self.is_marked = "marked" in stamps_ns
 
     @property
     def obs_to_command_ns(self) -> int:
         """Nanoseconds from the frozen observation to the published command."""
-        return self._ns[StepEvent.PUBLISHED] - self._ns[StepEvent.PREVIOUS_OBSERVED]
+        return self.published_ns - self.previous_observed_ns
 
     @property
     def period_ns(self) -> int:
         """Nanoseconds from the entry of the last step to the entry of this one."""
-        return self._ns[StepEvent.ENTERED] - self._ns[StepEvent.PREVIOUS_ENTERED]
-
-    def durations_s(self) -> dict[str, object]:
-        """Return the stages of this step in seconds, keyed ``<stage>_s``, in a new dict."""
-        previous_entered, before, returned, marked, entered, gated, published, observed, _ = self._ns
-        return {
-            "handoff_s": (returned - before) / NS_PER_S,
-            "inference_s": (entered - returned) / NS_PER_S,
-            "policy_s": ((marked if self._marked else entered) - returned) / NS_PER_S,
-            "gate_s": (gated - entered) / NS_PER_S,
-            "publish_s": (published - gated) / NS_PER_S,
-            "obs_to_command_s": (published - before) / NS_PER_S,
-            "world_s": (observed - published) / NS_PER_S,
-            "period_s": (entered - previous_entered) / NS_PER_S,
-        }
-
-    def qualities(self) -> dict[str, object]:
-        """Return the quality code of each stage, keyed like `durations_s`, in a new dict."""
-        codes = _ALL_OK.copy()
-        if not self._marked:
-            codes["policy_s"] = int(Quality.UNMARKED)
-        if self._first:
-            codes["period_s"] = int(Quality.FIRST)
-        return codes
+        return self.entered_ns - self.previous_entered_ns
 
     def stamps_ns(self) -> dict[str, int]:
         """Return the stamps of this step by name, without ``marked`` if the agent did not mark."""
-        stamps = dict(zip(_STAMPS, self._ns, strict=False))
-        if not self._marked:
-            del stamps["marked"]
+        stamps = {
+            "previous_entered": self.previous_entered_ns,
+            "previous_observed": self.previous_observed_ns,
+            "previous_returned": self.previous_returned_ns,
+            "entered": self.entered_ns,
+            "gated": self.gated_ns,
+            "published": self.published_ns,
+            "observed": self.observed_ns,
+        }
+        if self.is_marked:
+            stamps["marked"] = self.marked_ns
         return stamps
+
+
+_ATTRIBUTES = tuple(f"{event.name.lower()}_ns" for event in StepEvent)

@@ -8,7 +8,7 @@ from typing import Any
 
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
-from embodied_env.core.latency.info import HOST_STAGES
+from embodied_env.core.info_schema import host_keys
 from embodied_env.record.audit.violation import Violation, make_violation, wrong_value
 from embodied_env.record.rows import Row
 
@@ -39,7 +39,7 @@ def is_free_running(info: Mapping[str, Any]) -> bool:
 def has_host_timing(info: Mapping[str, Any]) -> bool:
     """Return whether the info of a step has durations of the host; a row always has them."""
     latency = info.get("latency")
-    return "latency_ms" in info or (isinstance(latency, dict) and any(stage in latency for stage in HOST_STAGES))
+    return "latency_ms" in info or (isinstance(latency, dict) and not host_keys().isdisjoint(latency))
 
 
 def _check_stamp_order(row: Row) -> Iterator[Violation]:

@@ -12,6 +12,7 @@ from rclpy.node import Node
 from embodied_env.contract.safety_schema import ObservationAge
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
+from embodied_env.core.types import SuspectClock
 from embodied_env.core.world_clock import SystemClockMonitor, WorldClock
 from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.backend_profile import ClockSpec
@@ -23,7 +24,7 @@ WINDOW_S = 60.0
 """The window of the least transport delay of a clock that is not synchronised."""
 
 _SUSPECT_S = 5.0
-_AHEAD_S: Mapping[str, float] = {"tai": 37.0, "gps": 18.0}  # of UTC
+_AHEAD_S: Mapping[SuspectClock, float] = {"tai": 37.0, "gps": 18.0}  # of UTC
 _CLOCK_NAMES: Mapping[str, str] = {"tai": "TAI", "gps": "GPS time", "epoch": "a clock of another epoch"}
 _NEAR_S = 1.0
 _SETTLED_NS = NS_PER_S  # after a step of UTC, for messages that were stamped before it
@@ -50,7 +51,7 @@ class TranslatedStamp:
     header_ns: int | None = None
     epoch: int = 0
     stamp_quality: Quality = Quality.OK
-    suspect_clock: str = ""
+    suspect_clock: SuspectClock = ""
     quality: Quality = Quality.OK
     reason: str = ""
 
@@ -208,7 +209,7 @@ class StampTranslator:
         return age_ns < 0 or age_ns - step.size_ns <= _SETTLED_NS  # by UTC as it was before
 
 
-def suspect_clock(age_s: float) -> str:
+def suspect_clock(age_s: float) -> SuspectClock:
     """Return the clock that would explain the age of a message: "tai", "gps", "epoch" or ""."""
     for name, ahead_s in _AHEAD_S.items():
         if abs(-age_s - ahead_s) <= _NEAR_S:
