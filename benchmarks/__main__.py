@@ -2,7 +2,7 @@
 
     python -m benchmarks                  all benchmarks, about 20 minutes on an otherwise idle machine
     python -m benchmarks NAME ...         some of them; the results of the others are kept
-    python -m benchmarks --smoke          a short run, which fails if a ratio is 1.5 times worse than the recorded one
+    python -m benchmarks --smoke          a short run, which fails if a ratio or a count is worse than the recorded one
     python -m benchmarks --page           only write the page from the results
 
 Each case is measured in shuffled rounds with its alternatives; a result is the median over rounds of a ratio within
@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .page import number, read_results, target_rows, text, update_page, write_result
-from .targets import BENCHMARKS, SMOKE_FACTOR
+from .targets import BENCHMARKS
 
 
 def main() -> int:
@@ -53,11 +53,11 @@ def smoke(name: str, *, is_last: bool = False) -> int:
     samples, status = benchmark.measure(smoke=True), 0
     for target in benchmark.targets:
         found, known = target.measured(samples), target.measured(recorded)
-        if not target.is_in_smoke or found is None or known is None:
+        if not target.smoke_factor or found is None or known is None:
             continue
         is_worse = target.is_regression(found, known)
         comparison = f"{number(found.value)}, recorded {text(known)}"
-        print(f"{name}: {target.definition}: {comparison}{f', worse by more than {SMOKE_FACTOR}' * is_worse}")
+        print(f"{name}: {target.definition}: {comparison}{f', worse by more than {target.smoke_factor}' * is_worse}")
         status |= is_worse
     return smoke(name, is_last=True) if status and not is_last else status
 

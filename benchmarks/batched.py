@@ -8,11 +8,12 @@ that has eagerx, gymnasium and mujoco.
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 import mujoco
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from mujoco.batch import Batch
 from mujoco.rollout import Rollout
 from numpy.typing import NDArray
 
@@ -30,19 +32,24 @@ from embodied_env.contract import Contract
 from .arm import SUBSTEPS, arm_model, endless_arm, kept_actions
 from .harness import Case, Samples, mean_us, run_rounds
 
-NUM_ENVS, FEW, THREADS = 64, 8, 2
+NUM_ENVS, MANY, FEW, THREADS = 64, 256, 8, 2
 SIZES = (1, 4, 16, 64, 256, 1024)
-ENV_STEPS, FEW_ENV_STEPS = 2000, 640  # of a case in a round, over all environments; in the smoke edition
+ENV_STEPS, FEW_ENV_STEPS = 2560, 640  # of a case in a round, over all environments; in the smoke edition
+DRAWN = Path(__file__).with_name("drawn_models.yaml")  # a mass and the friction of two bodies are drawn
 
 
 def measure(*, smoke: bool) -> Samples:
-    """Compare N = 64, and N = 8 where each environment is a process."""
+    """Compare N = 64 and 256, and N = 8 where each environment is a process."""
     contract, steps = endless_arm(), FEW_ENV_STEPS if smoke else ENV_STEPS
-    made = {} if smoke else {"mujoco.rollout": rollout_case(steps)}
-    made["make_vec"] = vector_case(vector(contract, NUM_ENVS), steps)
+    made = {"make_vec": vector_case(vector(contract, NUM_ENVS), steps)}
     made["SyncVectorEnv"] = vector_case(SyncVectorEnv([partial(single, contract)] * NUM_ENVS), steps)
     if not smoke:
         shipped, others = vector("arm_reach", NUM_ENVS), [partial(single, contract)] * FEW
+        made["mujoco.rollout"] = rollout_case([arm_model()] * NUM_ENVS, steps)
+        made["mujoco.rollout, N = 256"] = rollout_case([arm_model()] * MANY, steps)
+        made["mujoco.rollout, drawn"] = rollout_case([copy.copy(arm_model()) for _ in range(NUM_ENVS)], steps)
+        made["make_vec, N = 256"] = vector_case(vector(contract, MANY), steps)
+        made["make_vec, drawn"] = vector_case(vector(DRAWN, NUM_ENVS), steps)
         made["make_vec, random actions and autoreset"] = vector_case(shipped, steps, are_kept=False)
         made["make_vec, N = 8"] = vector_case(vector(contract, FEW), steps)
         made["AsyncVectorEnv, N = 8"] = vector_case(AsyncVectorEnv(others, context="spawn"), steps)
@@ -61,7 +68,7 @@ def measure_sizes(*, smoke: bool) -> Samples:
         return run_rounds({name: stack.enter_context(each) for name, each in made.items()}, 5 if smoke else 11)
 
 
-def vector(contract: str | Contract, num_envs: int) -> embodied_env.EmbodiedVectorEnv:
+def vector(contract: str | Path | Contract, num_envs: int) -> embodied_env.EmbodiedVectorEnv:
     return embodied_env.make_vec(contract, num_envs=num_envs, backend="mujoco")
 
 
@@ -91,19 +98,18 @@ def single_case(contract: Contract, steps: int) -> Iterator[Case]:
 
 
 @contextmanager
-def rollout_case(steps: int) -> Iterator[Case]:
-    """Yield a case of steps of as many states in the thread pool of `mujoco.rollout`."""
-    model = arm_model()
-    models = [model] * NUM_ENVS
+def rollout_case(models: Sequence[mujoco.MjModel], steps: int) -> Iterator[Case]:
+    """Yield a case of steps of a state of each model in the thread pool of `mujoco.rollout`."""
+    model, num_envs = models[0], len(models)
     size = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_FULLPHYSICS)
     data = [mujoco.MjData(model) for _ in range(THREADS)]
     mujoco.mj_resetDataKeyframe(model, data[0], 0)
     first = np.zeros(size)
     mujoco.mj_getState(model, data[0], first, mujoco.mjtState.mjSTATE_FULLPHYSICS)
-    states = np.zeros((NUM_ENVS, SUBSTEPS + 1, size))
+    states = np.zeros((num_envs, SUBSTEPS + 1, size))
     states[:, SUBSTEPS - 1] = first
-    sensordata = np.zeros((NUM_ENVS, SUBSTEPS + 1, model.nsensordata))
-    last = np.tile(data[0].qpos[: model.nu], (NUM_ENVS, 1))
+    sensordata = np.zeros((num_envs, SUBSTEPS + 1, model.nsensordata))
+    last = np.tile(data[0].qpos[: model.nu], (num_envs, 1))
     parts = np.minimum(np.arange(1, SUBSTEPS + 2) / SUBSTEPS, 1.0)[:, np.newaxis]
     with Rollout(nthread=THREADS) as pool:
 
@@ -116,8 +122,8 @@ def rollout_case(steps: int) -> Iterator[Case]:
             )  # fmt: skip
             last[:] = command
 
-        commands = last + kept_actions(steps // NUM_ENVS, NUM_ENVS)
-        yield lambda: mean_us(step, commands, per_call=NUM_ENVS)
+        commands = last + kept_actions(steps // num_envs, num_envs)
+        yield lambda: mean_us(step, commands, per_call=num_envs)
 
 
 @contextmanager
@@ -141,52 +147,56 @@ def eagerx_case(python: str, steps: int) -> Iterator[Case]:
 
 # --------------------------------------------------------------------------------------------------------------- memory
 
-DRAWN = """
-contract: embodied_env/1
-name: drawn_models
-version: 1
-robot: arm6
-control_period_s: 0.05
-episode: {horizon_steps: 1000}
-reset_options:
-  payload: {type: scalar, low: 0.5, high: 4.0}
-  damping: {type: scalar, low: 0.5, high: 2.0}
-task: {type: "embodied_env.tasks.no_goal:NoGoal"}
-backends: {mujoco: {draws: {payload: {mass: [link6]}, damping: {damping: [j1, j2, j3]}}}}
-"""
-
 
 def measure_memory(*, smoke: bool) -> Samples:
-    """Return the resident memory of one environment more, kB; where models are drawn, beyond its own model."""
+    """Return the resident memory of one environment more, and that of a simulation more of a bare `Batch`, kB."""
     few, many = (4, 16) if smoke else (64, 1024)
 
-    def case(contract: str, own_kb: float = 0.0) -> Callable[[], float]:
-        return lambda: (resident_kb(contract, many) - resident_kb(contract, few)) / (many - few) - own_kb
+    def case(*kind: str) -> float:
+        return (resident_kb(*kind, many) - resident_kb(*kind, few)) / (many - few)
 
-    with tempfile.TemporaryDirectory() as folder:
-        drawn = Path(folder) / "drawn_models.yaml"
-        drawn.write_text(DRAWN)
-        model_kb = mujoco.mj_sizeModel(arm_model()) / 1024
-        cases = {"arm_reach": case("arm_reach"), "every model drawn": case(str(drawn), model_kb)}
-        return run_rounds(cases, 1 if smoke else 3)
+    kinds = {"arm_reach": ("make_vec", "arm_reach"), "mujoco.batch": ("Batch", "arm_reach")}
+    kinds |= {"every model drawn": ("make_vec", str(DRAWN)), "mujoco.batch, every model drawn": ("Batch", str(DRAWN))}
+    return run_rounds({name: partial(case, *kind) for name, kind in kinds.items()}, 1 if smoke else 3)
 
 
-def resident_kb(contract: str, num_envs: int) -> float:
-    """Return the resident memory of a new process after a reset and two steps of its environments."""
-    command = [sys.executable, "-m", "benchmarks.batched", contract, str(num_envs)]
+def resident_kb(kind: str, contract: str, count: int) -> float:
+    """Return the resident memory of a new process after a reset and two steps of its environments or simulations."""
+    command = [sys.executable, "-m", "benchmarks.batched", kind, contract, str(count)]
     folder = Path(__file__).parents[1]
     return float(subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout)  # noqa: S603
 
 
+def step_environments(contract: str, num_envs: int) -> object:
+    """Reset and step `make_vec` twice; return what holds its memory."""
+    env = vector(contract, num_envs)
+    env.reset(seed=0)
+    for _ in range(2):
+        env.step(env.action_space.sample())
+    return env
+
+
+def step_simulations(contract: str, nsim: int) -> object:
+    """Reset and step a bare batch twice, with model fields of each simulation if they are drawn; return it."""
+    batch = Batch(arm_model(), nsim, nthread=THREADS)
+    if contract == str(DRAWN):
+        for name in ("body_mass", "body_inertia", "geom_friction"):
+            batch.expand(name)
+        batch.set_const()
+    batch.reset()
+    for _ in range(2):
+        batch.step(nstep=SUBSTEPS)
+    return batch
+
+
 def main() -> None:
-    """Print the resident memory of this process with the environments of the arguments, kB."""
+    """Print the resident memory of this process with what the arguments name, kB."""
     import psutil  # noqa: PLC0415 - of this process only
 
-    with closing(vector(sys.argv[1], int(sys.argv[2]))) as env:
-        env.reset(seed=0)
-        for _ in range(2):
-            env.step(env.action_space.sample())
-        print(psutil.Process().memory_info().rss / 1024)
+    kind, contract, count = sys.argv[1:]
+    held = {"make_vec": step_environments, "Batch": step_simulations}[kind](contract, int(count))
+    print(psutil.Process().memory_info().rss / 1024)
+    del held
 
 
 if __name__ == "__main__":

@@ -40,19 +40,21 @@ def run_rounds(cases: Mapping[str, Case], rounds: int) -> Samples:
     return {name: values for each in samples.values() for name, values in each.items()}
 
 
-def durations_us(step: Callable[[Any], Any], inputs: Iterable[Any]) -> NDArray[np.float64]:
-    """Call `step` with each input; return the duration of each call, µs."""
+def durations_us(
+    step: Callable[[Any], Any], inputs: Iterable[Any], now_ns: Callable[[], int] = time.perf_counter_ns
+) -> NDArray[np.float64]:
+    """Call `step` with each input; return the duration of each call by the clock `now_ns`, µs."""
     found = []
     for each in inputs:
-        start_ns = time.perf_counter_ns()
+        start_ns = now_ns()
         step(each)
-        found.append(time.perf_counter_ns() - start_ns)
+        found.append(now_ns() - start_ns)
     return np.array(found) / 1e3
 
 
-def median_us(step: Callable[[Any], Any], inputs: Iterable[Any]) -> float:
-    """Return the median duration of a call, µs."""
-    return float(np.median(durations_us(step, inputs)))
+def median_cpu_us(step: Callable[[Any], Any], inputs: Iterable[Any]) -> float:
+    """Return the median CPU time that this thread takes for a call, µs."""
+    return float(np.median(durations_us(step, inputs, time.thread_time_ns)))
 
 
 def mean_us(step: Callable[[Any], Any], inputs: Sequence[Any], *, per_call: int = 1) -> float:
@@ -92,6 +94,6 @@ def excess(more: str, less: str, unit: str) -> Figures:
     return lambda samples: [(a - b) / c for a, b, c in zip(samples[more], samples[less], samples[unit], strict=True)]
 
 
-def slope(many: str, few: str, more: int) -> Figures:
-    """Return the cost of one more in each round, of `more` that the first case has in addition to the second."""
-    return lambda samples: [(a - b) / more for a, b in zip(samples[many], samples[few], strict=True)]
+def difference(more: str, less: str) -> Figures:
+    """Return the difference of two figures in each round."""
+    return lambda samples: [a - b for a, b in zip(samples[more], samples[less], strict=True)]

@@ -6,11 +6,10 @@ own. Every client publishes a command of six joints and a step token, and waits 
 - ``typed WaitSet``: rclpy's private wait set in the caller's thread, and one array of each message: what rclpy can do
   at best;
 - ``spin_once``: a `SingleThreadedExecutor` in the caller's thread, the loop that most people write;
-- ``background``: the same executor in a thread, and a Condition, what most ROS environments do;
-- ``env.step``: with gates and account; ``recorded``: with the recorder; ``8 sensors more``: a server with eight small
-  topics more.
+- ``env.step``: with gates and account; ``recorded``: with the recorder.
 
-All take the same commands, and what comes back must be them, bit for bit.
+All take the same commands over the same topics, and what comes back must be them, bit for bit. The CPU time is that of
+the client's process, the threads of the middleware included.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ import random
 import secrets
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +60,6 @@ from .arm import endless_arm
 from .harness import Case, Samples, durations_us, run_rounds
 
 END_S = 10.0
-MORE_SENSORS = 8
 ECHO_WORLD = Path(__file__).with_name("echo_world.py")
 
 Command = NDArray[np.float64]  # shape (6,)
@@ -71,39 +67,44 @@ Message = Any  # a generated type
 
 
 def measure(*, smoke: bool) -> Samples:
-    """Return the median of a round's steps, µs."""
+    """Return the median duration of a round's steps, and the mean CPU time of the client, µs."""
     rounds, steps = (3, 250) if smoke else (9, 400)
-    contract, own = endless_arm(), f"/bench_{secrets.token_hex(4)}"
-    tcp = contract.sensors["tcp"]
-    more = {f"extra_{number}": replace(tcp, topic=f"extra_{number}") for number in range(MORE_SENSORS)}
-    wide = replace(contract, sensors={**contract.sensors, **more})
-    with contextlib.ExitStack() as servers:
-        for served, namespace in ((contract, own), (wide, f"{own}_wide")):
-            echo = ProcessSpec(role="server", arguments=(sys.executable, str(ECHO_WORLD), namespace))
-            servers.callback(Child(echo, first_line=dump_contract(served)).stop)
-        clients: dict[str, Callable[[], TypedWaitSet | Env]] = {
-            "spin_once": lambda: SpinOnce(contract, own),
-            "env.step": lambda: Env(contract, own),
-        }
-        if not smoke:
-            clients["typed WaitSet"] = lambda: TypedWaitSet(contract, own)
-            clients["background"] = lambda: Background(contract, own)
-            clients["env.step, recorded"] = lambda: Env(contract, own, is_recorded=True)
-            clients["env.step, 8 sensors more"] = lambda: Env(wide, f"{own}_wide")
-        cases: dict[str, Case] = {name: functools.partial(p50_us, client, steps) for name, client in clients.items()}
+    contract, namespace = endless_arm(), f"/bench_{secrets.token_hex(4)}"
+    clients: dict[str, Callable[[], TypedWaitSet | Env]] = {
+        "spin_once": lambda: SpinOnce(contract, namespace),
+        "env.step": lambda: Env(contract, namespace),
+    }
+    if not smoke:
+        clients["typed WaitSet"] = lambda: TypedWaitSet(contract, namespace)
+        clients["env.step, recorded"] = lambda: Env(contract, namespace, is_recorded=True)
+    cases: dict[str, Case] = {name: functools.partial(costs_us, client, steps) for name, client in clients.items()}
+    echo = Child(
+        ProcessSpec(role="server", arguments=(sys.executable, str(ECHO_WORLD), namespace)),
+        first_line=dump_contract(contract),
+    )
+    try:
         return run_rounds(cases, rounds)
+    finally:
+        echo.stop()
 
 
-def p50_us(connect: Callable[[], TypedWaitSet | Env], steps: int, warm_up: int = 60) -> float:
-    """Connect, step, and return the median duration of a step; the joints must be where they were sent."""
+def costs_us(connect: Callable[[], TypedWaitSet | Env], steps: int, warm_up: int = 60) -> dict[str, float]:
+    """Connect, step, and return the costs of a step; the joints must be where they were sent."""
     commands = 0.05 * np.sin(np.arange(warm_up + steps)[:, None] / 20 + np.arange(6))
     with contextlib.closing(connect()) as client:
         found: list[tuple[Command, Command]] = []
-        took_us = durations_us(lambda command: found.append(client.step(command)), commands)
+
+        def step(command: Command) -> None:
+            found.append(client.step(command))
+
+        durations_us(step, commands[:warm_up])
+        start_s = time.process_time()
+        took_us = durations_us(step, commands[warm_up:])
+        cpu_s = time.process_time() - start_s
     for positions, sent in found:
         if positions.tobytes() != sent.astype(positions.dtype).tobytes():
             raise AssertionError(f"{type(client).__name__}: {positions} came back for {sent}")
-    return float(np.median(took_us[warm_up:]))
+    return {"wall": float(np.median(took_us)), "CPU": cpu_s / steps * 1e6}
 
 
 class TypedWaitSet:
@@ -204,39 +205,6 @@ class SpinOnce(TypedWaitSet):
     def close(self) -> None:
         """Disconnect."""
         self.executor.shutdown()
-        super().close()
-
-
-class Background(SpinOnce):
-    """Spins an executor in a thread, and waits on a Condition."""
-
-    def __init__(self, contract: Contract, namespace: str) -> None:
-        """Connect, and start the thread."""
-        self.changed, self.done = threading.Condition(), threading.Event()
-        super().__init__(contract, namespace)
-        self.thread = threading.Thread(target=self.spin)
-        self.thread.start()
-
-    def spin(self) -> None:
-        """Spin until the end."""
-        while not self.done.is_set():
-            self.executor.spin_once(timeout_sec=0.1)
-
-    def store(self, name: str, message: Message) -> None:
-        """Store a message and notify the client."""
-        with self.changed:
-            super().store(name, message)
-            self.changed.notify_all()
-
-    def wait(self) -> None:
-        """Wait until all sensors have reported."""
-        with self.changed:
-            self.changed.wait_for(self.complete, timeout=END_S)
-
-    def close(self) -> None:
-        """Disconnect."""
-        self.done.set()
-        self.thread.join()
         super().close()
 
 
