@@ -177,7 +177,9 @@ def test_effective_limits_are_within_declared_limits(contract: Contract) -> None
     declared = [(actuator, joint) for actuator in contract.actuators.values() for joint in actuator.joints.values()]
     for i, (actuator, joint) in enumerate(declared):
         if not actuator.is_action:  # an action server limits its motion
-            assert 0 < limits.fastest[i] <= joint.velocity
+            low, high = joint.velocities
+            assert low <= limits.velocity_low[i] <= 0.0 <= limits.velocity_high[i] <= high
+            assert (limits.velocity_low[i] < 0.0, limits.velocity_high[i] > 0.0) == (low < 0.0, high > 0.0)
             assert 0 < limits.acceleration[i] <= joint.acceleration
         assert limits.position_low[i] < limits.position_high[i]
         if joint.position is not None:
@@ -193,11 +195,13 @@ def test_shown_contract_is_json(contract: Contract) -> None:
 
 @few
 @given(contracts)
-def test_velocity_action_is_symmetric(contract: Contract) -> None:
+def test_a_velocity_or_displacement_of_zero_is_rest_and_the_ends_are_the_limits(contract: Contract) -> None:
     layout = ActionLayout(contract)
-    scale, velocity = layout.scale, layout.is_velocity
-    np.testing.assert_array_equal(scale.si_low[velocity], -scale.si_high[velocity])
-    np.testing.assert_array_equal(scale.low[velocity], -scale.high[velocity])
+    scale, kinds = layout.scale, layout.is_velocity | layout.is_delta
+    assert not scale.to_si(np.zeros(layout.size))[kinds].any()
+    time_s = np.where(layout.is_delta, contract.control_period_s, 1.0)
+    np.testing.assert_array_equal(scale.si_low[kinds], (layout.limits.velocity_low * time_s)[kinds])
+    np.testing.assert_array_equal(scale.si_high[kinds], (layout.limits.velocity_high * time_s)[kinds])
 
 
 stamps = st.builds(Stamp, st.integers(-(2**62), 2**62), st.sampled_from(Domain))

@@ -91,7 +91,7 @@ _CHANGES = st.fixed_dictionaries(
     {},
     optional={
         "position": _RANGES.map(tuple),
-        "velocity": st.floats(0.01, 3.0),
+        "velocity": st.floats(0.01, 3.0) | st.tuples(st.floats(-3.0, -0.01) | st.just(0.0), st.floats(0.01, 3.0)),
     },
 )
 _ACTIONS = st.lists(st.one_of(st.sampled_from([1.0, -1.0, 0.0]), st.floats(-1.0, 1.0)), min_size=1, max_size=25)

@@ -35,7 +35,7 @@ sensors:
     fields: {position: {joints: [arm, rail], unit: rad, low: -9, high: 9}}}
 actuators:
   base: {topic: cmd_vel, type: geometry_msgs/msg/TwistStamped, command: twist, scale: normalized, joints: {
-    linear.x: {position: null, velocity: 1.0, acceleration: 2.0, deceleration: 4.0, unit: m},
+    linear.x: {position: null, velocity: [-0.3, 1.0], acceleration: 2.0, deceleration: 4.0, unit: m},
     angular.z: {position: null, velocity: 2.0, acceleration: 5.0}}}
   rail: {topic: rail, type: std_msgs/msg/Float64, command: velocity, scale: physical, joints: {
     rail: {position: [-1.0, 1.0], velocity: 0.5, acceleration: 1.0}}}
@@ -60,14 +60,16 @@ def as_action(vector):
 def velocities() -> st.SearchStrategy[np.ndarray]:
     """Draw velocities within the limits, from which the gate may start."""
     parts = st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4)
-    return parts.map(lambda part: np.array(part) * LIMITS.fastest)
+    return parts.map(
+        lambda part: np.array(part) * np.where(np.array(part) < 0.0, -LIMITS.velocity_low, LIMITS.velocity_high)
+    )
 
 
 @examples(80)
 @given(finite_vectors(4), velocities())
 def test_published_velocity_keeps_speed_and_acceleration(action, before):
     approved = SafetyGate(CONTRACT).judge(as_action(action), reference(before), 0.1)
-    assert (np.abs(approved.values[AXES]) <= LIMITS.fastest[AXES]).all()
+    assert ((approved.values >= LIMITS.velocity_low) & (approved.values <= LIMITS.velocity_high))[AXES].all()
     most = np.maximum(LIMITS.acceleration, LIMITS.deceleration) * 0.1
     assert (np.abs(approved.values - before)[AXES] <= most[AXES] * (1 + 1e-12)).all()
 
@@ -86,7 +88,7 @@ def test_admissible_velocity_is_published_bit_for_bit(before, parts):
 @given(bounds(), st.floats(-1.0, 1.0), st.floats(0.0, 1.0), steps_of_time, st.floats(-3.0, 3.0))
 def test_nearest_admissible_velocity_is_chosen(b, part, at, dt, fail_if_read):
     x = 0.0 if not np.isfinite(b.low) else b.low + at * (b.high - b.low)
-    v = part * b.fastest
+    v = part * (b.velocity_high if part > 0.0 else -b.velocity_low)
     lower, upper = velocity_interval(x, v, b, dt)
     step = limit_velocity(x, v, fail_if_read * b.fastest, b, dt)
     if lower <= upper:
@@ -414,7 +416,7 @@ def test_position_is_guaranteed_only_if_certainly_inside():
 def test_repeating_the_applied_action_is_not_clipped():
     gate, rng = SafetyGate(CONTRACT), np.random.default_rng(0)
     for _ in range(500):
-        before = rng.uniform(-1.0, 1.0, 4) * LIMITS.fastest * [1, 1, 1, 0]
+        before = np.clip(rng.uniform(-1.0, 1.0, 4) * LIMITS.fastest, LIMITS.velocity_low, np.inf) * [1, 1, 1, 0]
         state = reference(before)
         applied = gate.judge(as_action(rng.uniform(-1.0, 1.0, 4)), state, 0.1).report.applied
         again = gate.judge(LAYOUT.as_action(applied), state, 0.1).report

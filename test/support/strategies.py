@@ -156,12 +156,15 @@ def bounds(draw: st.DrawFn, size: int, dtype: str = "float64") -> Document:
     }
 
 
+velocity_ranges = st.tuples(positive | st.just(0.0), positive).map(lambda speeds: [-speeds[0], speeds[1]])
+
+
 @st.composite
 def joint_limits(draw: st.DrawFn, *, unit: str, margin: float, unlimited: bool) -> Document:
     """Draw the limits of one joint; `unlimited` allows a continuous one."""
     limits: Document = {
         "position": list(draw(intervals(wider_than=2 * margin))),
-        "velocity": draw(positive),
+        "velocity": draw(positive | velocity_ranges),
         "acceleration": draw(positive),
         "unit": unit,
     }
@@ -200,11 +203,13 @@ def actuators(draw: st.DrawFn, topic: str, joints: list[str], unit: str, margin:
 @st.composite
 def grippers(draw: st.DrawFn, actuator: Document) -> Document:
     """Draw the keys of the gripper of an action server."""
-    (limits,) = actuator["joints"].values()
+    ((joint, limits),) = actuator["joints"].items()
     ends = draw(st.permutations(limits["position"]))
     behaviour = draw(st.sampled_from(["hold", "open", "close"]))
     scale = draw(st.sampled_from(["normalized", "physical", "binary"]))
-    return {"scale": scale, "gripper": {"open": ends[0], "closed": ends[1], "on_stop": behaviour}}
+    joints = {joint: {**limits, "velocity": draw(positive)}}
+    gripper = {"open": ends[0], "closed": ends[1], "on_stop": behaviour}
+    return {"scale": scale, "joints": joints, "gripper": gripper}
 
 
 @st.composite
