@@ -56,7 +56,7 @@ def squared_norm(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a number, or a
     that.
     """
     squares = 0.0
-    for each in components(vectors):
+    for each in vectors.tolist() if vectors.ndim == 1 else components(vectors):
         squares = squares + each * each
     return squares
 
