@@ -226,7 +226,8 @@ def test_diagnostics_are_published_every_second_and_when_a_level_rises(opened):
     env.reset(seed=1)
 
     def levels(action):
-        env.step(action)
+        if env.step(action)[-1]["end_reason"]:
+            env.reset()
         received.extend(arrival.message for arrival in listener.receiver.receive(0.0))
         return [{status.name: status.level for status in message.status} for message in received]
 
