@@ -22,7 +22,7 @@ EXTRAS = {
         f"ros-jazzy-rclpy[fastrtps]==7.1.6{ONLY_WHERE_WHEELS_ARE}",
         f"ros-common-interfaces==5.3.6{ONLY_WHERE_WHEELS_ARE}",
     ],
-    "sim": ["mujoco>=3.16"],
+    "sim": ["mujoco>=4"],
     "images": ["pillow>=10"],
     "record": ["mcap>=1.2", "orjson>=3.10"],
     "analysis": ["scipy>=1.11"],
