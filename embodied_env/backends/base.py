@@ -24,7 +24,6 @@ may forward an ability that its backend lacks; the attribute is then None (`Rese
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -195,14 +194,6 @@ class Renderable(Protocol):
 
     def show(self) -> None:
         """Show the world as it is now."""
-
-
-@runtime_checkable
-class Threaded(Protocol):
-    """A backend that can compute its world in an executor."""
-
-    def compute_in(self, executor: Executor) -> bool:
-        """Let `executor` compute between `advance` and `read`; return False if that is not possible."""
 
 
 @runtime_checkable

@@ -53,7 +53,6 @@ class ReportedDelays:
     observers = forwarded("observers", ())
     render = forwarded("render")
     show = forwarded("show")
-    compute_in = forwarded("compute_in", lambda _executor: False)
 
     def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
         """Wrap `world`; raises UsageError for a free-running world, a replay, or a model of other sensors."""

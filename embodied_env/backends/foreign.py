@@ -12,7 +12,7 @@ from embodied_env.core.foreign_code import foreign_code
 from embodied_env.errors import BackendError, BackendLostError, BackendNotReadyError
 
 _BEFORE_MOTION = ("open", "reset", "confirm", "verify")
-_CALLS = frozenset(_BEFORE_MOTION) | {"send", "advance", "read", "newest", "estops", "has_arrived", "compute_in"}
+_CALLS = frozenset(_BEFORE_MOTION) | {"send", "advance", "read", "newest", "estops", "has_arrived"}
 _CALLS |= {"close", "processes", "render", "show", "observe"}
 
 

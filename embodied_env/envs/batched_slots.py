@@ -14,10 +14,10 @@ from gymnasium.wrappers import TimeLimit
 from embodied_env.core.batches import BoolArray, CommandStateBatch, IntArray, SnapshotBatch
 from embodied_env.core.clock import VirtualClock
 from embodied_env.core.latency.ledger import LedgerState, StepEvent
-from embodied_env.core.types import CommandState, FloatArray, Snapshot
+from embodied_env.core.types import CommandState, FloatArray, Snapshot, TaskResult
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.envs.stepper_state import SavedStepper
-from embodied_env.errors import ClosedError, ResetNeededError
+from embodied_env.errors import ClosedError, ResetNeededError, TaskError
 
 
 @dataclass(kw_only=True)
@@ -47,7 +47,7 @@ class BatchedSlots:
 
     Attributes:
         bases: the environments of the slots, without their wrappers.
-        steppers, parts: their steppers, and parts of them.
+        steppers: their steppers.
         state: the current state.
         before: the state before the last step.
         is_loaded: whether the arrays hold the state of a slot.
@@ -59,10 +59,10 @@ class BatchedSlots:
         """Load nothing. Each of `envs` is an `EmbodiedEnv`, which may be in a `TimeLimit`."""
         self.bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
         self.steppers = [base.stepper for base in self.bases]
-        self.parts = [each.parts for each in self.steppers]
+        self._judges = [each.judge for each in self.steppers]
         self._limits = {slot: env for slot, env in enumerate(envs) if isinstance(env, TimeLimit)}
         contract, n_slots = self.bases[0].contract, len(envs)
-        joints = np.zeros((n_slots, self.parts[0].gate.layout.size))
+        joints = np.zeros((n_slots, self.steppers[0].gate.layout.size))
         ints, no = np.zeros(n_slots, dtype=np.int64), np.zeros(n_slots, dtype=np.bool_)
         self.state = self.before = SlotStates(
             history=(SnapshotBatch(now_ns=ints, samples={}),) * self.steppers[0].history_length,
@@ -102,7 +102,7 @@ class BatchedSlots:
             if episode.applied:
                 state.applied[slot] = episode.applied
             self.episode_index[slot], self.origin_ns[slot] = episode.index, episode.origin_ns
-            for name in self.parts[slot].transitions.observations.observed_options:
+            for name in self.steppers[slot].transitions.observations.observed_options:
                 value = np.asarray(episode.sampled[name], dtype=np.float64).reshape(-1)
                 self.sampled.setdefault(name, np.zeros((n_slots, value.size)))[slot] = value
         self.lag[list(ready)], self.is_loaded[list(ready)] = 0, True
@@ -159,15 +159,29 @@ class BatchedSlots:
         """Return the snapshot before the step, with the report of a reset, if the slot's own environment has it."""
         return None if self.lag[slot] else self.steppers[slot].save().episode.snapshot
 
+    def set_result(self, slot: int, result: TaskResult | TaskError) -> None:
+        """Let the slot's own environment take the result of its next step as known: a task judges a step once."""
+        stepper = self.steppers[slot]
+
+        def judge(*_: Any) -> TaskResult:  # noqa: ANN401 - as a task
+            stepper.judge = self._judges[slot]
+            if isinstance(result, TaskError):
+                raise result
+            return result
+
+        stepper.judge = judge
+
     def forget(self, slot: int) -> None:
         """Drop the state of a slot, which must be reset next; only its clock goes on."""
+        stepper = self.steppers[slot]
+        stepper.judge = self._judges[slot]
         if self.is_loaded[slot]:
-            self.is_loaded[slot], self.steppers[slot].last_transition = False, None
-            self.steppers[slot].abort_step()  # its own state is older than its world
+            self.is_loaded[slot], stepper.last_transition = False, None
+            stepper.abort_step()  # its own state is older than its world
             self._write_clock(slot, self.state)
 
     def _write_clock(self, slot: int, state: SlotStates) -> None:
-        clock = self.parts[slot].clock
+        clock = self.steppers[slot].clock
         if isinstance(clock, VirtualClock):
             clock.advance_ns(int(state.stamps_ns[StepEvent.OBSERVED, slot]) - clock.now_ns())
 

@@ -32,6 +32,7 @@ from embodied_env.core.batches import (
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import TERMINATED_REASONS, end_kind, order_end_reasons
 from embodied_env.core.latency.ledger import StepEvent, event_of_mark
+from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import FloatArray
 from embodied_env.envs.batched_info import BatchedTransitions
 from embodied_env.envs.batched_slots import BatchedSlots, SlotStates
@@ -46,7 +47,7 @@ from embodied_env.tasks.judging import is_judged_at_once, judge_step, judge_step
 
 logger = logging.getLogger(__name__)
 
-FEWEST_SLOTS = 3
+FEWEST_SLOTS = 8
 """Number of slots from which arrays save more than they cost."""
 
 
@@ -95,17 +96,16 @@ class BatchedSteps:
 
     Attributes:
         taken: the number of steps taken as arrays.
-        failed: the errors of the task in the last step, by slot.
     """
 
     def __init__(self, envs: Sequence[Env[Any, Any]], threads: int | None) -> None:
         """Batch the slots, none of which is open yet; `supports` must hold."""
         self._slots = slots = BatchedSlots(envs)
-        first, self._contract = slots.parts[0], slots.bases[0].contract
-        self._clock, self._joints = first.clock, first.joints
+        first, self._contract = slots.steppers[0], slots.bases[0].contract
+        self._clock, self._joints = first.clock, MeasuredJoints(self._contract, first.gate.layout.joints)
         self._builder, self._layout = first.transitions, first.gate.layout
-        self._gate = BatchedGate([parts.gate for parts in slots.parts])
-        self._worlds = WorldBatch([cast("MujocoBackend", parts.backend) for parts in slots.parts], threads=threads)
+        self._gate = BatchedGate([each.gate for each in slots.steppers])
+        self._worlds = WorldBatch([cast("MujocoBackend", each.backend) for each in slots.steppers], threads=threads)
         self._gap_policy = BatchedGapPolicy(self._contract)
         self._transitions = BatchedTransitions(first.transitions, self._layout, len(envs))
         self._required = required_sensors(self._contract)
@@ -114,7 +114,6 @@ class BatchedSteps:
             logger.warning("%s: the task judges slots one by one", self._contract.task.type)
         self._zeros, self._no = np.zeros(len(envs)), np.zeros(len(envs), dtype=np.bool_)
         self._rows = self._no  # the slots of the step under way
-        self.failed: dict[int, TaskError] = {}
         self.taken = 0
         for slot, base in enumerate(slots.bases):
             base.before_access = partial(self.sync, slot)
@@ -123,16 +122,16 @@ class BatchedSteps:
     def supports(envs: Sequence[Env[Any, Any]]) -> bool:
         """Return whether these slots can be batched: in-process lockstep worlds, not wrapped, recorded or observed."""
         slots = BatchedSlots(envs)
-        first, parts = slots.bases[0], slots.parts[0]
+        first = slots.bases[0]
         return all(
             (env is base or (isinstance(env, TimeLimit) and env.env is base))
-            and type(parts.backend) is MujocoBackend
+            and type(base.stepper.backend) is MujocoBackend
             and base.clock_name in ("steady", "virtual")
             and (base.clock_name, base.evaluator_info, base.host_timing)
             == (first.clock_name, first.evaluator_info, first.host_timing)
             and not (base.render_mode == "human" or base.stepper.is_observed)
-            for env, base, parts in zip(envs, slots.bases, slots.parts, strict=True)
-        ) and bool(parts.transitions.sensors and BatchedGate.supports(first.contract))
+            for env, base in zip(envs, slots.bases, strict=True)
+        ) and bool(first.stepper.transitions.sensors and BatchedGate.supports(first.contract))
 
     # ----------------------------------------------------------------------------------------------- step
 
@@ -216,9 +215,11 @@ class BatchedSteps:
         snapshot, are_valid = self._gap_policy.apply(self._worlds.read(np.flatnonzero(rows).tolist(), now_ns))
         rows &= are_valid
         with np.errstate(all="ignore"):  # of undefined rows
-            self._result = self._judge(snapshot, rows)  # it removes the slots whose task fails
+            self._result, failed = self._judge(snapshot, rows)  # it removes the slots whose task fails
         for slot in np.flatnonzero(self._rows & ~rows).tolist():
             self._repeat(slot)
+            if slot in failed:
+                slots.set_result(slot, failed[slot])
         stamps_ns[StepEvent.RETURNED] = self._now_ns(slots.before, period_ns)
         slots.state = self._state_after(slots.before, snapshot, stamps_ns)
         slots.lag += rows
@@ -243,7 +244,8 @@ class BatchedSteps:
             slots.lag[slot] -= 1
             self._repeat(slot)
             self._worlds.select(slot)
-            stepper.begin(self._actions[slot], self._result.slot(slot))
+            slots.set_result(slot, self._result.slot(slot))
+            stepper.begin(self._actions[slot])
             stepper.finish()
         else:
             slots.write(slot)
@@ -304,23 +306,23 @@ class BatchedSteps:
             forces={name: np.linalg.norm(rows, axis=1) for name, rows in values.items()},
         )
 
-    def _judge(self, snapshot: SnapshotBatch, rows: BoolArray) -> TaskResultBatch:
-        """Return the task's results; a slot whose task fails is removed from `rows`."""
+    def _judge(self, snapshot: SnapshotBatch, rows: BoolArray) -> tuple[TaskResultBatch, dict[int, TaskError]]:
+        """Return the task's results, and the errors of slots whose task fails, which are removed from `rows`."""
         previous, applied = self._slots.before.snapshot, self._approved.report.applied
-        self.failed = {}
+        failed: dict[int, TaskError] = {}
         if self._task is not None:
             result = judge_steps(self._task, previous, snapshot, applied, np.flatnonzero(rows))
             if result is not None:
-                return result
+                return result, failed
         results = {}
         for slot in np.flatnonzero(rows).tolist():
-            task = self._slots.parts[slot].task
+            task = self._slots.steppers[slot].task
             before = self._slots.own_snapshot(slot) or previous.slot(slot)
             try:
                 results[slot] = judge_step(task, self._contract, before, snapshot.slot(slot), applied[slot])
             except TaskError as error:
-                self.failed[slot], rows[slot] = error, False
-        return TaskResultBatch.of(results, self._slots.parts[0].task.terms, len(rows))
+                failed[slot], rows[slot] = error, False
+        return TaskResultBatch.of(results, self._slots.steppers[0].task.terms, len(rows)), failed
 
     def _state_after(self, before: SlotStates, snapshot: SnapshotBatch, stamps_ns: IntArray) -> SlotStates:
         applied = before.applied
@@ -377,18 +379,14 @@ def _stacked(values: Mapping[str, Any], rows: BoolArray, *, is_full: bool) -> In
     """
     infos: Info = {}
     for key, value in values.items():
-        known = rows
-        if isinstance(value, dict):
-            infos[key] = _stacked(value, rows, is_full=is_full)
-        elif isinstance(value, np.ma.MaskedArray):
-            known = rows & ~np.ma.getmaskarray(value)
-            if not known.any():
-                continue
-            infos[key] = np.where(known, value.data, 0)
-        elif is_full:
-            infos[key] = value.copy()
-        else:
+        kind = type(value)
+        if kind is np.ndarray and is_full:
+            infos[key], infos["_" + key] = value.copy(), rows.copy()
+        elif kind is np.ndarray:
             infos[key] = np.full_like(value, None if value.dtype == object else 0)
-            infos[key][rows] = value[rows]
-        infos[f"_{key}"] = known.copy()
+            infos[key][rows], infos["_" + key] = value[rows], rows.copy()
+        elif kind is dict:
+            infos[key], infos["_" + key] = _stacked(value, rows, is_full=is_full), rows.copy()
+        elif (known := rows & ~np.ma.getmaskarray(value)).any():
+            infos[key], infos["_" + key] = np.where(known, value.data, 0), known
     return infos

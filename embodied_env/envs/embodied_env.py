@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -29,12 +28,12 @@ from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.scheduling import Scheduling
 from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
-from embodied_env.core.types import Observer, Snapshot, TaskResult, Transition
+from embodied_env.core.types import Observer, Snapshot, Transition
 from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.transition_builder import copy_step_result
-from embodied_env.errors import TaskError, UsageError
+from embodied_env.errors import UsageError
 from embodied_env.tasks import Task, describe_task, is_shipped, load_task
 
 if TYPE_CHECKING:
@@ -386,13 +385,13 @@ class EmbodiedEnv(StepperEnv):
             return info
         return without_host_timing(info)
 
-    def begin(self, action: Any, judged: TaskResult | TaskError | None = None) -> None:  # noqa: ANN401
+    def begin(self, action: Any) -> None:  # noqa: ANN401
         """Publish the command and start the motion of the world; the next `step`, with the same action, finishes it.
 
         So the worlds of many environments move at the same time, while their wrappers see an ordinary step. Raises like
-        `step`. `judged`: the result or error of the task in this step, where it is known already.
+        `step`.
         """
-        self._stepper.begin(action, judged)
+        self._stepper.begin(action)
         self._begun = True
 
     def abort_step(self) -> None:
@@ -400,10 +399,6 @@ class EmbodiedEnv(StepperEnv):
         if self._begun:
             self._begun = False
             self._stepper.abort_step()
-
-    def use_executor(self, executor: Executor) -> bool:
-        """Compute the world in threads of `executor` between `begin` and `step`; return False if that is impossible."""
-        return self._stepper.use_executor(executor)
 
     def render(self) -> Any:  # noqa: ANN401 - Gymnasium's: an array, or None
         """Return an image of the world, uint8 (height, width, 3), with render_mode "rgb_array".

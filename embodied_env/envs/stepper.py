@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import Backend, Polled, Recorded, Renderable, Threaded
+from embodied_env.backends.base import Backend, Polled, Recorded, Renderable
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
@@ -30,7 +30,7 @@ from embodied_env.envs.lifecycle import Lifecycle, State
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.reset_procedure import ResetProcedure
-from embodied_env.envs.stepper_state import Episode, PendingStep, SavedStepper, StepperState, read_state, write_state
+from embodied_env.envs.stepper_state import Episode, PendingStep, SavedStepper
 from embodied_env.envs.transition_builder import Info, TransitionBuilder, copy_action, copy_observation
 from embodied_env.errors import (
     BackendError,
@@ -45,23 +45,15 @@ from embodied_env.safety.interlocks import AFTER_ESTOP, INPUT_REMEDIES
 from embodied_env.tasks import Task
 from embodied_env.tasks.judging import judge_step
 
-
-class StepperParts(NamedTuple):
-    """The parts of a stepper that batched steps use."""
-
-    backend: Backend
-    task: Task
-    clock: Clock
-    gate: SafetyGate
-    joints: MeasuredJoints
-    transitions: TransitionBuilder
+Judge = Callable[[Snapshot, Snapshot, FloatArray], TaskResult]
 
 
 class Stepper:
     """Steps one robot in one world with one task: `begin` and `finish` are the two halves of a step.
 
     Attributes:
-        contract, backend, task, clock, gate: its parts.
+        contract, backend, task, clock, gate, transitions: its parts.
+        judge: returns the result of the task for the snapshots before and after a step and what was applied.
         history_length: the number of snapshots that an observation needs.
         last_transition: the last step, or None.
         last_reset: the snapshot of the last reset, or None.
@@ -85,6 +77,7 @@ class Stepper:
         `filters`: command filters by name. `advances_clock`: each step advances a virtual clock (robots may share one).
         """
         self.contract, self.backend, self.task, self.clock = contract, backend, task, clock
+        self.judge: Judge = partial(judge_step, task, contract)
         self.capabilities = capabilities = backend.capabilities
         self.last_transition: Transition | None = None
         self.last_reset: Snapshot | None = None
@@ -109,7 +102,7 @@ class Stepper:
         self._ledger = Ledger(clock)
         self._inputs = ExternalInputsSource(contract, backend, self.gate, self._guard, self._joints, clock=clock)
         self._replay = backend.playback if isinstance(backend, Recorded) else None
-        self._transitions = TransitionBuilder(
+        self.transitions = TransitionBuilder(
             contract,
             backend,
             gate=self.gate,
@@ -139,11 +132,8 @@ class Stepper:
 
     # ----------------------------------------------------------------------------------------------- step
 
-    def begin(self, action: Any, judged: TaskResult | TaskError | None = None) -> None:  # noqa: ANN401 - as an agent
-        """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`.
-
-        `judged`: the result or error of the task in this step, where it is known already.
-        """
+    def begin(self, action: Any) -> None:  # noqa: ANN401 - as an agent
+        """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`."""
         if self._life.state is not State.READY:
             self._life.check_open("step")
             raise ResetNeededError(f"step() outside an episode: {self._way_out()}; nothing was published")
@@ -152,7 +142,7 @@ class Stepper:
             self._ledger.enter_step()
             self._guard.feed()
             target, deadline = self._next_period(self._ledger.entered_ns)
-            step = PendingStep(action=copy_action(action), judged=judged, target=target, deadline=deadline)
+            step = PendingStep(action=copy_action(action), target=target, deadline=deadline)
             self._follow_measured()
             try:
                 self._publish(step, action)
@@ -212,9 +202,9 @@ class Stepper:
         result, failed = self._judge(step, snapshot)
         episode.advance(snapshot, ledger.observed_ns, report.applied)
         episode.missed = episode.missed + 1 if isinstance(step.action, NoAction) else 0
-        reasons = self._transitions.end_reasons(episode, step, result.verdict, failed, gaps)
+        reasons = self.transitions.end_reasons(episode, step, result.verdict, failed, gaps)
         self._inputs.end_step()
-        transition = self.last_transition = self._transitions.transition(episode, step, result, reasons)
+        transition = self.last_transition = self.transitions.transition(episode, step, result, reasons)
         if reasons:
             self._life.end_episode()
             if self._free_running:  # a lockstep world moves only in steps
@@ -246,12 +236,7 @@ class Stepper:
         failed = None
         if step.lost is None:
             try:
-                if step.judged is None:
-                    applied = step.approved.report.applied
-                    return judge_step(self.task, self.contract, self._episode.snapshot, snapshot, applied), None
-                if isinstance(step.judged, TaskResult):
-                    return step.judged, None
-                failed = step.judged
+                return self.judge(self._episode.snapshot, snapshot, step.approved.report.applied), None
             except TaskError as error:
                 failed = error
         terms = dict.fromkeys(self.task.terms, math.nan)
@@ -322,8 +307,8 @@ class Stepper:
                 raise BackendNotReadyError(f"reset: {error}") from error
             raise
         self._start_episode(snapshot)
-        info = self._transitions.reset_info(self._episode, self.clock.now_ns() - entered_ns)
-        observation = copy_observation(self._transitions.observe(self._episode))
+        info = self.transitions.reset_info(self._episode, self.clock.now_ns() - entered_ns)
+        observation = copy_observation(self.transitions.observe(self._episode))
         self._ledger.leave_step()
         self._episode.returned_ns = self._ledger.returned_ns
         return observation, cast("Info", info)
@@ -333,7 +318,7 @@ class Stepper:
         if self._replay is not None and self._replay.frozen_ns:
             self._ledger.observed_ns = self._replay.frozen_ns
         self._inputs.begin_episode()
-        self._transitions.begin_episode()
+        self.transitions.begin_episode()
         hold = self.gate.hold_action(self._arbiter.reference)
         self._episode = Episode(
             index=self._episode_index,
@@ -356,26 +341,6 @@ class Stepper:
         self._episode_index = episode_index - 1
 
     # ---------------------------------------------------------------------------------------------- state
-
-    @property
-    def parts(self) -> StepperParts:
-        """The parts that batched steps use."""
-        return StepperParts(self.backend, self.task, self.clock, self.gate, self._joints, self._transitions)
-
-    @property
-    def is_ordinary(self) -> bool:
-        """Whether the next step follows from its action and the state alone, and only its result is used."""
-        is_ready = self._life.state is State.READY
-        return is_ready and self.gate.is_ordinary and self._inputs.is_empty and not self._episode.missed
-
-    @property
-    def between_steps(self) -> StepperState:
-        """The state between two steps; set it after batched steps, in the same episode."""
-        return read_state(self._episode, self._arbiter, self._ledger)
-
-    @between_steps.setter
-    def between_steps(self, state: StepperState) -> None:
-        write_state(state, self._episode, self._arbiter, self._ledger, self._gap_policy)
 
     def save(self) -> SavedStepper:
         """Return the state between two steps, which later steps do not change; raises ResetNeededError otherwise."""
@@ -443,7 +408,7 @@ class Stepper:
 
     def keep_host_timing(self) -> None:
         """Write the durations of the host into infos from now on."""
-        self._transitions.host_timing = True
+        self.transitions.host_timing = True
 
     def inputs_for(self, call: str) -> ExternalInputsSource:
         """Return the inputs of the next step; raises ResetNeededError or ClosedError if `call` is not allowed now."""
@@ -511,10 +476,6 @@ class Stepper:
     def has_arrived(self, timeout_s: float) -> bool:
         """Return whether `finish` would not wait; wait at most `timeout_s` for it. True if that cannot be polled."""
         return self._polled is None or self._life.state is State.LOST or self._polled.has_arrived(timeout_s)
-
-    def use_executor(self, executor: Executor) -> bool:
-        """Compute the world in `executor` between `begin` and `finish`; return False if that is impossible."""
-        return isinstance(self.backend, Threaded) and self.backend.compute_in(executor)
 
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that the backend started."""

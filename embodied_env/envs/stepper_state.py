@@ -1,4 +1,4 @@
-"""The state of a stepper: that of the episode, of a step under way, and what batched steps load and write back."""
+"""The state of a stepper: that of the episode, of a step under way, and what is saved between two steps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from typing import Any
 from embodied_env.contract import FloatArray
 from embodied_env.core.clock import Stamp
 from embodied_env.core.history import begin_history
-from embodied_env.core.latency.ledger import Ledger, LedgerState, StepEvent
-from embodied_env.core.types import ApprovedCommand, CommandState, ExternalInputs, Snapshot, TaskResult
-from embodied_env.envs.gap_policy import GapPolicy
-from embodied_env.errors import BackendLostError, TaskError
-from embodied_env.safety import Arbiter
+from embodied_env.core.latency.ledger import LedgerState
+from embodied_env.core.types import ApprovedCommand, CommandState, ExternalInputs, Snapshot
+from embodied_env.errors import BackendLostError
 
 
 @dataclass(kw_only=True)
@@ -64,7 +62,6 @@ class PendingStep:
     action: Any  # the agent's, copied
     target: Stamp  # end of its period, on the world's clock
     deadline: Stamp  # of the wait for the world
-    judged: TaskResult | TaskError | None  # the result or error of the task, where it is known already
     approved: ApprovedCommand = field(init=False)
     inputs: ExternalInputs = field(init=False)
     lost: BackendLostError | None = None  # why the backend was lost in this step
@@ -77,51 +74,3 @@ class SavedStepper:
     episode: Episode
     command: CommandState  # the last published one
     stamps: LedgerState
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepperState:
-    """The state between two steps, apart from that of the gate and the world.
-
-    `history` and `applied` are what observations need, oldest first. The last three fields do not change in an episode.
-    """
-
-    history: Sequence[Snapshot]
-    applied: Sequence[FloatArray]
-    step_index: int
-    command: CommandState  # the last published one
-    stamps_ns: list[int]  # by `StepEvent`
-    is_first: bool
-    is_marked: bool
-    episode_index: int
-    origin_ns: int
-    sampled: Mapping[str, FloatArray]
-
-
-def read_state(episode: Episode, arbiter: Arbiter, ledger: Ledger) -> StepperState:
-    """Return the state between two steps."""
-    stamps = ledger.save()
-    return StepperState(
-        history=tuple(episode.history),
-        applied=tuple(episode.applied),
-        step_index=episode.step_index,
-        command=arbiter.reference,
-        stamps_ns=list(stamps.stamps_ns),
-        is_first=stamps.is_first,
-        is_marked=stamps.is_marked,
-        episode_index=episode.index,
-        origin_ns=episode.origin_ns,
-        sampled=episode.sampled,
-    )
-
-
-def write_state(state: StepperState, episode: Episode, arbiter: Arbiter, ledger: Ledger, gap_policy: GapPolicy) -> None:
-    """Set the state after batched steps, in the same episode."""
-    episode.history.extend(state.history)
-    episode.applied.extend(state.applied)
-    episode.snapshot, episode.step_index = state.history[-1], state.step_index
-    episode.frozen_ns, episode.returned_ns = state.stamps_ns[StepEvent.OBSERVED], state.stamps_ns[StepEvent.RETURNED]
-    arbiter.restore(state.command)
-    stamps_ns = tuple(state.stamps_ns)
-    ledger.load(LedgerState(stamps_ns=stamps_ns, is_first=state.is_first, is_marked=state.is_marked))
-    gap_policy.restore(episode.snapshot)

@@ -1,17 +1,16 @@
 """Step many environments as one `gymnasium.vector.VectorEnv`: begin all steps, then finish all.
 
 Each slot is an environment of `make`, with its own world, clock, gate and ledger. Results equal those of
-`gymnasium.vector.SyncVectorEnv` over the same environments (`docs/reference/vector.md`), but the worlds move at the
-same time, and ordinary steps of in-process worlds are taken as arrays (`envs.batched_steps`).
+`gymnasium.vector.SyncVectorEnv` over the same environments (`docs/reference/vector.md`), but worlds over a middleware
+move at the same time, and ordinary steps of in-process worlds are taken as arrays (`envs.batched_steps`).
 """
 
 from __future__ import annotations
 
 import inspect
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -92,7 +91,6 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         if options.get("backend") == "real" or options.get("pacing") == "realtime":  # before the addresses of the slots
             raise unsupported_pacing("realtime", options.get("backend", "mujoco"))
         self._batched: BatchedSteps | None = None
-        self._executor: Executor | None = None
         self.envs = []
         try:
             if contract is not None:
@@ -120,19 +118,13 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         return 0.0 if self._batched is None else self._batched.taken / max(1, self._steps_taken)
 
     def _check_backend(self, first: EmbodiedEnv, threads: int | None) -> None:
-        """Batch the slots if that is possible, or else let threads compute their worlds where that is possible."""
+        """Batch the slots if that is possible and saves time."""
         if first.capabilities.free_running:
             raise unsupported_pacing(first.pacing, first.backend_name)
+        if threads and first.backend_name != "mujoco":
+            raise UsageError(f"unsupported threads with {first.backend_name} (expected mujoco)")
         if len(self.envs) >= FEWEST_SLOTS and BatchedSteps.supports(self.envs):
             self._batched = BatchedSteps(self.envs, threads)
-            can_use_threads = True
-        elif threads == 0:
-            return
-        else:
-            executor = self._executor = ThreadPoolExecutor(threads or os.cpu_count(), "worlds")
-            can_use_threads = all(base.use_executor(executor) for base in self._bases)
-        if threads and not can_use_threads:
-            raise UsageError(f"unsupported threads with {first.backend_name} (expected mujoco without cameras)")
 
     # ---------------------------------------------------------------------------------------------- reset
 
@@ -303,7 +295,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
                 repeated = [slot for slot in ordinary if not batch.rows[slot]]
                 under_way = [*repeated, *slots]
                 for slot in repeated:
-                    self._bases[slot].begin(commands[slot], self._batched.failed.get(slot))
+                    self._bases[slot].begin(commands[slot])
                 slots = sorted(under_way)
             for slot in self._by_arrival(slots):
                 observation, reward, terminated, truncated, info = self.envs[slot].step(commands[slot])
@@ -381,8 +373,6 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
                 problems = call_together(calls)
             else:
                 problems = [error for call in calls for error in call_together([call])]
-        if self._executor is not None:
-            self._executor.shutdown()
         if problems:
             self.closed = True  # Gymnasium sets it only without an error
             raise problems[0]
@@ -430,7 +420,7 @@ def make_vec(  # noqa: PLR0913 - the public options
         per_slot: options of each slot: a sequence of mappings, or a function of the slot number, e.g.
             ``lambda slot: {"domain_id": slot}``, since slots that attach to worlds need a `namespace` or `domain_id`
             each.
-        threads: number of threads that compute worlds of `mujoco` without cameras; None: one per CPU.
+        threads: number of threads in which MuJoCo steps batched worlds, the caller's included; None: one per CPU.
         copy: False: return the arrays of observations that the next step overwrites.
         record: a folder; slot i is recorded into a new run directory in ``slot_<i>``.
         record_messages: as for `make`, like all that follow, which apply to every slot.

@@ -143,7 +143,7 @@ class Arbiter:
         return self._reference
 
     def restore(self, reference: CommandState) -> None:
-        """Set the last published command after batched steps."""
+        """Set the last published command, of a saved state."""
         self._reference = reference
 
     def close(self) -> None:

@@ -22,13 +22,21 @@ import embodied_env
 from embodied_env import NoAction
 from embodied_env.contract.schema import TaskSpec
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
+from embodied_env.envs import vector_env
 from embodied_env.errors import ResetNeededError, TaskError, UsageError
 from embodied_env.sim.batched_physics import BatchedPhysics
 from embodied_env.sim.world import World
 from embodied_env.tasks.reach import Reach
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
+FEWEST_SLOTS = vector_env.FEWEST_SLOTS
 SHIPPED = ("arm_reach", "cart_goal", "door_open", "so101_reach", "turtlebot4_goal", "ur5e_reach")
+
+
+@pytest.fixture(autouse=True)
+def batch_few_slots(monkeypatch):
+    """Batch few slots too, although their own environments are faster."""
+    monkeypatch.setattr(vector_env, "FEWEST_SLOTS", 1)
 
 
 @pytest.fixture
@@ -142,6 +150,14 @@ def test_many_slots_step_like_single_environments(pair, make_arm):
         last = [env.unwrapped.last_transition.observation for env in (both.ours.envs[17], both.theirs.envs[17])]
         assert_same(*map(dict, last))
     assert len({id(env.unwrapped.stepper.backend.world) for env in both.ours.envs}) == 1
+
+
+def test_slots_are_batched_where_that_is_faster(pair, monkeypatch):
+    monkeypatch.setattr(vector_env, "FEWEST_SLOTS", FEWEST_SLOTS)
+    for num_envs, share in ((FEWEST_SLOTS - 1, 0.0), (FEWEST_SLOTS, 1.0)):
+        both = pair("arm_reach", NEXT_STEP, num_envs=num_envs)
+        both.step()
+        assert both.ours.batched_share == share
 
 
 def test_injected_delays(pair):
@@ -300,8 +316,9 @@ def test_an_interrupted_first_step_leaves_no_slot_apart(pair, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             both.ours.step(both.ours.action_space.sample())
     both.reset(seed=8)
-    monkeypatch.delattr(World, "command")  # of worlds that are stepped one by one
-    both.ours.step(both.ours.action_space.sample())
+    with monkeypatch.context() as patched:
+        patched.delattr(World, "command")  # of worlds that are stepped one by one
+        both.ours.step(both.ours.action_space.sample())
 
 
 def test_a_fork_steps_without_threads(pair):

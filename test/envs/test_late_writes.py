@@ -42,7 +42,7 @@ def record(folder, contract, *, late, slow, steps=14, follows=False, **options):
     contract = replace(contract, safety=replace(contract.safety, watchdog=patient))
     with RecordTransitions(EmbodiedEnv(contract, backend="fake", free_running=True, **options), folder) as env:
         stepper, size = env.unwrapped._stepper, env.action_space.shape[0]
-        clock, send, waits = stepper.parts.clock, stepper.parts.backend.send, []
+        clock, send, waits = stepper.clock, stepper.backend.send, []
 
         def pause(duration_s):
             clock.sleep_until_ns(clock.now_ns() + round(duration_s * NS_PER_S))

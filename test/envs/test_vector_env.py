@@ -362,7 +362,6 @@ REFUSED = {
     "a priority": ({"fifo_priority": 5}, "fifo_priority"),
     "an unknown option": ({"wind": 3}, "'wind'"),
     "threads for nothing": ({"threads": 2}, "threads with fake"),
-    "threads for cameras": ({"threads": 2, "backend": "mujoco", "contract": "door_open"}, "without cameras"),
     "fewer threads than none": ({"threads": -1}, "invalid threads=-1"),
 }
 

@@ -302,7 +302,9 @@ def test_a_suspension_inside_a_write_costs_its_guarantee_and_that_of_the_next(ki
     assert [report.guaranteed["acceleration"] for report in reports] == [not is_slow, not is_slow, True, True]
 
 
-@pytest.mark.parametrize(("kind", "rests_s"), [("velocity", TIMEOUT_S), ("relay", TIMEOUT_S), ("position", 3 * PERIOD_S)])
+@pytest.mark.parametrize(
+    ("kind", "rests_s"), [("velocity", TIMEOUT_S), ("relay", TIMEOUT_S), ("position", 3 * PERIOD_S)]
+)
 def test_a_joint_that_comes_to_rest_during_a_write_costs_its_guarantee(kind, rests_s):
     world = World(kind)
     world.accelerate()
