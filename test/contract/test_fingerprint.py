@@ -209,6 +209,13 @@ def test_unread_file_content_has_no_fingerprint():
         contract.fingerprint  # noqa: B018 - it is computed when it is read
 
 
+def test_opposite_velocity_limits_are_one_number_and_others_change_the_fingerprint():
+    path, same = "actuators.arm.joints.a.velocity", parse(changed("actuators.arm.joints.a.velocity", [-3.0, 3.0]))
+    assert (same, same.fingerprint) == (SMALL, SMALL.fingerprint)
+    other = parse(changed(path, [-1.0, 3.0]))
+    assert differences(meaning(SMALL), meaning(other)) == [(path, 3, [-1, 3])]
+
+
 def test_a_difference_names_the_path_and_both_values():
     other = parse(changed("actuators.arm.joints.a.velocity", 4.0))
     assert differences(meaning(SMALL), meaning(other)) == [("actuators.arm.joints.a.velocity", 3, 4)]

@@ -110,6 +110,32 @@ def test_a_looser_joint_limit_is_rejected(tmp_path, key):
     assert caught.value.path == f"actuators.{name}.joints.{joint}.{key}"
 
 
+@pytest.mark.parametrize(
+    ("robot_velocity", "own", "is_tighter"),
+    [
+        ([-0.2, 1.0], 1.0, False),
+        ([-0.2, 1.0], 0.2, True),
+        ([-0.2, 1.0], [-0.2, 0.5], True),
+        ([-0.2, 1.0], [-0.3, 0.5], False),
+        ([-0.2, 1.0], [0.0, 1.1], False),
+        ([0.0, 1.0], [-0.1, 1.0], False),
+        (1.0, [0.0, 1.0], True),
+        (1.0, [0.0, 1.1], False),
+    ],
+)
+def test_a_velocity_limit_by_direction_is_tighter_in_both(tmp_path, robot_velocity, own, is_tighter):
+    name, joint, limits = first_joint()
+    robot = robot_document()
+    robot["actuators"][name]["joints"][joint] = {**limits, "velocity": robot_velocity}
+    path = write(tmp_path, robot, actuators={name: {"joints": {joint: {"velocity": own}}}})
+    if is_tighter:
+        load_contract(path)
+        return
+    with pytest.raises(ContractError) as caught:
+        load_contract(path)
+    assert caught.value.path == f"actuators.{name}.joints.{joint}.velocity"
+
+
 def test_a_looser_limit_under_another_actuator_is_rejected(tmp_path):
     name, joint, limits = first_joint()
     joints = robot_document()["actuators"][name]["joints"]

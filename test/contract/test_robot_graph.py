@@ -323,6 +323,17 @@ def test_limits_and_timeout_of_the_controller_behind_a_multiplexer(timeout):
     assert any("/platform/cmd_vel" in gap and "used instead: /cmd_vel" in gap for gap in gaps)
 
 
+@pytest.mark.parametrize(
+    ("slowest", "found"),
+    [(-0.2, (-0.2, 1.5)), (0.0, (0.0, 1.5)), (-1.5, 1.5), (-3.0, 1.5), (0.5, 1.5), (math.nan, 1.5)],
+)
+def test_a_base_that_may_not_reverse_as_fast(slowest, found):
+    odometry, command = base()
+    parameters = {command.subscribers[0].node: {"linear.x.max_velocity": 1.5, "linear.x.min_velocity": slowest}}
+    contract, _ = described(odometry, command, parameters=parameters)
+    assert contract.actuators["base"].joints["linear.x"].velocity == found
+
+
 def test_a_topic_for_each_joint_is_matched_by_whole_names():
     names = ("joint_1", "joint_10", "x_axis", "shoulder_pan_joint")
     topics = ("/joint_10/cmd", "/joint_1/cmd", "/x_axis_controller/command", "/shoulder_pan_controller/command")

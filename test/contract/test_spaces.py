@@ -217,6 +217,35 @@ def test_normalised_delta_of_one_is_one_period_at_full_velocity():
     assert scale.to_si(np.zeros(2))[0] == 0.0
 
 
+def by_direction(command, velocity, scale="normalized"):
+    """Return the scale and the space of joint a."""
+    source = changed("actuators.arm.command", command, changed("actuators.arm.joints.a.velocity", velocity))
+    contract = parse(changed("actuators.arm.scale", scale, changed("safety.margins.velocity", 1.0, source)))
+    return ActionLayout(contract).scale, contract.action_space
+
+
+@pytest.mark.parametrize(("command", "time_s"), [("position_delta", 0.05), ("velocity", 1.0)])
+def test_a_normalised_velocity_is_linear_on_both_sides_of_rest(command, time_s):
+    scale, space = by_direction(command, [-0.2, 3.0])
+    assert (space.low[0], space.high[0]) == (-1.0, 1.0)
+    for action, velocity in ((-1.0, -0.2), (-0.5, -0.1), (0.0, 0.0), (0.5, 1.5), (1.0, 3.0)):
+        si = scale.to_si(np.full(2, action))
+        assert si[0] == pytest.approx(velocity * time_s, rel=1e-15)
+        assert scale.from_si(si)[0] == action
+    assert by_direction(command, [-0.2, 3.0], "physical")[1].low[0] == -0.2 * time_s
+
+
+@pytest.mark.parametrize(("velocity", "low", "high"), [([0, 3.0], 0.0, 1.0), ([-3.0, 0], -1.0, 0.0)])
+def test_the_space_of_a_joint_that_moves_in_one_direction_ends_at_rest(velocity, low, high):
+    scale, space = by_direction("velocity", velocity)
+    assert (space.low[0], space.high[0]) == (low, high)
+    for action in (low, (low + high) / 2, high):
+        assert scale.to_si(np.full(2, action))[0] == 3.0 * action
+        assert scale.from_si(scale.to_si(np.full(2, action)))[0] == action
+    assert scale.to_si(np.full(2, -1.0))[0] == -3.0  # beyond the space: linear, as in mode `monitor`
+    assert scale.from_si(np.full(2, -3.0))[0] == -1.0
+
+
 @pytest.mark.parametrize(("low", "high"), INEXACT)
 def test_normalised_action_bound_is_exactly_the_limit(low, high):
     scale = ActionLayout(with_position(low, high)).scale

@@ -124,6 +124,11 @@ def test_the_tighter_limit_of_each_joint_applies():
     assert both.acceleration == 8.0
 
 
+def test_a_velocity_limit_by_direction_is_tightened_in_both():
+    tight = tightened({"j3": limits(velocity=(-0.5, 9.0))}, arm())
+    assert tight["j3"].velocity == (-0.5, 3.1416)
+
+
 def test_tighter_soft_limits_apply():
     tight = tightened({"elbow": limits(position=(-3.0, 3.0))}, parse_urdf(CART))
     assert tight["elbow"].position == (-1.8, 2.0)

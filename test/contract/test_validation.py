@@ -314,6 +314,15 @@ def test_a_sensor_of_the_evaluator_has_no_mask():
         ("actuators.leg", document()["actuators"]["arm"], "actuators.leg.joints.a: 'a' is also driven by actuators.arm (expected"),
         (f"{JOINT}.unit", "m", f"{JOINT}.unit: 'm' (expected"),
         (f"{JOINT}.velocity", 0, f"{JOINT}.velocity: 0.0 (expected"),
+        (f"{JOINT}.velocity", [0, 0], f"{JOINT}.velocity: [0.0, 0.0] (expected finite [low, high] in rad/s with low <= 0"),
+        (f"{JOINT}.velocity", [1, -1], f"{JOINT}.velocity: [1.0, -1.0] (expected"),
+        (f"{JOINT}.velocity", [0.1, 1], f"{JOINT}.velocity: [0.1, 1.0] (expected"),
+        (f"{JOINT}.velocity", [-1, -0.1], f"{JOINT}.velocity: [-1.0, -0.1] (expected"),
+        (f"{JOINT}.velocity", [-1e300, 1], f"{JOINT}.velocity: -1e+300 (expected a magnitude"),
+        (f"{JOINT}.velocity", [-1e-300, 1], f"{JOINT}.velocity: -1e-300 (expected a magnitude"),
+        (f"{JOINT}.velocity", [-1], f"{JOINT}.velocity[1]: missing value"),
+        (f"{JOINT}.velocity", [-1, 0, 1], f"{JOINT}.velocity: [-1, 0, 1] (expected a number or 2 values)"),
+        (f"{JOINT}.velocity", "fast", f'{JOINT}.velocity: "fast" (expected a number or a list)'),
         (f"{JOINT}.acceleration", -1, f"{JOINT}.acceleration: -1.0 (expected"),
         (f"{JOINT}.deceleration", 0, f"{JOINT}.deceleration: 0.0 (expected"),
         (f"{JOINT}.position", None, f"{JOINT}.position: null (expected"),
@@ -399,6 +408,13 @@ def test_twist_needs_neither_joint_sensor_nor_position_margin():
     limits = contract.actuators["base"].limits(contract.safety.margins)
     assert (limits.position_low.tolist(), limits.position_high.tolist()) == ([-float("inf")], [float("inf")])
     assert limits.fastest.tolist() == [0.95]
+
+
+def test_velocity_limits_may_differ_by_direction_and_have_the_margin_in_both():
+    contract = parse(twist({"linear.x": {**AXIS, "velocity": [-0.2, 1.0]}, "linear.y": {**AXIS, "velocity": [0, 1]}}))
+    limits = contract.actuators["base"].limits(contract.safety.margins)
+    assert limits.velocity_low.tolist() == [-0.2 * 0.95, 0.0]
+    assert limits.velocity_high.tolist() == [0.95, 0.95]
 
 
 def velocities(joint_a):

@@ -92,6 +92,27 @@ def test_homing_ends_at_home_itself_and_reports_how_far_the_joints_are_from_it()
     np.testing.assert_allclose(lasts, [list(HOME.values())] * 2, rtol=0.0, atol=1e-6)
 
 
+ONE_WAY = {"velocity": [0.0, 1.0], "position": [-2.0, 2.0], "acceleration": 4.0, "deceleration": 8.0}
+
+
+@pytest.mark.parametrize("jerk", [None, 40.0])
+@pytest.mark.parametrize("start", [-0.5, 0.0, 0.6, 0.61])
+def test_a_one_way_joint_moves_home_in_its_direction_or_stays_within_the_tolerance(start, jerk):
+    limits = {**ONE_WAY, "jerk": jerk}
+    with closing(scene_of(start=(start, -0.7), actuators__arm__joints__shoulder=limits)) as scene:
+        scene.reset()
+        assert scene.sent[-1].values == pytest.approx([max(start, 0.6), -0.4], abs=2e-3)
+        assert (velocities(scene, (start, -0.7))[:, 0] >= 0.0).all()
+
+
+def test_homing_refuses_a_one_way_joint_that_is_past_home():
+    text = r"homing refused: shoulder is at 0\.9, past home 0\.6, and moves in one direction only"
+    with closing(scene_of(start=(0.9, 0.0), actuators__arm__joints__shoulder=ONE_WAY)) as scene:
+        with pytest.raises(BackendNotReadyError, match=text):
+            scene.reset()
+        assert {tuple(command.values) for command in scene.sent} == {(0.9, 0.0)}  # braking at rest
+
+
 class Servo(DisplacedBackend):
     """Each control period leaves `share` of the distance to a command, and `friction` stops a joint short of it."""
 

@@ -328,8 +328,13 @@ def runs(draw):
     return start, steps
 
 
+speeds = st.floats(0.05, 20.0)
 any_limits = st.fixed_dictionaries(
-    {"velocity": st.floats(0.05, 20.0), "acceleration": st.floats(0.1, 200.0), "deceleration": st.floats(0.1, 200.0)},
+    {
+        "velocity": speeds | st.tuples(st.just(0.0) | speeds.map(lambda speed: -speed), speeds),
+        "acceleration": st.floats(0.1, 200.0),
+        "deceleration": st.floats(0.1, 200.0),
+    },
     optional={"jerk": st.floats(1.0, 1e4)},
 )
 dies_at = st.none() | st.integers(0, 25)  # the step before which the thread of the setpoints ends
@@ -346,8 +351,10 @@ def test_every_setpoint_keeps_the_limits_at_any_timing_and_silence_ends_at_rest(
         bench.wait(round(periods * PERIOD_NS), late_ns=round(late * PERIOD_NS / per_step))
         if brakes and late > 2.0:
             bench.arbiter.brake(HOLD)
-    bench.wait(round(1.1e9 * limits["velocity"] / limits["deceleration"]) + 5 * PERIOD_NS)
+    bench.wait(round(1.1e9 * np.abs(limits["velocity"]).max() / limits["deceleration"]) + 5 * PERIOD_NS)
     bench.check_limits(start)
+    if bench.gate.limits.velocity_low[0] == 0.0:  # exactly: not even by rounding
+        assert (np.diff([start, *(command.values for _, command in bench.sent)], axis=0) >= 0.0).all()
     assert not bench.arbiter.reference.velocities.any()
     assert bench.thread_is_dead or (bench.arbiter.setpoint_due_ns is None and bench.gate.latched is None)
 

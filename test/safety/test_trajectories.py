@@ -28,10 +28,10 @@ STEPS = 5
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 
 
-def contract(command="position"):
+def contract(command="position", elbow=(-0.3, 1.0)):
     document = scripted_tasks.document()
     document["actuators"]["arm"] |= {"command": command, "scale": "physical"}
-    document["actuators"]["arm"]["joints"]["elbow"]["velocity"] = [-0.3, 1.0]
+    document["actuators"]["arm"]["joints"]["elbow"]["velocity"] = elbow
     return parse_contract(json.dumps(document))
 
 
@@ -104,6 +104,16 @@ def test_consecutive_points_keep_the_limits_and_the_last_is_at_rest(command, chu
                 assert limit_violation(*row, limits, PERIOD_S) == ""
         assert not trajectory.points[-1].velocities.any()
         assert np.abs(trajectory.points[-1].positions - trajectory.points[-2].positions).max() < 1e-9
+        bench.clock.advance_ns(wait_ns)
+
+
+@examples(20)
+@given(st.lists(steps, min_size=1, max_size=12))
+def test_no_point_moves_a_one_way_joint_back(chunks):
+    bench = Bench(contract(elbow=(0.0, 1.0)))
+    for chunk, wait_ns in chunks:
+        points = [point.positions[1] for point in bench.step(*chunk).trajectory.points]
+        assert (np.diff(points) >= 0.0).all()
         bench.clock.advance_ns(wait_ns)
 
 

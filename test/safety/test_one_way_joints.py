@@ -1,0 +1,147 @@
+"""A joint that moves in one direction only never moves back: not by a target, braking, a filter or changed limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safety_strategies import any_time, contract_of, examples, journeys, safe_state, situations
+
+from embodied_env.contract import JointLimits
+from embodied_env.core.codes import Severity
+from embodied_env.core.types import CommandState, Finding
+from embodied_env.safety import SafetyGate
+from embodied_env.safety.approved_commands import state_after
+from embodied_env.safety.command_filters import FilterDecision
+from embodied_env.safety.joint_limits import (
+    braking_bounds,
+    joint_bounds,
+    limit_joint,
+    limit_velocity,
+    limit_violation,
+    velocity_interval,
+)
+
+PERIOD_S = 0.05
+FORWARDS = JointLimits(position=(-2.0, 2.0), velocity=(0.0, 1.0), acceleration=4.0, deceleration=8.0)
+BACKWARDS = dataclasses.replace(FORWARDS, velocity=(-1.0, 0.0))
+HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
+WAYS = np.array([1.0, -1.0])
+
+
+def one_way(b, way: float):
+    """Return bounds that allow motion in one direction only."""
+    low, high = (0.0, b.fastest) if way > 0.0 else (-b.fastest, 0.0)
+    return dataclasses.replace(b, velocity_low=low, velocity_high=high)
+
+
+@examples(80)
+@given(situations(quick=True), st.sampled_from(WAYS), st.tuples(st.floats(0.0, 1.0), st.floats(-1.0, 1.0)))
+def test_no_target_moves_a_one_way_joint_back_not_even_by_rounding(s, way, parts):
+    b = one_way(s.b, way)
+    x, v = safe_state(b, parts)
+    target = float(np.clip(s.aim.target(x, velocity_interval(x, v, b, s.dt), b, s.dt), -1e99, 1e99))
+    for step in (limit_joint(x, v, target, b, s.dt), limit_velocity(x, v, (target - x) / s.dt, b, s.dt)):
+        assert step.velocity * way >= 0.0
+        assert (step.position - x) * way >= 0.0
+        assert limit_violation(x, v, step.position, step.velocity, b, s.dt) == ""
+
+
+@examples(40)
+@given(journeys(quick=True), st.sampled_from(WAYS))
+def test_a_one_way_joint_never_moves_back_on_a_journey(journey, way):
+    b = one_way(journey.b, way)
+    x, v = safe_state(b, (0.5, way))
+    for dt, aim in journey.legs:
+        target = aim.target(x, velocity_interval(x, v, b, dt), b, dt)
+        if math.isfinite(target):
+            step = limit_joint(x, v, target, b, dt)
+            assert (step.position - x) * way >= 0.0
+            x, v = step.position, step.velocity
+
+
+@pytest.mark.parametrize("back", [1e-18, 1e-12, 1e-3, 1.0])
+def test_the_check_of_the_result_tolerates_no_motion_against_the_only_direction(back):
+    forwards, backwards = joint_bounds(contract_limits(FORWARDS, BACKWARDS))
+    assert "velocity" in limit_violation(0.0, 0.0, 0.0, -back, forwards, 1.0)
+    assert "velocity" in limit_violation(0.0, 0.0, 0.0, back, backwards, 1.0)
+    both = dataclasses.replace(forwards, velocity_low=-0.2)
+    assert limit_violation(0.0, -0.2, -0.2, -0.2, both, 1.0) == ""
+    assert "outside [-0.2, 1.0]" in limit_violation(0.0, -0.3, -0.3, -0.3, both, 1.0)
+
+
+def contract_limits(*limits):
+    return SafetyGate(contract_of(*limits)).layout.limits
+
+
+class Slowing:
+    """A filter that scales every step to a share of the way from braking to the command."""
+
+    def __init__(self, share):
+        self.share = share
+
+    def reset(self):
+        pass
+
+    def filter(self, proposal):
+        return FilterDecision(severity=Severity.LIMIT, share=self.share, detail="slow")
+
+
+_TICKS = st.lists(st.tuples(st.floats(-2.0, 2.0), any_time, st.booleans()), min_size=1, max_size=30)
+
+
+@pytest.mark.parametrize("scale", ["normalized", "physical"])
+@pytest.mark.parametrize("command", ["position", "position_delta", "velocity"])
+@examples(30)
+@given(_TICKS, st.sampled_from([None, 20.0, 400.0]), st.sampled_from([None, 0.3]))
+def test_no_action_braking_jerk_or_filter_moves_a_one_way_joint_back(command, scale, ticks, jerk, share):
+    limits = (dataclasses.replace(each, jerk=jerk) for each in (FORWARDS, BACKWARDS))
+    contract = contract_of(*limits, command=command, scale=scale, control_period_s=1.0)
+    gate = SafetyGate(contract, filters={} if share is None else {"slow": Slowing(share)}, fixed_rate=False)
+    state = CommandState(positions=np.array([-1.0, 1.0]), velocities=np.zeros(2), seq=0, epoch=0)
+    for action, dt_s, brakes in ticks:
+        judged = gate.brake(state, dt_s, HOLD) if brakes else gate.judge(np.full(2, action), state, dt_s)
+        after = state_after(state, judged, gate.layout.is_velocity)
+        assert judged.report.disposition < Severity.STOP
+        assert (judged.report.velocity_si * WAYS >= 0.0).all()
+        assert ((after.positions - state.positions) * WAYS >= 0.0).all()
+        state = after
+
+
+@examples(60)
+@given(st.floats(-1.0, 0.0), st.floats(0.001, 0.2))
+def test_a_joint_that_moves_back_when_this_is_forbidden_brakes_and_then_never_does(velocity, dt_s):
+    before, after = joint_bounds(contract_limits(dataclasses.replace(FORWARDS, velocity=1.0), FORWARDS))
+    x, v = 0.0, velocity
+    for _ in range(1000):
+        widened = braking_bounds(x, v, after, before, dt_s)
+        step = limit_joint(x, v, x - 1.0, widened, dt_s)
+        assert step.velocity == pytest.approx(min(0.0, v + after.deceleration * dt_s), abs=1e-9)
+        assert limit_violation(x, v, step.position, step.velocity, widened, dt_s) == ""
+        if v >= 0.0:
+            assert step.position == x
+            break
+        x, v = step.position, step.velocity
+    assert v >= 0.0
+
+
+def test_forbidding_reverse_applies_at_once_and_allowing_it_from_the_next_reset():
+    both = dataclasses.replace(FORWARDS, velocity=1.0)
+    gate = SafetyGate(contract_of(both))
+    assert gate.change_limits({"j0": dataclasses.replace(both, velocity=(-0.2, 1.0))})
+    assert gate.change_limits({"j0": FORWARDS})
+    assert not gate.change_limits({"j0": BACKWARDS})
+    assert (gate.limits.velocity_low[0], gate.limits.velocity_high[0]) == (0.0, 1.0)
+    gate.reset()
+    assert (gate.limits.velocity_low[0], gate.limits.velocity_high[0]) == (-1.0, 0.0)
+
+
+def test_scaled_limits_are_scaled_in_both_directions():
+    gate = SafetyGate(contract_of(dataclasses.replace(FORWARDS, velocity=(-0.2, 1.0))))
+    with gate.scaled_velocity_limits(0.5):
+        assert (gate.limits.velocity_low[0], gate.limits.velocity_high[0]) == (-0.1, 0.5)
+    assert (gate.limits.velocity_low[0], gate.limits.velocity_high[0]) == (-0.2, 1.0)
