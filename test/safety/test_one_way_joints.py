@@ -78,6 +78,16 @@ def contract_limits(*limits):
     return SafetyGate(contract_of(*limits)).layout.limits
 
 
+def test_a_target_that_is_back_by_rounding_only_is_not_kept():
+    """It would be without the limit by direction: another joint may be a rounding error off."""
+    b = joint_bounds(contract_limits(FORWARDS))[0]
+    back = math.nextafter(1.0, 0.0)
+    assert limit_joint(1.0, 0.0, back, b, PERIOD_S) == (1.0, 0.0, "vel.limit", 1.0)
+    assert limit_velocity(1.0, 0.2, -1e-18, b, PERIOD_S)[1:3] == (0.0, "vel.limit")
+    slow = dataclasses.replace(b, velocity_low=-1e-9)
+    assert limit_joint(1.0, 0.0, back, slow, 1e-9).position == back
+
+
 class Slowing:
     """A filter that scales every step to a share of the way from braking to the command."""
 
