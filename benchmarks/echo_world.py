@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray, parse_contract
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.process.child import read_first_line, watch_parent
+from embodied_env.core.types import Sample
 from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
-from embodied_env.sim.sensor_channel import Reading
 
 APART = 0.25  # between the values of two sensors, so that no two are equal
 
@@ -41,6 +42,7 @@ class EchoWorld:
             }
             for place, (name, sensor) in enumerate(contract.sensors.items())
         }
+        self.channels = {name: SimpleNamespace(extras={}) for name in contract.sensors}
         self._joints = [values for values in self._values.values() if {"position", "velocity"} <= set(values)]
 
     def reset(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:  # noqa: ARG002 - a world's
@@ -59,10 +61,10 @@ class EchoWorld:
         for values in self._joints:
             values["position"] = self.target
 
-    def read(self) -> dict[str, Reading]:
+    def read(self) -> dict[str, Sample]:
         """Return the current values of every sensor."""
         return {
-            name: Reading(values=values, extras={}, stamp_ns=self.now_ns, seq=0)
+            name: Sample(sensor=name, values=values, stamp_ns=self.now_ns, arrival_ns=0)
             for name, values in self._values.items()
         }
 

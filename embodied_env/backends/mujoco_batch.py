@@ -17,7 +17,6 @@ from embodied_env.core.codes import Quality
 from embodied_env.core.types import FloatArray, Sample, Snapshot
 from embodied_env.errors import BackendLostError
 from embodied_env.sim.batched_physics import BatchedPhysics
-from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World, WorldState
 
 Slots = Sequence[int]
@@ -196,7 +195,7 @@ class WorldBatch:
         self, physics: BatchedPhysics, before: SampleBatch, slots: list[int], now_ns: IntArray, arrival_ns: IntArray
     ) -> SampleBatch:
         """Read a sensor that has delivered exactly one reading in the step."""
-        checked = self._backends[0].checked_fields(before.sensor)
+        checked = {} if self._world is None else self._world.channels[before.sensor].changed
         values, quality = {}, np.zeros(len(now_ns), dtype=np.int8)
         for field, rows in physics.read(before.sensor).items():
             if field in checked:
@@ -218,9 +217,9 @@ class WorldBatch:
         for slot in slots:
             new, old = self._saved[slot], before[slot]
             for name, channel in new.channels.items() if new is not None else ():
-                reading = channel.newest
-                if reading is not None and (old is None or reading is not old.channels[name].newest):
-                    changed[name][slot] = self._backends[slot].sample(name, reading, 0)
+                newest = channel.newest
+                if newest is not None and (old is None or newest is not old.channels[name].newest):
+                    changed[name][slot] = newest
         samples = {}
         for name, sample in self.latest.samples.items():
             arrived = merge_rows(sample.arrival_ns, slots, arrival_ns)
@@ -232,9 +231,7 @@ def _moved(state: WorldState, physics: FloatArray, target: FloatArray, snapshot:
     """Return a state of the same episode at a later time, in a world where each sensor is read in each step."""
     channels = {}
     for name, sample in snapshot.samples.items():
-        values, stamp_ns = dict(sample.values), sample.stamp_ns
-        reading = Reading(values=values, extras={}, stamp_ns=stamp_ns, seq=sample.seq, there_ns=stamp_ns)
-        channels[name] = replace(state.channels[name], newest=reading)
+        channels[name] = replace(state.channels[name], newest=sample, there_ns=sample.stamp_ns)
     return replace(state, now_ns=snapshot.now_ns, physics=physics.copy(), target=target.copy(), channels=channels)
 
 

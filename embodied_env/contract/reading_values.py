@@ -17,6 +17,8 @@ NO_ANGLES = (math.nan, math.nan)
 RANGE_TOLERANCE = 0.01
 """Relative distance of a range above the maximum of its sensor up to which it counts as the maximum."""
 
+_LARGE = 1e30  # fits into any floating-point type
+
 NORM_TOLERANCE = 0.1
 """Maximum deviation of a quaternion's norm from 1: above rounding of float32, below a real error."""
 
@@ -27,6 +29,8 @@ class InvalidReadingError(Exception):
 
 def fitted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return a copy as `dtype`, floats rounded; raises InvalidReadingError for values that an integer type lacks."""
+    if dtype.kind == "f" and values.size == 1 and abs(values.item()) <= _LARGE:
+        return values.astype(dtype)  # the context below takes five times as long
     with np.errstate(all="ignore"):  # checked below
         result = values.astype(dtype)
     if dtype.kind != "f" and (unfit := values[result != values]).size:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from embodied_env.errors import BackendNotReadyError
 
 GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 
+_OK, _INVALID = Quality.OK, Quality.INVALID  # access to members of an enum is slow
 _FEW = 16  # values; for fewer, plain floats are faster than arrays
 
 
@@ -26,56 +27,62 @@ class GapPolicy:
 
     def __init__(self, contract: Contract, *, future_tolerance_ns: int = 0) -> None:
         """Resolve the sensors of `contract`; the tolerance applies to stamps of another clock in the future."""
-        self._future_tolerance_ns = future_tolerance_ns
         sensors = contract.sensors.items()
-        self._checks = {name: [FieldCheck(each) for each in field_layouts(name, sensor)] for name, sensor in sensors}
-        self._max_age_ns = {name: sensor.max_age_s * 1e9 for name, sensor in sensors}
+        self._checks = {
+            name: SampleCheck(field_layouts(name, sensor), sensor.max_age_s * 1e9, future_tolerance_ns)
+            for name, sensor in sensors
+        }
         self._must_not_fail = frozenset(name for name, sensor in sensors if sensor.on_gap == "stop")
-        self._held: dict[str, Sample] = {}
+        self._held: Mapping[str, Sample] = {}
 
     def begin(self, snapshot: Snapshot) -> Snapshot:
         """Start an episode; raises BackendNotReadyError unless every sensor of its first snapshot is valid."""
         self._held = {}
-        bad = []
-        for name in self._checks:
-            sample = self._classify(name, snapshot)
+        samples, bad = {}, []
+        for name, check in self._checks.items():
+            sample = check.classify(snapshot.samples.get(name), snapshot.now_ns)
             if sample is not None and sample.quality in GOOD:
-                self._held[name] = sample
+                samples[name] = sample
             else:
                 reason = "no message" if sample is None else sample.reason or sample.quality.name.lower()
                 bad.append(f"{name} ({reason})")
         if bad:
-            self._held = {}
             raise BackendNotReadyError(f"no valid reading after the reset: {', '.join(bad)}")
-        return replace(snapshot, samples=dict(self._held))
+        self._held = samples
+        return replace(snapshot, samples=samples)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Set the last valid samples to those of a snapshot."""
-        self._held = dict(snapshot.samples)
+        self._held = snapshot.samples
 
     def apply(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
         """Replace missing, invalid, stale and future readings by the last valid one, marked with the reason.
 
-        Also return the sensors with a gap whose contract has ``on_gap: stop``.
+        Also return the sensors with a gap whose contract has ``on_gap: stop``. A valid snapshot is returned as it is.
         """
-        samples: dict[str, Sample] = {}
-        gaps: list[str] = []
+        given, now_ns = snapshot.samples, snapshot.now_ns
+        marked: dict[str, Sample | None] = {}
+        for name, check in self._checks.items():
+            sample = check.classify(given.get(name), now_ns)
+            if sample is None or sample.quality is not _OK:
+                marked[name] = sample
+        if marked or len(given) != len(self._checks):
+            return self._replace_gaps(snapshot, {**given, **marked})
+        self._held = given
+        return snapshot, []
+
+    def _replace_gaps(self, snapshot: Snapshot, given: Mapping[str, Sample | None]) -> tuple[Snapshot, list[str]]:
+        samples, held, gaps = {}, dict(self._held), []
         for name in self._checks:
-            sample = self._classify(name, snapshot)
+            sample = given[name]
             if sample is not None and sample.quality in GOOD:
-                samples[name] = self._held[name] = sample
+                samples[name] = held[name] = sample
                 continue
             samples[name] = self._last_valid(name, sample)
             if name in self._must_not_fail:
                 gaps.append(name)
-        return Snapshot(  # `replace` takes five times as long
-            now_ns=snapshot.now_ns,
-            samples=samples,
-            reset=snapshot.reset,
-            clock=snapshot.clock,
-            actuation=snapshot.actuation,
-            injected=snapshot.injected,
-        ), gaps
+        self._held = held
+        return replace(snapshot, samples=samples), gaps
 
     def lost(self, now_ns: int, why: str) -> Snapshot:
         """Return the last valid readings, marked as lost."""
@@ -96,64 +103,67 @@ class GapPolicy:
             reordered=rejected.reordered,
         )
 
-    def _classify(self, name: str, snapshot: Snapshot) -> Sample | None:
-        """Return the sample of `name` with its quality by stamp and values; INVALID precedes OUT_OF_RANGE."""
-        sample = snapshot.samples.get(name)
-        if sample is None or sample.quality is not Quality.OK:
+
+class SampleCheck:
+    """Checks the samples of one sensor: the age, and shape, dtype, finite values and declared range of each field."""
+
+    def __init__(self, layouts: Sequence[FieldLayout], max_age_ns: float, future_tolerance_ns: int) -> None:
+        """Check fields of these layouts; a stamp may be in the future by the tolerance."""
+        self._max_age_ns, self._min_age_ns = max_age_ns, -future_tolerance_ns
+        self._fields = [(each, each.field, each.shape, each.dtype, *_limits(each)) for each in layouts]
+
+    def classify(self, sample: Sample | None, now_ns: int) -> Sample | None:
+        """Return the sample, with another quality if it is faulty; INVALID precedes OUT_OF_RANGE."""
+        if sample is None or sample.quality is not _OK:
             return sample
-        age_ns = snapshot.now_ns - sample.stamp_ns
-        if age_ns < -self._future_tolerance_ns:
-            return replace(sample, quality=Quality.FUTURE, reason=f"stamped {-age_ns} ns in the future")
-        if age_ns > self._max_age_ns[name]:
-            clock = f" (stamped by the {sample.suspect_clock} clock?)" if sample.suspect_clock else ""
-            return replace(sample, quality=Quality.STALE, reason=f"{age_ns / 1e9:.3f} s old{clock}")
-        problem = None
-        for check in self._checks[name]:
-            found = check.check(sample.values)
-            if found is not None and (problem is None or problem[0] is not Quality.INVALID):
-                problem = found
-        for values in sample.values.values():  # tasks and filters see them before the record does
-            values.setflags(write=False)
-        return sample if problem is None else replace(sample, quality=problem[0], reason=problem[1])
+        age_ns = now_ns - sample.stamp_ns
+        if not self._min_age_ns <= age_ns <= self._max_age_ns:
+            return _mark_age(sample, age_ns)
+        values, faulty = sample.values, []
+        for layout, field, shape, dtype, low, high in self._fields:
+            found = values.get(field)
+            if found is None or found.shape != shape or found.dtype != dtype:
+                faulty.append(_name_problem(layout, found))
+                continue
+            found.setflags(write=False)  # tasks and filters see it before the record does
+            if isinstance(low, float):
+                for number in found.tolist():
+                    if not low <= number <= high:
+                        faulty.append(_name_problem(layout, found))
+                        break
+            elif low is not None and not ((found >= low) & (found <= high)).all():
+                faulty.append(_name_problem(layout, found))
+        if not faulty:
+            return sample
+        quality, reason = next((each for each in faulty if each[0] is _INVALID), faulty[-1])
+        return replace(sample, quality=quality, reason=reason)
 
 
-class FieldCheck:
-    """Checks one field of a sensor: shape, dtype, finite values, declared range."""
+def _mark_age(sample: Sample, age_ns: int) -> Sample:
+    if age_ns < 0:
+        return replace(sample, quality=Quality.FUTURE, reason=f"stamped {-age_ns} ns in the future")
+    clock = f" (stamped by the {sample.suspect_clock} clock?)" if sample.suspect_clock else ""
+    return replace(sample, quality=Quality.STALE, reason=f"{age_ns / 1e9:.3f} s old{clock}")
 
-    def __init__(self, layout: FieldLayout) -> None:
-        """Choose the range check: few values one by one, many as arrays, none where the range covers the dtype."""
-        self._layout, self._bounds = layout, _finite_bounds(layout)
-        self._few: tuple[list[float], list[float]] | None = None
-        if self._bounds is not None and layout.low.ndim == 1 and layout.low.size <= _FEW:
-            low, high = self._bounds
-            self._few = low.tolist(), high.tolist()
 
-    def check(self, values: Mapping[str, NDArray[Any]]) -> tuple[Quality, str] | None:
-        """Return quality and reason of a faulty field, or None when it is valid."""
-        layout = self._layout
-        found = values.get(layout.field)
-        if found is None:
-            return Quality.INVALID, f"{layout.field} is missing"
-        if found.shape != layout.shape or found.dtype != layout.dtype:
-            expected = f"{layout.dtype}{list(layout.shape)}"
-            return Quality.INVALID, f"{layout.field} is {found.dtype}{list(found.shape)} (expected {expected})"
-        if self._is_within(found):
-            return None
-        if not np.isfinite(found).all():
-            return Quality.INVALID, f"{layout.field} is not finite"
-        return Quality.OUT_OF_RANGE, f"{layout.field} is outside its declared range"
+def _name_problem(layout: FieldLayout, found: NDArray[Any] | None) -> tuple[Quality, str]:
+    """Return the quality and the reason of a faulty field."""
+    if found is None:
+        return Quality.INVALID, f"{layout.field} is missing"
+    if found.shape != layout.shape or found.dtype != layout.dtype:
+        expected = f"{layout.dtype}{list(layout.shape)}"
+        return Quality.INVALID, f"{layout.field} is {found.dtype}{list(found.shape)} (expected {expected})"
+    if not np.isfinite(found).all():
+        return Quality.INVALID, f"{layout.field} is not finite"
+    return Quality.OUT_OF_RANGE, f"{layout.field} is outside its declared range"
 
-    def _is_within(self, found: NDArray[Any]) -> bool:
-        if self._few is not None:
-            lows, highs = self._few
-            for value, least, largest in zip(found.tolist(), lows, highs, strict=True):
-                if not least <= value <= largest:
-                    return False
-            return True
-        if self._bounds is None:
-            return True
-        low, high = self._bounds
-        return bool(((found >= low) & (found <= high)).all())
+
+def _limits(layout: FieldLayout) -> tuple[Any, Any]:
+    """Return the bounds of valid values: floats for few values of equal bounds, else arrays; None: all are valid."""
+    low, high = _finite_bounds(layout) or (None, None)
+    if low is None or high is None or low.size > _FEW or low.ndim != 1 or np.ptp(low) or np.ptp(high):
+        return low, high
+    return float(low[0]), float(high[0])
 
 
 class BatchedGapPolicy:

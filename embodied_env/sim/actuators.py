@@ -123,7 +123,8 @@ class Actuation:
         if len(self._parts) != substeps:
             self._parts = np.arange(1, substeps + 1)[:, np.newaxis] / substeps
         start = sent if self._all_by_position else np.where(self.is_velocity, target, sent)
-        start, target = start[..., np.newaxis, :], target[..., np.newaxis, :]
+        if target.ndim > 1:
+            start, target = start[..., np.newaxis, :], target[..., np.newaxis, :]
         return self.controls(start + self._parts * (target - start))
 
     def controls(self, setpoints: FloatArray) -> FloatArray:

@@ -6,43 +6,33 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray, SensorSpec
 from embodied_env.contract.message_types import SENSOR_MESSAGES, message_field
-from embodied_env.contract.reading_values import fitted
+from embodied_env.contract.reading_values import InvalidReadingError, fitted, position_confidence
 from embodied_env.contract.spaces import field_layouts
+from embodied_env.core.codes import Quality
+from embodied_env.core.types import Sample
 from embodied_env.sim.backend_profile import Source
+from embodied_env.sim.received_values import changed_fields, receive_fields
 from embodied_env.sim.sensor_models import range_limits_m
 from embodied_env.sim.sensor_reader import SensorOutput, Values
 
 _NS_PER_S = 1e9
-
-
-class Reading(NamedTuple):
-    """One delivered reading.
-
-    `stamp_ns` is its acquisition time or, with the timeline ``receive``, its delivery time. `seq` counts the delivered
-    readings of an episode. `there_ns` is the time from which it could be delivered. `extras` is the other content of
-    its message. `problem` is the reason for missing values. The arrays are read-only.
-    """
-
-    values: Values
-    extras: Mapping[str, Any]
-    stamp_ns: int
-    seq: int
-    there_ns: int = -1
-    problem: str = ""
+_OK, _INVALID = Quality.OK, Quality.INVALID  # access to members of an enum is slow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelState:
     """The state of a channel between two steps of its world."""
 
-    newest: Reading | None
+    newest: Sample | None
+    extras: Mapping[str, Any]
+    there_ns: int
     pending: tuple[tuple[int, int, SensorOutput], ...]
     lost_contacts: Values
     origin_ns: int
@@ -61,12 +51,20 @@ class SensorChannel:
     Attributes:
         delay_ns: from the acquisition of a reading to its delivery.
         due_ns: the due time of the next reading, on the clock of the world.
-        newest: the newest delivered reading.
+        newest: the newest delivered reading. It is stamped with its acquisition or, with the timeline ``receive``, its
+            delivery; `seq` counts the delivered readings of an episode.
+        extras: the other content of its message.
+        there_ns: the time from which it could be delivered.
+        changed: the fields whose values are not those sent.
     """
 
-    def __init__(self, name: str, spec: SensorSpec, source: Source, step_ns: int) -> None:
-        """Prepare the channel of the sensor `name`; without a rate it is due at the end of each step of the world."""
+    def __init__(self, name: str, spec: SensorSpec, source: Source, step_ns: int, *, as_received: bool = False) -> None:
+        """Prepare the channel of the sensor `name`; without a rate it is due at the end of each step of the world.
+
+        `as_received`: its samples have the values that a reader of its messages returns, instead of those sent.
+        """
         self._name, self._spec, self._source = name, spec, source
+        self._as_received, self.changed = as_received, changed_fields(spec) if as_received else {}
         self._layouts = {layout.field: layout for layout in field_layouts(name, spec)}
         self._noisy_fields = {field: message_field(spec, field, spec.fields[field]) for field in source.noise}
         known = SENSOR_MESSAGES.get(spec.type)
@@ -82,7 +80,9 @@ class SensorChannel:
         self._pending: deque[tuple[int, int, SensorOutput]] = deque()  # due, taken, output
         self._is_contact = source.contact is not None
         self._lost_contacts: Values = {}
-        self.newest: Reading | None = None
+        self.newest: Sample | None = None
+        self.extras: Mapping[str, Any] = {}
+        self.there_ns = -1
 
     def is_ideal(self, step_ns: int) -> bool:
         """Return whether each step of the world ends with exactly one reading, delivered at once and without errors."""
@@ -105,6 +105,8 @@ class SensorChannel:
         """Return the state after `begin`, which later readings do not change."""
         return ChannelState(
             newest=self.newest,
+            extras=self.extras,
+            there_ns=self.there_ns,
             pending=tuple(self._pending),
             lost_contacts=self._lost_contacts,
             origin_ns=self._origin_ns,
@@ -116,7 +118,8 @@ class SensorChannel:
 
     def load(self, state: ChannelState) -> None:
         """Continue from a saved state."""
-        self.newest, self._pending, self._lost_contacts = state.newest, deque(state.pending), state.lost_contacts
+        self.newest, self.extras, self.there_ns = state.newest, state.extras, state.there_ns
+        self._pending, self._lost_contacts = deque(state.pending), state.lost_contacts
         self._origin_ns, self._count = state.origin_ns, state.count
         self.due_ns, self.delay_ns = state.due_ns, state.delay_ns
         if state.random is not None:
@@ -126,10 +129,6 @@ class SensorChannel:
         """Send a reading taken now, and schedule the next one."""
         self.reserve(now_ns)
         self.send(now_ns, measured)
-
-    def skip(self, readings: int, now_ns: int, measured: SensorOutput) -> None:
-        """Deliver the last of several readings of an ideal sensor, taken now, and count the others."""
-        self.newest = _delivered(measured, now_ns, now_ns, (-1 if self.newest is None else self.newest.seq) + readings)
 
     def send(self, taken_ns: int, measured: SensorOutput) -> None:
         """Send a reading taken at `taken_ns`, when `reserve` was called for it."""
@@ -157,7 +156,41 @@ class SensorChannel:
             return
         there_ns, taken_ns, measured = arrived
         stamp_ns = now_ns if self._spec.timeline == "receive" else taken_ns
-        self.newest = _delivered(measured, stamp_ns, there_ns, 0 if self.newest is None else self.newest.seq + 1)
+        self.accept(measured.values, measured.extras, stamp_ns, there_ns, problem=measured.problem)
+
+    def accept(
+        self,
+        values: Values,
+        extras: Mapping[str, Any],
+        stamp_ns: int,
+        there_ns: int,
+        *,
+        problem: str = "",
+        readings: int = 1,
+        arrival_ns: int = 0,
+    ) -> None:
+        """Make the newest sample, of the last of `readings` readings since the previous one."""
+        raw_sha256: dict[str, str] = {}
+        if self.changed and values:
+            try:
+                values, raw_sha256 = receive_fields(self._spec, self.changed, values, extras)
+            except InvalidReadingError as error:
+                values, problem = {}, str(error)
+        confidence = None
+        if self._as_received and "covariance" in extras:
+            confidence = position_confidence(extras["covariance"], self._spec.confidence_radius_m)
+        self.extras, self.there_ns = extras, there_ns
+        self.newest = Sample(
+            sensor=self._name,
+            values=values,
+            stamp_ns=stamp_ns,
+            arrival_ns=arrival_ns,
+            seq=readings - 1 if self.newest is None else self.newest.seq + readings,
+            quality=_INVALID if problem else _OK,
+            reason=problem,
+            raw_sha256=raw_sha256,
+            confidence=confidence,
+        )
 
     def reserve(self, now_ns: int) -> None:
         """Set the next due time: the first multiple of the interval that is neither served nor past."""
@@ -191,13 +224,6 @@ class SensorChannel:
             is_inside = (values >= low_m) & (values <= high_m)
             noisy = np.where(is_inside, np.clip(noisy, low_m, high_m), values)
         return fitted(field, noisy, values.dtype)
-
-
-def _delivered(measured: SensorOutput, stamp_ns: int, there_ns: int, seq: int) -> Reading:
-    values, extras, problem = measured.values, measured.extras, measured.problem
-    for each in values.values():
-        each.setflags(write=False)
-    return Reading(values=values, extras=extras, stamp_ns=stamp_ns, seq=seq, there_ns=there_ns, problem=problem)
 
 
 def _with_contacts(measured: SensorOutput, earlier: Values) -> SensorOutput:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import sub
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from embodied_env.sim.rendering import Renderer
 from embodied_env.sim.sensor_models import Bumper, Odometer, Scanner
 
 Reader = Callable[[], Any]  # returns a number or a new array
+FieldReader = Callable[[], NDArray[Any]]  # returns a new array of the contract's shape and precision
 Values = dict[str, NDArray[Any]]
 
 _BOOL = "std_msgs/msg/Bool"
@@ -58,7 +60,7 @@ class SensorOutput(NamedTuple):
 class ArrayReader:
     """A reader of parts of a state: views with one dimension, of which `formula` makes a new array.
 
-    The formula takes the parts of one world or, in rows, those of several (`RowsReader`), with equal results.
+    The formula takes the parts of one world or, in rows, those of several, with equal results.
     """
 
     parts: tuple[NDArray[np.float64], ...]
@@ -67,22 +69,6 @@ class ArrayReader:
     def __call__(self) -> NDArray[np.float64]:
         """Return the current value."""
         return self.formula(*self.parts)
-
-
-class RowsReader:
-    """Reads one field of several worlds, a row for each; `parts` are copies of what their readers read."""
-
-    def __init__(self, layout: FieldLayout, like: ArrayReader, size: int) -> None:
-        """Read the field `layout` of `size` worlds, whose readers are like this one; rows are 0 at first."""
-        self.layout = layout
-        self._formula = like.formula
-        self._shape = (size, *layout.raw_shape)
-        self.parts = [np.zeros((size, len(part))) for part in like.parts]
-
-    def __call__(self) -> NDArray[Any]:
-        """Return the current values, in the precision of the contract."""
-        with np.errstate(all="ignore"):  # as `fitted`
-            return self._formula(*self.parts).astype(self.layout.dtype, copy=False).reshape(self._shape)
 
 
 @dataclass(frozen=True)
@@ -100,7 +86,13 @@ class _Binding:
 
 
 class SensorReader:
-    """Reads the sensors of a contract from one MuJoCo state. `has_contacts`: whether `update_contacts` is needed."""
+    """Reads the sensors of a contract from one MuJoCo state.
+
+    Attributes:
+        fields: the readers of the fields of each sensor.
+        extras: the reader of the other content of its message.
+        has_contacts: whether `update_contacts` is needed.
+    """
 
     def __init__(self, model: Model, data: MjData, renderer: Renderer, *, whole_messages: bool = True) -> None:
         """Resolve every field; raises ContractError for an unsuitable or unused source, or an unknown name.
@@ -112,22 +104,31 @@ class SensorReader:
         self._renderer = renderer
         self._odometers: dict[str, Odometer] = {}
         self._bumpers: dict[str, Bumper] = {}
-        self._extras: dict[str, Callable[[], Mapping[str, Any]]] = {}
+        self.extras: dict[str, Callable[[], Mapping[str, Any]]] = dict.fromkeys(model.contract.sensors, dict)
         sensors, sources = model.contract.sensors, model.profile.sources
         for name in sources:
             model.require(name in sensors, f"{model.path}.sources.{name}", f"no such sensor: {one_of(name, sensors)}")
-        self._fields: dict[str, list[tuple[FieldLayout, Reader, bool]]] = {}  # the last: is it a boolean?
+        self.fields: dict[str, list[tuple[str, FieldReader]]] = {}
+        self._arrays: dict[str, list[tuple[FieldLayout, ArrayReader]]] = {}  # of the sensors that only have such fields
         for name, spec in sensors.items():
             binding = _Binding(name, spec, sources.get(name, Source()), f"{model.path}.sources.{name}")
             readers = self._readers(binding)
             self._check_fields(binding, readers)
             if whole_messages and (vectors := _undeclared_vectors(binding, readers)):
-                self._extras[name] = partial(_extras_of, self._extras.get(name, dict), vectors)
-            self._fields[name] = [
+                self.extras[name] = partial(_extras_of, self.extras[name], vectors)
+            measured = [
                 (layout, readers[field], is_boolean(spec, spec.fields[field]))
                 for field, layout in binding.layouts.items()
                 if field in readers
             ]
+            self.fields[name] = [(layout.field, _bind(layout, reader, flag)) for layout, reader, flag in measured]
+            arrays = [
+                (layout, reader)
+                for layout, reader, flag in measured
+                if isinstance(reader, ArrayReader) and layout.dtype.kind == "f" and not flag
+            ]
+            if len(arrays) == len(spec.fields) and spec.type not in _DERIVED:
+                self._arrays[name] = arrays
         self.has_contacts = bool(self._bumpers)
 
     def begin(self, seed: int) -> None:
@@ -157,21 +158,18 @@ class SensorReader:
 
     def read(self, sensor: str) -> SensorOutput:
         """Return the current values of `sensor` as new arrays, in the contract's shapes and precision."""
-        extras = self._extras[sensor]() if sensor in self._extras else {}
+        extras = self.extras[sensor]()
         try:
-            values = {layout.field: _fitted(layout, reader(), flag) for layout, reader, flag in self._fields[sensor]}
+            values = {field: read_field() for field, read_field in self.fields[sensor]}
         except InvalidReadingError as error:
             return SensorOutput(values={}, extras=extras, problem=str(error))
         return SensorOutput(values=values, extras=extras)
 
-    def array_readers(self, sensor: str) -> list[tuple[FieldLayout, ArrayReader]]:
+    def array_readers(self, sensor: str) -> Sequence[tuple[FieldLayout, ArrayReader]]:
         """Return the readers of the fields of `sensor`, if several worlds can read all of them together, else []."""
-        spec, fields = self._model.contract.sensors[sensor], self._fields[sensor]
-        readers = [(layout, reader) for layout, reader, flag in fields if isinstance(reader, ArrayReader) and not flag]
-        is_float = all(layout.dtype.kind == "f" for layout, _ in readers)
-        return readers if len(readers) == len(spec.fields) and is_float and spec.type not in _DERIVED else []
+        return self._arrays.get(sensor, ())
 
-    def sample(self, sensor: str) -> SensorOutput:
+    def measure(self, sensor: str) -> SensorOutput:
         """Return a reading like `read`, with odometry and contacts accumulated since the previous reading."""
         if sensor in self._odometers:
             self._odometers[sensor].advance()
@@ -222,7 +220,10 @@ class SensorReader:
                 "velocity": (data.qvel, qvel),
                 "effort": (data.qfrc_actuator, qvel),  # of the servos, without gravity compensation
             }[field]
-            readers[field] = ArrayReader((vector,), partial(_taken, index))
+            if np.array_equal(index, np.arange(index[0], index[0] + len(index))):
+                readers[field] = ArrayReader((vector[index[0] : index[-1] + 1],), np.array)
+            else:
+                readers[field] = ArrayReader((vector,), partial(np.ndarray.take, indices=index, axis=-1))
         return readers
 
     def _site(self, binding: _Binding, site: str) -> dict[str, Reader]:
@@ -265,7 +266,7 @@ class SensorReader:
         self._model.require(size == math.prod(shape), path, problem)
         values = data.sensordata[start : start + size]
         if mj.sensor_datatype[index] == int(mujoco.mjtDataType.mjDATATYPE_QUATERNION):
-            return ArrayReader((values,), partial(_taken, _XYZW))
+            return ArrayReader((values,), partial(np.ndarray.take, indices=_XYZW, axis=-1))
         if binding.spec.type == _BOOL:
             return lambda: np.where(np.isnan(values), np.nan, values != 0.0)
         if mj.sensor_type[index] == int(mujoco.mjtSensor.mjSENS_RANGEFINDER):
@@ -279,7 +280,7 @@ class SensorReader:
         if "ranges" not in binding.layouts:
             return {}
         scanner = Scanner(self._model, self._data, rays, binding.layouts["ranges"].raw_shape[0], binding.path)
-        self._extras[binding.name] = scanner.extras
+        self.extras[binding.name] = scanner.extras
         return {"ranges": scanner.ranges}
 
     def _camera(self, binding: _Binding, name: str) -> dict[str, Reader]:
@@ -295,7 +296,7 @@ class SensorReader:
 
     def _odometry(self, binding: _Binding, odometry: WheelOdometry) -> dict[str, Reader]:
         odometer = self._odometers[binding.name] = Odometer(self._model, self._data, odometry, binding.path)
-        self._extras[binding.name] = odometer.extras
+        self.extras[binding.name] = odometer.extras
         return {field: getattr(odometer, field) for field in ("position", "orientation", "linear", "angular")}
 
     def _contact(self, binding: _Binding, contact: Contact) -> dict[str, Reader]:
@@ -314,17 +315,11 @@ def _extras_of(others: Callable[[], Mapping[str, Any]], vectors: Mapping[str, Re
     return {**others(), **{field: reader() for field, reader in vectors.items()}}
 
 
-def _taken(index: Any, vectors: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ANN401 - indices
-    taken: NDArray[np.float64] = vectors.take(index, axis=-1)
-    return taken
-
-
 def _distances(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    between = a - b
-    if between.ndim == 1:  # floats are faster than arrays of numbers
-        x, y, z = between.tolist()
+    if a.ndim == 1:  # floats are faster than arrays of numbers
+        x, y, z = map(sub, a.tolist(), b.tolist())
         return np.array([math.sqrt(x * x + y * y + z * z)])
-    x, y, z = between.T
+    x, y, z = (a - b).T
     return np.asarray(np.sqrt(x * x + y * y + z * z))[..., np.newaxis]
 
 
@@ -336,10 +331,21 @@ def _orientations(mat_to_quat: Callable[..., None], matrices: NDArray[np.float64
     return wxyz.take(_XYZW, axis=-1)
 
 
-def _fitted(layout: FieldLayout, values: Any, is_flag: bool) -> NDArray[Any]:  # noqa: ANN401, FBT001 - a number, or an array
-    numbers = np.asarray(values)
-    if numbers.dtype == layout.dtype and numbers.shape == layout.raw_shape and numbers.dtype.kind == "f":
-        return numbers  # already a new array, see `Reader`
-    if is_flag:
-        numbers = fitted(layout.field, numbers, np.dtype(bool))
-    return fitted(layout.field, numbers, layout.dtype).reshape(layout.raw_shape)
+def _bind(layout: FieldLayout, reader: Reader, is_flag: bool) -> FieldReader:  # noqa: FBT001 - private, called once
+    """Return the reader of a field in the contract's shape and precision, which many formulas have already."""
+    read, field, dtype = reader, layout.field, layout.dtype
+    if isinstance(reader, ArrayReader) and not is_flag:
+        read = partial(reader.formula, *reader.parts)
+        like = read()
+        if like.shape == layout.raw_shape:
+            return read if like.dtype == dtype else lambda: fitted(field, read(), dtype)
+
+    def read_fitted() -> NDArray[Any]:
+        numbers = np.asarray(read())
+        if numbers.dtype == dtype and numbers.shape == layout.raw_shape:
+            return numbers  # already a new array, see `Reader`
+        if is_flag:
+            numbers = fitted(field, numbers, np.dtype(bool))
+        return fitted(field, numbers, dtype).reshape(layout.raw_shape)
+
+    return read_fitted

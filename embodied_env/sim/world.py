@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,23 +18,23 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.runtime_values import checked_options
-from embodied_env.contract.spaces import FieldLayout
 from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.reset_draws import draw_options
+from embodied_env.core.types import Sample
 from embodied_env.errors import ResetNeededError, UsageError
 from embodied_env.sim.actuators import Actuation, SetpointInterpolator
 from embodied_env.sim.async_rendering import AsyncCameras
 from embodied_env.sim.backend_profile import Driver, Source, StandIn, WorldProfile
 from embodied_env.sim.delayed_world import DelayedWorld
-from embodied_env.sim.model import MjData, shared_model
-from embodied_env.sim.physics import Physics, SharedData
+from embodied_env.sim.model import shared_model
+from embodied_env.sim.physics import Physics
 from embodied_env.sim.randomization import ResetRandomizer
 from embodied_env.sim.rendering import FREE_CAMERA, Renderer, Viewer
 from embodied_env.sim.robot_description import robot_description
 from embodied_env.sim.robot_emulation import TimedQueue
 from embodied_env.sim.scene import MovingBody, place_body, placeable
-from embodied_env.sim.sensor_channel import ChannelState, Reading, SensorChannel
-from embodied_env.sim.sensor_reader import ArrayReader, SensorReader
+from embodied_env.sim.sensor_channel import ChannelState, SensorChannel
+from embodied_env.sim.sensor_reader import SensorReader
 
 _TICKS_PER_PERIOD = 5  # of a free-running world, approximately
 
@@ -76,7 +76,7 @@ class World:
         model: its model.
         is_reset: whether an episode has begun.
         can_be_saved: whether `save` returns the whole state: not in real time, with injected delays, sleep or plugins.
-        ideal: the readers of the fields of each sensor that `step_planned` leaves out; {} with delays of commands.
+        channels: the channels of its sensors; their `newest` may be older than `read` returns.
     """
 
     def __init__(
@@ -87,8 +87,7 @@ class World:
         path: str = "backends.mujoco",
         free_running: bool = False,
         delays: DelayModel | None = None,
-        whole_messages: bool = True,
-        shared: SharedData | None = None,
+        hosted: bool = True,
     ) -> None:
         """Compile the model and resolve every name.
 
@@ -101,8 +100,8 @@ class World:
                 Images are rendered in the background, except at a reset, and arrive when they are ready.
             delays: injected delays (`sim.delayed_world`), in lockstep only. They replace delay and drop-outs of the
                 profile for their sensors.
-            whole_messages: readings have all content of their messages, not only what the contract declares.
-            shared: data that other worlds of the contract use too, never at the same time.
+            hosted: the readings are published as messages: samples have the values that are sent, and channels all
+                other content of the messages. Else samples are those that a reader of the messages returns.
 
         Raises:
             UsageError: for delays of a free-running world, of other sensors, or that a reset draws too.
@@ -111,11 +110,10 @@ class World:
         """
         self.model = self._model = model = shared_model(contract, profile, path)
         self.profile = profile = model.profile  # shared too
-        shared = SharedData() if shared is None or not model.has_whole_states else shared
-        self._data = shared.begin(model)
+        self._data = model.new_data()
         self._renderer = Renderer(model.mujoco, model.mj)
         self._viewer: Viewer | None = None
-        self._sensors = SensorReader(model, self._data, self._renderer, whole_messages=whole_messages)
+        self._sensors = SensorReader(model, self._data, self._renderer, whole_messages=hosted)
         period_substeps = self.substeps = self._whole_substeps(contract.control_period_s, "control_period_s")
         self.tick_ns = contract.control_period_ns
         stand_in = profile.stand_in if free_running else StandIn()
@@ -129,20 +127,20 @@ class World:
             self._cameras = AsyncCameras(model)
         self._delayed = None if delays is None else DelayedWorld(contract, delays, free_running=free_running)
         late = () if self._delayed is None else self._delayed.sensors
-        self._channels: dict[str, SensorChannel] = {}
+        self.channels: dict[str, SensorChannel] = {}
         for name in contract.sensors:
             spec, source = self._with_driver_rate(name, stand_in), profile.sources.get(name, Source())
             if name in late:
                 spec = replace(spec, timeline="header")  # stamps are those of the schedule
-            self._channels[name] = SensorChannel(name, spec, source, self.tick_ns)
+            self.channels[name] = SensorChannel(name, spec, source, self.tick_ns, as_received=not hosted)
         self._actuation = Actuation(model)
-        self.physics = Physics(model, shared, self._actuation.places)
+        self.physics = Physics(model, self._data, self._actuation.places)
         self.placeable = placeable(model)
         self._movers = {
             name: MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
             for name, mover in profile.movers.items()
         }
-        self._randomizer = ResetRandomizer(model, self._data, self._movers, self._channels)
+        self._randomizer = ResetRandomizer(model, self._data, self._movers, self.channels)
         if delays is not None and (drawn := self._randomizer.delays):
             raise UsageError(f"cannot inject delays: {drawn[0]} draws one at each reset; remove one of the two")
         self._late_commands: TimedQueue[FloatArray] = TimedQueue()
@@ -150,16 +148,16 @@ class World:
         if free_running or self._delayed is not None or self.command_delay_ns is not None:
             per_step = contract.setpoints_per_step if free_running else 1
             self._interpolator = self._make_interpolator(stand_in, period_substeps / per_step)
-        self.ideal = self._ideal_sensors() if self._interpolator is None else {}
-        others = {name: channel for name, channel in self._channels.items() if name not in self.ideal}
+        ideal = self._ideal_sensors() if self._interpolator is None else []
+        self._ideal = [(self.channels[name], self._sensors.fields[name], self._sensors.extras[name]) for name in ideal]
+        others = {name: channel for name, channel in self.channels.items() if name not in ideal}
         self._delivering = tuple(others.values())
         self._others = {name: channel for name, channel in others.items() if name not in late}
         self._is_plain = not (self._others or self._movers or self._sensors.has_contacts or self._delayed)
         self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
         if camera is not None:
             self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
-        self.now_ns = self._origin_ns = self._left_out = 0  # the last: readings of each ideal sensor
-        self._count: Callable[[], tuple[int, FloatArray]] | None = None
+        self.now_ns = self._origin_ns = self._unread = 0  # the last: of each ideal sensor
         self.can_be_saved = self._cameras is None and self._delayed is None and model.has_whole_states
         self.is_reset, self._drawn = False, dict[str, FloatArray]()
 
@@ -184,7 +182,8 @@ class World:
         """
         given = checked_options(self._model.contract, options)
         drawn = draw_options(self._model.contract.reset_options, seed, given)
-        self.is_reset, self._left_out = False, 0
+        self.is_reset, self._unread = False, 0
+        self.physics.edit()
         self._model.reset(self._data)
         self._randomizer.apply(drawn)
         for body in self._movers.values():
@@ -201,11 +200,11 @@ class World:
         self._sensors.begin(seed)
         if self._cameras is not None:
             self._cameras.begin()
-        for name, channel in self._channels.items():
+        for name, channel in self.channels.items():
             if self._cameras is not None and name in self._cameras.sensors:
                 first = self._cameras.capture(name, self._data)
             else:
-                first = self._sensors.sample(name)
+                first = self._sensors.measure(name)
             channel.begin(seed, self.now_ns, first)
         if self._delayed is not None:
             self._delayed.begin(seed, self.now_ns)
@@ -231,7 +230,7 @@ class World:
             drawn=self._drawn,
             physics=self.physics.get_state(),
             target=self._actuation.target,
-            channels={name: channel.save() for name, channel in self._channels.items()},
+            channels={name: channel.save() for name, channel in self.channels.items()},
             sensors=self._sensors.save(),
             interpolation=None if self._interpolator is None else self._interpolator.save(),
             late_commands=copy(self._late_commands),
@@ -245,7 +244,7 @@ class World:
         self.physics.set_state(state.physics)
         self._actuation.follow(state.target)
         self.now_ns, self._origin_ns, self._drawn = state.now_ns, state.origin_ns, state.drawn
-        for name, channel in self._channels.items():
+        for name, channel in self.channels.items():
             channel.load(state.channels[name])
         self._sensors.load(state.sensors)
         if self._interpolator is not None and state.interpolation is not None:
@@ -305,103 +304,66 @@ class World:
             BackendLostError: when the simulation is unstable.
         """
         self._check_reset()
-        self.catch_up()
-        if self._delayed is not None:
-            commands = self._delayed.next_step(self.now_ns, self.now_ns + self.tick_ns)
-        elif self.command_delay_ns is not None:
-            commands = [*commands, *self._late_commands.take_within(self.now_ns, self.now_ns + self.tick_ns)]
-        self._take_step(self._controls(commands))
-        self.catch_up()
-
-    def plan(self, sent: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return target and controls of a control period for each row of commands, after the commands `sent`."""
-        target = self._actuation.limited(values, sent)
-        return target, self._actuation.between(sent, target, self.substeps)
-
-    def step_planned(self, target: FloatArray, controls: FloatArray) -> None:
-        """Advance by one control period with target and controls of `plan`, as one of several worlds read together.
-
-        The readings of `ideal` sensors wait for `catch_up`. Raises as `step`.
-        """
-        self._check_reset()
-        self._count_batch()
-        self._actuation.follow(target)
-        self._take_step(controls)
+        if self._interpolator is None:
+            controls = self._actuation.path(self.substeps)
+        else:
+            controls = self._interpolated(self._interpolator, commands)
+        if self._is_plain:
+            self.physics.step(controls, {})
+            self.physics.check_stable()
+            self.physics.forward()
+            self.now_ns += self.tick_ns
+        else:
+            self._step_with_readings(controls)
+        self._unread += 1
 
     @property
     def is_plain(self) -> bool:
         """Whether nothing but physics happens during a step, and each sensor is read without errors at its end."""
-        return bool(self.ideal) and self._is_plain and self._model.has_whole_states
+        return bool(self._ideal) and self._is_plain and self._model.has_whole_states
 
-    @property
-    def parts(self) -> list[FloatArray]:
-        """The arrays that the readers of `ideal` read, in their order."""
-        return _parts_of(self.ideal.values())
-
-    @property
-    def is_batchable(self) -> bool:
-        """Whether `BatchedPhysics` can step it: nothing else happens during a step, and its state can be saved."""
-        return bool(self.ideal) and self._is_plain and self._model.has_whole_states and self.physics.has_rollout
-
-    def count_steps_with(self, count: Callable[[], tuple[int, FloatArray]]) -> None:
-        """Let `count` return the number of steps that a batch has taken since its last call, and their last target."""
-        self._count = count
-
-    def copy_data(self) -> tuple[MjData, list[FloatArray]]:
-        """Return new data of the model, and `parts` there."""
-        data = self._model.new_data()
-        sensors = SensorReader(self._model, data, self._renderer, whole_messages=False)
-        return data, _parts_of([sensors.array_readers(name) for name in self.ideal])
-
-    def catch_up(self) -> None:
-        """Load the state into the data, and deliver the readings of `ideal` sensors since the last call."""
-        self._count_batch()
-        self.physics.load()
-        readings, self._left_out = self._left_out, 0
+    def catch_up(self, arrival_ns: int = 0) -> None:
+        """Deliver the readings of ideal sensors, which are not read before, since the last call."""
+        readings, self._unread = self._unread, 0
         if readings:
-            for name in self.ideal:
-                self._channels[name].skip(readings, self.now_ns, self._sensors.read(name))
+            now_ns = self.now_ns
+            for channel, fields, read_extras in self._ideal:
+                values = {}
+                for field, read_field in fields:
+                    values[field] = read_field()
+                channel.accept(values, read_extras(), now_ns, now_ns, readings=readings, arrival_ns=arrival_ns)
 
-    def newest(self, sensor: str) -> Reading | None:
-        """Return the newest delivered reading of a sensor, which must not be changed."""
-        return self._channels[sensor].newest
+    def read(self, arrival_ns: int = 0) -> dict[str, Sample]:
+        """Return the newest sample of every sensor that has delivered, arrived at `arrival_ns`, steady clock."""
+        self.catch_up(arrival_ns)
+        samples = {}
+        for name, channel in self.channels.items():
+            sample = channel.newest
+            if sample is not None:
+                samples[name] = sample if sample.arrival_ns == arrival_ns else replace(sample, arrival_ns=arrival_ns)
+        return samples
 
-    def _ideal_sensors(self) -> dict[str, list[tuple[FieldLayout, ArrayReader]]]:
-        late, found = self._randomizer.late_sensors, self._channels.items()
+    def _ideal_sensors(self) -> list[str]:
+        """Return the sensors that are read once, at the end of each step, without delay and errors."""
+        late, found = self._randomizer.late_sensors, self.channels.items()
         names = [name for name, channel in found if channel.is_ideal(self.tick_ns) and name not in late]
-        return {name: readers for name in names if (readers := self._sensors.array_readers(name))}
-
-    def _count_batch(self) -> None:
-        """Count the steps that a batch has taken since the last call."""
-        if self._count is None:
-            return
-        steps, target = self._count()
-        if steps:
-            self._actuation.follow(target)
-            self.now_ns += steps * self.tick_ns
-            self._left_out += steps
+        return [name for name in names if self._sensors.array_readers(name)]
 
     def _check_reset(self) -> None:
         if not self.is_reset:
             raise ResetNeededError("step() before reset(); call reset() first")
 
-    def _take_step(self, controls: FloatArray) -> None:
-        """Advance by a step; the readings of `ideal` sensors wait for `catch_up`."""
+    def _step_with_readings(self, controls: FloatArray) -> None:
+        """Take the physics steps of a step, and the readings due during it; deliver what has arrived by its end."""
         now_ns = self._run_physics(controls)
         for name, taken_ns, output in () if self._cameras is None else self._cameras.finished():
-            self._channels[name].send(taken_ns, output)
+            self.channels[name].send(taken_ns, output)
         self.now_ns = now_ns
         for channel in self._delivering:
             channel.deliver(now_ns)
-        self._left_out += 1
 
     def _run_physics(self, controls: FloatArray) -> int:
         """Take the physics steps of a step and the readings due during it; return the new time, ns."""
-        if self._is_plain:  # nothing happens during a step
-            self.physics.step(controls, {})
-            self.physics.check_stable()
-            self.physics.forward()
-            return self.now_ns + self.tick_ns
         start_ns = now_ns = checked_ns = self.now_ns
         due_ns = _next_due_ns(self._others)
         moved = self._motion()
@@ -423,7 +385,7 @@ class World:
                 due_ns, checked_ns = _next_due_ns(self._others), now_ns
         if checked_ns < now_ns:
             self.physics.check_stable()
-            if self.ideal:
+            if self._ideal:
                 self.physics.forward()
         if self._delayed is not None:
             self._take_delayed(now_ns + 1)
@@ -445,13 +407,9 @@ class World:
 
     def place(self, name: str, position: FloatArray, orientation: FloatArray) -> None:
         """Move a body, at rest (`place_body`). Sensors show it after the next step."""
-        self.physics.load()
+        self.catch_up()
+        self.physics.edit()
         place_body(self._model, self._data, name, position, orientation)
-
-    def read(self) -> dict[str, Reading]:
-        """Return the newest delivered reading of every sensor; its arrays are read-only."""
-        newest = ((name, channel.newest) for name, channel in self._channels.items())
-        return {name: reading for name, reading in newest if reading is not None}
 
     @property
     def renderer_library(self) -> str:
@@ -481,10 +439,14 @@ class World:
         if self._viewer is not None:
             self._viewer.close()
 
-    def _controls(self, commands: Sequence[tuple[int, FloatArray]]) -> FloatArray:
+    def _interpolated(
+        self, interpolator: SetpointInterpolator, commands: Sequence[tuple[int, FloatArray]]
+    ) -> FloatArray:
         """Apply the commands of a step; return the controls of its physics steps, shape (n_substeps, n_controls)."""
-        if self._interpolator is None:
-            return self._actuation.path(self.substeps)
+        if self._delayed is not None:
+            commands = self._delayed.next_step(self.now_ns, self.now_ns + self.tick_ns)
+        elif self.command_delay_ns is not None:
+            commands = [*commands, *self._late_commands.take_within(self.now_ns, self.now_ns + self.tick_ns)]
         rows = []
         waiting = deque((after_ns * self.substeps / self.tick_ns, values) for after_ns, values in commands)
         for substep in range(self.substeps):
@@ -493,7 +455,7 @@ class World:
                 after, values = waiting.popleft()
                 self._actuation.command(values)
                 within.append((min(1.0, after - substep), self._actuation.target))
-            rows.append(self._actuation.controls(self._interpolator.advance(within)))
+            rows.append(self._actuation.controls(interpolator.advance(within)))
         return np.array(rows)
 
     def _make_interpolator(self, stand_in: StandIn, period_steps: float) -> SetpointInterpolator:
@@ -509,7 +471,7 @@ class World:
             self.physics.check_stable()
             self.physics.forward()
         for name, taken_ns, there_ns in readings:
-            self._channels[name].schedule(taken_ns, there_ns, self._sensors.sample(name))
+            self.channels[name].schedule(taken_ns, there_ns, self._sensors.measure(name))
 
     def _take_due(self, now_ns: int) -> None:
         """Take the readings that are due."""
@@ -520,7 +482,7 @@ class World:
                 channel.reserve(now_ns)
                 self._cameras.request(name, now_ns, self._data)
             else:
-                channel.capture(now_ns, self._sensors.sample(name))
+                channel.capture(now_ns, self._sensors.measure(name))
 
     def _whole_substeps(self, duration_s: float, path: str) -> int:
         """Return the number of physics steps in a duration; raises ContractError at `path` unless it is whole."""
@@ -541,10 +503,6 @@ class World:
             expected = f"at most one reading per tick of {self.tick_ns / 1e9} s"
             raise self._model.error(path, f"{rate_hz} (expected {expected}); set stand_in.tick_s")
         return replace(spec, rate_hz=rate_hz)
-
-
-def _parts_of(sensors: Iterable[list[tuple[FieldLayout, ArrayReader]]]) -> list[FloatArray]:
-    return [part for readers in sensors for _, reader in readers for part in reader.parts]
 
 
 def _next_due_ns(channels: Mapping[str, SensorChannel]) -> int:

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from embodied_env.backends.mujoco import MujocoBackend
-from embodied_env.contract import parse_contract
+from embodied_env.contract import Contract, parse_contract
 from embodied_env.core.clock import Domain, ManualClock, Stamp
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import ResetRequest, Sample
 from embodied_env.errors import BackendLostError, ClosedError, ContractError, UsageError
-from embodied_env.sim.sensor_channel import Reading
+from embodied_env.sim.backend_profile import Source
+from embodied_env.sim.sensor_channel import SensorChannel
+from embodied_env.sim.sensor_reader import SensorOutput
 
 CONTRACT = """
 contract: embodied_env/1
@@ -106,10 +108,13 @@ DEADLINE = Stamp(10**12, Domain.STEADY)
 REQUEST = ResetRequest(epoch=1, seed=3)
 
 
-def backend(folder: Path, **options: Any) -> MujocoBackend:
+def contract_of(folder: Path) -> Contract:
     (folder / "room.xml").write_text(MODEL)
-    contract = parse_contract(CONTRACT, source=str(folder / "room.yaml"))
-    return MujocoBackend(contract, clock=ManualClock(), **options)
+    return parse_contract(CONTRACT, source=str(folder / "room.yaml"))
+
+
+def backend(folder: Path, **options: Any) -> MujocoBackend:
+    return MujocoBackend(contract_of(folder), clock=ManualClock(), **options)
 
 
 def opened(folder: Path) -> MujocoBackend:
@@ -154,36 +159,24 @@ def test_ranges_have_the_precision_of_the_message(tmp_path: Path) -> None:
     assert samples(tmp_path)["scan"].values["ranges"].dtype == np.float32
 
 
-class OneReading:
-    """A world that returns one scripted reading."""
-
-    now_ns = 5
-
-    def __init__(self, sensor: str, values: np.ndarray, field: str = "ranges") -> None:
-        self.reading = Reading(values={field: values}, extras={}, stamp_ns=4, seq=2)
-        self.sensor = sensor
-
-    def catch_up(self) -> None:
-        pass
-
-    def read(self) -> dict[str, Reading]:
-        return {self.sensor: self.reading}
-
-
-def read_of(folder: Path, world: OneReading) -> Sample:
-    room = backend(folder)
-    room._world, room._usable = world, True  # type: ignore[assignment]
-    return room.read(DEADLINE, DEADLINE).samples[world.sensor]
+def sample_of(folder: Path, sensor: str, values: Any, field: str = "ranges", problem: str = "") -> Sample:
+    """Return the sample of one reading with these values, float32."""
+    room = contract_of(folder)
+    channel = SensorChannel(sensor, room.sensors[sensor], Source(), 1, as_received=True)
+    content = {} if problem else {field: np.array(values, dtype=np.float32)}
+    channel.begin(0, 4, SensorOutput(values=content, extras={}, problem=problem))
+    assert channel.newest is not None
+    return channel.newest
 
 
 def test_an_unmeasured_ray_is_the_no_return_value_of_the_contract(tmp_path: Path) -> None:
-    sample = read_of(tmp_path, OneReading("scan", np.array([1.0, np.nan, 3.0], dtype=np.float32)))
+    sample = sample_of(tmp_path, "scan", [1.0, np.nan, 3.0])
     np.testing.assert_array_equal(sample.values["ranges"], [1.0, 9.0, 3.0])
 
 
 def invalid(folder: Path, sensor: str, values: Any, field: str = "ranges") -> str:
     """Return the reason for an invalid reading."""
-    sample = read_of(folder, OneReading(sensor, np.array(values, dtype=np.float32), field))
+    sample = sample_of(folder, sensor, values, field)
     assert (sample.quality, dict(sample.values)) == (Quality.INVALID, {})
     return sample.reason
 
@@ -197,7 +190,7 @@ def test_a_negative_distance_makes_the_reading_invalid(tmp_path: Path) -> None:
 
 
 def test_a_distance_below_an_unknown_range_is_zero(tmp_path: Path) -> None:
-    sample = read_of(tmp_path, OneReading("scan", np.array([1.0, -np.inf, 3.0], dtype=np.float32)))
+    sample = sample_of(tmp_path, "scan", [1.0, -np.inf, 3.0])
     np.testing.assert_array_equal(sample.values["ranges"], [1.0, 0.0, 3.0])
 
 
@@ -206,7 +199,7 @@ def test_a_negative_depth_makes_the_reading_invalid(tmp_path: Path) -> None:
 
 
 def test_depth_in_millimetres_is_rounded_like_its_message(tmp_path: Path) -> None:
-    sample = read_of(tmp_path, OneReading("depth_mm", np.array([[[1.0004], [0.0001]]], dtype=np.float32), "image"))
+    sample = sample_of(tmp_path, "depth_mm", [[[1.0004], [0.0001]]], "image")
     np.testing.assert_array_equal(sample.values["image"].ravel(), np.float32([1.0, 9.0]))
 
 
@@ -218,15 +211,8 @@ def test_an_orientation_far_from_a_unit_quaternion_makes_the_reading_invalid(
 
 
 def test_values_that_do_not_fit_the_message_make_the_reading_invalid(tmp_path: Path) -> None:
-    world = OneReading("scan", np.ones(3, dtype=np.float32))
-    world.reading = world.reading._replace(values={}, problem="ranges do not fit")
-    sample = read_of(tmp_path, world)
+    sample = sample_of(tmp_path, "scan", None, problem="ranges do not fit")
     assert (sample.quality, sample.reason, dict(sample.values)) == (Quality.INVALID, "ranges do not fit", {})
-
-
-def test_stamp_and_number_are_those_of_the_reading(tmp_path: Path) -> None:
-    sample = read_of(tmp_path, OneReading("scan", np.ones(3, dtype=np.float32)))
-    assert (sample.sensor, sample.stamp_ns, sample.seq) == ("scan", 4, 2)
 
 
 def test_the_confidence_follows_from_the_noise(tmp_path: Path) -> None:

@@ -346,7 +346,9 @@ def test_an_unstable_world_ends_only_its_slot(pair):
     for step in range(5):
         if step == 2:
             for env in (both.ours, both.theirs):
-                env.envs[1].unwrapped._stepper.backend.world._data.qvel[:] = np.inf
+                world = env.envs[1].unwrapped._stepper.backend.world
+                world.physics.edit()
+                world._data.qvel[:] = np.inf
         infos = both.step()
         if step == 2:
             assert infos["end_reason"].tolist() == ["", "backend_lost:sim_unstable", ""]

@@ -15,7 +15,7 @@ from embodied_env.contract.spaces import FieldLayout
 from embodied_env.core.codes import Quality
 from embodied_env.core.history import begin_history
 from embodied_env.core.types import Sample, Snapshot
-from embodied_env.envs.gap_policy import FieldCheck, GapPolicy
+from embodied_env.envs.gap_policy import GapPolicy, SampleCheck
 from embodied_env.envs.observation_builder import ObservationBuilder
 from embodied_env.envs.transition_builder import copy_observation
 from embodied_env.errors import BackendNotReadyError, ContractError
@@ -269,13 +269,18 @@ def fields(draw):
     return known, values
 
 
+def quality_of(known, values):
+    given = sample("s", values, stamp_ns=NOW_NS)
+    return SampleCheck([known], 1e9, 0).classify(given, NOW_NS).quality
+
+
 @settings(max_examples=50)
 @given(fields())
 def test_a_field_with_finite_values_in_range_is_valid(drawn):
     known, values = drawn
     fits = values.shape == known.shape and values.dtype == known.dtype and bool(np.isfinite(values).all())
     sound = fits and not bool((values < known.low).any() or (values > known.high).any())
-    assert (FieldCheck(known).check({"x": values}) is None) is sound
+    assert (quality_of(known, {"x": values}) is Quality.OK) is sound
 
 
 ONE_WRONG = [
@@ -296,18 +301,21 @@ ONE_WRONG = [
 @pytest.mark.parametrize(("name", "wrong"), ONE_WRONG)
 def test_a_field_with_one_invalid_value_is_invalid(name, wrong):
     values = np.full_like(LAYOUTS[name].low, 10 if LAYOUTS[name].dtype.kind == "u" else 0)
-    assert FieldCheck(LAYOUTS[name]).check({"x": values}) is None
-    values.flat[1 % values.size] = wrong
-    assert FieldCheck(LAYOUTS[name]).check({"x": values}) is not None
+    assert quality_of(LAYOUTS[name], {"x": values}) is Quality.OK
+    wrongly = values.copy()
+    wrongly.flat[1 % values.size] = wrong
+    assert quality_of(LAYOUTS[name], {"x": wrongly}) is (
+        Quality.OUT_OF_RANGE if np.isfinite(wrong) else Quality.INVALID
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_a_field_of_another_dtype_is_invalid(dtype):
-    assert FieldCheck(LAYOUTS["few"]).check({"x": np.zeros(3, dtype)}) is not None
+    assert quality_of(LAYOUTS["few"], {"x": np.zeros(3, dtype)}) is Quality.INVALID
 
 
 def test_a_missing_field_is_invalid():
-    assert FieldCheck(LAYOUTS["few"]).check({}) is not None
+    assert quality_of(LAYOUTS["few"], {}) is Quality.INVALID
 
 
 # ------------------------------------------------------------------------------------------------------ histories

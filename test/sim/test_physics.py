@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from embodied_env.contract import FloatArray, load_contract
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.model import Model
-from embodied_env.sim.physics import Physics, SharedData
+from embodied_env.sim.physics import Physics
 
 STEPS = 20
 INERTIA = 0  # the warning of a matrix that is nearly singular
 
 
-def physics(name: str = "door_open", *, single: bool = False, shared: SharedData | None = None) -> Physics:
+def physics(name: str = "door_open", *, single: bool = False) -> Physics:
     """Return the physics of a contract that is not reset, so that everything moves."""
     contract = load_contract(name)
     model = Model(contract, load_profile(contract, "mujoco"), "backends.mujoco")
-    shared = SharedData() if shared is None else shared
-    shared.begin(model)
-    made = Physics(model, shared, slice(0, model.mj.nu))
+    made = Physics(model, model.new_data(), slice(0, model.mj.nu))
     if single:
-        made._rollout = None
+        made.step = partial(made.step, after_each=lambda: None)
     return made
 
 
@@ -42,7 +42,6 @@ def run(made: Physics, periods: int) -> list[bytes]:
 def test_one_call_equals_single_steps(name: str) -> None:
     together, single = physics(name), physics(name, single=True)
     assert run(together, 12) == run(single, 12)
-    assert together._rollout is not None
 
 
 def test_a_warning_ends_a_rollout_but_not_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,26 +49,8 @@ def test_a_warning_ends_a_rollout_but_not_the_simulation(monkeypatch: pytest.Mon
     rollout = together._run
 
     def warned_after_seven_steps(inputs: FloatArray, states: FloatArray) -> None:
-        rollout(inputs[:7], states[:7])
+        rollout(inputs[:, :7], states[:, :7])
         together.warned[INERTIA] = 1
 
     monkeypatch.setattr(together, "_run", warned_after_seven_steps)
     assert run(together, 4) == run(single, 4)
-
-
-def test_a_failure_to_take_shared_data_leaves_the_states_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, alone = physics(single=True), physics(single=True)
-    assert run(ours, 2) == run(alone, 2)
-    with monkeypatch.context() as patch:
-        patch.setattr(Physics, "__init__", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):  # as an interrupt
-            physics(shared=ours._shared)
-    assert run(ours, 2) == run(alone, 2)
-    other = physics(shared=ours._shared)
-    ours.load()
-    with monkeypatch.context() as patch:
-        patch.setattr(other, "forward", lambda: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            other.load()
-    assert run(ours, 2) == run(alone, 2)
-    assert run(other, 2) == run(physics(), 2)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from embodied_env.contract.schema import FieldSpec, SensorSpec
+from embodied_env.core.types import Sample
 from embodied_env.sim.backend_profile import Contact, Source
-from embodied_env.sim.sensor_channel import Reading, SensorChannel
+from embodied_env.sim.sensor_channel import SensorChannel
 from embodied_env.sim.sensor_reader import SensorOutput
 
 PERIOD_NS = 100_000_000
@@ -39,12 +40,12 @@ def begun(channel: SensorChannel, seed: int = 0, first: SensorOutput | None = No
     return channel
 
 
-def newest(channel: SensorChannel) -> Reading:
+def newest(channel: SensorChannel) -> Sample:
     assert channel.newest is not None
     return channel.newest
 
 
-def run(channel: SensorChannel, periods: int, substeps: int = 10) -> list[Reading]:
+def run(channel: SensorChannel, periods: int, substeps: int = 10) -> list[Sample]:
     """Step `periods` after the reset and return the readings; the position of each is the period of its acquisition."""
     seen = []
     for k in range(1, periods + 1):
@@ -58,11 +59,11 @@ def run(channel: SensorChannel, periods: int, substeps: int = 10) -> list[Readin
     return seen
 
 
-def after_reset_ms(readings: list[Reading]) -> list[int]:
+def after_reset_ms(readings: list[Sample]) -> list[int]:
     return [(reading.stamp_ns - ORIGIN_NS) // 1_000_000 for reading in readings]
 
 
-def many(channel: SensorChannel, count: int, first: SensorOutput) -> list[Reading]:
+def many(channel: SensorChannel, count: int, first: SensorOutput) -> list[Sample]:
     """Return `count` equal readings."""
     begun(channel, first=first)
     readings = []
@@ -321,8 +322,8 @@ POSE_COVARIANCE = "geometry_msgs/msg/PoseWithCovarianceStamped"
 
 def covariance(**changes: Any) -> np.ndarray:
     extras = changes.pop("extras", {})
-    reading = newest(begun(channel_of(spec(POSE_COVARIANCE), **changes), first=measured(**extras)))
-    return np.asarray(reading.extras["covariance"])
+    channel = begun(channel_of(spec(POSE_COVARIANCE), **changes), first=measured(**extras))
+    return np.asarray(channel.extras["covariance"])
 
 
 def test_the_covariance_is_that_of_the_noise() -> None:
@@ -344,11 +345,11 @@ def test_a_declared_covariance_is_a_field() -> None:
     fields = {"position": POSITION, "covariance": COVARIANCE}
     channel = channel_of(spec(POSE_COVARIANCE, fields=fields), noise={"position": 0.3})
     reading = newest(begun(channel, first=SensorOutput(values={"position": np.zeros(3)}, extras={})))
-    np.testing.assert_array_equal(reading.values["covariance"], reading.extras["covariance"])
+    np.testing.assert_array_equal(reading.values["covariance"], channel.extras["covariance"])
 
 
 def test_a_message_without_a_covariance_gets_none() -> None:
-    assert dict(newest(begun(channel_of(noise={"position": 0.3}))).extras) == {}
+    assert dict(begun(channel_of(noise={"position": 0.3})).extras) == {}
 
 
 # ------------------------------------------------------------------------------------------------------ contacts
@@ -419,4 +420,4 @@ class ScriptedRandom:
 def test_a_reading_without_values_keeps_its_reason() -> None:
     first = SensorOutput(values={}, extras={}, problem="x does not fit")
     reading = newest(begun(channel_of(noise={"position": 0.1}), first=first))
-    assert (reading.values, reading.problem) == ({}, "x does not fit")
+    assert (reading.values, reading.reason) == ({}, "x does not fit")

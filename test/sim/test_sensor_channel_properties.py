@@ -12,8 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from embodied_env.contract.schema import FieldSpec, SensorSpec
+from embodied_env.core.types import Sample
 from embodied_env.sim.backend_profile import Contact, Source
-from embodied_env.sim.sensor_channel import Reading, SensorChannel
+from embodied_env.sim.sensor_channel import SensorChannel
 from embodied_env.sim.sensor_reader import SensorOutput
 
 many = settings(max_examples=60, deadline=None)
@@ -52,7 +53,7 @@ class Run:
             for substep in range(1, substeps + 1)
         ]
         self.taken_ns: list[int] = []
-        self.seen: list[tuple[int, Reading]] = []
+        self.seen: list[tuple[int, Sample]] = []
         channel.begin(seed, origin_ns, measured(0.0))
         for i, step_ns in enumerate(self.steps_ns, start=1):
             if origin_ns + step_ns >= channel.due_ns:
@@ -179,8 +180,8 @@ def test_each_contact_since_the_last_delivered_reading_is_reported(touches, dela
         before = channel.newest
         channel.deliver(i * 10_000_000)
         if (reading := channel.newest) is not None and reading is not before:
-            assert bool(reading.values["data"][0]) == any(touches[reported : reading.extras["number"]])
-            reported = reading.extras["number"]
+            assert bool(reading.values["data"][0]) == any(touches[reported : channel.extras["number"]])
+            reported = channel.extras["number"]
 
 
 def contact(is_touched: bool, number: int) -> SensorOutput:

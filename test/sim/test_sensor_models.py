@@ -542,7 +542,7 @@ def test_an_unrepresentable_value_is_delivered_with_its_reason(tmp_path: Path) -
     world = lab_world(lab(tmp_path, "any/msg/Any", field), sensors={"seven": "clock"})
     world.step()  # not at a whole second
     reading = world.read()["it"]
-    assert (reading.values, reading.problem != "") == ({}, True)
+    assert (reading.values, reading.reason != "") == ({}, True)
 
 
 @pytest.mark.ros

@@ -65,7 +65,9 @@ class MujocoAsGazebo(RosGzStandIn):
     def _publish(self, names: Any) -> None:
         readings = self._arm.read()
         for name in names:
-            message = to_message(self._sensors[name], readings[name].values, self.world.now_ns, readings[name].extras)
+            message = to_message(
+                self._sensors[name], readings[name].values, self.world.now_ns, self._arm.channels[name].extras
+            )
             self._outputs[name].publish(message)
 
     def request_reset(self, *, time_too: bool = True) -> None:

@@ -19,6 +19,7 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.contract.schema import COMMAND_QOS, is_latched, resolved
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.core.json_messages import ARRAY, MAX_BYTES, MAX_DEPTH, object_of
+from embodied_env.core.types import Sample
 from embodied_env.errors import BackendLostError, ContractError, MissingDependencyError, UsageError
 from embodied_env.ros.command_messages import from_command
 from embodied_env.ros.embedded_sim.protocol import (
@@ -32,7 +33,6 @@ from embodied_env.ros.embedded_sim.protocol import (
 from embodied_env.ros.embedded_sim.sensor_messages import Message, SensorEncoder, to_message
 from embodied_env.ros.serialization.layout_cache import LayoutDecoder
 from embodied_env.ros.setup_checks import rclpy_import_errors, ros_init_errors
-from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World
 
 with rclpy_import_errors("the embedded simulator over ROS 2"):
@@ -170,7 +170,7 @@ class WorldNode(ABC):
             raise ValueError(f"{OPTIONS_PARAMETER}: {reprlib.repr(plain)} (expected {_OPTIONS.expected})")
         values = {name: np.array(value, dtype=np.float64) for name, value in plain.items()}
         sampled = self._world.reset(seed, values)
-        self._valid_readings()
+        self._valid_samples()
         library = self._world.renderer_library
         return ResetReply(
             epoch=epoch,
@@ -180,17 +180,19 @@ class WorldNode(ABC):
             details={"renderer": library} if library else {},
         )
 
-    def _valid_readings(self) -> dict[str, Reading]:
-        """Return the newest readings; raises BackendLostError for one that its message type cannot hold."""
-        readings = self._world.read()
-        for name, reading in readings.items():
-            if reading.problem:
-                raise BackendLostError("unfit_reading", f"{name}: {reading.problem}")
-        return readings
+    def _valid_samples(self) -> dict[str, Sample]:
+        """Return the newest samples; raises BackendLostError for one that its message type cannot hold."""
+        samples = self._world.read()
+        for name, sample in samples.items():
+            if sample.reason:
+                raise BackendLostError("unfit_reading", f"{name}: {sample.reason}")
+        return samples
 
-    def _message(self, name: str, reading: Reading) -> Message | bytes:
-        """Return the message to publish for a reading of the sensor `name`."""
-        return self._encoders[name].encode(reading.values, self._stamp_ns(reading.stamp_ns), reading.extras)
+    def _message(self, name: str, sample: Sample) -> Message | bytes:
+        """Return the message to publish for the newest sample of the sensor `name`."""
+        return self._encoders[name].encode(
+            sample.values, self._stamp_ns(sample.stamp_ns), self._world.channels[name].extras
+        )
 
 
 def _make_executor(context: Context, *, fast: bool) -> Executor:

@@ -18,6 +18,7 @@ import numpy as np
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.types import Sample
 from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
 from embodied_env.ros.embedded_sim.protocol import (
     ANY_EPOCH,
@@ -33,7 +34,6 @@ from embodied_env.ros.message_fields import set_stamp
 from embodied_env.ros.serialization.layout_cache import LayoutDecoder
 from embodied_env.ros.serialization.message_template import MessageTemplate, Numbers, integer_encoder
 from embodied_env.ros.setup_checks import rclpy_import_errors
-from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World
 
 with rclpy_import_errors("the embedded simulator over ROS 2"):
@@ -118,7 +118,7 @@ class SimulatorNode(WorldNode):
             commands.clear()
         self._world.command(np.concatenate(newest))
         self._world.step()
-        self._publish(self._valid_readings(), again=False)
+        self._publish(self._valid_samples(), again=False)
         return str(self._world.now_ns)
 
     def _on_parameters(self, parameters: list[Any]) -> Any:  # noqa: ANN401 - rclpy's
@@ -171,24 +171,24 @@ class SimulatorNode(WorldNode):
         self._world.command(np.concatenate(chosen))
         try:
             self._world.step()
-            readings = self._valid_readings()
+            samples = self._valid_samples()
         except BackendLostError as error:
             self._publish_fault(error.why, str(error))
             return
-        self._publish(readings, again=False)
+        self._publish(samples, again=False)
 
     def _publish_fault(self, why: str, detail: str) -> None:
         fault = SimulatorFault(epoch=self._epoch, why=why, detail=detail)
         self._fault.publish(message_class("std_msgs/msg/String")(data=fault.to_text()))
 
-    def _publish(self, readings: Mapping[str, Reading], *, again: bool) -> None:
-        """Publish the clock, the new readings (`again`: all of them), and the acknowledgement of their step."""
+    def _publish(self, samples: Mapping[str, Sample], *, again: bool) -> None:
+        """Publish the clock, the new samples (`again`: all of them), and the acknowledgement of their step."""
         messages = [(self._clock, self._clock_template.encode({}, self._world.now_ns))]
-        for name, reading in readings.items():
-            if again or reading.stamp_ns > self._published_ns[name]:
-                self._published_ns[name] = reading.stamp_ns
+        for name, sample in samples.items():
+            if again or sample.stamp_ns > self._published_ns[name]:
+                self._published_ns[name] = sample.stamp_ns
                 self._numbers[name] += 1
-                messages.append((self._sensors[name], self._message(name, reading)))
+                messages.append((self._sensors[name], self._message(name, sample)))
         newest = tuple(zip(self._published_ns.values(), self._numbers.values(), strict=True))
         stepped = StepAck(epoch=self._epoch, step=self._step, newest=newest).to_data()
         messages.append((self._stepped, self._ack_encoder.encode(np.array(stepped))))

@@ -29,11 +29,10 @@ from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, Wor
 from embodied_env.ros.embedded_sim.emulated_grippers import make_grippers
 from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedService, EmulatedTopic, Inputs, services_of, topics_of
 from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
-from embodied_env.ros.embedded_sim.sensor_messages import Message, SensorEncoder
+from embodied_env.ros.embedded_sim.sensor_messages import Extras, Message, SensorEncoder, Values
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.setup_checks import rclpy_import_errors
 from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
-from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World
 
 with rclpy_import_errors("the embedded simulator over ROS 2"):
@@ -47,6 +46,8 @@ _MARGIN_NS = 300_000  # the executor returns this long before a tick; the clock 
 _WINDOW_NS = 2 * NS_PER_S  # for measuring the real-time factor
 _SLOW = 0.9  # real-time factor below which a warning is logged
 _THROTTLE_S = 5.0
+
+_Reading = tuple[str, Values, Extras, int]  # sensor, content of its message, acquisition on the steady clock
 
 
 class FreeRunningNode(WorldNode):
@@ -64,7 +65,7 @@ class FreeRunningNode(WorldNode):
         self._controller = EmulatedController(slices, world.is_velocity, stand_in=stand_in, timeout_s=timeout_s)
         self._is_moving = False
         self._drivers = EmulatedDrivers(stand_in)
-        self._readings: TimedQueue[tuple[str, Reading, int]] = TimedQueue()  # sensor, reading, acquisition (steady)
+        self._readings: TimedQueue[_Reading] = TimedQueue()
         self._anchor_ns = 0  # time zero of the world, on the steady clock
         self._epoch, self._reply = ANY_EPOCH, ""
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=_ANY_SEED)
@@ -204,25 +205,25 @@ class FreeRunningNode(WorldNode):
 
     def _publish(self) -> None:
         """Queue the new readings; publish those that are due, and the active command."""
-        for name, reading in self._world.read().items():
-            if reading.stamp_ns <= self._published_ns[name]:
+        for name, sample in self._world.read().items():
+            if sample.stamp_ns <= self._published_ns[name]:
                 continue
-            self._published_ns[name] = reading.stamp_ns
-            if reading.problem:
-                self.node.get_logger().warning(f"{name}: {reading.problem}", throttle_duration_sec=_THROTTLE_S)
+            self._published_ns[name] = sample.stamp_ns
+            if sample.reason:
+                self.node.get_logger().warning(f"{name}: {sample.reason}", throttle_duration_sec=_THROTTLE_S)
                 continue
-            due_ns = self._drivers.due_ns(name, self._anchor_ns + reading.there_ns)
-            self._readings.put(due_ns, (name, reading, self._anchor_ns + reading.stamp_ns))
+            channel = self._world.channels[name]
+            due_ns = self._drivers.due_ns(name, self._anchor_ns + channel.there_ns)
+            self._readings.put(due_ns, (name, sample.values, channel.extras, self._anchor_ns + sample.stamp_ns))
         self._publish_state()
         self._serve()
 
-    def _send(self, name: str, reading: Reading, taken_ns: int) -> None:
+    def _send(self, name: str, values: Values, extras: Extras, taken_ns: int) -> None:
         stamp_ns = self._drivers.header_ns(name, self._utc_ns(taken_ns), self._clock.system_ns())
-        values = reading.values
         if name in self._orders:
             places = self._orders[name][1]
             values = {field: value[places[field]] for field, value in values.items()}
-        self._sensors[name].publish(self._encoders[name].encode(values, stamp_ns, reading.extras))
+        self._sensors[name].publish(self._encoders[name].encode(values, stamp_ns, extras))
 
     def _publish_state(self) -> None:
         """Publish the active command, stamped with its activation; values of the other kind are NaN."""

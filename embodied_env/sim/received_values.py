@@ -1,0 +1,52 @@
+"""Values of a reading as a reader of its ROS message returns them, for worlds without a middleware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from embodied_env.contract.message_types import ENCODINGS, MessageField, message_field
+from embodied_env.contract.reading_values import check_rotation, resample, settle, settle_ranges, to_units
+from embodied_env.contract.schema import SensorSpec
+from embodied_env.core.image_processing import pixels_sha256, read_image
+from embodied_env.sim.sensor_models import range_limits_m, scan_angles_rad
+
+
+def changed_fields(sensor: SensorSpec) -> dict[str, MessageField]:
+    """Return the fields of a sensor whose values a reader of its message checks or converts."""
+    fields = {field: message_field(sensor, field, spec) for field, spec in sensor.fields.items()}
+    derived = {field for field, spec in sensor.fields.items() if spec.resample or spec.resize}
+    return {field: known for field, known in fields.items() if known.rotation or known.ranging or field in derived}
+
+
+def receive_fields(
+    sensor: SensorSpec, fields: Mapping[str, MessageField], sent: Mapping[str, NDArray[Any]], extras: Mapping[str, Any]
+) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return the values of a reading that was sent, and the hashes of its pixels before `resize`, by field.
+
+    `fields` are those of `changed_fields`. Raises InvalidReadingError for values that the contract does not allow.
+    """
+    values, raw_sha256 = dict(sent), {}
+    for field, known in fields.items():
+        spec, value = sensor.fields[field], sent[field]
+        if known.rotation:
+            check_rotation(field, value)
+        elif sensor.encoding is not None:
+            encoding = ENCODINGS[sensor.encoding]
+            pixels = to_units(value, encoding.metres_per_unit or 1.0) if encoding.dtype == "uint16" else value
+            if spec.resize is not None:
+                raw_sha256[field] = pixels_sha256(pixels)
+            values[field] = read_image(field, pixels, sensor)
+        elif sensor.type == "sensor_msgs/msg/LaserScan":
+            angles_rad = scan_angles_rad(extras, sent)
+            if field == "ranges":
+                values[field] = settle_ranges(field, value.copy(), spec, *range_limits_m(extras), angles_rad)
+            else:
+                values[field] = settle(field, resample(field, value.copy(), spec, angles_rad), spec)
+        elif sensor.type == "sensor_msgs/msg/PointCloud2":
+            values[field] = settle(field, value.copy(), spec)
+        else:
+            values[field] = settle_ranges(field, value.copy(), spec, *range_limits_m(extras))
+    return values, raw_sha256
