@@ -336,7 +336,8 @@ class EmbodiedEnv(StepperEnv):
         self._stepper.check_reset(options)  # a rejected reset draws no seed
         self._scheduling.begin()
         if self.pacing == "realtime":
-            close_at_exit(self._stepper, aside=self.capabilities.transport)
+            # not the stepper, which may be freed before its watchdog thread has closed the world
+            close_at_exit(self._stepper.lifecycle, aside=self.capabilities.transport)
             exit_on_sigterm()
         super().reset(seed=seed)
         world_seed = draw_world_seed(self.np_random)

@@ -57,6 +57,7 @@ class Stepper:
         history_length: the number of snapshots that an observation needs.
         last_transition: the last step, or None.
         last_reset: the snapshot of the last reset, or None.
+        lifecycle: closes it; the watchdog thread keeps this part while the robot may move.
     """
 
     def __init__(  # noqa: PLR0913 - the options of an environment
@@ -98,7 +99,7 @@ class Stepper:
         self._joints = MeasuredJoints(contract, self.gate.layout.joints)
         self._guard = MotionGuard(contract, backend, self.gate, clock=clock)
         self._arbiter = self._guard.arbiter
-        self._life = Lifecycle(backend, self._guard)
+        self.lifecycle = Lifecycle(backend, self._guard)
         self._ledger = Ledger(clock)
         self._inputs = ExternalInputsSource(contract, backend, self.gate, self._guard, self._joints, clock=clock)
         self._replay = backend.playback if isinstance(backend, Recorded) else None
@@ -134,11 +135,11 @@ class Stepper:
 
     def begin(self, action: Any) -> None:  # noqa: ANN401 - as an agent
         """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`."""
-        if self._life.state is not State.READY:
-            self._life.check_open("step")
+        if self.lifecycle.state is not State.READY:
+            self.lifecycle.check_open("step")
             raise ResetNeededError(f"step() outside an episode: {self._way_out()}; nothing was published")
         try:
-            self._life.move_to(State.MOVING)
+            self.lifecycle.move_to(State.MOVING)
             self._ledger.enter_step()
             self._guard.feed()
             target, deadline = self._next_period(self._ledger.entered_ns)
@@ -153,7 +154,7 @@ class Stepper:
                 self._lose(step, error)
             self._step = step
         except BaseException:
-            self._life.give_up()
+            self.lifecycle.give_up()
             raise
 
     def _publish(self, step: PendingStep, action: Any) -> None:  # noqa: ANN401 - any action of an agent
@@ -187,7 +188,7 @@ class Stepper:
         try:
             transition, failed = self._finish(step)
         except BaseException:
-            self._life.give_up()
+            self.lifecycle.give_up()
             raise
         if failed is not None:
             raise failed
@@ -206,11 +207,11 @@ class Stepper:
         self._inputs.end_step()
         transition = self.last_transition = self.transitions.transition(episode, step, result, reasons)
         if reasons:
-            self._life.end_episode()
+            self.lifecycle.end_episode()
             if self._free_running:  # a lockstep world moves only in steps
-                self._life.brake("episode ended")
+                self.lifecycle.brake("episode ended")
         else:
-            self._life.move_to(State.READY)
+            self.lifecycle.move_to(State.READY)
         for observer in self._observers:
             observer.observe(transition)
         if report.disposition >= Severity.HOLD and not self._has_warned:
@@ -226,7 +227,7 @@ class Stepper:
                 return self._gap_policy.apply(self.backend.read(step.target, step.deadline))
             except BackendError as error:
                 if self._free_running:  # commands may still arrive
-                    self._life.brake(f"backend lost: {error}")
+                    self.lifecycle.brake(f"backend lost: {error}")
                 self._lose(step, error)
         self.backend.halt(str(step.lost))
         return self._gap_policy.lost(self._episode.snapshot.now_ns, str(step.lost)), []
@@ -244,7 +245,7 @@ class Stepper:
 
     def _lose(self, step: PendingStep, error: BackendError) -> None:
         step.lost = BackendLostError.of(error)
-        self._life.move_to(State.LOST)
+        self.lifecycle.move_to(State.LOST)
 
     def _follow_measured(self) -> None:
         """Pass the measured positions to the arbiter, where its reference depends on them."""
@@ -269,14 +270,14 @@ class Stepper:
     def abort_step(self) -> None:
         """Abandon a step that was begun: the episode ends without a transition."""
         self._step = None
-        self._life.give_up()
+        self.lifecycle.give_up()
 
     # ---------------------------------------------------------------------------------------------- reset
 
     def check_reset(self, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
         """Return the options of a reset as arrays, without resetting; raises like `EmbodiedEnv.reset`."""
         if not self.capabilities.reopens:
-            self._life.check_open("reset")
+            self.lifecycle.check_open("reset")
         if self._latched_estop:
             raise BackendNotReadyError(f"reset refused: {self._latched_estop}")
         return checked_options(self.contract, options)
@@ -284,25 +285,25 @@ class Stepper:
     def reset(self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool) -> tuple[Observation, Info]:
         """Start an episode; with `seeded`, it is number 0. Raises like `EmbodiedEnv.reset`."""
         request = ResetRequest(epoch=self._epoch, seed=world_seed, options=self.check_reset(options))
-        was_running = self._life.in_episode
-        self._life.end_episode()
+        was_running = self.lifecycle.in_episode
+        self.lifecycle.end_episode()
         if was_running and self._free_running:
-            self._life.brake("reset() during an episode")
+            self.lifecycle.brake("reset() during an episode")
         self._arbiter.end_motion()  # a lost backend did not receive the braking
         self._step = None
         self._epoch += 1
         self._episode_index = 0 if seeded else self._episode_index + 1
         entered_ns = self.clock.now_ns()
-        self._life.open()
+        self.lifecycle.open()
         try:
             snapshot = self._resets.run(request)
-            self._life.check_open("reset")  # another thread may have called `close`
+            self.lifecycle.check_open("reset")  # another thread may have called `close`
         except BaseException as error:
             with deferred_signals():
                 self.backend.halt("reset failed")  # otherwise `close` would brake from an outdated position
-                if self._life.state is State.CLOSED:
+                if self.lifecycle.state is State.CLOSED:
                     self.backend.close()  # the reset may have opened it again
-                self._life.check_open("reset")
+                self.lifecycle.check_open("reset")
             if isinstance(error, BackendLostError):
                 raise BackendNotReadyError(f"reset: {error}") from error
             raise
@@ -328,7 +329,7 @@ class Stepper:
             start=self._joints.positions_or_nan(snapshot).tolist(),
             history_length=self.history_length,
         )
-        self._life.move_to(State.READY)
+        self.lifecycle.move_to(State.READY)
         self._guard.feed()
         self.last_reset = snapshot
 
@@ -344,7 +345,7 @@ class Stepper:
 
     def save(self) -> SavedStepper:
         """Return the state between two steps, which later steps do not change; raises ResetNeededError otherwise."""
-        if self._life.state is not State.READY:
+        if self.lifecycle.state is not State.READY:
             raise ResetNeededError("save() outside an episode or during a step: call it between two steps")
         return SavedStepper(episode=self._episode.copy(), command=self._arbiter.reference, stamps=self._ledger.save())
 
@@ -357,14 +358,14 @@ class Stepper:
         """
         if self._free_running:
             raise UsageError(f"load() not supported with {self.backend.name}: the world moves by itself")
-        self._life.check_open("load")
-        if self._life.state in (State.NEW, State.MOVING):
+        self.lifecycle.check_open("load")
+        if self.lifecycle.state in (State.NEW, State.MOVING):
             raise ResetNeededError("load() before the first reset or during a step: call it between two steps")
         self._episode = saved.episode.copy()
         self._arbiter.restore(saved.command)
         self._ledger.load(saved.stamps)
         self._gap_policy.restore(self._episode.snapshot)
-        self._life.move_to(State.READY)
+        self.lifecycle.move_to(State.READY)
 
     @property
     def is_observed(self) -> bool:
@@ -384,9 +385,9 @@ class Stepper:
     @property
     def state(self) -> str:
         """The state in words, for `repr`."""
-        if self._life.in_episode:
+        if self.lifecycle.in_episode:
             return f"step {self.step_index} of episode {self._episode.index}"
-        return "between episodes" if self._life.state is State.LOST else self._life.state.value
+        return "between episodes" if self.lifecycle.state is State.LOST else self.lifecycle.state.value
 
     @property
     def _latched_estop(self) -> str:
@@ -412,8 +413,8 @@ class Stepper:
 
     def inputs_for(self, call: str) -> ExternalInputsSource:
         """Return the inputs of the next step; raises ResetNeededError or ClosedError if `call` is not allowed now."""
-        self._life.check_open(call)
-        if not self._life.in_episode:
+        self.lifecycle.check_open(call)
+        if not self.lifecycle.in_episode:
             raise ResetNeededError(f"{call}() outside an episode: call reset() first")
         return self._inputs
 
@@ -437,20 +438,20 @@ class Stepper:
         """Brake for one tick after the episode, while other robots continue in the same lockstep world."""
         target, deadline = self._next_period(self.clock.now_ns())
         self._follow_measured()
-        self._life.brake("episode ended")
+        self.lifecycle.brake("episode ended")
         try:
             self.backend.advance(target, deadline)
         except BackendError:
-            self._life.move_to(State.LOST)
+            self.lifecycle.move_to(State.LOST)
 
     def finish_idle(self) -> None:
         """Read the world after `begin_idle`. This is not a step and has no transition."""
-        if self._life.state is State.LOST:
+        if self.lifecycle.state is State.LOST:
             return
         try:
             snapshot = self.backend.read(*self._next_period(self.clock.now_ns()))
         except BackendError:
-            self._life.move_to(State.LOST)
+            self.lifecycle.move_to(State.LOST)
             return
         self._episode.snapshot, _ = self._gap_policy.apply(snapshot)
 
@@ -467,7 +468,7 @@ class Stepper:
         cast("Renderable", self.backend).show()
 
     def _check_visible(self) -> None:
-        self._life.check_open("render")
+        self.lifecycle.check_open("render")
         if self.last_reset is None:
             raise ResetNeededError("render() called before the first reset(); call reset() first")
 
@@ -475,7 +476,7 @@ class Stepper:
 
     def has_arrived(self, timeout_s: float) -> bool:
         """Return whether `finish` would not wait; wait at most `timeout_s` for it. True if that cannot be polled."""
-        return self._polled is None or self._life.state is State.LOST or self._polled.has_arrived(timeout_s)
+        return self._polled is None or self.lifecycle.state is State.LOST or self._polled.has_arrived(timeout_s)
 
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that the backend started."""
@@ -483,8 +484,8 @@ class Stepper:
 
     def orphan(self) -> None:
         """Let the watchdog thread close, since no caller of `close` is left. A finalizer may call it in any thread."""
-        self._life.orphan()
+        self.lifecycle.orphan()
 
     def close(self) -> None:
         """Brake, then free everything; see `Lifecycle.close`."""
-        self._life.close()
+        self.lifecycle.close()

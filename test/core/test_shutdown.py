@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,10 +16,11 @@ from embodied_env.core.process.signals import call_together
 
 pytestmark = pytest.mark.realtime
 
-PROGRAM = """
-import atexit, os, signal, sys, threading, time
+SERVER = """
+import array, atexit, os, signal, socket, sys, threading, time
 import numpy as np
 import embodied_env
+import embodied_env.envs.embodied_env as module
 from embodied_env.backends.fake import FakeBackend
 
 class ReportingBackend(FakeBackend):
@@ -28,8 +31,27 @@ class ReportingBackend(FakeBackend):
         print("closed", flush=True)
         super().close()
 
-import embodied_env.envs.embodied_env as module
 module.make_backend = lambda name, contract, *, clock, pacing, **options: ReportingBackend(contract, clock=clock, **options)
+requests = socket.socket(fileno=0)
+while True:
+    program, pipes, _, _ = socket.recv_fds(requests, 65536, 2)
+    if not program:
+        sys.exit()
+    if (pid := os.fork()) == 0:
+        break
+    for pipe in pipes:
+        os.close(pipe)
+    requests.send(array.array("q", [pid]))
+    requests.send(array.array("q", [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]))
+requests.detach()
+for file, number in zip((os.open(os.devnull, os.O_RDONLY), *pipes), range(3)):
+    os.dup2(file, number)
+    os.close(file)
+exec(program)
+"""
+"""It forks a process for each program that it receives, since most of the time of a program goes into its imports."""
+
+PROGRAM = """
 env = embodied_env.make("arm_reach", backend="fake", free_running=True)
 env.reset(seed=1)
 for _ in range(4):
@@ -38,19 +60,41 @@ print("moving", flush=True)
 """
 
 
-def run(ending, *signals, ignored=None):
-    """Run a program that moves a robot and then runs `ending`; return its exit status and the commands sent after that."""
-    before = "" if ignored is None else f"import signal; signal.signal({int(ignored)}, signal.SIG_IGN)\n"
-    child = subprocess.Popen(
-        [sys.executable, "-c", before + PROGRAM + ending], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    while child.stdout.readline() not in ("moving\n", ""):
-        pass
-    for number in signals:
-        child.send_signal(number)
-        time.sleep(0.02)
-    output, errors = child.communicate(timeout=60)
-    return child.returncode, output.splitlines(), errors
+@pytest.fixture(scope="module")
+def requests():
+    """A socket to `SERVER`."""
+    ours, theirs = socket.socketpair()
+    with ours, subprocess.Popen([sys.executable, "-c", SERVER], stdin=theirs) as server:
+        theirs.close()
+        yield ours
+        ours.close()
+        assert server.wait(60) == 0
+
+
+@pytest.fixture
+def run(requests):
+    """Return a function that runs a program which moves a robot and then runs `ending`.
+
+    It returns the exit status, and the commands sent after that.
+    """
+
+    def run(ending, *signals, ignored=None):
+        before = "" if ignored is None else f"signal.signal({int(ignored)}, signal.SIG_IGN)\n"
+        (output, for_output), (errors, for_errors) = os.pipe(), os.pipe()
+        socket.send_fds(requests, [(before + PROGRAM + ending).encode()], [for_output, for_errors])
+        os.close(for_output)
+        os.close(for_errors)
+        pid = int.from_bytes(requests.recv(8), sys.byteorder)
+        with os.fdopen(output) as lines, os.fdopen(errors) as problems:
+            while lines.readline() not in ("moving\n", ""):
+                pass
+            for number in signals:
+                os.kill(pid, number)
+                time.sleep(0.02)
+            left = lines.read().splitlines(), problems.read()
+        return int.from_bytes(requests.recv(8), sys.byteorder, signed=True), *left
+
+    return run
 
 
 FUNCTION = """
@@ -83,7 +127,7 @@ def at_rest_then_closed(lines):
     ],
     ids=["close", "with", "end of the program", "exit", "error"],
 )
-def test_robot_comes_to_rest_and_is_closed_at_exit(ending, status):
+def test_robot_comes_to_rest_and_is_closed_at_exit(run, ending, status):
     returned, lines, _ = run(ending)
     assert returned == status
     assert at_rest_then_closed(lines)
@@ -97,13 +141,13 @@ def test_robot_comes_to_rest_and_is_closed_at_exit(ending, status):
         pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long),
     ],
 )
-def test_a_signal_in_the_policy_brakes(number, status):
+def test_a_signal_in_the_policy_brakes(run, number, status):
     returned, lines, _ = run("time.sleep(30)", number)
     assert returned == status
     assert at_rest_then_closed(lines)
 
 
-def test_a_signal_during_a_step_brakes():
+def test_a_signal_during_a_step_brakes(run):
     returned, lines, _ = run("while True: env.step(np.ones(6))", signal.SIGINT)
     assert returned == -signal.SIGINT
     speeds = [float(line.split()[1]) for line in lines if line.startswith("sent")]
@@ -111,21 +155,21 @@ def test_a_signal_during_a_step_brakes():
     assert lines[-1] == "closed"
 
 
-def test_second_ctrl_c_does_not_interrupt_braking():
+def test_second_ctrl_c_does_not_interrupt_braking(run):
     """The second and the third Ctrl-C arrive while the robot brakes."""
     returned, lines, _ = run("env.close()\ntime.sleep(30)", signal.SIGINT, signal.SIGINT, signal.SIGINT)
     assert returned != 0
     assert at_rest_then_closed(lines)
 
 
-def test_ctrl_c_does_not_interrupt_closing_the_backend():
+def test_ctrl_c_does_not_interrupt_closing_the_backend(run):
     close = "FakeBackend.close = lambda _: (signal.raise_signal(signal.SIGINT), print('freed', flush=True))\n"
     returned, lines, _ = run(close + "env.close()")
     assert returned == -signal.SIGINT
     assert lines[-2:] == ["closed", "freed"]
 
 
-def test_existing_handler_is_kept():
+def test_existing_handler_is_kept(run):
     returned, lines, _ = run(
         "signal.signal(signal.SIGTERM, lambda *_: os._exit(7))\nenv.reset(seed=2)\nprint('again', flush=True)\n"
         "os.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(30)"
@@ -134,7 +178,7 @@ def test_existing_handler_is_kept():
     assert lines[-1] != "closed"
 
 
-def test_ignored_sighup_stays_ignored():
+def test_ignored_sighup_stays_ignored(run):
     """As under nohup."""
     returned, lines, _ = run("time.sleep(0.3)\nprint('alive', flush=True)", signal.SIGHUP, ignored=signal.SIGHUP)
     assert returned == 0
@@ -157,13 +201,13 @@ def test_ignored_sighup_stays_ignored():
     ],
     ids=["del", "cycle", "function", "thread", "forked worker"],
 )
-def test_unreferenced_environment_brakes_and_closes(ending, status):
+def test_unreferenced_environment_brakes_and_closes(run, ending, status):
     returned, lines, errors = run(ending)
     assert returned == status, errors
     assert at_rest_then_closed(lines[lines.index("moving") :] if "moving" in lines else lines)
 
 
-def test_stepping_after_the_main_thread_ended_raises_closed_error():
+def test_stepping_after_the_main_thread_ended_raises_closed_error(run):
     returned, lines, errors = run(
         "def go_on():\n    while True: env.step(np.ones(6))\nthreading.Thread(target=go_on).start()\ntime.sleep(0.3)"
     )
@@ -173,7 +217,7 @@ def test_stepping_after_the_main_thread_ended_raises_closed_error():
     assert at_rest_then_closed([*braking, lines[-1]])
 
 
-def test_sigterm_ends_a_program_with_a_policy_thread():
+def test_sigterm_ends_a_program_with_a_policy_thread(run):
     returned, lines, _ = run(
         "def go_on():\n    while True: env.step(np.ones(6))\nthread = threading.Thread(target=go_on)\nthread.start()\n"
         "time.sleep(0.2)\nos.kill(os.getpid(), signal.SIGTERM)\nthread.join()"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from distributions import install
+from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.core.policy import NoAction
@@ -12,6 +13,7 @@ from embodied_env.errors import UsageError
 from embodied_env.evaluation import evaluate
 
 QUICK = {"episodes": 2, "seed": 3, "clock": "virtual"}
+ARM = changed_contract("arm_reach", {"episode.horizon_steps": 20})
 
 
 @pytest.fixture
@@ -34,14 +36,14 @@ def in_degrees(first=None):
 
 
 def test_simulation_warns(tmp_path, caplog):
-    evaluate("arm_reach", in_degrees(), backend="fake", record=tmp_path, **QUICK)
+    evaluate(ARM, in_degrees(), backend="fake", record=tmp_path, **QUICK)
     assert "action of j1 is 57.3" in caplog.text
 
 
 @pytest.mark.parametrize("confirm", [None, lambda _: False])
 def test_robot_refuses_without_the_consent_of_an_operator(robot, tmp_path, confirm):
     with pytest.raises(UsageError, match=r"action of j1 is 57\.3"):
-        evaluate("arm_reach", in_degrees(), backend="toy_robot", record=tmp_path / "runs", confirm=confirm, **QUICK)
+        evaluate(ARM, in_degrees(), backend="toy_robot", record=tmp_path / "runs", confirm=confirm, **QUICK)
     (run,) = (tmp_path / "runs").iterdir()
     assert [row["info"]["step_index"] for row in embodied_env.read_run(run).rows()] == [0]
 
@@ -51,7 +53,7 @@ def test_robot_starts_the_episode_again_once_the_operator_has_accepted(robot, tm
     asked = []
     policy = in_degrees(first)
     (result,) = evaluate(
-        "arm_reach", policy, backend="toy_robot", record=tmp_path, confirm=lambda text: not asked.append(text), **QUICK
+        ARM, policy, backend="toy_robot", record=tmp_path, confirm=lambda text: not asked.append(text), **QUICK
     ).results
     rows = list(embodied_env.read_run(result.path).rows())
     assert len(asked) == 1
@@ -61,4 +63,4 @@ def test_robot_starts_the_episode_again_once_the_operator_has_accepted(robot, tm
 
 
 def test_plausible_policy_on_a_robot_is_not_asked_about(robot, tmp_path):
-    evaluate("arm_reach", "random", backend="toy_robot", record=tmp_path, **QUICK)
+    evaluate(ARM, "random", backend="toy_robot", record=tmp_path, **QUICK)

@@ -77,7 +77,8 @@ def test_the_sensors_of_a_policy_are_required_while_it_runs(tmp_path):
     )
     seeing.required_sensors = ("target",)
     faults = [Fault(kind="drop", step=step, sensor="target") for step in range(1, 99)]
-    evaluation = evaluate(ARM, [blind, seeing], record=tmp_path, faults=faults, **{**QUICK, "episodes": 1})
+    contract = replace(ARM, episode=replace(ARM.episode, horizon_steps=20))
+    evaluation = evaluate(contract, [blind, seeing], record=tmp_path, faults=faults, **{**QUICK, "episodes": 1})
     reasons = [list(result.summary["end_reasons"]) for result in evaluation.results]
     assert reasons == [["time_limit"], ["safety_stop:obs.stale"]]
     for result in evaluation.results:
