@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -37,7 +36,7 @@ class MujocoBackend:
 
     Attributes:
         delays: the injected delays, or None.
-        build_world: builds the world in `open`.
+        build_world, close_world: build the world in `open`, and free it in `close`.
     """
 
     name = "mujoco"
@@ -68,19 +67,8 @@ class MujocoBackend:
         self.reset_timeout_s = self._profile.reset_timeout_s
         self._world: World | None = None
         self._usable = False
-        self._executor: Executor | None = None
         self.build_world: Callable[[], World] = self._build
-        self._moving: Future[None] | None = None  # a step computed in the executor
-
-    def compute_in(self, executor: Executor) -> bool:
-        """Let `executor` compute the steps: `advance` returns at once, and `read` waits. Return False with cameras."""
-        self._executor = None if self.has_cameras else executor
-        return not self.has_cameras
-
-    @property
-    def has_cameras(self) -> bool:
-        """Whether steps render images, so that one thread must compute them: a renderer belongs to its first thread."""
-        return any(source.camera for source in self._profile.sources.values())
+        self.close_world: Callable[[World], None] = World.close
 
     def open(self) -> None:
         """Build the world, and check fields with a path against the ROS message, if it is installed."""
@@ -119,19 +107,10 @@ class MujocoBackend:
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - it is exact, and returns when done
         """Step the world by one control period."""
-        world = self._running()
-        if self._executor is None:
-            world.step()
-        else:
-            self._moving = self._executor.submit(world.step)
+        self._running().step()
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - the world is already there
         """Read every sensor that has delivered."""
-        if self._moving is not None and self._moving.cancel():  # no thread has begun it; after a fork none is left
-            self._moving = None
-            self._running().step()
-        elif self._moving is not None:
-            self._moving.result()
         return self._snapshot(self._running(), None)
 
     def halt(self, reason: str) -> None:  # noqa: ARG002 - there is no transport
@@ -149,10 +128,9 @@ class MujocoBackend:
     def close(self) -> None:
         """Free the world."""
         self._usable = False
-        self._finish_step()
         world, self._world = self._world, None
         if world is not None:
-            world.close()
+            self.close_world(world)
 
     def processes(self) -> list[dict[str, Any]]:
         """Return no process."""
@@ -161,19 +139,7 @@ class MujocoBackend:
     def _opened(self) -> World:
         if self._world is None:
             raise BackendLostError("closed", "the simulator is not open")
-        if self._moving is not None:
-            self._finish_step()
         return self._world
-
-    def _finish_step(self) -> None:
-        """Complete a step that the executor computes; only `read` raises its error."""
-        moving, world = self._moving, self._world
-        if moving is not None and world is not None and moving.cancel():
-            with suppress(BackendLostError):
-                world.step()
-        elif moving is not None:
-            wait([moving])
-        self._moving = None
 
     @property
     def world(self) -> World:
@@ -183,8 +149,6 @@ class MujocoBackend:
     def _running(self) -> World:
         if not self._usable or self._world is None:
             raise BackendLostError("halted", "the backend was halted, closed or never reset")
-        if self._moving is not None:
-            self._finish_step()
         return self._world
 
     def _snapshot(self, world: World, report: ResetReport | None) -> Snapshot:

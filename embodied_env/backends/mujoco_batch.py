@@ -43,6 +43,8 @@ class WorldBatch:
         self._alone: set[int] = set()  # slots whose world cannot be saved
         for slot, backend in enumerate(backends):
             backend.build_world = partial(self._open_world, slot, backend.build_world)
+            backend.close_world = partial(self._close_world, slot)
+        self._users: set[int] = set()  # slots that have opened the common world
         self._selected: int | None = None
         self._saved: list[WorldState | None] = [None] * size
         self._now_ns = [0] * size  # of worlds without a saved state
@@ -86,16 +88,26 @@ class WorldBatch:
     def _open_world(self, slot: int, build: Callable[[], World]) -> World:
         """Return the world of a slot, which is built at the first call."""
         if self._world is not None and self._backends[slot].delays is None:
+            self._users.add(slot)
             return self._world
         world = build()
         if not world.can_be_saved:
             self._alone.add(slot)
             return world
         self._world = world
+        self._users.add(slot)
         if world.is_plain:
             size, substeps = len(self._backends), world.substeps
             self._physics = BatchedPhysics(world.model, size=size, substeps=substeps, threads=self._threads)
         return world
+
+    def _close_world(self, slot: int, world: World) -> None:
+        """Free the world of a slot, the common one with the last slot."""
+        self._users.discard(slot)
+        if world is self._world and not self._users:
+            self._world = self._physics = self._selected = None
+        if world is not self._world:
+            world.close()
 
     def _put_away(self) -> None:
         """Save the state that the world has."""

@@ -47,7 +47,7 @@ from embodied_env.tasks.judging import is_judged_at_once, judge_step, judge_step
 
 logger = logging.getLogger(__name__)
 
-FEWEST_SLOTS = 8
+FEWEST_SLOTS = 5
 """Number of slots from which arrays save more than they cost."""
 
 

@@ -334,6 +334,17 @@ def test_a_fork_steps_without_threads(pair):
     both.step(both.ours.action_space.sample())
 
 
+def test_a_slot_is_closed_and_opened_again(pair):
+    both = pair("arm_reach", NEXT_STEP, render_mode="rgb_array")
+    for env in (both.ours, both.theirs):
+        env.step(both.ours.action_space.sample())
+        env.envs[1].close()
+    both.ours.action_space.seed(7)
+    both.reset(seed=2)
+    both.step()
+    np.testing.assert_array_equal(*(env.envs[0].render() for env in (both.ours, both.theirs)))
+
+
 def test_an_unknown_mark_is_rejected(pair):
     both = pair("arm_reach", NEXT_STEP)
     both.step(both.ours.action_space.sample())
