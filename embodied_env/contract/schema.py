@@ -5,7 +5,7 @@ Field names are the YAML keys (``docs/reference/contract.md``). A `contract.cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -186,9 +186,12 @@ class SensorSpec(FrozenFields):
     qos: Qos = None  # of the subscription, see [QoS](#qos); null: best effort, depth 10
 
 
-def velocity_range(velocity: float | Sequence[float]) -> tuple[float, float]:
+def velocity_range(velocity: float | tuple[float, float] | list[float]) -> tuple[float, float]:
     """Return the lowest and the highest velocity of a limit, which is both or one number for both directions."""
-    return (-velocity, velocity) if isinstance(velocity, (float, int)) else (velocity[0], velocity[1])
+    if isinstance(velocity, (tuple, list)):
+        low, high = velocity
+        return low, high
+    return -velocity, velocity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,10 +211,9 @@ class JointLimits:
 
     def __post_init__(self) -> None:
         """Replace opposite velocities by one number, so that equal limits have equal fingerprints."""
-        if isinstance(self.velocity, tuple):
+        if isinstance(self.velocity, (tuple, list)):
             low, high = self.velocity
-            if low == -high < 0.0:
-                object.__setattr__(self, "velocity", high)
+            object.__setattr__(self, "velocity", high if low == -high < 0.0 else (low, high))
 
     @property
     def velocities(self) -> tuple[float, float]:

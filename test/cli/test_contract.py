@@ -385,6 +385,14 @@ def test_diff_lists_removed_sensor_once(small, write, capsys):
 # --- contract show
 
 
+def test_show_has_both_velocity_limits_where_they_differ(tmp_path, capsys):
+    path = tmp_path / "base.yaml"
+    path.write_text(json.dumps(changed("actuators.arm.joints.a.velocity", [-1.0, 3.0])))
+    assert main(["contract", "show", str(path), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["limits_after_margins"]
+    assert [row["velocity_per_s"] for row in rows] == [[-0.95, 3.0 * 0.95], 3.0 * 0.95]
+
+
 def test_show_json_describes_the_contract(small, capsys):
     assert main(["contract", "show", small, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)

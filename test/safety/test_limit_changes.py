@@ -74,7 +74,17 @@ def test_limits_beyond_the_contract_are_rejected(gate, beyond):
         gate.change_limits({"a": replace(OWN, **beyond)})
 
 
-@pytest.mark.parametrize("wrong", [{"velocity": float("nan")}, {"velocity": -1.0}, {"position": (1.0, -1.0)}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"velocity": float("nan")},
+        {"velocity": -1.0},
+        {"velocity": (0.1, 1.0)},
+        {"velocity": (0.0, 0.0)},
+        {"velocity": [float("nan"), 1.0]},
+        {"position": (1.0, -1.0)},
+    ],
+)
 def test_invalid_limits_change_nothing(gate, wrong):
     before = fastest(gate)
     with pytest.raises(ContractError):
