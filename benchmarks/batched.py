@@ -8,12 +8,12 @@ that has eagerx, gymnasium and mujoco.
 
 from __future__ import annotations
 
-import copy
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,8 @@ SIZES = (1, 4, 16, 64, 256, 1024)
 ENV_STEPS, FEW_ENV_STEPS = 2560, 640  # of a case in a round, over all environments; in the smoke edition
 DRAWN = Path(__file__).with_name("drawn_models.yaml")  # a mass and the friction of two bodies are drawn
 
+Cost = Callable[..., float]  # as `mean_us`
+
 
 def measure(*, smoke: bool) -> Samples:
     """Compare N = 64 and 256, and N = 8 where each environment is a process."""
@@ -47,7 +49,7 @@ def measure(*, smoke: bool) -> Samples:
         shipped, others = vector("arm_reach", NUM_ENVS), [partial(single, contract)] * FEW
         made["mujoco.rollout"] = rollout_case([arm_model()] * NUM_ENVS, steps)
         made["mujoco.rollout, N = 256"] = rollout_case([arm_model()] * MANY, steps)
-        made["mujoco.rollout, drawn"] = rollout_case([copy.copy(arm_model()) for _ in range(NUM_ENVS)], steps)
+        made["mujoco.rollout, drawn"] = rollout_case(drawn_models(), steps)
         made["make_vec, N = 256"] = vector_case(vector(contract, MANY), steps)
         made["make_vec, drawn"] = vector_case(vector(DRAWN, NUM_ENVS), steps)
         made["make_vec, random actions and autoreset"] = vector_case(shipped, steps, are_kept=False)
@@ -57,7 +59,22 @@ def measure(*, smoke: bool) -> Samples:
         if python := os.environ.get("EAGERX_PYTHON"):
             made["EAGERx"] = eagerx_case(python, steps)
     with ExitStack() as stack:
-        return run_rounds({name: stack.enter_context(each) for name, each in made.items()}, 5 if smoke else 15)
+        return run_rounds({name: stack.enter_context(each) for name, each in made.items()}, 5 if smoke else 9)
+
+
+def measure_cpu(*, smoke: bool) -> Samples:
+    """Return the CPU time of the process, all threads, for a step of one environment."""
+    cpu = partial(mean_us, now_ns=time.process_time_ns)
+    with ExitStack() as stack:
+        made = {
+            "mujoco.rollout": rollout_case([arm_model()] * NUM_ENVS, ENV_STEPS, cpu),
+            "mujoco.rollout, N = 256": rollout_case([arm_model()] * MANY, ENV_STEPS, cpu),
+            "mujoco.rollout, drawn": rollout_case(drawn_models(), ENV_STEPS, cpu),
+            "make_vec": vector_case(vector(endless_arm(), NUM_ENVS), ENV_STEPS, cpu),
+            "make_vec, N = 256": vector_case(vector(endless_arm(), MANY), ENV_STEPS, cpu),
+            "make_vec, drawn": vector_case(vector(DRAWN, NUM_ENVS), ENV_STEPS, cpu),
+        }
+        return run_rounds({name: stack.enter_context(each) for name, each in made.items()}, 2 if smoke else 15)
 
 
 def measure_sizes(*, smoke: bool) -> Samples:
@@ -72,13 +89,25 @@ def vector(contract: str | Path | Contract, num_envs: int) -> embodied_env.Embod
     return embodied_env.make_vec(contract, num_envs=num_envs, backend="mujoco")
 
 
+def drawn_models() -> list[mujoco.MjModel]:
+    """Return models that differ in the mass and the friction of the last link."""
+    models = [arm_model() for _ in range(NUM_ENVS)]
+    for number, model in enumerate(models):
+        link, scale = model.body("link6"), 0.5 + number / NUM_ENVS
+        link.mass *= scale
+        link.inertia *= scale
+        model.geom_friction[model.geom_bodyid == link.id] *= scale
+        mujoco.mj_setConst(model, mujoco.MjData(model))
+    return models
+
+
 def single(contract: Contract) -> embodied_env.EmbodiedEnv:
     """Make one environment; importable, so that a spawned process can."""
     return embodied_env.make(contract, backend="mujoco")
 
 
 @contextmanager
-def vector_case(env: Any, steps: int, *, are_kept: bool = True) -> Iterator[Case]:  # noqa: ANN401 - any vector environment
+def vector_case(env: Any, steps: int, cost_us: Cost = mean_us, *, are_kept: bool = True) -> Iterator[Case]:  # noqa: ANN401
     """Yield a case of steps of all environments."""
     count = max(2, steps // env.num_envs)
     with closing(env):
@@ -86,7 +115,7 @@ def vector_case(env: Any, steps: int, *, are_kept: bool = True) -> Iterator[Case
         env.action_space.seed(0)
         kept = kept_actions(count, env.num_envs).astype(np.float32)
         actions = kept if are_kept else [env.action_space.sample() for _ in range(count)]
-        yield lambda: mean_us(env.step, actions, per_call=env.num_envs)
+        yield lambda: cost_us(env.step, actions, per_call=env.num_envs)
 
 
 @contextmanager
@@ -98,7 +127,7 @@ def single_case(contract: Contract, steps: int) -> Iterator[Case]:
 
 
 @contextmanager
-def rollout_case(models: Sequence[mujoco.MjModel], steps: int) -> Iterator[Case]:
+def rollout_case(models: Sequence[mujoco.MjModel], steps: int, cost_us: Cost = mean_us) -> Iterator[Case]:
     """Yield a case of steps of a state of each model in the thread pool of `mujoco.rollout`."""
     model, num_envs = models[0], len(models)
     size = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_FULLPHYSICS)
@@ -123,7 +152,7 @@ def rollout_case(models: Sequence[mujoco.MjModel], steps: int) -> Iterator[Case]
             last[:] = command
 
         commands = last + kept_actions(steps // num_envs, num_envs)
-        yield lambda: mean_us(step, commands, per_call=num_envs)
+        yield lambda: cost_us(step, commands, per_call=num_envs)
 
 
 @contextmanager

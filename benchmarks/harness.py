@@ -57,9 +57,15 @@ def median_cpu_us(step: Callable[[Any], Any], inputs: Iterable[Any]) -> float:
     return float(np.median(durations_us(step, inputs, time.thread_time_ns)))
 
 
-def mean_us(step: Callable[[Any], Any], inputs: Sequence[Any], *, per_call: int = 1) -> float:
+def mean_us(
+    step: Callable[[Any], Any],
+    inputs: Sequence[Any],
+    *,
+    per_call: int = 1,
+    now_ns: Callable[[], int] = time.perf_counter_ns,
+) -> float:
     """Return the mean duration of a call, µs, divided by the units of work in it."""
-    return float(durations_us(step, inputs).sum()) / len(inputs) / per_call
+    return float(durations_us(step, inputs, now_ns).sum()) / len(inputs) / per_call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +98,11 @@ def ratio(top: str, bottom: str) -> Figures:
 def excess(more: str, less: str, unit: str) -> Figures:
     """Return the difference of two figures in each round, as a multiple of a third."""
     return lambda samples: [(a - b) / c for a, b, c in zip(samples[more], samples[less], samples[unit], strict=True)]
+
+
+def idle_rate(part: str, whole: str, cores: int) -> Figures:
+    """Return the rate of `whole` to that of `part` on idle cores, from CPU times: the rest of `whole` is one thread."""
+    return lambda samples: [a / (a + cores * (b - a)) for a, b in zip(samples[part], samples[whole], strict=True)]
 
 
 def difference(more: str, less: str) -> Figures:

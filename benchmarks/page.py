@@ -62,8 +62,10 @@ def table(name: str, results: Results) -> str:
     rows = target_rows(results) if name == "targets" else case_rows(name, results)
     lines = [f"| {' | '.join(row)} |" for row in rows]
     if name == "targets":
-        runs = sorted({f"{each['date']} on {each['machine']}" for each in results.values()})
-        lines.append(f"\nMeasured {'; '.join(runs)}.")
+        runs: dict[str, list[str]] = {}
+        for benchmark, result in results.items():
+            runs.setdefault(f"{result['date']} on {result['machine']}", []).append(f"`{benchmark}`")
+        lines += [f"\nMeasured {run}: {', '.join(names)}." for run, names in sorted(runs.items())]
     return "\n".join(lines)
 
 

@@ -41,6 +41,7 @@ def test_ratios_are_of_figures_in_one_round():
     assert harness.ratio("a", "b")(samples) == [2.0, 3.0, 4.0]
     assert harness.excess("a", "b", "c")(samples) == [0.5, 10.0, 1.5]
     assert harness.difference("a", "b")(samples) == [1.0, 20.0, 3.0]
+    assert harness.idle_rate("b", "a", 2)(samples) == pytest.approx([1 / 3, 1 / 5, 1 / 7])
 
 
 def test_estimate_is_median_with_interval():
@@ -92,7 +93,7 @@ def test_step_in_process_computes_what_bare_loop_does():
 
 def test_step_makes_few_python_calls():
     """The limit of the plain step, with actions that the gate keeps; fewer calls lower it."""
-    assert step_counts.count_python_calls(step_counts.ACTIONS["kept"]) <= 346
+    assert step_counts.count_python_calls(step_counts.ACTIONS["kept"]) <= 246
 
 
 def test_memory_is_sampled_after_each_tenth_of_steps():
