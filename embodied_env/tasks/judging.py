@@ -116,8 +116,8 @@ def judge_steps(
             failure=_by_reason(result.verdict.failure, n_slots),
             out_of_bounds=_by_reason(result.verdict.out_of_bounds, n_slots),
         )
-        numbers = (checked.reward, *checked.terms.values())
-        is_valid = len(result.terms) == len(checked.terms) and all(np.isfinite(each[slots]).all() for each in numbers)
+        numbers = np.array((checked.reward, *checked.terms.values()))[:, slots]
+        is_valid = len(result.terms) == len(checked.terms) and bool(np.isfinite(numbers).all())
     except Terminated:
         raise
     except (Exception, SystemExit):  # noqa: BLE001 - judging one by one raises it again, and names the slot
