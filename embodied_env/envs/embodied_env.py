@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from embodied_env.backends.base import Backend, Capabilities, MessageSource, Observed, Recorded
+from embodied_env.backends.base import Backend, MessageSource, Observed, Recorded
 from embodied_env.backends.delay_injection import PeriodDelays, ReportedDelays
 from embodied_env.backends.registry import NATIVE_DELAY_BACKENDS, check_options, make_backend
-from embodied_env.contract import Contract, JointLimits, load_contract
-from embodied_env.contract.loader import SAVED, restore_contract
+from embodied_env.contract import Contract, JointLimits
 from embodied_env.contract.validation import suspected_degrees
 from embodied_env.core.arguments import checked_flag
 from embodied_env.core.clock import Clock, VirtualClock, make_clock
@@ -28,132 +25,25 @@ from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.scheduling import Scheduling
 from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
-from embodied_env.core.types import Observer, Snapshot, Transition
+from embodied_env.core.types import Observer
+from embodied_env.envs.arguments import (
+    arguments_of,
+    check_seed,
+    contract_of_run,
+    draw_world_seed,
+    open_view,
+    rebuild,
+    render_metadata,
+    resolve_contract,
+    ros_options,
+)
 from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.stepper import Stepper
+from embodied_env.envs.stepper_env import StepperEnv
 from embodied_env.envs.transition_builder import copy_step_result
 from embodied_env.errors import UsageError
 from embodied_env.tasks import Task, describe_task, is_shipped, load_task
-
-if TYPE_CHECKING:
-    from embodied_env.record.live_view import LiveView
-
-_SEED_BOUND = 2**53  # every JSON reader keeps integers below this exactly
-
-
-class StepperEnv(gymnasium.Env[Observation, Any]):
-    """An environment over one `Stepper`: the part that the recorder and wrappers read.
-
-    Attributes:
-        contract: the contract in force.
-        action_space: a Box, or with several actuators a Dict of them.
-        backend_name: name of the backend.
-        clock_name: name of the clock under the ledger.
-        host_timing: whether the agent's infos have the durations of the host.
-        pacing: "lockstep" (the world waits for the agent) or "realtime".
-        task_description: the task in the manifest (`embodied_env.tasks.describe_task`).
-        contract_files: files of the contract that a replay needs, by name.
-    """
-
-    action_space: Any
-    pacing = "lockstep"
-    task_description: dict[str, Any]
-    contract_files: Mapping[str, bytes]
-    host_timing = True
-    _is_recorded = False
-    _stepper: Stepper
-
-    def __init__(self, contract: Contract, backend: str, clock: str | Clock | None) -> None:
-        """Create the spaces; the subclass sets the other attributes."""
-        self.contract, self.backend_name = contract, backend
-        self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
-        self.observation_space = cast("gymnasium.Space[Observation]", deepcopy(contract.observation_space))
-        self.action_space = deepcopy(contract.action_space)  # environments seed their spaces independently
-
-    def __repr__(self) -> str:
-        known = f"{self.contract.name} v{self.contract.version} ({self.contract.fingerprint[:12]})"
-        return f"<{type(self).__name__} {known} on {self.backend_name}, {self.pacing}, {self._stepper.state}>"
-
-    def __str__(self) -> str:
-        return repr(self)
-
-    @property
-    def unwrapped(self) -> Self:
-        """This environment."""
-        return self
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The abilities of the backend."""
-        return self._stepper.capabilities
-
-    @property
-    def last_transition(self) -> Transition | None:
-        """The last step in full, or None before the first. Without observers, `step` returned its own info."""
-        return self._stepper.last_transition
-
-    @property
-    def last_reset(self) -> Snapshot | None:
-        """The snapshot of the last reset with its report, or None before the first."""
-        return self._stepper.last_reset
-
-    def keep_host_timing(self) -> None:
-        """Return the durations of the host from now on, for a recorder, which removes them without `host_timing`."""
-        self._is_recorded = True
-        self._stepper.keep_host_timing()
-
-    def mark(self, name: str) -> None:
-        """Stamp the end of a stage outside the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
-        self._stepper.mark(name)
-
-    def annotate(self, name: str, values: Mapping[str, Any]) -> None:
-        """Attach an account, such as that of a chunk or a remote policy, to the step that follows.
-
-        It is ``info["annotations"][name]`` of that step, recorded with its external inputs, and copied by a replay.
-        Another one of the same name before that step replaces it.
-
-        Args:
-            name: lower-case letters, digits and ``_``, a letter first.
-            values: numbers, text, booleans, None, arrays, and lists and mappings of them; NaN becomes null.
-
-        Raises:
-            UsageError: for another name or a reserved one, other values, more than 16384 characters or 16 levels of
-                JSON, or more than 32 names in a step.
-            ResetNeededError: outside an episode.
-            ClosedError: after `close`.
-        """
-        self._stepper.inputs_for("annotate").annotate(name, values)
-
-    def require(self, sensors: Iterable[str]) -> None:
-        """Require a valid reading of these sensors for each action until the next reset, as a policy's inputs.
-
-        They are required in addition to those of the contract, recorded with each step, and used by a replay.
-
-        Raises:
-            UsageError: for a sensor that the agent does not see.
-            ResetNeededError: outside an episode.
-            ClosedError: after `close`.
-        """
-        self._stepper.inputs_for("require").require(sensors)
-
-    def preview(self, actions: Iterable[Any]) -> None:
-        """Set the actions of a chunk from the next step on, for a trajectory (`trajectory_steps`).
-
-        Their first is the action of that step, as it reaches this environment: if a wrapper has changed it, the others
-        are dropped, with a warning and ``info["annotations"]["trajectory"]["refused"]``. Without trajectories nothing
-        happens.
-
-        Raises:
-            UsageError: if `actions` is not a sequence.
-            ResetNeededError: outside an episode.
-            ClosedError: after `close`.
-        """
-        self._stepper.inputs_for("preview").preview(actions)
-
-    def processes(self) -> list[dict[str, Any]]:
-        """Return role and pid of each process that this environment has started."""
-        return self._stepper.processes()
 
 
 class EmbodiedEnv(StepperEnv):
@@ -196,7 +86,7 @@ class EmbodiedEnv(StepperEnv):
         if not isinstance(observers, (list, tuple)) or not all(isinstance(each, Observer) for each in observers):
             raise UsageError(f"invalid observers: {observers!r} (expected a list of objects with a method observe)")
         if contract is None:
-            contract = _contract_of_run(backend, backend_options)
+            contract = contract_of_run(backend, backend_options)
         super().__init__(resolve_contract(contract), backend, clock)
         if not self.contract.trusted and backend != "replay":
             raise UsageError(
@@ -228,6 +118,9 @@ class EmbodiedEnv(StepperEnv):
         if self._view is not None:
             observers = (*observers, self._view)
             weakref.finalize(self, self._view.stop).atexit = False
+        if isinstance(world, Observed):
+            observers = (*observers, *world.observers)
+        self._is_observed = bool(observers)
         self.before_access: Callable[[], None] | None = None
         self.stepper = Stepper(
             self.contract,
@@ -235,8 +128,8 @@ class EmbodiedEnv(StepperEnv):
             task,
             clock=the_clock,
             evaluator_info=self.evaluator_info,
-            host_timing=self.host_timing or bool(observers),
-            observers=(*observers, *(world.observers if isinstance(world, Observed) else ())),
+            host_timing=self.host_timing or self._is_observed,
+            observers=observers,
             filters=filters,
         )
         if self.pacing == "realtime":
@@ -344,7 +237,9 @@ class EmbodiedEnv(StepperEnv):
         observation, info = self._stepper.reset(world_seed=world_seed, options=options, seeded=seed is not None)
         if self.render_mode == "human":
             self._stepper.show()
-        return observation, self._for_agent(info)
+        if self._is_observed and not (self.host_timing or self._is_recorded):
+            info = without_host_timing(info)
+        return observation, info
 
     def seek_episode(self, seed: int | None, episode_index: int) -> None:
         """Make the next unseeded reset that of episode `episode_index` since `seed`, to reproduce a single episode.
@@ -369,22 +264,17 @@ class EmbodiedEnv(StepperEnv):
             InternalFaultError: when the gate's own checks fail. Nothing is published, and the backend is halted.
             ClosedError: after `close`.
         """
+        stepper = self._stepper
         if not self._begun:
-            self._stepper.begin(action)
+            stepper.begin(action)
         self._begun = False
-        done = self._stepper.finish()
+        done = stepper.finish()
         if self.render_mode == "human":
-            self._stepper.show()
-        observation, reward, terminated, truncated, info = copy_step_result(
-            done, shares_info=not self.stepper.is_observed
-        )
-        return observation, reward, terminated, truncated, self._for_agent(info)
-
-    def _for_agent(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return the info without the durations of the host that only observers receive."""
-        if self.host_timing or self._is_recorded or not self.stepper.is_observed:
-            return info
-        return without_host_timing(info)
+            stepper.show()
+        result = copy_step_result(done, shares_info=not self._is_observed)
+        if self._is_observed and not (self.host_timing or self._is_recorded):  # durations are for observers only
+            return *result[:4], without_host_timing(result[4])
+        return result
 
     def begin(self, action: Any) -> None:  # noqa: ANN401
         """Publish the command and start the motion of the world; the next `step`, with the same action, finishes it.
@@ -439,82 +329,3 @@ def _orphan(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:
     if os.getpid() == pid:
         stepper.orphan()
         scheduling.end()
-
-
-# ----------------------------------------------------------------------- shared with vector and parallel environments
-
-
-def arguments_of(local: Mapping[str, Any], others: str) -> dict[str, Any]:
-    """Return the arguments of a constructor by its `locals` at its start; `others`: its ``**`` parameter."""
-    return {**{name: local[name] for name in local if name not in ("self", "__class__", others)}, **local[others]}
-
-
-def rebuild(cls: Callable[..., Any], arguments: Mapping[str, Any], spec: EnvSpec | None) -> Any:  # noqa: ANN401 - `cls`
-    """Return the copy of an environment, made by its constructor's arguments."""
-    env = cls(**arguments)
-    env.spec = spec
-    return env
-
-
-def resolve_contract(contract: str | Path | Contract | Mapping[str, Any]) -> Contract:
-    """Return the contract of a name, a path or the mapping in the spec of an environment; raises UsageError."""
-    if not isinstance(contract, Mapping):
-        return load_contract(contract)
-    if contract.keys() != SAVED:
-        raise UsageError(f"invalid contract mapping: keys {list(contract)} (expected those of a spec of `make`)")
-    return restore_contract(contract)
-
-
-def check_seed(seed: object) -> None:
-    """Raise Gymnasium's error for a bool, which its own check accepts, and for a negative seed."""
-    if isinstance(seed, bool):
-        raise gymnasium.error.Error(f"Seed must be a python integer, actual type: {type(seed)}")
-    if isinstance(seed, (int, np.integer)) and seed < 0:
-        raise gymnasium.error.Error(f"Seed must be greater or equal to zero, actual value: {seed}")
-
-
-def draw_world_seed(generator: np.random.Generator) -> int:
-    """Return the seed of the world for the next reset."""
-    return int(generator.integers(_SEED_BOUND))
-
-
-def ros_options(spawn: bool, namespace: str | None) -> dict[str, Any]:  # noqa: FBT001 - the user's option
-    """Return the options that only some backends take, where they differ from the default."""
-    options: dict[str, Any] = {} if checked_flag("spawn", spawn) else {"spawn": False}
-    return options if namespace is None else {**options, "namespace": namespace}
-
-
-def render_metadata(name: str, backend: Backend, contract: Contract, render_mode: str | None) -> dict[str, Any]:
-    """Return the metadata for rendering; raises UsageError for a mode that the backend does not offer."""
-    modes = backend.capabilities.render_modes
-    if render_mode not in (None, *modes):
-        expected = ", ".join(map(repr, (None, *modes)))
-        raise UsageError(f"unsupported render_mode for {name}: {render_mode!r} (expected one of: {expected})")
-    return {"render_modes": list(modes), "render_fps": max(1, round(1 / contract.control_period_s))}
-
-
-def open_view(view: object, contract: Contract, pacing: str) -> LiveView | None:
-    """Return the observer that shows steps in a viewer, or None for the view None or False."""
-    if view is None or view is False:
-        return None
-    from embodied_env.record.live_view import LiveView  # noqa: PLC0415 - the view is optional
-    from embodied_env.record.rerun_viewer import RerunViewer  # noqa: PLC0415
-
-    return LiveView(contract, RerunViewer(view, contract), pacing=pacing)
-
-
-# ---------------------------------------------------------------------------------------------------------- runs
-
-
-def _contract_of_run(backend: str, options: Mapping[str, Any]) -> Contract:
-    """Return the contract of the run to replay."""
-    if backend != "replay" or "run" not in options:
-        raise UsageError(
-            f"missing contract for the backend {backend!r} (expected a name, a path or a Contract; optional only with "
-            'backend="replay", run=...)'
-        )
-    from embodied_env.backends.replay import recorded_contract  # noqa: PLC0415 - the record is optional
-    from embodied_env.record import Run, read_run  # noqa: PLC0415
-
-    run = options["run"]
-    return recorded_contract(run if isinstance(run, Run) else read_run(run))

@@ -143,7 +143,7 @@ class ExternalInputsSource:
         annotations, self._annotations = self._annotations, {}
         if episode.step_index == 0:
             self._gate.begin_motion()
-        if (account := self._guard.arbiter.take_setpoint_account()) is not None:
+        if self._free_running and (account := self._guard.arbiter.take_setpoint_account()) is not None:
             annotations = {**annotations, "setpoints": account}
         return ExternalInputs(
             situation=self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns), self._required),
@@ -164,9 +164,15 @@ class ExternalInputsSource:
             self._guard.watchdog.trips = recorded.watchdog_trips
             self._latch(recorded.latched)
         then = recorded.situation
-        elapsed_ns = round(then.latency_s * NS_PER_S), round(then.action_age_s * NS_PER_S)
+        context = self._contexts.build(
+            episode.snapshot,
+            since_frozen_ns=round(then.latency_s * NS_PER_S),
+            since_returned_ns=round(then.action_age_s * NS_PER_S),
+            estops=self._guard.estops(),
+            required=then.required,
+        )
         return ExternalInputs(
-            situation=self._build_context(episode.snapshot, elapsed_ns, then.required),
+            situation=context,
             latched=self._gate.latched,
             dt_s=dt_s,
             reference=published if self._free_running else None,
@@ -175,8 +181,8 @@ class ExternalInputsSource:
             annotations=recorded.annotations,
         )
 
-    def end_step(self) -> None:
-        """In a replay, latch what was latched at the end of the recorded step, after the end reasons are collected."""
+    def end_replayed_step(self) -> None:
+        """Latch what was latched at the end of the recorded step, after the end reasons are collected."""
         if self._recorded is not None and self._free_running and self._recorded.circumstances is not None:
             self._latch(self._recorded.circumstances.latched_after)
 
@@ -188,21 +194,16 @@ class ExternalInputsSource:
         `since_ns`: when the snapshot was frozen, and when the agent received it, on the steady clock. In a lockstep
         world a snapshot ages only by injected delays. `required`: sensors in addition to those of the contract.
         """
-        elapsed_ns = (0, 0)
+        frozen_ns = returned_ns = 0
         if self._free_running:
             now_ns = self._clock.now_ns()
-            elapsed_ns = (now_ns - since_ns[0], now_ns - since_ns[1])
+            frozen_ns, returned_ns = now_ns - since_ns[0], now_ns - since_ns[1]
         elif self._delays is not None:
-            elapsed_ns = (self._delays.inference_ns,) * 2
-        return self._build_context(snapshot, elapsed_ns, required)
-
-    def _build_context(
-        self, snapshot: Snapshot, elapsed_ns: tuple[int, int], required: tuple[str, ...]
-    ) -> SafetyContext:
+            frozen_ns = returned_ns = self._delays.inference_ns
         return self._contexts.build(
             snapshot,
-            since_frozen_ns=elapsed_ns[0],
-            since_returned_ns=elapsed_ns[1],
+            since_frozen_ns=frozen_ns,
+            since_returned_ns=returned_ns,
             estops=self._guard.estops(),
             required=required,
         )

@@ -19,10 +19,9 @@ class State(Enum):
     """The state of a stepper; the diagram is in docs/concepts/step.md."""
 
     NEW = "not opened"
-    READY = "in an episode, between two steps"
-    MOVING = "in a step"
+    RUNNING = "in an episode"
     ENDED = "between episodes"
-    LOST = "between episodes, with a backend that no command reaches"
+    LOST = "between episodes, and no command reaches the backend"
     CLOSED = "closed"
 
 
@@ -41,11 +40,6 @@ class Lifecycle:
         self._changing = threading.Lock()  # held during a change of the state
         self._closing = threading.RLock()  # held during the opening of the backend, and during `close`
         self._pid = 0  # of the process that opened the backend
-
-    @property
-    def in_episode(self) -> bool:
-        """Whether an episode is under way."""
-        return self.state is State.READY or self.state is State.MOVING
 
     def check_open(self, call: str) -> None:
         """Raise ClosedError for `call` after `close`."""
@@ -72,7 +66,7 @@ class Lifecycle:
 
     def end_episode(self) -> None:
         """End the episode, if one is under way; a lost backend stays lost."""
-        if self.in_episode:
+        if self.state is State.RUNNING:
             self.move_to(State.ENDED)
         self._guard.watchdog.disarm()
 
@@ -122,7 +116,7 @@ class Lifecycle:
             before, self.state = self.state, State.CLOSED
         if before is State.CLOSED:
             return
-        moves = self._free_running or before is State.READY or before is State.MOVING
+        moves = self._free_running or before is State.RUNNING
         try:
             self._guard.arbiter.close()
             self._guard.watchdog.disarm()

@@ -10,13 +10,16 @@ from embodied_env.backends.base import Backend, Resettable
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.core.measured_joints import MeasuredJoints
+from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.reset_draws import with_observed_options
 from embodied_env.core.reset_spec import ResetRoutine, confirmation_prompt, with_operator_confirmation
 from embodied_env.core.types import ResetRequest, Routine, SafetyContext, Snapshot
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
+from embodied_env.envs.lifecycle import Lifecycle, State
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.transition_builder import reset_report
+from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.safety import SafetyGate
 from embodied_env.safety.homing import HomingContext, HomingMotion
 from embodied_env.safety.interlocks import safety_input_findings
@@ -36,10 +39,26 @@ class ResetProcedure:
     joints: MeasuredJoints
     gap_policy: GapPolicy
     inputs: ExternalInputsSource
+    life: Lifecycle
     clock: Clock
 
     def run(self, request: ResetRequest) -> Snapshot:
         """Reset the world and return the first snapshot of the episode; raises BackendError (`EmbodiedEnv.reset`)."""
+        try:
+            snapshot = self._run(request)
+            self.life.check_open("reset")  # another thread may have called `close`
+        except BaseException as error:
+            with deferred_signals():
+                self.backend.halt("reset failed")  # otherwise `close` would brake from an outdated position
+                if self.life.state is State.CLOSED:
+                    self.backend.close()  # the reset may have opened it again
+                self.life.check_open("reset")
+            if isinstance(error, BackendLostError):
+                raise BackendNotReadyError(f"reset: {error}") from error
+            raise
+        return snapshot
+
+    def _run(self, request: ResetRequest) -> Snapshot:
         backend = self.backend
         deadline = Stamp(self.clock.now_ns() + round(backend.reset_timeout_s * NS_PER_S), Domain.STEADY)
         raw = backend.reset(request, deadline)

@@ -22,8 +22,16 @@ from embodied_env.core.history import begin_history
 from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
-from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import Finding, Observer, ResetRequest, Snapshot, TaskResult, Transition, Verdict
+from embodied_env.core.types import (
+    Finding,
+    Observer,
+    ResetRequest,
+    SentCommand,
+    Snapshot,
+    TaskResult,
+    Transition,
+    Verdict,
+)
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.lifecycle import Lifecycle, State
@@ -122,8 +130,10 @@ class Stepper:
             joints=self._joints,
             gap_policy=self._gap_policy,
             inputs=self._inputs,
+            life=self.lifecycle,
             clock=clock,
         )
+        self._follows_measured = self.gate.has_velocity or not capabilities.actuates
         self._polled = backend if isinstance(backend, Polled) else None
         self._epoch = 0
         self._episode_index = -1
@@ -135,46 +145,36 @@ class Stepper:
 
     def begin(self, action: Any) -> None:  # noqa: ANN401 - as an agent
         """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`."""
-        if self.lifecycle.state is not State.READY:
+        if self.lifecycle.state is not State.RUNNING or self._step is not None:
             self.lifecycle.check_open("step")
             raise ResetNeededError(f"step() outside an episode: {self._way_out()}; nothing was published")
+        ledger, now_ns = self._ledger, self.clock.now_ns
+        ledger.enter_step()
+        target, deadline = self._next_period(ledger.entered_ns)
+        step = PendingStep(action=copy_action(action), target=target, deadline=deadline)
         try:
-            self.lifecycle.move_to(State.MOVING)
-            self._ledger.enter_step()
-            self._guard.feed()
-            target, deadline = self._next_period(self._ledger.entered_ns)
-            step = PendingStep(action=copy_action(action), target=target, deadline=deadline)
-            self._follow_measured()
-            try:
-                self._publish(step, action)
-                self.backend.advance(target, deadline)
-                if self._advances_clock:
-                    self.clock.on_world_advanced(self._period_ns)
-            except BackendError as error:
-                self._lose(step, error)
             self._step = step
+            if self._free_running:
+                self._guard.feed()
+            if self._follows_measured:
+                self._follow_measured()
+            with self._arbiter.exclusive() as (reference, dt_s):  # the watchdog cannot send in between
+                inputs = step.inputs = self._inputs.begin_step(self._episode, reference, dt_s)
+                step.approved = self.gate.judge(action, inputs.reference or reference, inputs.dt_s, inputs.situation)
+                ledger.gated_ns = now_ns()
+                try:
+                    sent = self._arbiter.send(step.approved, self._inputs.take_preview(action), inputs.delay)
+                finally:
+                    ledger.published_ns = now_ns()
+                self._account_sent(step, sent)
+            self.backend.advance(target, deadline)
+            if self._advances_clock:
+                self.clock.on_world_advanced(self._period_ns)
+        except BackendError as error:
+            self._lose(step, error)
         except BaseException:
-            self.lifecycle.give_up()
+            self.abort_step()
             raise
-
-    def _publish(self, step: PendingStep, action: Any) -> None:  # noqa: ANN401 - any action of an agent
-        """Judge and send under the arbiter's lock, so that the watchdog cannot send in between."""
-        with self._arbiter.exclusive() as (reference, dt_s):
-            inputs = step.inputs = self._inputs.begin_step(self._episode, reference, dt_s)
-            step.approved = self.gate.judge(action, inputs.reference or reference, inputs.dt_s, inputs.situation)
-            self._ledger.gated_ns = self.clock.now_ns()
-            try:
-                sent = self._arbiter.send(step.approved, self._inputs.take_preview(action), inputs.delay)
-            finally:
-                self._ledger.published_ns = self.clock.now_ns()
-            step.inputs = self._inputs.with_sent(inputs, sent)
-            if sent.published_ns is not None:
-                self._ledger.published_ns = sent.published_ns
-            if sent.command is not None:
-                step.approved = sent.command
-            if sent.report is not None:
-                step.approved = merge_relay_report(step.approved, sent.report)
-                self.gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
 
     def finish(self) -> Transition:
         """Wait for the world, judge, and return the transition of the step that `begin` began.
@@ -204,14 +204,13 @@ class Stepper:
         episode.advance(snapshot, ledger.observed_ns, report.applied)
         episode.missed = episode.missed + 1 if isinstance(step.action, NoAction) else 0
         reasons = self.transitions.end_reasons(episode, step, result.verdict, failed, gaps)
-        self._inputs.end_step()
+        if self._replay is not None:
+            self._inputs.end_replayed_step()
         transition = self.last_transition = self.transitions.transition(episode, step, result, reasons)
         if reasons:
             self.lifecycle.end_episode()
             if self._free_running:  # a lockstep world moves only in steps
                 self.lifecycle.brake("episode ended")
-        else:
-            self.lifecycle.move_to(State.READY)
         for observer in self._observers:
             observer.observe(transition)
         if report.disposition >= Severity.HOLD and not self._has_warned:
@@ -243,12 +242,23 @@ class Stepper:
         terms = dict.fromkeys(self.task.terms, math.nan)
         return TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms), failed
 
+    def _account_sent(self, step: PendingStep, sent: SentCommand) -> None:
+        """Complete the step with what was sent, where that is not the approved command."""
+        step.inputs = self._inputs.with_sent(step.inputs, sent)
+        if sent.published_ns is not None:
+            self._ledger.published_ns = sent.published_ns
+        if sent.command is not None:
+            step.approved = sent.command
+        if sent.report is not None:
+            step.approved = merge_relay_report(step.approved, sent.report)
+            self.gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
+
     def _lose(self, step: PendingStep, error: BackendError) -> None:
         step.lost = BackendLostError.of(error)
         self.lifecycle.move_to(State.LOST)
 
     def _follow_measured(self) -> None:
-        """Pass the measured positions to the arbiter, where its reference depends on them."""
+        """Pass the measured positions to the arbiter, whose reference depends on them."""
         if not self.capabilities.actuates:
             self._arbiter.set_position_reference(self._joints.measured(self._episode.snapshot)[0])
         if self.gate.has_velocity:
@@ -285,7 +295,7 @@ class Stepper:
     def reset(self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool) -> tuple[Observation, Info]:
         """Start an episode; with `seeded`, it is number 0. Raises like `EmbodiedEnv.reset`."""
         request = ResetRequest(epoch=self._epoch, seed=world_seed, options=self.check_reset(options))
-        was_running = self.lifecycle.in_episode
+        was_running = self.lifecycle.state is State.RUNNING
         self.lifecycle.end_episode()
         if was_running and self._free_running:
             self.lifecycle.brake("reset() during an episode")
@@ -295,19 +305,7 @@ class Stepper:
         self._episode_index = 0 if seeded else self._episode_index + 1
         entered_ns = self.clock.now_ns()
         self.lifecycle.open()
-        try:
-            snapshot = self._resets.run(request)
-            self.lifecycle.check_open("reset")  # another thread may have called `close`
-        except BaseException as error:
-            with deferred_signals():
-                self.backend.halt("reset failed")  # otherwise `close` would brake from an outdated position
-                if self.lifecycle.state is State.CLOSED:
-                    self.backend.close()  # the reset may have opened it again
-                self.lifecycle.check_open("reset")
-            if isinstance(error, BackendLostError):
-                raise BackendNotReadyError(f"reset: {error}") from error
-            raise
-        self._start_episode(snapshot)
+        self._start_episode(self._resets.run(request))
         info = self.transitions.reset_info(self._episode, self.clock.now_ns() - entered_ns)
         observation = copy_observation(self.transitions.observe(self._episode))
         self._ledger.leave_step()
@@ -329,7 +327,7 @@ class Stepper:
             start=self._joints.positions_or_nan(snapshot).tolist(),
             history_length=self.history_length,
         )
-        self.lifecycle.move_to(State.READY)
+        self.lifecycle.move_to(State.RUNNING)
         self._guard.feed()
         self.last_reset = snapshot
 
@@ -345,7 +343,7 @@ class Stepper:
 
     def save(self) -> SavedStepper:
         """Return the state between two steps, which later steps do not change; raises ResetNeededError otherwise."""
-        if self.lifecycle.state is not State.READY:
+        if self.lifecycle.state is not State.RUNNING or self._step is not None:
             raise ResetNeededError("save() outside an episode or during a step: call it between two steps")
         return SavedStepper(episode=self._episode.copy(), command=self._arbiter.reference, stamps=self._ledger.save())
 
@@ -359,13 +357,13 @@ class Stepper:
         if self._free_running:
             raise UsageError(f"load() not supported with {self.backend.name}: the world moves by itself")
         self.lifecycle.check_open("load")
-        if self.lifecycle.state in (State.NEW, State.MOVING):
+        if self.lifecycle.state is State.NEW or self._step is not None:
             raise ResetNeededError("load() before the first reset or during a step: call it between two steps")
         self._episode = saved.episode.copy()
         self._arbiter.restore(saved.command)
         self._ledger.load(saved.stamps)
         self._gap_policy.restore(self._episode.snapshot)
-        self.lifecycle.move_to(State.READY)
+        self.lifecycle.move_to(State.RUNNING)
 
     @property
     def is_observed(self) -> bool:
@@ -385,7 +383,7 @@ class Stepper:
     @property
     def state(self) -> str:
         """The state in words, for `repr`."""
-        if self.lifecycle.in_episode:
+        if self.lifecycle.state is State.RUNNING:
             return f"step {self.step_index} of episode {self._episode.index}"
         return "between episodes" if self.lifecycle.state is State.LOST else self.lifecycle.state.value
 
@@ -414,7 +412,7 @@ class Stepper:
     def inputs_for(self, call: str) -> ExternalInputsSource:
         """Return the inputs of the next step; raises ResetNeededError or ClosedError if `call` is not allowed now."""
         self.lifecycle.check_open(call)
-        if not self.lifecycle.in_episode:
+        if self.lifecycle.state is not State.RUNNING:
             raise ResetNeededError(f"{call}() outside an episode: call reset() first")
         return self._inputs
 
@@ -437,7 +435,8 @@ class Stepper:
     def begin_idle(self) -> None:
         """Brake for one tick after the episode, while other robots continue in the same lockstep world."""
         target, deadline = self._next_period(self.clock.now_ns())
-        self._follow_measured()
+        if self._follows_measured:
+            self._follow_measured()
         self.lifecycle.brake("episode ended")
         try:
             self.backend.advance(target, deadline)

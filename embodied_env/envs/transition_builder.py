@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
 from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.policy import NoAction
 from embodied_env.core.types import Finding, ResetReport, Snapshot, TaskResult, Transition, Verdict
-from embodied_env.envs.info_types import Guaranteed, Origin, ResetInfo, SensorInfo, StepInfo
+from embodied_env.envs.info_types import Origin, ResetInfo, SensorInfo, StepInfo
 from embodied_env.envs.observation_builder import Observation, ObservationBuilder
 from embodied_env.envs.stepper_state import Episode, PendingStep
 from embodied_env.errors import TaskError
@@ -176,11 +176,13 @@ class TransitionBuilder:
         """Return the transition of the step that led to the newest snapshot."""
         report, inputs, ledger, origin = step.approved.report, step.inputs, self._ledger, self.origin
         latched, trips, layout = self._gate.latched, self._watchdog.trips, self._gate.layout
+        guaranteed = report.guaranteed
         if self._commands is not None:
             self._commands.record_sent(step.approved.seq, ledger.published_ns)
         end_reason = reasons[0] if reasons else ""
         terminated = bool(reasons) and end_kind(end_reason) in TERMINATED_REASONS
-        severity, code = gate_arrays(report.findings)
+        findings = report.findings
+        severity, code = gate_arrays(findings)
         info: StepInfo = {
             "wrapper_version": origin["wrapper_version"],
             "contract": origin["contract"],
@@ -202,9 +204,15 @@ class TransitionBuilder:
                 "intervened": report.intervened,
                 "severity": severity,
                 "code": code,
-                "joints": joint_codes(report.findings, layout.joints),
-                "unmoved": ",".join(unmoved_joints(report.findings, layout.joints, episode.start)),
-                "guaranteed": cast("Guaranteed", dict(report.guaranteed)),
+                "joints": joint_codes(findings, layout.joints),
+                "unmoved": ",".join(unmoved_joints(findings, layout.joints, episode.start)) if findings else "",
+                "guaranteed": {
+                    "position": guaranteed["position"],
+                    "velocity": guaranteed["velocity"],
+                    "acceleration": guaranteed["acceleration"],
+                    "jerk": guaranteed["jerk"],
+                    "workspace": guaranteed["workspace"],
+                },
                 "dt_s": report.dt_s,
                 "latched": latched is not None,
                 "watchdog": {"trips": trips},
@@ -315,8 +323,9 @@ def copy_step_result(done: Transition, *, shares_info: bool = False) -> tuple[Ob
 
     With `shares_info` the info is that of `done`, for a caller that owns both.
     """
-    info = cast("Info", done.info) if shares_info else copy_info(done.info)
-    return copy_observation(done.observation), done.reward, done.terminated, done.truncated, info
+    observation = {key: value.copy() for key, value in done.observation.items()}
+    info: Any = done.info if shares_info else copy_info(done.info)
+    return observation, done.reward, done.terminated, done.truncated, info
 
 
 def copy_observation(observation: Mapping[str, NDArray[Any]]) -> Observation:

@@ -30,8 +30,9 @@ from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.core.process.signals import call_together, closing_together
 from embodied_env.core.types import Observer
+from embodied_env.envs.arguments import arguments_of, rebuild, resolve_contract
 from embodied_env.envs.batched_steps import FEWEST_SLOTS, ActionRows, BatchedSteps, StepResults
-from embodied_env.envs.embodied_env import EmbodiedEnv, arguments_of, rebuild, resolve_contract
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.envs.lifecycle import check_open
 from embodied_env.envs.registration import OPTIONS, VECTOR_ENTRY_POINT, make
 from embodied_env.envs.transition_builder import Info

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from embodied_env.backends.registry import accepts_option
-from embodied_env.envs.embodied_env import check_seed
+from embodied_env.envs.arguments import check_seed
 from embodied_env.errors import UsageError
 
 PerSlot = Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -203,6 +202,8 @@ class Arbiter:
 
     def _now(self) -> tuple[CommandState, float]:
         """Return the reference of a step and dt in s."""
+        if not self._free_running:
+            return self._reference, self._period_s
         now_ns = self._clock.now_ns()
         published, dt_s = self._last_published(self._period_s, now_ns)
         if (planner := self._planner) is None:
@@ -237,8 +238,6 @@ class Arbiter:
         write, dt from after it.
         """
         self._judged_ns = now_ns
-        if not self._free_running:
-            return self._reference, self._period_s
         if self._has_trajectories:
             point, self._due_ns = self._point_ahead(now_ns)
             self._reference = replace(point, seq=self._reference.seq)
@@ -398,12 +397,13 @@ class Arbiter:
         Raises:
             ClosedError: after `close`, for anything but braking; nothing was published.
         """
-        with self._lock, deferred_signals() if self._free_running else nullcontext():
+        with deferred_signals() if self._free_running else self._lock:  # the caller holds the lock
             if self._closed and command.report.disposition < Severity.HOLD:
                 raise _closed_error()
-            is_unsure, self.delay = self._is_slow(), delay
-            command, interval_ns = self._extended(command, actions), interval_ns or self._period_ns
-            now_ns = self._clock.now_ns()
+            is_unsure, self.delay = self._is_timed and self._is_slow(), delay
+            if self._has_trajectories:
+                command = self._extended(command, actions)
+            now_ns, interval_ns = self._clock.now_ns(), interval_ns or self._period_ns
             if delay is not None and delay.reference is not None:
                 command = self._gate.brake_instead(command, delay.reference, delay.dt_s, _late(delay.passed_s))
             elif self._is_timed and self._is_late(now_ns, interval_ns):
@@ -421,6 +421,8 @@ class Arbiter:
                 raise
             if sent.report is not None or sent.values is not command.values:
                 self._reference = state_after(before, command, is_velocity, sent)
+            if not self._free_running:
+                return sent
             self._published_ns = self._clock.now_ns()
             if is_unsure or self._is_slow() or self._has_stopped_between(now_ns, self._published_ns, times[0]):
                 self.delay = replace(self.delay or WriteDelay(), is_guaranteed=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ _NO_SEVERITY, _NO_CODE = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES
 def gate_arrays(findings: Sequence[Finding]) -> tuple[NDArray[np.int8], NDArray[np.int16]]:
     """Return, per gate of `GATES`, the severity (int8) and code number (int16) of its most severe finding."""
     severity, code = _NO_SEVERITY.copy(), _NO_CODE.copy()
-    for finding in _by_severity(findings):  # of equal ones the last
+    for finding in _by_severity(findings) if findings else ():  # of equal ones the last
         index = _INDICES[finding.gate]
         severity[index], code[index] = finding.severity, CODES[finding.code]
     return severity, code
@@ -57,13 +56,13 @@ def gate_arrays(findings: Sequence[Finding]) -> tuple[NDArray[np.int8], NDArray[
 def joint_codes(findings: Sequence[Finding], joints: Iterable[str]) -> dict[str, int]:
     """Return the code number of the most severe finding that names each joint, 0 without one."""
     codes = dict.fromkeys(joints, 0)
-    for finding in _by_severity(findings):  # of equal ones the last
+    for finding in _by_severity(findings) if findings else ():  # of equal ones the last
         codes.update(dict.fromkeys(finding.joints, CODES[finding.code]))
     return codes
 
 
-def _by_severity(findings: Sequence[Finding]) -> Sequence[Finding]:
-    return sorted(findings, key=attrgetter("severity")) if len(findings) > 1 else findings
+def _by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda found: found.severity)
 
 
 def unmoved_joints(findings: Sequence[Finding], joints: Sequence[str], start: Sequence[float]) -> list[str]:

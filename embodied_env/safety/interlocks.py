@@ -55,6 +55,7 @@ AFTER_ESTOP = "then call clear_estop() and reset(), which runs the whole reset a
 
 JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE, Quality.MISSING)
 
+_NO_FORCES: Mapping[str, float] = {}
 _FULL_RANGE = {"rad": 2.0 * math.pi, "m": 1.0}  # of a joint without position limits
 
 
@@ -95,11 +96,14 @@ class SafetyContextBuilder:
             estops=estops,
             required=required,
             clock_jump="" if snapshot.clock is None else snapshot.clock.jump,
-            forces={
-                name: float(np.linalg.norm(np.asarray(samples[name].values[field], dtype=np.float64)))
-                for name, field in self._forces.items()
-            },
+            forces=self._measured_forces(snapshot) if self._forces else _NO_FORCES,
         )
+
+    def _measured_forces(self, snapshot: Snapshot) -> dict[str, float]:
+        return {
+            name: float(np.linalg.norm(np.asarray(snapshot.samples[name].values[field], dtype=np.float64)))
+            for name, field in self._forces.items()
+        }
 
 
 def make_interlocks(contract: Contract, layout: ActionLayout) -> tuple[Interlock, ...]:

@@ -89,7 +89,7 @@ def test_run_with_gaps_records_the_velocities_used_and_replays_equal(tmp_path):
     env = RecordTransitions(EmbodiedEnv(cart, backend="fake", free_running=True, clock=clock), tmp_path)
     with env:
         env.reset(seed=1)
-        env.unwrapped._stepper._arbiter._timeout_ns = NS_PER_S // 2
+        env.unwrapped._stepper._arbiter._rest_after_ns = 150_000_000, NS_PER_S // 2
         for step in range(12):
             if step in (5, 9):
                 clock.sleep_until_ns(clock.now_ns() + 6 * NS_PER_S // 10)

@@ -23,6 +23,7 @@ from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.codes import CODES, END_REASONS, Quality, Severity, end_kind, order_end_reasons
 from embodied_env.core.types import Finding
+from embodied_env.envs.lifecycle import State
 from embodied_env.errors import (
     BackendLostError,
     BackendNotReadyError,
@@ -1092,7 +1093,7 @@ def test_a_joint_without_limits_may_turn_past_half_a_turn_and_through_resets(mak
 
 def test_a_blocked_robot_is_held_and_stopped(scene_of):
     scene = scene_of(options={"backend": Blocked}, safety__tracking=STRICT_TRACKING)
-    found = [scene.step((1.0, 0.0)) for _ in range(20) if scene.stepper.lifecycle.in_episode]
+    found = [scene.step((1.0, 0.0)) for _ in range(20) if scene.stepper.lifecycle.state is State.RUNNING]
     codes = [done.info["end_reason"] for done in found]
     assert codes[-1] == "safety_stop:track.error"
     assert [done.report.disposition for done in found[-3:]] == [Severity.HOLD, Severity.HOLD, Severity.STOP]
@@ -1103,7 +1104,7 @@ def test_a_blocked_robot_is_held_and_stopped(scene_of):
 
 def test_joint_that_moved_before_its_tracking_error_is_not_called_unmoved(scene_of):
     scene = scene_of(options={"backend": BlockedLater}, safety__tracking=STRICT_TRACKING)
-    found = [scene.step((1.0, 0.0)) for _ in range(40) if scene.stepper.lifecycle.in_episode]
+    found = [scene.step((1.0, 0.0)) for _ in range(40) if scene.stepper.lifecycle.state is State.RUNNING]
     assert found[-1].info["end_reason"] == "safety_stop:track.error"
     assert found[-1].info["safety"]["unmoved"] == ""
 

@@ -1,0 +1,95 @@
+"""Check and resolve the arguments of environments, shared by single, vector and parallel ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from embodied_env.backends.base import Backend
+from embodied_env.contract import Contract, load_contract
+from embodied_env.contract.loader import SAVED, restore_contract
+from embodied_env.core.arguments import checked_flag
+from embodied_env.errors import UsageError
+
+if TYPE_CHECKING:
+    from embodied_env.record.live_view import LiveView
+
+_SEED_BOUND = 2**53  # every JSON reader keeps integers below this exactly
+
+
+def arguments_of(local: Mapping[str, Any], others: str) -> dict[str, Any]:
+    """Return the arguments of a constructor by its `locals` at its start; `others`: its ``**`` parameter."""
+    return {**{name: local[name] for name in local if name not in ("self", "__class__", others)}, **local[others]}
+
+
+def rebuild(cls: Callable[..., Any], arguments: Mapping[str, Any], spec: EnvSpec | None) -> Any:  # noqa: ANN401 - `cls`
+    """Return the copy of an environment, made by its constructor's arguments."""
+    env = cls(**arguments)
+    env.spec = spec
+    return env
+
+
+def resolve_contract(contract: str | Path | Contract | Mapping[str, Any]) -> Contract:
+    """Return the contract of a name, a path or the mapping in the spec of an environment; raises UsageError."""
+    if not isinstance(contract, Mapping):
+        return load_contract(contract)
+    if contract.keys() != SAVED:
+        raise UsageError(f"invalid contract mapping: keys {list(contract)} (expected those of a spec of `make`)")
+    return restore_contract(contract)
+
+
+def check_seed(seed: object) -> None:
+    """Raise Gymnasium's error for a bool, which its own check accepts, and for a negative seed."""
+    if isinstance(seed, bool):
+        raise gymnasium.error.Error(f"Seed must be a python integer, actual type: {type(seed)}")
+    if isinstance(seed, (int, np.integer)) and seed < 0:
+        raise gymnasium.error.Error(f"Seed must be greater or equal to zero, actual value: {seed}")
+
+
+def draw_world_seed(generator: np.random.Generator) -> int:
+    """Return the seed of the world for the next reset."""
+    return int(generator.integers(_SEED_BOUND))
+
+
+def ros_options(spawn: bool, namespace: str | None) -> dict[str, Any]:  # noqa: FBT001 - the user's option
+    """Return the options that only some backends take, where they differ from the default."""
+    options: dict[str, Any] = {} if checked_flag("spawn", spawn) else {"spawn": False}
+    return options if namespace is None else {**options, "namespace": namespace}
+
+
+def render_metadata(name: str, backend: Backend, contract: Contract, render_mode: str | None) -> dict[str, Any]:
+    """Return the metadata for rendering; raises UsageError for a mode that the backend does not offer."""
+    modes = backend.capabilities.render_modes
+    if render_mode not in (None, *modes):
+        expected = ", ".join(map(repr, (None, *modes)))
+        raise UsageError(f"unsupported render_mode for {name}: {render_mode!r} (expected one of: {expected})")
+    return {"render_modes": list(modes), "render_fps": max(1, round(1 / contract.control_period_s))}
+
+
+def open_view(view: object, contract: Contract, pacing: str) -> LiveView | None:
+    """Return the observer that shows steps in a viewer, or None for the view None or False."""
+    if view is None or view is False:
+        return None
+    from embodied_env.record.live_view import LiveView  # noqa: PLC0415 - the view is optional
+    from embodied_env.record.rerun_viewer import RerunViewer  # noqa: PLC0415
+
+    return LiveView(contract, RerunViewer(view, contract), pacing=pacing)
+
+
+def contract_of_run(backend: str, options: Mapping[str, Any]) -> Contract:
+    """Return the contract of the run to replay."""
+    if backend != "replay" or "run" not in options:
+        raise UsageError(
+            f"missing contract for the backend {backend!r} (expected a name, a path or a Contract; optional only with "
+            'backend="replay", run=...)'
+        )
+    from embodied_env.backends.replay import recorded_contract  # noqa: PLC0415 - the record is optional
+    from embodied_env.record import Run, read_run  # noqa: PLC0415
+
+    run = options["run"]
+    return recorded_contract(run if isinstance(run, Run) else read_run(run))
