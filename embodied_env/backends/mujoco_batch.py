@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,17 @@ from embodied_env.sim.world import World, WorldState
 Slots = Sequence[int]
 
 _MOST_NORM_ERROR = 0.05  # of a squared norm; a larger one is left to the check of a single reading
+_NOTHING: FloatArray = np.empty(0)
+
+
+class _Instant(NamedTuple):
+    """The states of all slots at one instant: `saved`, and those of the arrays where they are ahead of it."""
+
+    latest: SnapshotBatch
+    saved: list[WorldState | None]
+    are_ahead: BoolArray
+    physics: FloatArray  # an ``mjSTATE_INTEGRATION`` per row
+    targets: FloatArray
 
 
 class WorldBatch:
@@ -50,9 +62,8 @@ class WorldBatch:
         self._now_ns = [0] * size  # of worlds without a saved state
         self._is_ahead = np.zeros(size, dtype=np.bool_)  # of its saved state, by steps as arrays
         self._commands: FloatArray = np.empty((size, 0))
-        self._errors: dict[int, BackendLostError] = {}
         self.latest = SnapshotBatch(now_ns=np.zeros(size, dtype=np.int64), samples={})
-        self._keep_before()
+        self._before = self._now  # the last step
 
     # -------------------------------------------------------------------------------------------- single slots
 
@@ -63,7 +74,7 @@ class WorldBatch:
         self._put_away()
         if (world := self._world) is not None:
             world.now_ns, world.is_reset = self._now_ns[slot], False
-            if (state := self._state_of(slot)) is not None:
+            if (state := self._state(slot, self._now)) is not None:
                 world.load(state)
         self._selected = slot  # last, since an interrupt may come earlier
 
@@ -79,7 +90,7 @@ class WorldBatch:
     def hand_over(self, slot: int) -> None:
         """Undo the last step of a slot, which its own environment takes again."""
         self._put_away()
-        self._saved[slot], self._is_ahead[slot] = self._state_before(slot), False
+        self._saved[slot], self._is_ahead[slot] = self._state(slot, self._before), False
 
     def shares(self, slot: int) -> bool:
         """Return whether the slot's world can be saved, so that it is the one of all such slots."""
@@ -121,26 +132,23 @@ class WorldBatch:
         self._saved[slot], self._now_ns[slot], self._is_ahead[slot] = state, world.now_ns, False
         self._selected = None
 
-    def _state_of(self, slot: int) -> WorldState | None:
-        """Return the state of a slot that the world does not have."""
-        state = self._saved[slot]
-        if state is None or self._physics is None or not self._is_ahead[slot]:
+    def _state(self, slot: int, at: _Instant) -> WorldState | None:
+        """Return the state of a slot that the world did not have at an instant."""
+        state = at.saved[slot]
+        if state is None or not at.are_ahead[slot]:
             return state
-        return _moved(state, self._physics.states[slot], self._physics.targets[slot], self.latest.slot(slot))
+        snapshot = at.latest.slot(slot)
+        channels = {}
+        for name, sample in snapshot.samples.items():
+            channels[name] = replace(state.channels[name], newest=sample, there_ns=sample.stamp_ns)
+        physics, target = at.physics[slot].copy(), at.targets[slot].copy()
+        return replace(state, now_ns=snapshot.now_ns, physics=physics, target=target, channels=channels)
 
-    def _keep_before(self) -> None:
-        """Keep the states of all slots before a step."""
-        self._before = self.latest, list(self._saved), self._is_ahead.copy()
-        if self._physics is not None:
-            self._states_before, self._targets_before = self._physics.states.copy(), self._physics.targets
-
-    def _state_before(self, slot: int) -> WorldState | None:
-        """Return the state of a slot before the last step."""
-        latest, saved, are_ahead = self._before
-        state = saved[slot]
-        if state is None or self._physics is None or not are_ahead[slot]:
-            return state
-        return _moved(state, self._states_before[slot], self._targets_before[slot], latest.slot(slot))
+    @property
+    def _now(self) -> _Instant:
+        physics, saved = self._physics, list(self._saved)
+        states, targets = (_NOTHING, _NOTHING) if physics is None else (physics.states, physics.targets)
+        return _Instant(self.latest, saved, self._is_ahead.copy(), states.copy(), targets)
 
     def _load_physics(self, slot: int) -> None:
         state = self._saved[slot]
@@ -158,7 +166,7 @@ class WorldBatch:
     def step(self, slots: Slots) -> dict[int, BackendLostError]:
         """Step these worlds by one control period; return the error of each that is unstable."""
         self._put_away()
-        self._keep_before()
+        self._before = self._now
         errors: dict[int, BackendLostError] = {}
         alone = list(slots)
         if self._physics is not None and alone:
@@ -176,7 +184,7 @@ class WorldBatch:
 
     def _step_alone(self, slot: int) -> None:
         """Take a step of one slot in the world."""
-        world, state = self._world, self._state_before(slot)
+        world, state = self._world, self._state(slot, self._before)
         if world is None or state is None:
             return
         world.load(state)
@@ -225,7 +233,7 @@ class WorldBatch:
     def _read_each(self, slots: list[int], arrival_ns: IntArray) -> dict[str, SampleBatch]:
         """Read what the channels of each slot have delivered."""
         changed: dict[str, dict[int, Sample]] = {name: {} for name in self.latest.samples}
-        _, before, _ = self._before
+        before = self._before.saved
         for slot in slots:
             new, old = self._saved[slot], before[slot]
             for name, channel in new.channels.items() if new is not None else ():
@@ -237,14 +245,6 @@ class WorldBatch:
             arrived = merge_rows(sample.arrival_ns, slots, arrival_ns)
             samples[name] = replace(sample.with_rows(changed[name]), arrival_ns=arrived)
         return samples
-
-
-def _moved(state: WorldState, physics: FloatArray, target: FloatArray, snapshot: Snapshot) -> WorldState:
-    """Return a state of the same episode at a later time, in a world where each sensor is read in each step."""
-    channels = {}
-    for name, sample in snapshot.samples.items():
-        channels[name] = replace(state.channels[name], newest=sample, there_ns=sample.stamp_ns)
-    return replace(state, now_ns=snapshot.now_ns, physics=physics.copy(), target=target.copy(), channels=channels)
 
 
 def _is_certain(known: MessageField, rows: NDArray[np.float64]) -> BoolArray:

@@ -182,7 +182,7 @@ class World:
         """
         given = checked_options(self._model.contract, options)
         drawn = draw_options(self._model.contract.reset_options, seed, given)
-        self.is_reset, self._unread = False, 0
+        self.is_reset, self._unread, self._drawn = False, 0, {}
         self.physics.edit()
         self._model.reset(self._data)
         self._randomizer.apply(drawn)
@@ -240,6 +240,7 @@ class World:
         """Continue from a saved state of this world, or of another one of its contract."""
         self.catch_up()
         if state.drawn is not self._drawn:
+            self._drawn = {}  # until all of it is applied
             self._randomizer.apply(state.drawn)
         self.physics.set_state(state.physics)
         self._actuation.follow(state.target)

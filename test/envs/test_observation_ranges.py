@@ -73,7 +73,8 @@ def test_a_confidence_without_covariance_is_absent():
         assert 0.0 < odometry["confidence"] <= 1.0
 
 
-def test_slots_without_covariance_have_no_confidence_in_batched_steps():
+def test_slots_without_covariance_have_no_confidence_in_batched_steps(monkeypatch):
+    monkeypatch.setattr("embodied_env.envs.vector_env.FEWEST_SLOTS", 1)
     pair = Pair.of("cart_goal", AutoresetMode.NEXT_STEP)
     pair.reset(seed=1)
     infos = pair.step(np.array([[0.0, 0.5], [1.0, 0.0], [0.0, 0.0]], dtype=np.float32))  # the first turns in place

@@ -56,6 +56,21 @@ def test_a_loaded_state_continues_as_the_saved_one(name: str) -> None:
         assert run(continued, 2, 7) == expected
 
 
+def test_a_reset_that_failed_leaves_nothing_in_a_state_loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    contract = noisy_arm()
+    made, options = world(contract), checked_options(contract, None)
+    made.reset(3, options)
+    saved = made.save()
+    expected = run(made, 2, 5)
+    made.load(saved)
+    with monkeypatch.context() as patched:
+        patched.setattr(made.physics, "check_stable", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            made.reset(4, options)
+    made.load(saved)
+    assert run(made, 2, 5) == expected
+
+
 def test_a_state_is_that_of_an_episode_in_lockstep() -> None:
     contract = load_contract("arm_reach")
     with pytest.raises(ResetNeededError):
