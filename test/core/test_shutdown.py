@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 
 import pytest
+from forked_programs import forked_programs
 
 from embodied_env.core.process.signals import call_together
 
 pytestmark = pytest.mark.realtime
 
-SERVER = """
-import array, atexit, os, signal, socket, sys, threading, time
+IMPORTS = """
+import atexit, os, signal, sys, threading, time
 import numpy as np
 import embodied_env
 import embodied_env.envs.embodied_env as module
@@ -32,25 +32,8 @@ class ReportingBackend(FakeBackend):
         super().close()
 
 module.make_backend = lambda name, contract, *, clock, pacing, **options: ReportingBackend(contract, clock=clock, **options)
-requests = socket.socket(fileno=0)
-while True:
-    program, pipes, _, _ = socket.recv_fds(requests, 65536, 2)
-    if not program:
-        sys.exit()
-    if (pid := os.fork()) == 0:
-        break
-    for pipe in pipes:
-        os.close(pipe)
-    requests.send(array.array("q", [pid]))
-    requests.send(array.array("q", [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]))
-requests.detach()
-for file, number in zip((os.open(os.devnull, os.O_RDONLY), *pipes), range(3)):
-    os.dup2(file, number)
-    os.close(file)
-exec(program)
+embodied_env.make("arm_reach", backend="fake")  # loads what is loaded when it is needed
 """
-"""It forks a process for each program that it receives, since most of the time of a program goes into its imports."""
-
 PROGRAM = """
 env = embodied_env.make("arm_reach", backend="fake", free_running=True)
 env.reset(seed=1)
@@ -61,18 +44,13 @@ print("moving", flush=True)
 
 
 @pytest.fixture(scope="module")
-def requests():
-    """A socket to `SERVER`."""
-    ours, theirs = socket.socketpair()
-    with ours, subprocess.Popen([sys.executable, "-c", SERVER], stdin=theirs) as server:
-        theirs.close()
-        yield ours
-        ours.close()
-        assert server.wait(60) == 0
+def programs():
+    with forked_programs(IMPORTS) as started:
+        yield started
 
 
 @pytest.fixture
-def run(requests):
+def run(programs):
     """Return a function that runs a program which moves a robot and then runs `ending`.
 
     It returns the exit status, and the commands sent after that.
@@ -80,19 +58,14 @@ def run(requests):
 
     def run(ending, *signals, ignored=None):
         before = "" if ignored is None else f"signal.signal({int(ignored)}, signal.SIG_IGN)\n"
-        (output, for_output), (errors, for_errors) = os.pipe(), os.pipe()
-        socket.send_fds(requests, [(before + PROGRAM + ending).encode()], [for_output, for_errors])
-        os.close(for_output)
-        os.close(for_errors)
-        pid = int.from_bytes(requests.recv(8), sys.byteorder)
-        with os.fdopen(output) as lines, os.fdopen(errors) as problems:
-            while lines.readline() not in ("moving\n", ""):
-                pass
-            for number in signals:
-                os.kill(pid, number)
-                time.sleep(0.02)
-            left = lines.read().splitlines(), problems.read()
-        return int.from_bytes(requests.recv(8), sys.byteorder, signed=True), *left
+        program = programs.start(before + PROGRAM + ending)
+        while program.stdout.readline() not in ("moving\n", ""):
+            pass
+        for number in signals:
+            os.kill(program.pid, number)
+            time.sleep(0.02)
+        output, errors = program.stdout.read().splitlines(), program.stderr.read()
+        return program.wait(), output, errors
 
     return run
 

@@ -184,7 +184,7 @@ def test_training_is_deterministic_per_seed(begin):
 
 def test_joint_learns_to_follow(begin):
     """Holding still succeeds when the target is drawn at the joint: in one of ten episodes."""
-    with begin("ppo", "--steps", "3072", "--num-envs", "4", "--episodes", "20") as run:
+    with begin("ppo", "--steps", "2048", "--num-envs", "4", "--episodes", "20") as run:
         training.evaluate(run, train_ppo.train(run))
     summary = json.loads((run.path / "summary.json").read_text())
     assert summary["evaluations"]["fake"]["success_rate"] >= 0.9
