@@ -35,7 +35,7 @@ class Physics:
         self._input_kinds, self._state_kinds = sum(map(int, set_by_worlds)), int(kinds.mjSTATE_FULLPHYSICS)
         self._mocap_start = mujoco.mj_stateSize(model.mj, self._input_kinds & (int(kinds.mjSTATE_MOCAP_POS) - 1))
         self._warm_start = data.qacc_warmstart
-        # the saved state, inputs and warm start
+        # the saved state and warm start, and the inputs that stay during a step
         self._state = np.empty((1, mujoco.mj_stateSize(model.mj, self._state_kinds)))
         self._inputs = np.empty((1, mujoco.mj_stateSize(model.mj, self._input_kinds)))
         self._saved_warm_start = np.empty((1, model.mj.nv))
@@ -71,7 +71,7 @@ class Physics:
 
         Args:
             controls: shape (n_steps, n_controls).
-            moved: the positions of mocap bodies, shape (n_steps, 3), by mocap index.
+            moved: the positions of mocap bodies, shape (n_steps, 3), by mocap index: of the same bodies in each call.
             after_each: called after each physics step.
 
         Raises:
@@ -87,8 +87,8 @@ class Physics:
             is_new = True
             self._rows = np.empty((1, len(controls), self._inputs.size))
             self._states = np.empty((1, len(controls), self._state.size))
-        rows = self._rows[0]
-        if is_new or moved:
+        rows, start_s = self._rows[0], self._data.time
+        if is_new:
             rows[:] = self._inputs
         rows[:, self.places] = controls
         for body, positions in moved.items():
@@ -96,9 +96,9 @@ class Physics:
         self._is_saved = False
         self._run(self._rows, self._states)
         if any(self.warned.tolist()):
-            self._complete(controls, moved)
+            self._complete(start_s, controls, moved)
             return
-        self._state[0], self._inputs[0], self._saved_warm_start[0] = self._states[0, -1], rows[-1], self._warm_start
+        self._state, self._saved_warm_start[0] = self._states[:, -1], self._warm_start
         self._is_saved = True
 
     def _save(self) -> None:
@@ -126,10 +126,10 @@ class Physics:
             state=states,
         )
 
-    def _complete(self, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:
+    def _complete(self, start_s: float, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:
         """Take the physics steps after a warning, which is no reason to stop, unless the simulation is unstable."""
         self.check_stable()
-        done = round((self._data.time - self._state[0, 0]) / self._timestep_s)
+        done = round((self._data.time - start_s) / self._timestep_s)
         self._loop(controls[done:], {body: positions[done:] for body, positions in moved.items()}, None)
 
     def _loop(
@@ -151,7 +151,7 @@ class Physics:
 
     def check_stable(self) -> None:
         """Raise BackendLostError if the state was unstable at any time since `begin`, or a position is not finite."""
-        if not self._problem and any(self.warned.tolist()):
+        if not self._problem and not self._is_saved and any(self.warned.tolist()):
             kinds = self.mujoco.mjtWarning
             self._problem = ", ".join(name for name in _UNSTABLE if self.warned[int(getattr(kinds, name))])
         if not self._problem and not math.isfinite(sum(self._positions.tolist())):

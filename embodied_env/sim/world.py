@@ -258,14 +258,14 @@ class World:
         Positions lead through intermediate setpoints, starting with the next physics step. Injected and drawn delays
         postpone the command. Shape (n_joints,), in joint units. Raises UsageError for another shape.
         """
-        if self._delayed is not None:
+        if self._interpolator is None:
+            self._actuation.command(values)
+        elif self._delayed is not None:
             self._delayed.command(self._actuation.checked(values))
-            return
-        if self.command_delay_ns is not None:
+        elif self.command_delay_ns is not None:
             self._late_commands.put(self.now_ns + self.command_delay_ns, self._actuation.checked(values))
-            return
-        self._actuation.command(values)
-        if self._interpolator is not None:
+        else:
+            self._actuation.command(values)
             self._interpolator.command(self._actuation.target)
 
     @property
@@ -341,7 +341,7 @@ class World:
         for name, channel in self.channels.items():
             sample = channel.newest
             if sample is not None:
-                samples[name] = sample if sample.arrival_ns == arrival_ns else replace(sample, arrival_ns=arrival_ns)
+                samples[name] = sample if sample.arrival_ns == arrival_ns else _at_arrival(sample, arrival_ns)
         return samples
 
     def _ideal_sensors(self) -> list[str]:
@@ -504,6 +504,20 @@ class World:
             expected = f"at most one reading per tick of {self.tick_ns / 1e9} s"
             raise self._model.error(path, f"{rate_hz} (expected {expected}); set stand_in.tick_s")
         return replace(spec, rate_hz=rate_hz)
+
+
+def _at_arrival(sample: Sample, arrival_ns: int) -> Sample:
+    return Sample(  # `replace` takes four times as long
+        sensor=sample.sensor,
+        values=sample.values,
+        stamp_ns=sample.stamp_ns,
+        arrival_ns=arrival_ns,
+        seq=sample.seq,
+        quality=sample.quality,
+        reason=sample.reason,
+        raw_sha256=sample.raw_sha256,
+        confidence=sample.confidence,
+    )
 
 
 def _next_due_ns(channels: Mapping[str, SensorChannel]) -> int:
