@@ -329,7 +329,7 @@ def _difference(a: Any, b: Any, layout: ActionLayout) -> FloatArray | None:  # n
     if isinstance(a, NoAction) and isinstance(b, NoAction):
         return np.zeros(layout.size)
     try:
-        return np.abs(parse_action(a, layout) - parse_action(b, layout))
+        return np.abs(np.subtract(parse_action(a, layout), parse_action(b, layout)))
     except MalformedActionError:
         return None
 

@@ -10,10 +10,9 @@ from itertools import islice
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from embodied_env.backends.base import Backend, Delayed, Recorded
-from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract import Contract
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.bounded_json import plain_copy
 from embodied_env.core.clock import NS_PER_S, Clock
@@ -57,7 +56,7 @@ class ExternalInputsSource:
         self._gate, self._guard, self._clock = gate, guard, clock
         self._annotations: dict[str, Any] = {}  # of the next step
         self._most_actions = 0 if contract.trajectory_steps is None else 1 + contract.trajectory_steps
-        self._preview: list[FloatArray] = []  # parsed actions from the next step on
+        self._preview: list[list[float]] = []  # parsed actions from the next step on
         self._required: tuple[str, ...] = ()  # sensors of the policy in this episode
         self._is_refused = False
         self._contexts = SafetyContextBuilder(contract, joints)
@@ -105,14 +104,14 @@ class ExternalInputsSource:
             for action in first:
                 self._preview.append(parse_action(action, self._gate.layout))
 
-    def take_preview(self, action: Any) -> list[FloatArray]:  # noqa: ANN401 - any action of an agent
+    def take_preview(self, action: Any) -> list[list[float]]:  # noqa: ANN401 - any action of an agent
         """Return the actions after `action` in the preview; none, with a warning, if it begins with another action."""
         preview, self._preview = self._preview, []
         self._is_refused = False
         if not preview:
             return []
         with suppress(MalformedActionError):
-            self._is_refused = not np.array_equal(preview[0], parse_action(action, self._gate.layout))
+            self._is_refused = preview[0] != parse_action(action, self._gate.layout)
         if self._is_refused:
             remedy = "a wrapper changes actions; call preview with actions as they reach the environment"
             with suppress(UserWarning):  # a warning turned into an error must not stop the robot

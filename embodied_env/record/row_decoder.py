@@ -184,12 +184,12 @@ class RowDecoder:
             if refused is not None and (error.finding_code, str(error)) == (refused["code"], refused["detail"]):
                 return action, False
         else:
-            if refused is None and read.tobytes() == requested.tobytes():
+            if refused is None and np.array(read).tobytes() == requested.tobytes():
                 return action, False
         if refused is None:
             return self._layout.as_action(requested), True
-        vector = None if refused["code"] != "form.nan" else requested
-        remade = UnreadableAction(MalformedActionError(refused["code"], refused["detail"], vector))
+        values = None if refused["code"] != "form.nan" else requested.tolist()
+        remade = UnreadableAction(MalformedActionError(refused["code"], refused["detail"], values))
         return (remade if len(self._layout.slices) == 1 else dict.fromkeys(self._layout.slices, remade)), True
 
     def _sample(self, name: str, inner: Row, *, is_reset: bool) -> Sample:

@@ -291,7 +291,7 @@ class Arbiter:
         return np.where(is_velocity, lowered, acting)
 
     def send(
-        self, command: ApprovedCommand, actions: Iterable[FloatArray] = (), delay: WriteDelay | None = None
+        self, command: ApprovedCommand, actions: Iterable[list[float]] = (), delay: WriteDelay | None = None
     ) -> SentCommand:
         """Publish `command`, or when it is due the first setpoint towards it. Called within `exclusive`.
 
@@ -382,7 +382,7 @@ class Arbiter:
     def _publish(
         self,
         command: ApprovedCommand,
-        actions: Iterable[FloatArray] = (),
+        actions: Iterable[list[float]] = (),
         delay: WriteDelay | None = None,
         *,
         interval_ns: int | None = None,
@@ -390,46 +390,60 @@ class Arbiter:
         """Publish `command`, or if it is late braking in its place, and make that the reference.
 
         `interval_ns`: that of the command; None: the control period. Message and reference change together: signal
-        handlers wait until both are done. The reference changes before the message can leave, since a recorded message
-        that is lost delays the motion, while an unrecorded one would be followed by a jump back. Only a `BackendError`
-        means that nothing was published; it restores the reference but not `seq`.
+        handlers wait until both are done, except in lockstep, where the world waits too.
 
         Raises:
             ClosedError: after `close`, for anything but braking; nothing was published.
         """
-        with deferred_signals() if self._free_running else self._lock:  # the caller holds the lock
-            if self._closed and command.report.disposition < Severity.HOLD:
-                raise _closed_error()
-            is_unsure, self.delay = self._is_timed and self._is_slow(), delay
-            if self._has_trajectories:
-                command = self._extended(command, actions)
-            now_ns, interval_ns = self._clock.now_ns(), interval_ns or self._period_ns
+        if not self._free_running:
+            self._check_open(command)
+            return self._write(command)
+        with self._lock, deferred_signals():
+            self._check_open(command)
+            is_unsure, self.delay = self._is_slow(), delay
+            command, interval_ns = self._extended(command, actions), interval_ns or self._period_ns
+            now_ns = self._clock.now_ns()
             if delay is not None and delay.reference is not None:
                 command = self._gate.brake_instead(command, delay.reference, delay.dt_s, _late(delay.passed_s))
             elif self._is_timed and self._is_late(now_ns, interval_ns):
                 command, now_ns = self._brake_instead(command, now_ns, interval_ns)
-            before, times, trajectory = self._reference, (self._writing_ns, self._published_ns), self.trajectory
-            is_velocity = self._gate.layout.is_velocity
-            self._reference = state_after(before, command, is_velocity)
-            self._writing_ns = self._published_ns = now_ns
-            self.trajectory = command.trajectory
+            before = self._writing_ns, self._published_ns, self.trajectory
+            self._writing_ns, self._published_ns, self.trajectory = now_ns, now_ns, command.trajectory
             try:
-                sent = self._send(command)
+                sent = self._write(command)
             except BackendError:
-                self._reference, self.trajectory = replace(before, seq=command.seq), trajectory
-                self._writing_ns, self._published_ns = times
+                self._writing_ns, self._published_ns, self.trajectory = before
                 raise
-            if sent.report is not None or sent.values is not command.values:
-                self._reference = state_after(before, command, is_velocity, sent)
-            if not self._free_running:
-                return sent
             self._published_ns = self._clock.now_ns()
-            if is_unsure or self._is_slow() or self._has_stopped_between(now_ns, self._published_ns, times[0]):
+            if is_unsure or self._is_slow() or self._has_stopped_between(now_ns, self._published_ns, before[0]):
                 self.delay = replace(self.delay or WriteDelay(), is_guaranteed=False)
             self._is_unsure |= self.delay is not None and not self.delay.is_guaranteed
             return sent if self.delay is None else replace(sent, command=self._accounted(command))
 
-    def _extended(self, command: ApprovedCommand, actions: Iterable[FloatArray] = ()) -> ApprovedCommand:
+    def _write(self, command: ApprovedCommand) -> SentCommand:
+        """Send `command` and make it the reference.
+
+        The reference changes before the message can leave, since a recorded message that is lost delays the motion,
+        while an unrecorded one would be followed by a jump back. Only a `BackendError` means that nothing was
+        published; it restores the reference but not `seq`.
+        """
+        before, is_velocity = self._reference, self._gate.layout.is_velocity
+        self._reference = state_after(before, command, is_velocity)
+        try:
+            sent = self._send(command)
+        except BackendError:
+            self._reference = replace(before, seq=command.seq)
+            raise
+        if sent.report is not None or sent.values is not command.values:
+            self._reference = state_after(before, command, is_velocity, sent)
+        return sent
+
+    def _check_open(self, command: ApprovedCommand) -> None:
+        """Raise ClosedError after `close`, for anything but braking."""
+        if self._closed and command.report.disposition < Severity.HOLD:
+            raise _closed_error()
+
+    def _extended(self, command: ApprovedCommand, actions: Iterable[list[float]] = ()) -> ApprovedCommand:
         """Return `command` with its trajectory, if commands have one."""
         if not self._has_trajectories:
             return command

@@ -68,7 +68,9 @@ class BatchedGate:
 
     def load(self, slot: int) -> None:
         """Read the state of the slot's own gate, after it has judged an action or was reset."""
-        is_counting = self._observation[slot].in_a_row or any(self._latency[slot].missed)
+        is_counting = self._observation[slot].in_a_row or any(
+            any(each.missed) for each in self._latency[slot : slot + 1]
+        )
         self._are_clean[slot] = self._gates[slot].is_ordinary and not is_counting
         rate = self._gates[slot].interventions
         self._changed[:, slot] = [_NO_STEP] * (len(self._changed) - len(rate.window)) + list(rate.window)
@@ -92,7 +94,7 @@ class BatchedGate:
             tracking.in_a_row = int(in_a_row[slot])
             tracking.sent.clear()
             tracking.sent.extend(sent.tolist() for sent in all_sent[:, slot] if not np.isnan(sent[0]))
-        if undo and self._contract.safety.latency.budget_s is not None:
+        if undo and self._latency:
             self._latency[slot].missed.pop()
 
     def judge(
@@ -169,6 +171,6 @@ class BatchedGate:
         self._changed = np.where(is_decided, np.concatenate((self._changed[1:], intervened[None])), self._changed)
         counted = np.count_nonzero(self._changed != _NO_STEP, axis=0)
         self.intervention_share = np.count_nonzero(self._changed == 1, axis=0) / np.maximum(counted, 1)
-        if self._contract.safety.latency.budget_s is not None:
+        if self._latency:
             for slot in np.flatnonzero(is_decided):
                 self._latency[slot].missed.append(False)

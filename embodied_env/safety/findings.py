@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract import FloatArray
 from embodied_env.core.codes import CODES, Severity
 from embodied_env.core.types import Finding
-from embodied_env.safety.joint_limits import JointStep
 
 GATES = (
     "latch",
@@ -83,7 +81,7 @@ def sorted_by_gate(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def worst_severity(findings: list[Finding]) -> Severity:
     """Return the highest severity of `findings`, PASS if there are none."""
-    return max([finding.severity for finding in findings]) if findings else Severity.PASS
+    return max([finding.severity for finding in findings], default=Severity.PASS)
 
 
 def latched_finding(latched: Finding) -> Finding:
@@ -96,73 +94,72 @@ def modification(
     gate: str,
     code: str,
     joints: tuple[str, ...],
-    before: FloatArray,
-    after: FloatArray,
-    limit: FloatArray | None = None,
-) -> list[Finding]:
-    """Return the LIMIT finding for the joints where `before` differs from `limit` (default: `after`), or nothing."""
+    before: Sequence[float],
+    after: Sequence[float],
+    limit: Sequence[float] | None = None,
+) -> Finding:
+    """Return the LIMIT finding for the joints where `before` differs from `limit` (default: `after`), at least one."""
     limit = after if limit is None else limit
-    hit = before != limit
-    if not any(hit.tolist()):  # faster than `hit.any()`
-        return []
-    before, after = before[hit], after[hit]
-    return [
-        Finding(
-            gate=gate,
-            severity=Severity.LIMIT,
-            code=code,
-            joints=select_joints(joints, hit),
-            before=before,
-            after=after,
-            limit=limit[hit],
-            margin=after - before,
-        )
-    ]
+    return _of_joints(gate, code, joints, [i for i, x in enumerate(before) if x != limit[i]], before, after, limit)
 
 
-def gap_finding(joints: tuple[str, ...], published: FloatArray, used: FloatArray) -> list[Finding]:
+def gap_finding(joints: tuple[str, ...], published: Sequence[float], used: Sequence[float]) -> Finding:
     """Report reference velocities that were lowered after a gap in the commands, from `published` to `used`."""
-    return [
-        replace(finding, severity=Severity.PASS, limit=None, margin=None, detail="gap in the commands")
-        for finding in modification("joint_limits", "vel.gap", joints, published, used)
-    ]
+    finding = modification("joint_limits", "vel.gap", joints, published, used)
+    return replace(finding, severity=Severity.PASS, limit=None, margin=None, detail="gap in the commands")
 
 
-def tightened_finding(joints: tuple[str, ...], is_late: list[bool], velocities: FloatArray) -> Finding:
-    """Report the joints that still brake into tightened limits, and their velocities."""
-    hit = np.array(is_late)
+def tightened_finding(joints: tuple[str, ...], late: Sequence[int], velocities: Sequence[float]) -> Finding:
+    """Report the joints (indices `late`) that still brake into tightened limits, and their velocities."""
     return Finding(
         gate="joint_limits",
         severity=Severity.PASS,
         code="limits.tightened",
-        joints=select_joints(joints, hit),
-        after=velocities[hit],
+        joints=tuple(joints[i] for i in late),
+        after=np.array([velocities[i] for i in late]),
         detail="still braking into the tightened limits",
     )
 
 
 def limit_findings(
-    joints: tuple[str, ...], target: FloatArray, steps: list[JointStep], published: FloatArray
+    joints: tuple[str, ...],
+    target: Sequence[float],
+    published: Sequence[float],
+    limited: Mapping[int, tuple[str, float]],
 ) -> list[Finding]:
-    """Return one finding per code of `steps`, with the joints that it limited."""
-    limited: dict[str, list[int]] = {}
-    for index, step in enumerate(steps):
-        if step.code:
-            limited.setdefault(step.code, []).append(index)
+    """Return one finding per code of the `limited` joints: index -> code and value of the limit that applied."""
+    hit: dict[str, list[int]] = {}
+    bounds = {}
+    for index, (code, bound) in limited.items():
+        hit.setdefault(code, []).append(index)
+        bounds[index] = bound
     return [
-        Finding(
-            gate="joint_limits",
-            severity=Severity.LIMIT,
-            code=code,
-            joints=tuple(joints[index] for index in hit),
-            before=before,
-            after=after,
-            limit=np.array([steps[index].bound for index in hit]),
-            margin=after - before,
-        )
-        for code, hit in sorted(limited.items(), key=lambda item: CODES[item[0]])
-        for before, after in [(target[hit], published[hit])]
+        _of_joints("joint_limits", code, joints, hit[code], target, published, bounds)
+        for code in sorted(hit, key=CODES.__getitem__)
     ]
+
+
+def _of_joints(
+    gate: str,
+    code: str,
+    joints: tuple[str, ...],
+    hit: list[int],
+    before: Sequence[float],
+    after: Sequence[float],
+    limit: Sequence[float] | Mapping[int, float],
+) -> Finding:
+    """Return the LIMIT finding for the joints with the indices `hit`."""
+    was, becomes = np.array([before[i] for i in hit]), np.array([after[i] for i in hit])
+    return Finding(
+        gate=gate,
+        severity=Severity.LIMIT,
+        code=code,
+        joints=tuple([joints[i] for i in hit]),
+        before=was,
+        after=becomes,
+        limit=np.array([limit[i] for i in hit]),
+        margin=becomes - was,
+    )
 
 
 def select_joints(joints: tuple[str, ...], hit: np.ndarray[Any, Any]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ the post-condition on the exact values to be published follows. The caller's arr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,8 +21,8 @@ from embodied_env.core.process.signals import Terminated
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SafetyContext
 from embodied_env.safety.action_parsing import NO_ACTION, MalformedActionError, parse_action
 from embodied_env.safety.command_filters import CommandFilter
-from embodied_env.safety.command_limiter import MAX_REPRESENTABLE_SPEED, CommandLimiter
-from embodied_env.safety.findings import latched_finding, modification, worst_severity
+from embodied_env.safety.command_limiter import CommandLimiter, are_representable
+from embodied_env.safety.findings import latched_finding, worst_severity
 from embodied_env.safety.interlocks import InterventionRate, make_interlocks, safety_input_findings
 
 
@@ -184,9 +185,34 @@ class SafetyGate:
         Raises:
             InternalFaultError: when even braking fails the post-condition. Nothing may be published then.
         """
-        approved = self._judge(action, reference, dt_s, context)
-        self.latch_stops(approved.report.findings)
-        self.interventions.count(intervened=approved.report.intervened)
+        findings: list[Finding] = []
+        if context is not None and context.estops:
+            findings = safety_input_findings(context.estops)
+            self.latch_stops(findings)  # even if the action is malformed
+        try:
+            requested = parse_action(action, self.layout)
+        except MalformedActionError as error:
+            requested = error.values or [math.nan] * self.layout.size
+            others = findings if self._latched is not None else self._run_interlocks(context, reference, findings)
+            findings = self._refuse_malformed(error, others)
+        else:
+            if self._latched is not None:
+                findings = [latched_finding(self._latched), *findings]
+            else:
+                self._malformed_in_a_row = 0
+                findings = self._run_interlocks(context, reference, findings + self.interventions.findings)
+                if not dt_s > 0.0:
+                    findings.append(_no_time(dt_s))
+        if findings and worst_severity(findings) >= Severity.HOLD:
+            approved = self._limiter.brake(reference, dt_s, findings, requested)
+        elif self._mode == "monitor":
+            approved = self._limiter.monitor(requested, reference, dt_s, findings)
+        else:
+            approved = self._limiter.limit_action(requested, reference, dt_s, findings)
+        report = approved.report
+        if report.findings:
+            self.latch_stops(report.findings)
+        self.interventions.count(intervened=report.intervened)
         return approved
 
     def limit(self, target: FloatArray, reference: CommandState, dt_s: float) -> ApprovedCommand:
@@ -194,31 +220,32 @@ class SafetyGate:
 
         `target` has positions, or velocities of joints commanded by velocity, shape (n_joints,), units and units/s.
         """
-        target = np.array(target, dtype=np.float64)
+        values: list[float] = np.asarray(target, dtype=np.float64).tolist()
         if self._latched is not None:
             return self.brake(reference, dt_s, latched_finding(self._latched))
-        if not (np.abs(target) < MAX_REPRESENTABLE_SPEED).all():
-            finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=f"{target.tolist()}")
+        if not are_representable(values):
+            finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=f"{values}")
             return self.brake(reference, dt_s, finding)
         if not dt_s > 0.0:
             return self.brake(reference, dt_s, _no_time(dt_s))
-        approved = self._limiter.limit(target, reference, dt_s, [], self._limiter.as_action(target, reference))
+        action = self._limiter.as_action(values, reference)
+        approved = self._limiter.limit(values, reference, dt_s, [], action, action)
         self.latch_stops(approved.report.findings)
         return approved
 
     def brake(self, reference: CommandState, dt_s: float, finding: Finding) -> ApprovedCommand:
         """Return one tick of braking within the limits, for the reason given by `finding`."""
-        return self._limiter.brake(reference, dt_s, [finding], np.full(self.layout.size, np.nan))
+        return self._limiter.brake(reference, dt_s, [finding], [math.nan] * self.layout.size)
 
     def brake_instead(
         self, command: ApprovedCommand, reference: CommandState, dt_s: float, finding: Finding
     ) -> ApprovedCommand:
         """Return one tick of braking in place of `command`, for its own reasons and `finding`."""
         findings = [found for found in command.report.findings if found.severity > Severity.PASS]
-        return self._limiter.brake(reference, dt_s, [*findings, finding], command.report.requested)
+        return self._limiter.brake(reference, dt_s, [*findings, finding], command.report.requested.tolist())
 
     def extend(
-        self, command: ApprovedCommand, reference: CommandState, actions: Iterable[FloatArray], due_ns: int
+        self, command: ApprovedCommand, reference: CommandState, actions: Iterable[list[float]], due_ns: int
     ) -> ApprovedCommand:
         """Return `command`, approved from `reference`, with the motion after it: `actions`, then braking to rest.
 
@@ -229,73 +256,39 @@ class SafetyGate:
 
     def hold_action(self, reference: CommandState) -> FloatArray:
         """Return the action that holds the reference position at rest. Flat, shape (n_joints,)."""
-        return self._limiter.hold_action(reference)
+        held = np.where(self.layout.is_velocity, 0.0, reference.positions)
+        return np.array(self._limiter.as_action(held.tolist(), reference))
 
     def smooth_action(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
         """Return the action for the command nearest to `target` within the jerk limits. Flat, shape (n_joints,)."""
-        return self._limiter.as_action(self._limiter.limit_jerk(target, reference, dt_s), reference)
-
-    def _judge(
-        self,
-        action: Any,  # noqa: ANN401 - agents send anything
-        reference: CommandState,
-        dt_s: float,
-        context: SafetyContext | None,
-    ) -> ApprovedCommand:
-        inputs = [] if context is None else safety_input_findings(context.estops)
-        self.latch_stops(inputs)  # even if the action is malformed
-        try:
-            requested = parse_action(action, self.layout)
-        except MalformedActionError as error:
-            others = inputs if self._latched is not None else self._run_interlocks(context, reference, inputs)
-            return self._refuse_malformed(error, reference, dt_s, others)
-        if self._latched is not None:
-            return self._limiter.brake(reference, dt_s, [latched_finding(self._latched), *inputs], requested)
-        self._malformed_in_a_row = 0
-        findings = self._run_interlocks(context, reference, [*inputs, *self.interventions.check()])
-        if not dt_s > 0.0:
-            findings.append(_no_time(dt_s))
-        if worst_severity(findings) >= Severity.HOLD:
-            return self._limiter.brake(reference, dt_s, findings, requested)
-        is_monitoring = self._mode == "monitor"
-        boxed = self._limiter.boxed(requested)
-        if boxed is not requested:
-            passed_on = requested if is_monitoring else boxed
-            findings += modification("space_box", "box.clip", self.layout.joints, requested, passed_on, limit=boxed)
-        if is_monitoring:
-            return self._limiter.monitor(requested, reference, dt_s, findings)
-        target = self._limiter.target(boxed, reference)
-        return self._limiter.limit(target, reference, dt_s, findings, requested, boxed)
+        smooth = self._limiter.limit_jerk(target, reference, dt_s)
+        return np.array(self._limiter.as_action(smooth.tolist(), reference))
 
     def _run_interlocks(
-        self, context: SafetyContext | None, reference: CommandState, others: list[Finding]
+        self, context: SafetyContext | None, reference: CommandState, findings: list[Finding]
     ) -> list[Finding]:
-        """Return `others` and the findings of the interlocks; while monitoring they are at most LIMIT: none refuses."""
-        found = [*others]
+        """Return `findings` and those of the interlocks; while monitoring they are at most LIMIT: none refuses."""
         if context is not None:
             for interlock in self.interlocks:
-                found += interlock.check(context, reference.positions)
-        if self._mode == "enforce":
-            return found
-        return [replace(finding, severity=min(finding.severity, Severity.LIMIT)) for finding in found]
+                findings += interlock.check(context, reference.positions)
+        if self._mode == "monitor":
+            return [replace(finding, severity=min(finding.severity, Severity.LIMIT)) for finding in findings]
+        return findings
 
-    def _refuse_malformed(
-        self, error: MalformedActionError, reference: CommandState, dt_s: float, others: list[Finding]
-    ) -> ApprovedCommand:
+    def _refuse_malformed(self, error: MalformedActionError, others: list[Finding]) -> list[Finding]:
         """HOLD for a malformed action or none, STOP after `stop_after` malformed ones without another in between.
 
         `others` are the findings of interlocks.
         """
         is_malformed = error.finding_code != NO_ACTION
         self._malformed_in_a_row += is_malformed
-        vector = np.full(self.layout.size, np.nan) if error.vector is None else error.vector
         findings = [Finding(gate="form", severity=Severity.HOLD, code=error.finding_code, detail=str(error)), *others]
         if self._latched is not None:
             findings.append(latched_finding(self._latched))
         elif is_malformed and self._malformed_in_a_row >= self._stop_after:
             detail = f"{self._malformed_in_a_row} malformed actions in a row"
             findings.append(Finding(gate="form", severity=Severity.STOP, code="form.repeated", detail=detail))
-        return self._limiter.brake(reference, dt_s, findings, vector)
+        return findings
 
 
 def _no_time(dt_s: float) -> Finding:

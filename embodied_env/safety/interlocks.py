@@ -107,20 +107,18 @@ class SafetyContextBuilder:
 
 
 def make_interlocks(contract: Contract, layout: ActionLayout) -> tuple[Interlock, ...]:
-    """Return the interlocks of `contract`, in the order of their gates, after the safety inputs."""
+    """Return the interlocks that `contract` declares, in the order of their gates, after the safety inputs."""
     safety = contract.safety
-    units = {
-        joint: limits.unit for actuator in contract.actuators.values() for joint, limits in actuator.joints.items()
-    }
-    tracking = () if safety.tracking is None else (TrackingGate(safety.tracking, layout, units),)
-    return (
-        ClockGate(),
-        ObservationGate(contract),
-        ActionAgeGate(contract),
-        *tracking,
-        ForceGate(safety),
-        LatencyGate(safety.latency),
-    )
+    interlocks: list[Interlock] = [ClockGate(), ObservationGate(contract), ActionAgeGate(contract)]
+    if safety.tracking is not None:
+        actuators = contract.actuators.values()
+        units = {joint: limits.unit for actuator in actuators for joint, limits in actuator.joints.items()}
+        interlocks.append(TrackingGate(safety.tracking, layout, units))
+    if safety.forces:
+        interlocks.append(ForceGate(safety))
+    if safety.latency.budget_s is not None:
+        interlocks.append(LatencyGate(safety.latency, safety.latency.budget_s))
+    return tuple(interlocks)
 
 
 def safety_input_findings(inputs: Mapping[str, str]) -> list[Finding]:
@@ -178,9 +176,18 @@ class ObservationGate(Interlock):
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
         """HOLD for each sensor that fails; STOP after `stop_steps` failed steps in a row."""
-        names = dict.fromkeys((*self._required, *context.required)) if context.required else self._required
-        found = [self._problem(name, context.sensors.get(name)) for name in names]
-        problems = [problem for problem in found if problem is not None]
+        problems = []
+        for name in dict.fromkeys((*self._required, *context.required)) if context.required else self._required:
+            status, max_age_s = context.sensors.get(name), self._max_age_s[name]
+            if status is None or not math.isfinite(status.age_s):
+                problems.append(("obs.invalid", f"no reading of {name}"))
+            elif status.quality is Quality.FUTURE or status.age_s < -self._future_tolerance_s:
+                problems.append(("obs.future", f"reading of {name} is stamped in the future"))
+            elif status.quality not in JUDGED_BY_AGE:
+                problems.append(("obs.invalid", f"reading of {name} is {status.quality.name.lower()}"))
+            elif status.age_s > max_age_s:
+                detail = f"reading of {name} is {status.age_s:.3f} s old (maximum {max_age_s} s)"
+                problems.append(("obs.stale", detail))
         if not problems:
             self.in_a_row = 0
             return []
@@ -193,17 +200,6 @@ class ObservationGate(Interlock):
         self.late_in_a_row = before + 1 if have_aged(readings, context.action_age_s) else 0
         severity = Severity.STOP if self.in_a_row >= self._stop_steps else Severity.HOLD
         return [Finding(gate="observation", severity=severity, code=code, detail=text) for code, text in problems]
-
-    def _problem(self, name: str, status: SensorStatus | None) -> tuple[str, str] | None:
-        if status is None or not math.isfinite(status.age_s):
-            return "obs.invalid", f"no reading of {name}"
-        if status.quality is Quality.FUTURE or status.age_s < -self._future_tolerance_s:
-            return "obs.future", f"reading of {name} is stamped in the future"
-        if status.quality not in JUDGED_BY_AGE:
-            return "obs.invalid", f"reading of {name} is {status.quality.name.lower()}"
-        if status.age_s > self._max_age_s[name]:
-            return "obs.stale", f"reading of {name} is {status.age_s:.3f} s old (maximum {self._max_age_s[name]} s)"
-        return None
 
 
 class ActionAgeGate(Interlock):
@@ -244,8 +240,8 @@ class TrackingGate(Interlock):
         self._tolerance *= np.where(np.isfinite(ranges), ranges, full_ranges)
         self.above = np.where(layout.closing < 0.0, np.inf, self._tolerance)
         self.below = np.where(layout.closing > 0.0, np.inf, self._tolerance)
-        columns = (self.above, self.below, layout.turns, self.is_checked)
-        self._rows = [*zip(*(column.tolist() for column in columns), strict=True)]
+        columns = (np.arange(layout.size), -self.below, self.above, layout.turns)
+        self._rows = [*zip(*(column[self.is_checked].tolist() for column in columns), strict=True)]
         self.sent: deque[list[float]] = deque(maxlen=spec.delay_steps + 1)
         self.in_a_row = 0
 
@@ -256,8 +252,21 @@ class TrackingGate(Interlock):
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:
         """HOLD after `debounce_steps` steps in a row with a tracking error, STOP after `stop_steps`."""
-        self.sent.append(commanded.tolist())
-        self.in_a_row = self.in_a_row + 1 if self._has_error(context.measured) else 0
+        newest: list[float] = commanded.tolist()
+        self.sent.append(newest)
+        positions = context.measured.tolist()
+        for joint, lowest, highest, turns in self._rows:
+            position, command = positions[joint], newest[joint]
+            if turns and math.isfinite(position):
+                position += TURN * round((command - position) / TURN)  # the same pose
+            if not lowest <= position - command <= highest:  # NaN included
+                acting = [sent[joint] for sent in self.sent]
+                if not (position - max(acting) <= highest and lowest <= position - min(acting)):
+                    break
+        else:
+            self.in_a_row = 0
+            return []
+        self.in_a_row += 1
         if self.in_a_row < self.spec.debounce_steps:
             return []
         measured = nearest_turn(context.measured, commanded, self._layout.turns)
@@ -275,17 +284,6 @@ class TrackingGate(Interlock):
             margin=self._tolerance[hit] - error[hit],
         )
         return [finding]
-
-    def _has_error(self, measured: FloatArray) -> bool:
-        """Return whether a joint is too far from the range of commands that may be acting, or not measured."""
-        rows = zip(measured.tolist(), zip(*self.sent, strict=True), self._rows, strict=True)
-        for position, sent, (above, below, turns, is_checked) in rows:
-            if turns and math.isfinite(position):
-                position += TURN * round((sent[-1] - position) / TURN)  # noqa: PLW2901 - the same pose
-            is_near = position - max(sent) <= above and min(sent) - position <= below  # False for NaN
-            if is_checked and not is_near:
-                return True
-        return False
 
 
 class ForceGate(Interlock):
@@ -308,8 +306,8 @@ class ForceGate(Interlock):
 class LatencyGate(Interlock):
     """Limits how many of the last steps exceed the latency budget, from observation to command."""
 
-    def __init__(self, spec: LatencyBudget) -> None:
-        self._spec = spec
+    def __init__(self, spec: LatencyBudget, budget_s: float) -> None:
+        self._spec, self._budget_s = spec, budget_s
         self.missed: deque[bool] = deque(maxlen=spec.window_steps)
 
     def reset(self) -> None:
@@ -318,15 +316,12 @@ class LatencyGate(Interlock):
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
         """Report, or HOLD if the contract says so, when the window has at least `misses` misses."""
-        budget_s = self._spec.budget_s
-        if budget_s is None:
-            return []
-        self.missed.append(not context.latency_s <= budget_s)
+        self.missed.append(not context.latency_s <= self._budget_s)
         misses = sum(self.missed)
         if misses < self._spec.misses:
             return []
         severity = Severity.HOLD if self._spec.action == "hold" else Severity.PASS
-        detail = f"{misses} of the last {len(self.missed)} steps exceeded the latency budget of {budget_s} s"
+        detail = f"{misses} of the last {len(self.missed)} steps exceeded the latency budget of {self._budget_s} s"
         return [Finding(gate="latency", severity=severity, code="lat.budget", detail=detail)]
 
 
@@ -336,13 +331,13 @@ class InterventionRate:
     Attributes:
         window: whether the gate changed each action, oldest first.
         share: in [0, 1]; 0 before the first step.
-        judged_share: the same once the window is full; 0 before.
+        findings: the report of a share above `warn_share`, a STOP above `stop_share`; none before the window is full.
     """
 
     def __init__(self, spec: Intervention) -> None:
         self._spec = spec
         self.window: deque[bool] = deque(maxlen=spec.window_steps)
-        self.restore(())
+        self.reset()
 
     def reset(self) -> None:
         """Clear the window."""
@@ -351,33 +346,22 @@ class InterventionRate:
     def restore(self, window: Iterable[bool]) -> None:
         """Replace the window with these steps."""
         self.window.clear()
-        self.window.extend(window)
-        self._changed = sum(self.window)
-        self._update_shares()
+        self._changed, self.share, self.findings = 0, 0.0, list[Finding]()
+        for intervened in window:
+            self.count(intervened=intervened)
 
     def count(self, *, intervened: bool) -> None:
         """Add a step to the window."""
-        window = self.window
-        self._changed += intervened - (window[0] if len(window) == window.maxlen else 0)
+        window, spec = self.window, self._spec
+        is_full = len(window) == window.maxlen
+        self._changed += intervened - (window[0] if is_full else 0)
         window.append(intervened)
-        self._update_shares()
-
-    def _update_shares(self) -> None:
-        window = self.window
-        self.share = self._changed / len(window) if window else 0.0
-        self.judged_share = self.share if len(window) == window.maxlen else 0.0
-
-    def check(self) -> list[Finding]:
-        """Report a share above `warn_share` once the window is full; STOP above `stop_share`."""
-        spec, share = self._spec, self.judged_share
+        self.share = share = self._changed / len(window)
+        self.findings = []
+        if len(window) < spec.window_steps:
+            return
         stops = spec.stop_share is not None and share > spec.stop_share
-        if not (stops or share > spec.warn_share):
-            return []
-        return [
-            Finding(
-                gate="intervention",
-                severity=Severity.STOP if stops else Severity.PASS,
-                code="rate.intervention",
-                detail=f"the gate changed {share:.0%} of the last {len(self.window)} steps",
-            )
-        ]
+        if stops or share > spec.warn_share:
+            severity = Severity.STOP if stops else Severity.PASS
+            detail = f"the gate changed {share:.0%} of the last {len(window)} steps"
+            self.findings = [Finding(gate="intervention", severity=severity, code="rate.intervention", detail=detail)]

@@ -58,14 +58,15 @@ widened limits holds w, and nothing faster in the direction of motion: the joint
 
 A goal of an action server is limited in position only: its other limits are infinite, and its velocity counts as 0.
 
-Everything is scalar: joints do not interact, and for fewer than about 16 joints plain floats are faster than arrays.
+Joints do not interact. For fewer than about 16 of them a loop over plain floats is faster than arrays.
 """
 
 from __future__ import annotations
 
-# ruff: noqa: FURB136, PLR1730 - conditions are faster than min() and max(): this runs per joint and step
+# ruff: noqa: FURB136 - conditions are faster than min() and max(): this runs per joint and step
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -76,6 +77,7 @@ from embodied_env.contract import EffectiveLimits, FloatArray
 
 _EPSILON = sys.float_info.epsilon
 _INF = math.inf
+_ROUNDING = 8.0 * _EPSILON
 _JERK_ROUNDING = 1e-9  # relative rounding error of v + a dt
 
 
@@ -121,6 +123,12 @@ class JointStep(NamedTuple):
     bound: float
 
 
+_Interval = tuple[float, float, tuple[float, float, float], tuple[float, float, float]]
+"""Lower, upper, and the largest speeds ahead and behind, by the limits of `_CODES`."""
+
+_CODES = "pos.limit", "vel.limit", "acc.limit"
+
+
 def joint_bounds(limits: EffectiveLimits) -> list[JointBounds]:
     """Return the limits joint by joint, as plain floats."""
     return [
@@ -144,91 +152,107 @@ def joint_bounds(limits: EffectiveLimits) -> list[JointBounds]:
     ]
 
 
-def limit_joint(position: float, velocity: float, target: float, bounds: JointBounds, dt_s: float) -> JointStep:
-    """Return the admissible step of `dt_s` > 0 nearest to the finite position `target`.
+def limit_joints(
+    positions: Sequence[float],
+    velocities: Sequence[float],
+    bounds: Sequence[JointBounds],
+    targets: Sequence[float],
+    is_velocity: Sequence[bool],
+    dt_s: float,
+) -> tuple[list[float], list[float], dict[int, tuple[str, float]]]:
+    """Return positions and velocities of the admissible step nearest to finite `targets`, and what was limited.
 
-    `position` and `velocity` are those last published.
+    A target is a position, or where `is_velocity` a velocity; the position of such a joint is measured, and used only
+    if it has position limits. What was limited: index -> code of the limit, and its value in the unit of the target; a
+    joint that is not there keeps its target bit for bit. The code "limits.infeasible" means that no velocity is within
+    every limit; the joint then brakes. `dt_s` > 0.
     """
-    low, high = bounds.low, bounds.high
-    if bounds.is_goal:
-        reached = min(max(target, low), high)
-        return JointStep(reached, 0.0, "" if reached == target else "pos.limit", reached)
-    lower, upper = velocity_interval(position, velocity, bounds, dt_s)
-    if not low <= position <= high:  # a joint outside its range may move in, and is never moved by a jump
-        low, high = min(low, position), max(high, position)
-    if lower > upper:
-        if is_unrecoverable(position, velocity, bounds, dt_s):
-            braked = brake_velocity(velocity, bounds, dt_s)
-            stopped = min(max(position + braked * dt_s, low), high)
-            return JointStep(stopped, braked, "limits.infeasible", stopped)
-        lower = upper = lower if velocity >= 0.0 else upper  # the bounds are equal up to rounding: brake
-    desired = (target - position) / dt_s
-    chosen = desired if desired >= lower else lower
-    chosen = chosen if chosen <= upper else upper
-    reached = position + chosen * dt_s
-    if not low <= reached <= high:
-        reached = min(max(reached, low), high)
-    is_kept = chosen == desired or abs(desired - chosen) <= _rounding_of_step(position, reached, bounds, dt_s)
-    if is_kept and low <= target <= high and desired * bounds.way >= 0.0:
-        return JointStep(target, chosen, "", target)
-    return JointStep(reached, chosen, _binding(position, velocity, chosen, bounds, dt_s), reached)
+    reached: list[float] = []
+    chosen: list[float] = []
+    limited: dict[int, tuple[str, float]] = {}
+    intervals = _velocity_intervals(positions, velocities, bounds, dt_s)
+    rows = zip(positions, velocities, bounds, targets, is_velocity, intervals, strict=True)
+    for x, v, b, target, by_velocity, interval in rows:
+        w = target if by_velocity else (target - x) / dt_s
+        y = x + w * dt_s if by_velocity else target
+        is_inside = b.low <= x <= b.high and b.low <= y <= b.high
+        if b.is_goal or not (is_inside and interval[0] <= w <= interval[1]):
+            y, w, code, bound = _nearest_step(x, v, b, target, interval, dt_s, by_velocity=by_velocity)
+            if code:
+                limited[len(reached)] = code, bound
+        reached.append(y)
+        chosen.append(w)
+    return reached, chosen, limited
+
+
+def limit_joint(position: float, velocity: float, target: float, bounds: JointBounds, dt_s: float) -> JointStep:
+    """Return the step of one joint towards the position `target` (`limit_joints`)."""
+    (reached,), (chosen,), limited = limit_joints([position], [velocity], [bounds], [target], [False], dt_s)
+    return JointStep(reached, chosen, *limited.get(0, ("", reached)))
 
 
 def limit_velocity(position: float, velocity: float, desired: float, bounds: JointBounds, dt_s: float) -> JointStep:
-    """Return the admissible step of `dt_s` > 0 nearest to the finite velocity `desired`.
-
-    `position` is measured, and used only if the joint has position limits; `velocity` is the last published one.
-    """
-    lower, upper = velocity_interval(position, velocity, bounds, dt_s)
-    if lower > upper:
-        if is_unrecoverable(position, velocity, bounds, dt_s):
-            braked = brake_velocity(velocity, bounds, dt_s)
-            reached = position + braked * dt_s
-            return JointStep(reached, braked, "limits.infeasible", braked)
-        lower = upper = lower if velocity >= 0.0 else upper
-    chosen = min(max(desired, lower), upper)
-    is_rounding = abs(desired - chosen) <= 4.0 * _EPSILON * (abs(desired) + abs(velocity))  # of v + A dt
-    if is_rounding and bounds.low <= position + desired * dt_s <= bounds.high and desired * bounds.way >= 0.0:
-        chosen = desired
-    code = "" if chosen == desired else _binding(position, velocity, chosen, bounds, dt_s)
-    reached = min(max(position + chosen * dt_s, min(bounds.low, position)), max(bounds.high, position))  # rounding
-    return JointStep(reached, chosen, code, chosen)
+    """Return the step of one joint at the velocity `desired` (`limit_joints`)."""
+    (reached,), (chosen,), limited = limit_joints([position], [velocity], [bounds], [desired], [True], dt_s)
+    return JointStep(reached, chosen, *limited.get(0, ("", chosen)))
 
 
-def limit_violation(  # noqa: PLR0911 - one return per rule
-    position: float, velocity: float, next_position: float, next_velocity: float, bounds: JointBounds, dt_s: float
-) -> str:
-    """Return the limit violated by a step from (position, velocity) to (next_position, next_velocity), or "".
+def find_violation(  # noqa: C901, PLR0911, PLR0912 - one return per rule
+    positions: Sequence[float],
+    velocities: Sequence[float],
+    bounds: Sequence[JointBounds],
+    next_positions: Sequence[float],
+    next_velocities: Sequence[float],
+    dt_s: float,
+) -> tuple[int, str] | None:
+    """Return the first joint whose step violates a limit, and that limit; None without a violation.
 
-    The post-condition on published values, independent of `limit_joint`: it uses no interval, only that slowing down
+    The post-condition on published values, independent of `limit_joints`: it uses no interval, only that slowing down
     is limited by D and speeding up by A, and that the joint must be able to stop within its range. The tolerance is
     rounding plus 1e-9 of the larger velocity limit, and none against the way of a joint that moves in one direction.
     """
-    if not (-_INF < next_position < _INF and -_INF < next_velocity < _INF):
-        return f"not finite: position {next_position}, velocity {next_velocity}"
-    if bounds.is_goal:
-        inside = min(bounds.low, position) <= next_position <= max(bounds.high, position)
-        return "" if inside else f"position {next_position} outside [{bounds.low}, {bounds.high}]"
-    allowed = 1e-9 * bounds.fastest + 2.0 * _rounding_of_step(position, next_position, bounds, dt_s)
-    if abs((next_position - position) / dt_s - next_velocity) > allowed:
-        return f"position {next_position} is inconsistent with velocity {next_velocity}"
-    low, high = bounds.low, bounds.high
-    if not low <= position <= high:
-        low, high = min(low, position), max(high, position)
-    if not low <= next_position <= high:
-        return f"position {next_position} outside [{bounds.low}, {bounds.high}]"
-    is_within = bounds.velocity_low - allowed <= next_velocity <= bounds.velocity_high + allowed
-    if not is_within or next_velocity * bounds.way < 0.0:
-        return f"velocity {next_velocity} outside [{bounds.velocity_low}, {bounds.velocity_high}]"
-    if _changes_too_fast(velocity, next_velocity, bounds, dt_s, allowed):
-        return f"velocity changes too fast: from {velocity} to {next_velocity} in {dt_s} s"
-    speed = abs(next_velocity)
-    stop = next_position + next_velocity * speed / (2.0 * bounds.deceleration)
-    near = allowed * (dt_s + speed / bounds.deceleration)
-    if low - near <= stop <= high + near:
-        return ""
-    is_braking = speed <= max(0.0, abs(velocity) - bounds.deceleration * dt_s) + allowed
-    return "" if is_braking else f"stops only at {stop}, from position {next_position} and velocity {next_velocity}"
+    rows = zip(positions, velocities, bounds, next_positions, next_velocities, strict=True)
+    for joint, (x, v, b, y, w) in enumerate(rows):
+        if not (math.isfinite(y) and math.isfinite(w)):
+            return joint, f"not finite: position {y}, velocity {w}"
+        low, high = b.low, b.high
+        if not low <= x <= high:
+            low, high = min(low, x), max(high, x)
+        if not low <= y <= high:
+            return joint, f"position {y} outside [{b.low}, {b.high}]"
+        if b.is_goal:
+            continue
+        acceleration, deceleration, extent = b.acceleration, b.deceleration, b.extent
+        if not (-extent <= x <= extent and -extent <= y <= extent):
+            extent = max(extent, abs(x), abs(y))
+        allowed = 1e-9 * b.fastest + 2.0 * (_ROUNDING * extent / dt_s)
+        if not abs((y - x) / dt_s - w) <= allowed:
+            return joint, f"position {y} is inconsistent with velocity {w}"
+        if not b.velocity_low - allowed <= w <= b.velocity_high + allowed or w * b.way < 0.0:
+            return joint, f"velocity {w} outside [{b.velocity_low}, {b.velocity_high}]"
+        before, speed = abs(v), abs(w)
+        if v * w < 0.0:  # to rest at D, then on at A
+            slowest = acceleration if acceleration < deceleration else deceleration
+            is_smooth = before / deceleration + speed / acceleration <= dt_s + allowed / slowest
+        else:
+            is_smooth = -deceleration * dt_s - allowed <= speed - before <= acceleration * dt_s + allowed
+        if not is_smooth:
+            return joint, f"velocity changes too fast: from {v} to {w} in {dt_s} s"
+        stop = y + w * speed / (2.0 * deceleration)
+        near = allowed * (dt_s + speed / deceleration)
+        if not low - near <= stop <= high + near:
+            is_braking = speed <= max(0.0, before - deceleration * dt_s) + allowed
+            if not is_braking:
+                return joint, f"stops only at {stop}, from position {y} and velocity {w}"
+    return None
+
+
+def limit_violation(
+    position: float, velocity: float, next_position: float, next_velocity: float, bounds: JointBounds, dt_s: float
+) -> str:
+    """Return the limit violated by a step from (position, velocity) to (next_position, next_velocity), or ""."""
+    found = find_violation([position], [velocity], [bounds], [next_position], [next_velocity], dt_s)
+    return "" if found is None else found[1]
 
 
 def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> tuple[float, float]:
@@ -236,15 +260,8 @@ def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_
 
     lower > upper means that the state is outside the safe set: no velocity is within every limit.
     """
-    lowest, highest, deceleration = bounds.velocity_low, bounds.velocity_high, bounds.deceleration
-    forwards, backwards = _reachable_speeds(velocity, bounds, dt_s)
-    above = _braking_velocity(bounds.high - position, deceleration, dt_s)
-    below = _braking_velocity(position - bounds.low, deceleration, dt_s)
-    if above < forwards:
-        forwards = above
-    if below < backwards:
-        backwards = below
-    return (lowest if lowest > -backwards else -backwards), (highest if highest < forwards else forwards)
+    ((lower, upper, _, _),) = _velocity_intervals([position], [velocity], [bounds], dt_s)
+    return lower, upper
 
 
 def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> bool:
@@ -346,25 +363,83 @@ def keeps_jerk(changes: FloatArray, limits: EffectiveLimits, dt_s: float) -> np.
     return is_limited.any() & (np.abs(changes) <= allowed).all(axis=-1)
 
 
-def _braking_velocity(gap: float, deceleration: float, dt_s: float) -> float:
-    """Return the largest velocity that, kept for one step, still allows a stop within `gap`."""
-    if gap == math.inf:
-        return math.inf
-    if gap <= 0.0:
-        return 0.0
-    step = deceleration * dt_s
-    twice = 2.0 * deceleration * gap
-    return twice / (step + math.sqrt(step * step + twice))
+def _velocity_intervals(
+    positions: Sequence[float], velocities: Sequence[float], bounds: Sequence[JointBounds], dt_s: float
+) -> list[_Interval]:
+    """Return the interval of each joint and the speeds from which it follows, by the formulas of the module docstring.
+
+    That of a goal is without a meaning.
+    """
+    intervals = []
+    for x, v, b in zip(positions, velocities, bounds, strict=True):
+        speed, gain, loss = abs(v), b.acceleration * dt_s, b.deceleration * dt_s
+        onwards, back = speed + gain, gain
+        if speed > 0.0:
+            crossing = (gain if gain < loss else loss) - speed
+            back = crossing if crossing > 0.0 else min(loss - speed, 0.0)
+        faster_ahead, faster_behind = (onwards, back) if v >= 0.0 else (back, onwards)
+        stop_ahead, stop_behind = b.high - x, x - b.low  # the gaps
+        twice, square = 2.0 * b.deceleration, loss * loss
+        if stop_ahead < _INF:
+            reach = twice * stop_ahead
+            stop_ahead = reach / (loss + math.sqrt(square + reach)) if reach > 0.0 else 0.0
+        if stop_behind < _INF:
+            reach = twice * stop_behind
+            stop_behind = reach / (loss + math.sqrt(square + reach)) if reach > 0.0 else 0.0
+        upper = stop_ahead if stop_ahead < faster_ahead else faster_ahead
+        lower = -(stop_behind if stop_behind < faster_behind else faster_behind)
+        upper = b.velocity_high if b.velocity_high < upper else upper
+        lower = b.velocity_low if b.velocity_low > lower else lower
+        ahead = stop_ahead, b.velocity_high, faster_ahead
+        intervals.append((lower, upper, ahead, (stop_behind, -b.velocity_low, faster_behind)))
+    return intervals
 
 
-def _reachable_speeds(velocity: float, bounds: JointBounds, dt_s: float) -> tuple[float, float]:
-    """Return the largest speeds forwards and backwards that acceleration and braking allow after one step."""
-    speed, gain, loss = abs(velocity), bounds.acceleration * dt_s, bounds.deceleration * dt_s
-    onwards, back = speed + gain, gain
-    if speed > 0.0:
-        crossing = (gain if gain < loss else loss) - speed
-        back = min(loss - speed, crossing if crossing > 0.0 else 0.0)
-    return (onwards, back) if velocity >= 0.0 else (back, onwards)
+def _nearest_step(
+    x: float, v: float, b: JointBounds, target: float, interval: _Interval, dt_s: float, *, by_velocity: bool
+) -> tuple[float, float, str, float]:
+    """Return position, velocity, code and bound of the step nearest to a target that is not simply kept."""
+    lower, upper, ahead, behind = interval
+    low, high = b.low, b.high
+    if b.is_goal:
+        y = min(max(target, low), high)
+        return y, 0.0, "" if y == target else "pos.limit", y
+    if not low <= x <= high:  # a joint outside its range may move in, and is never moved by a jump
+        low, high = min(low, x), max(high, x)
+    if lower > upper:
+        if is_unrecoverable(x, v, b, dt_s):
+            w = brake_velocity(v, b, dt_s)
+            y = min(max(x + w * dt_s, low), high)
+            return y, w, "limits.infeasible", w if by_velocity else y
+        lower = upper = lower if v >= 0.0 else upper  # the bounds are equal up to rounding: brake
+    desired = target if by_velocity else (target - x) / dt_s
+    w = desired if desired >= lower else lower
+    w = w if w <= upper else upper
+    is_allowed_way = desired * b.way >= 0.0
+    if by_velocity:
+        is_rounding = abs(desired - w) <= 4.0 * _EPSILON * (abs(desired) + abs(v))  # of v + A dt
+        if is_rounding and b.low <= x + desired * dt_s <= b.high and is_allowed_way:
+            w = desired
+    y = min(max(x + w * dt_s, low), high)
+    if by_velocity:
+        is_kept = w == desired
+    else:
+        is_rounding = abs(desired - w) <= _rounding_of_step(x, y, b, dt_s)
+        is_kept = is_rounding and low <= target <= high and is_allowed_way
+        y = target if is_kept else y
+    code = "" if is_kept else _binding(w, ahead, behind, is_at_end=x >= b.high)
+    return y, w, code, w if by_velocity else y
+
+
+def _binding(
+    w: float, ahead: tuple[float, float, float], behind: tuple[float, float, float], *, is_at_end: bool
+) -> str:
+    """Return the code of the limit that gave the velocity w. `is_at_end`: at rest the joint wants to move on."""
+    tried = (w, ahead), (-w, behind)
+    for speed, speeds in tried if w > 0.0 or (w == 0.0 and is_at_end) else tried[::-1]:
+        if speed in speeds:
+            return _CODES[speeds.index(speed)]
+    return "pos.limit"
 
 
 def _rounding_of_step(position: float, reached: float, bounds: JointBounds, dt_s: float) -> float:
@@ -372,30 +447,4 @@ def _rounding_of_step(position: float, reached: float, bounds: JointBounds, dt_s
     extent = bounds.extent
     if not -extent <= position <= extent or not -extent <= reached <= extent:
         extent = max(extent, abs(position), abs(reached))
-    return 8.0 * _EPSILON * extent / dt_s
-
-
-def _binding(position: float, velocity: float, chosen: float, bounds: JointBounds, dt_s: float) -> str:
-    """Return the code of the limit that gave `chosen`."""
-    sign = 1.0 if chosen > 0.0 or (chosen == 0.0 and position >= bounds.high) else -1.0
-    for sign_tried in (sign, -sign):
-        gap = bounds.high - position if sign_tried > 0 else position - bounds.low
-        speed = sign_tried * chosen
-        if _braking_velocity(gap, bounds.deceleration, dt_s) == speed:
-            return "pos.limit"
-        if (bounds.velocity_high if sign_tried > 0 else -bounds.velocity_low) == speed:
-            return "vel.limit"
-        if _reachable_speeds(sign_tried * velocity, bounds, dt_s)[0] == speed:
-            return "acc.limit"
-    return "pos.limit"
-
-
-def _changes_too_fast(velocity: float, next_velocity: float, bounds: JointBounds, dt_s: float, allowed: float) -> bool:
-    """Tell whether slowing down at D and speeding up at A takes longer than dt, by more than `allowed` unit/s."""
-    before, after = abs(velocity), abs(next_velocity)
-    if velocity * next_velocity < 0.0:
-        slowest = min(bounds.acceleration, bounds.deceleration)
-        return before / bounds.deceleration + after / bounds.acceleration > dt_s + allowed / slowest
-    return (
-        after - before > bounds.acceleration * dt_s + allowed or before - after > bounds.deceleration * dt_s + allowed
-    )
+    return _ROUNDING * extent / dt_s

@@ -340,8 +340,7 @@ def test_latched_gate_also_reports_a_malformed_action(gate):
 
 def test_limiter_bug_is_caught_before_publication(gate, monkeypatch):
     """Replace a part of the gate to simulate a bug in it."""
-    broken = limiter.JointStep(position=1.0, velocity=20.0, code="", bound=1.0)
-    monkeypatch.setattr(limiter, "limit_joint", lambda *_: broken)
+    monkeypatch.setattr(limiter, "limit_joints", lambda *_: ([1.0, 1.0], [20.0, 20.0], {}))
     approved = gate.judge([0.1, 0.1], REST, PERIOD_S)
     assert codes(approved) == ["fault.internal"]
     assert approved.report.disposition is Severity.STOP

@@ -64,7 +64,7 @@ def codes(approved) -> list[str]:
 
 
 def test_interlocks_are_in_the_order_of_the_gates():
-    contract = scripted_tasks.contract()
+    contract = contract_with(**STRICT)
     kinds = [type(gate) for gate in make_interlocks(contract, SafetyGate(contract).layout)]
     assert kinds == [ClockGate, ObservationGate, ActionAgeGate, TrackingGate, ForceGate, LatencyGate]
 
@@ -84,9 +84,10 @@ def test_no_clock_jump_is_no_finding():
     assert gate_of(ClockGate).check(FAULTLESS, ZERO) == []
 
 
-def test_no_tracking_gate_without_tracking_in_the_contract():
+def test_no_interlock_without_its_limits_in_the_contract():
     contract = contract_with(tracking=None)
-    assert TrackingGate not in [type(gate) for gate in make_interlocks(contract, SafetyGate(contract).layout)]
+    kinds = [type(gate) for gate in make_interlocks(contract, SafetyGate(contract).layout)]
+    assert kinds == [ClockGate, ObservationGate, ActionAgeGate]
 
 
 ALL_WRONG = {"age_s": 1.0, "measured": (1.0, 1.0), "action_age_s": 1.0, "latency_s": 1.0, "forces": {"beacon": 6.0}}
@@ -475,10 +476,6 @@ def test_unknown_force_is_excessive(forces):
     ]
 
 
-def test_unlimited_force_may_have_any_value():
-    assert gate_of(ForceGate).check(context(forces={"beacon": 1e9}), ZERO) == []
-
-
 def test_excessive_force_is_latched_until_the_reset():
     gate = SafetyGate(contract_with(forces=FORCES))
     sensors = {**FAULTLESS.sensors, "beacon": SensorStatus(quality=Quality.OK, age_s=0.0)}
@@ -511,11 +508,6 @@ def test_latency_equal_to_the_budget_is_not_a_miss():
 def test_unknown_latency_is_a_miss(latency_s):
     gate = gate_of(LatencyGate, latency={**BUDGET, "misses": 1})
     assert codes_of(gate.check(context(latency_s=latency_s), ZERO)) == [("lat.budget", Severity.PASS)]
-
-
-def test_no_misses_without_a_budget():
-    gate = gate_of(LatencyGate, latency={"misses": 1})
-    assert gate.check(context(latency_s=math.inf), ZERO) == []
 
 
 def test_misses_are_cleared_by_a_reset():

@@ -38,33 +38,33 @@ def test_intervention_share_is_of_the_last_steps(seen, share):
 
 
 def test_partial_window_has_no_finding():
-    assert rate(1, 1, 1).check() == []
+    assert rate(1, 1, 1).findings == []
 
 
 def test_warning_starts_above_the_warn_share():
-    assert rate(1, 1, 0, 0).check() == []
-    (finding,) = rate(1, 1, 1, 0).check()
+    assert rate(1, 1, 0, 0).findings == []
+    (finding,) = rate(1, 1, 1, 0).findings
     assert (finding.gate, finding.code, finding.severity) == ("intervention", "rate.intervention", Severity.PASS)
     assert "75%" in finding.detail
 
 
 def test_stop_starts_above_the_stop_share():
-    assert rate(1, 1, 1, 0, stop_share=0.75).check()[0].severity is Severity.PASS
-    assert rate(1, 1, 1, 1, stop_share=0.75).check()[0].severity is Severity.STOP
+    assert rate(1, 1, 1, 0, stop_share=0.75).findings[0].severity is Severity.PASS
+    assert rate(1, 1, 1, 1, stop_share=0.75).findings[0].severity is Severity.STOP
 
 
 def test_stop_share_below_the_warn_share_stops():
-    assert rate(1, 1, 0, 0, warn_share=0.9, stop_share=0.25).check()[0].severity is Severity.STOP
+    assert rate(1, 1, 0, 0, warn_share=0.9, stop_share=0.25).findings[0].severity is Severity.STOP
 
 
 def test_no_stop_without_a_stop_share():
-    assert rate(1, 1, 1, 1).check()[0].severity is Severity.PASS
+    assert rate(1, 1, 1, 1).findings[0].severity is Severity.PASS
 
 
 def test_reset_clears_the_window():
     counted = rate(1, 1, 1, 1)
     counted.reset()
-    assert (counted.share, counted.check()) == (0.0, [])
+    assert (counted.share, counted.findings) == (0.0, [])
 
 
 def test_only_changed_actions_count_as_interventions():

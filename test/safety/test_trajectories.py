@@ -72,7 +72,7 @@ class Bench:
     def step(self, action, *further):
         with self.arbiter.exclusive() as (reference, dt_s):
             approved = self.gate.judge(list(action), reference, dt_s)
-            self.arbiter.send(approved, [np.array(each) for each in further])
+            self.arbiter.send(approved, [list(each) for each in further])
         return self.sent[-1]
 
     def corners(self):
