@@ -340,6 +340,12 @@ def limit_jerk(
     slope = jerk / np.minimum(limits.acceleration, limits.deceleration)
     highest = np.minimum(accelerations + jerk * dt_s, slope * (limits.velocity_high - velocities))
     lowest = np.maximum(accelerations - jerk * dt_s, -slope * (velocities - limits.velocity_low))
+    if not (limits.velocity_low.all() and limits.velocity_high.all()):  # one way: one step onto rest can be undone
+        backwards, forwards = (np.minimum(jerk * dt_s, way * velocities / dt_s) for way in (1.0, -1.0))
+        lower = np.minimum(lowest, np.maximum(accelerations - jerk * dt_s, -backwards))
+        higher = np.maximum(highest, np.minimum(accelerations + jerk * dt_s, forwards))
+        lowest = np.where(limits.velocity_low == 0.0, lower, lowest)
+        highest = np.where(limits.velocity_high == 0.0, higher, highest)
     ahead = desired - velocities
     reach = np.maximum(slope * np.abs(ahead), jerk * dt_s)  # one step can undo this much
     highest = np.where(ahead >= 0.0, np.minimum(highest, reach), highest)
