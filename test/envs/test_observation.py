@@ -97,6 +97,19 @@ def test_a_fault_of_a_sensor_with_on_gap_stop_is_a_gap(fault):
     assert gaps == ["beacon"]
 
 
+def test_a_valid_snapshot_is_returned_as_it_is_with_read_only_values(policy):
+    given = snapshot(LATER_NS)
+    assert policy.apply(given) == (given, [])
+    assert policy.apply(given)[0] is given
+    assert not any(v.flags.writeable for s in given.samples.values() for v in s.values.values())
+
+
+def test_a_sensor_that_the_contract_does_not_have_is_left_out(policy):
+    settled, gaps = policy.apply(snapshot(LATER_NS, other=beacon()))
+    assert list(settled.samples) == ["joints", "beacon", "goal", "truth"]
+    assert gaps == []
+
+
 def test_a_held_reading_keeps_its_stamp(policy):
     settled, _ = policy.apply(snapshot(LATER_NS, beacon=beacon((np.nan,) * 3)))
     assert settled.samples["beacon"].stamp_ns == NOW_NS

@@ -54,3 +54,15 @@ def test_a_warning_ends_a_rollout_but_not_the_simulation(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(together, "_run", warned_after_seven_steps)
     assert run(together, 4) == run(single, 4)
+
+
+def test_a_state_is_saved_again_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, alone = physics(), physics(single=True)
+    assert run(made, 2) == run(alone, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(made, "_save", lambda: 1 / 0)
+        assert run(made, 2) == run(alone, 2)
+    for each in (made, alone):
+        each.edit()
+        each._data.qvel[0] += 0.1
+    assert run(made, 2) == run(alone, 2)

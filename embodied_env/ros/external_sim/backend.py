@@ -351,7 +351,8 @@ class SimulatorBackend:
             control.check_unmoved()  # the clock shows steps of another client
             self._arrivals.raise_if_future(now_ns)
         samples = {  # a paused simulator repeats its messages, so gaps are not losses
-            name: self._zeros.to_contract(replace(sample, lost=0)) for name, sample in self._arrivals.samples().items()
+            name: self._zeros.to_contract(replace(sample, lost=0) if sample.lost else sample)
+            for name, sample in self._arrivals.samples().items()
         }
         samples = self._derived.complete(samples, states, now_ns, self._entities.contacts())
         return Snapshot(now_ns=now_ns, samples=samples)
