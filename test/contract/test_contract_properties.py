@@ -34,37 +34,21 @@ ARM_REACH = yaml.safe_dump(resolved_document("arm_reach"), sort_keys=False)
 
 @few
 @given(contracts)
-def test_dump_and_parse_preserve_fingerprint(contract: Contract) -> None:
-    text = yaml.safe_dump(document_of(contract), sort_keys=False)
-    again = parse_contract(text)
-    assert again == contract
+def test_every_form_of_a_contract_is_equal_to_it(contract: Contract) -> None:
+    again = parse_contract(yaml.safe_dump(document_of(contract), sort_keys=False))
     assert again.fingerprint == contract.fingerprint
-
-
-@few
-@given(contracts)
-def test_a_contract_does_not_differ_from_itself(contract: Contract) -> None:
+    for twin in (again, copy.deepcopy(contract), pickle.loads(pickle.dumps(contract))):  # noqa: S301 - our own bytes
+        assert twin == contract
+        assert hash(twin) == hash(contract)
+    assert json.loads(json.dumps(meaning(contract), allow_nan=False)) == meaning(contract)
     assert differences(meaning(contract), meaning(contract)) == []
+    assert json.loads(json.dumps(describe(contract), allow_nan=False)) == describe(contract)
 
 
 @few
 @given(contracts, contracts)
 def test_fingerprints_are_equal_exactly_when_no_difference_is_listed(a: Contract, b: Contract) -> None:
     assert (a.fingerprint == b.fingerprint) == (differences(meaning(a), meaning(b)) == [])
-
-
-@few
-@given(contracts)
-def test_a_copy_of_a_contract_is_equal_and_has_its_hash(contract: Contract) -> None:
-    for twin in (copy.deepcopy(contract), pickle.loads(pickle.dumps(contract))):  # noqa: S301 - our own bytes
-        assert twin == contract
-        assert hash(twin) == hash(contract)
-
-
-@few
-@given(contracts)
-def test_the_json_form_of_a_contract_round_trips(contract: Contract) -> None:
-    assert json.loads(json.dumps(meaning(contract), allow_nan=False)) == meaning(contract)
 
 
 @few
@@ -155,17 +139,16 @@ def test_action_round_trips_through_si_units(contract: Contract, data: st.DataOb
 
 @few
 @given(contracts)
-def test_action_bound_maps_to_limit_exactly(contract: Contract) -> None:
-    scale = ActionLayout(contract).scale
+def test_ends_of_the_action_are_the_limits_and_zero_is_rest(contract: Contract) -> None:
+    layout = ActionLayout(contract)
+    scale, kinds = layout.scale, layout.is_velocity | layout.is_delta
     for action, si in ((scale.low, scale.si_low), (scale.high, scale.si_high)):
         np.testing.assert_array_equal(scale.to_si(action), si)
         np.testing.assert_array_equal(scale.from_si(si), action)
-
-
-@few
-@given(contracts)
-def test_split_and_join_round_trip(contract: Contract) -> None:
-    layout = ActionLayout(contract)
+    assert not scale.to_si(np.zeros(layout.size))[kinds].any()
+    time_s = np.where(layout.is_delta, contract.control_period_s, 1.0)
+    np.testing.assert_array_equal(scale.si_low[kinds], (layout.limits.velocity_low * time_s)[kinds])
+    np.testing.assert_array_equal(scale.si_high[kinds], (layout.limits.velocity_high * time_s)[kinds])
     vector = np.arange(layout.size, dtype=np.float64)
     np.testing.assert_array_equal(np.concatenate(list(layout.split(vector).values())), vector)
 
@@ -185,23 +168,6 @@ def test_effective_limits_are_within_declared_limits(contract: Contract) -> None
         if joint.position is not None:
             assert joint.position[0] <= limits.position_low[i]
             assert limits.position_high[i] <= joint.position[1]
-
-
-@few
-@given(contracts)
-def test_shown_contract_is_json(contract: Contract) -> None:
-    assert json.loads(json.dumps(describe(contract), allow_nan=False)) == describe(contract)
-
-
-@few
-@given(contracts)
-def test_a_velocity_or_displacement_of_zero_is_rest_and_the_ends_are_the_limits(contract: Contract) -> None:
-    layout = ActionLayout(contract)
-    scale, kinds = layout.scale, layout.is_velocity | layout.is_delta
-    assert not scale.to_si(np.zeros(layout.size))[kinds].any()
-    time_s = np.where(layout.is_delta, contract.control_period_s, 1.0)
-    np.testing.assert_array_equal(scale.si_low[kinds], (layout.limits.velocity_low * time_s)[kinds])
-    np.testing.assert_array_equal(scale.si_high[kinds], (layout.limits.velocity_high * time_s)[kinds])
 
 
 stamps = st.builds(Stamp, st.integers(-(2**62), 2**62), st.sampled_from(Domain))
