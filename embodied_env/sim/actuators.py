@@ -59,7 +59,7 @@ class Actuation:
         states = model.mj.actuator_actadr[controls]
         self._filtered = states >= 0
         self._states = states[self._filtered]
-        places = getattr(model.mj, "actuator_ctrladr", np.arange(model.mj.nu))[controls].tolist()  # before MuJoCo 4: nu
+        places = model.mj.actuator_ctrladr[controls].tolist()
         self.places: slice | NDArray[np.intp] = np.array(places, dtype=np.intp)
         if places == list(range(places[0], places[0] + len(places))):
             self.places = slice(places[0], places[0] + len(places))  # faster to assign to

@@ -143,7 +143,7 @@ class Model:
         object_type = getattr(self.mujoco.mjtObj, type_name)
         index = int(self.mujoco.mj_name2id(self.mj, object_type, name))
         if index < 0:
-            number = getattr(self.mj, count, self.mj.nu)  # before MuJoCo 4 an actuator had one control
+            number = getattr(self.mj, count)
             names = (self.mujoco.mj_id2name(self.mj, object_type, i) for i in range(number))
             raise self.error(path, f"no such {kind} in {self._name}: {one_of(name, filter(None, names))}{remedy}")
         return index
@@ -203,7 +203,7 @@ class Model:
     @property
     def has_whole_states(self) -> bool:
         """Whether state, inputs and warm start determine a simulation: nothing sleeps, and there is no plugin."""
-        asleep = int(getattr(self.mujoco.mjtEnableBit, "mjENBL_SLEEP", 0))  # since MuJoCo 3.4
+        asleep = int(self.mujoco.mjtEnableBit.mjENBL_SLEEP)
         return not self.mj.nplugin and not self.mj.opt.enableflags & asleep
 
     def new_data(self) -> MjData:
