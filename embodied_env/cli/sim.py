@@ -26,8 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Host the simulator until SIGINT or SIGTERM, or with ``-`` until the end of standard input."""
-    gc.disable()  # what is loaded until the world runs is no garbage
-
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.core.latency.delay_model import load_delays
     from embodied_env.core.process.child import read_first_line, watch_parent
@@ -61,7 +59,6 @@ def run(args: argparse.Namespace) -> int:
 
     gc.collect()
     gc.freeze()  # a full collection of all that is loaded would stop an emulated robot for a tenth of a second
-    gc.enable()
     try:
         if args.free_running:
             run_free_running(
