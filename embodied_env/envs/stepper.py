@@ -306,11 +306,14 @@ class Stepper:
         entered_ns = self.clock.now_ns()
         self.lifecycle.open()
         self._start_episode(self._resets.run(request))
-        info = self.transitions.reset_info(self._episode, self.clock.now_ns() - entered_ns)
-        observation = copy_observation(self.transitions.observe(self._episode))
+        episode = self._episode
+        info = self.transitions.reset_info(episode, self.clock.now_ns() - entered_ns)
+        observation = self.transitions.observations.observe(
+            episode.history, episode.step_index, episode.applied, episode.sampled
+        )
         self._ledger.leave_step()
         self._episode.returned_ns = self._ledger.returned_ns
-        return observation, cast("Info", info)
+        return copy_observation(observation), cast("Info", info)
 
     def _start_episode(self, snapshot: Snapshot) -> None:
         self._ledger.is_first, self._ledger.observed_ns = True, self.clock.now_ns()

@@ -103,10 +103,6 @@ class TransitionBuilder:
         if self._commands is not None:
             self._commands.begin()
 
-    def observe(self, episode: Episode) -> Observation:
-        """Return the observation of the newest snapshot; its arrays must not be written."""
-        return self.observations.observe(episode.history, episode.step_index, episode.applied, episode.sampled)
-
     def reset_info(self, episode: Episode, duration_ns: int) -> ResetInfo:
         """Return the info of the reset that started `episode`."""
         report, origin = reset_report(episode.snapshot), self.origin
@@ -152,7 +148,8 @@ class TransitionBuilder:
             reasons.append(f"backend_lost:{step.lost.why}")
         if failed is not None:
             reasons.append(f"task_error:{failed.why}")
-        reasons += [f"sensor_gap:{name}" for name in gaps]
+        if gaps:
+            reasons += [f"sensor_gap:{name}" for name in gaps]
         if isinstance(step.action, NoAction) and episode.missed >= self._most_missed:
             reasons.append(f"policy_lost:{step.action.reason}")
         return order_end_reasons([*dict.fromkeys(reasons)]) if reasons else ()
@@ -232,7 +229,9 @@ class TransitionBuilder:
             inputs = replace(inputs, latched_after=latched, watchdog_trips=trips)
         ledger.is_first = False
         return Transition(
-            observation=self.observe(episode),
+            observation=self.observations.observe(
+                episode.history, episode.step_index, episode.applied, episode.sampled
+            ),
             action=step.action,
             reward=float(result.reward),
             terminated=terminated,
