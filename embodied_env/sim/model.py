@@ -8,7 +8,7 @@ import importlib
 import logging
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -22,7 +22,7 @@ from embodied_env.contract.model_files import model_sha256
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError, MissingDependencyError
-from embodied_env.sim.backend_profile import WorldProfile
+from embodied_env.sim.backend_profile import Contact, WorldProfile
 from embodied_env.sim.generated_model import generate_model
 from embodied_env.sim.servos import actuators_of, refusal, set_gains, why_no_servo
 
@@ -82,6 +82,8 @@ class Model:
         mj: the ``MjModel``.
         path: the path of the profile in the contract.
         original: the model that this is a copy of, if it is one.
+        contact_counts: the place in ``sensordata`` of the numbers of contacts of a contact source: with anything, with
+            itself, and with each geom that is ignored. A source whose body does not exist has none.
     """
 
     original: Model | None = None
@@ -95,14 +97,17 @@ class Model:
         self._name = "the generated model" if file is None else file.name
         if file is not None:
             self._check_files(file)
-        compile_model = self.mujoco.MjModel
+        parse = self.mujoco.MjSpec
+        contacts = dict.fromkeys(each.contact for each in profile.sources.values() if each.contact is not None)
         try:
-            if file is None:
-                self.mj = compile_model.from_xml_string(generate_model(contract, profile))
-            else:
-                self.mj = compile_model.from_xml_path(str(file))
+            spec = parse.from_string(generate_model(contract, profile)) if file is None else parse.from_file(str(file))
+            numbers = {each: self._count_contacts(spec, each) for each in contacts}
+            self.mj = spec.compile()
         except ValueError as error:
             raise self.error(f"{path}.model", f"cannot compile the MuJoCo model {self._name!r}: {error}") from None
+        self.contact_counts, end = dict[Contact, slice](), self.mj.nsensordata - sum(numbers.values())
+        for contact, number in numbers.items():
+            self.contact_counts[contact], end = slice(end, end + number), end + number
         timestep_s = float(self.mj.opt.timestep)
         self.require(timestep_s > 0, f"{path}.model", f"timestep {timestep_s} s in {self._name!r} (expected > 0)")
         self._keyframe = None
@@ -116,6 +121,23 @@ class Model:
         self._home, _ = self.joint_addresses((joint, f"{path}.home.{joint}") for joint in profile.home)
         self._home_positions = np.array([*profile.home.values()])
         self._check_start()
+
+    def _count_contacts(self, spec: Any, contact: Contact) -> int:  # noqa: ANN401 - mujoco has no type stubs
+        """Add the sensors that count the contacts of a source, which have no names; return their number.
+
+        `Bumper` reports a body or geom that does not exist.
+        """
+        sensor, kinds, body = self.mujoco.mjtSensor.mjSENS_CONTACT, self.mujoco.mjtObj, contact.body
+        if spec.body(body) is None:
+            return 0
+        geoms = [geom for name in dict.fromkeys(contact.ignore) if (geom := spec.geom(name)) is not None]
+        ignored = [(kinds.mjOBJ_GEOM, geom.name) for geom in geoms if body not in _names_upwards(geom.parent)]
+        partners = [(kinds.mjOBJ_UNKNOWN, ""), (kinds.mjOBJ_XBODY, body), *ignored]
+        found = 1 << int(self.mujoco.mjtConDataField.mjCONDATA_FOUND)
+        for kind, name in partners:
+            added = spec.add_sensor(type=sensor, objtype=kinds.mjOBJ_XBODY, objname=body, reftype=kind, refname=name)
+            added.intprm = [found, 0, 1]
+        return len(partners)
 
     def _check_files(self, file: Path) -> None:
         """Raise ContractError for a file of the model that cannot be read, or has changed since it was loaded."""
@@ -246,6 +268,12 @@ class Model:
             remedy = "" if joint in home else f"; set {self.path}.home: {{{joint}: POSITION}}"
             problem = f"{joint} starts at {position:g} (expected {low:g} to {high:g}, its limits after margins){remedy}"
             self.require(low <= position <= high, f"{self.path}.home.{joint}", problem)
+
+
+def _names_upwards(body: Any) -> Iterator[str]:  # noqa: ANN401 - mujoco has no type stubs
+    while body is not None:
+        yield body.name
+        body = body.parent
 
 
 _compiled: WeakValueDictionary[tuple[int, str], Model] = WeakValueDictionary()  # by contract, which they keep alive

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ class Physics:
         mujoco, mj: the module, and the ``MjModel``.
         places: the indices of the controls in the model.
         warned: the number of warnings by kind.
+        sensed: the ``sensordata`` in each physics step of the last `step`, by rows, if contacts are counted.
     """
 
     def __init__(self, model: Model, data: MjData, places: slice | NDArray[np.intp]) -> None:
@@ -46,6 +47,8 @@ class Physics:
         self._rollout = mujoco.rollout.Rollout(nthread=0)
         # the inputs of the physics steps of one call, and the states after them
         self._rows, self._states = np.empty((1, 0, self._inputs.size)), np.empty((1, 0, self._state.size))
+        self._sensordata, self._is_sensed = data.sensordata, bool(model.contact_counts)
+        self.sensed: FloatArray = np.empty((0, data.sensordata.size))
 
     def begin(self) -> None:
         """Begin an episode in a state that was reset."""
@@ -64,21 +67,20 @@ class Physics:
         self.mujoco.mj_setState(self.mj, self._data, state, int(self.mujoco.mjtState.mjSTATE_INTEGRATION))
         self.warned[:], self._problem = 0, ""
 
-    def step(
-        self, controls: FloatArray, moved: Mapping[int, FloatArray], after_each: Callable[[], None] | None = None
-    ) -> None:
+    def step(self, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:
         """Take a physics step with each row of controls; the other inputs of the model stay.
 
         Args:
             controls: shape (n_steps, n_controls).
             moved: the positions of mocap bodies, shape (n_steps, 3), by mocap index: of the same bodies in each call.
-            after_each: called after each physics step.
 
         Raises:
             BackendLostError: where it stops early; `check_stable` finds every unstable state.
         """
-        if len(controls) == 1 or after_each is not None:
-            self._loop(controls, moved, after_each)
+        if self._is_sensed and len(controls) != len(self.sensed):
+            self.sensed = np.empty((len(controls), self._sensordata.size))
+        if len(controls) == 1:
+            self._loop(0, controls, moved)
             return
         is_new = not self._is_saved
         if is_new:
@@ -124,26 +126,26 @@ class Physics:
             nstep=inputs.shape[1],
             initial_warmstart=self._saved_warm_start,
             state=states,
+            sensordata=self.sensed[np.newaxis] if self._is_sensed else None,
         )
 
     def _complete(self, start_s: float, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:
         """Take the physics steps after a warning, which is no reason to stop, unless the simulation is unstable."""
         self.check_stable()
         done = round((self._data.time - start_s) / self._timestep_s)
-        self._loop(controls[done:], {body: positions[done:] for body, positions in moved.items()}, None)
+        self._loop(done, controls, moved)
 
-    def _loop(
-        self, controls: FloatArray, moved: Mapping[int, FloatArray], after_each: Callable[[], None] | None
-    ) -> None:
+    def _loop(self, done: int, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:
+        """Take the physics steps after the first `done`."""
         self.edit()
         mj_step, mj, data, ctrl, places = self.mujoco.mj_step, self.mj, self._data, self._data.ctrl, self.places
-        for step, row in enumerate(controls):
-            ctrl[places] = row
+        for step in range(done, len(controls)):
+            ctrl[places] = controls[step]
             for body, positions in moved.items():
                 data.mocap_pos[body] = positions[step]
             mj_step(mj, data)
-            if after_each is not None:
-                after_each()
+            if self._is_sensed:
+                self.sensed[step] = self._sensordata
 
     def forward(self) -> None:
         """Compute derived quantities of the current state, without effect on the simulation."""

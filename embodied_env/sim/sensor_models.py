@@ -160,26 +160,20 @@ class Odometer:
 
 
 class Bumper:
-    """Records whether a body had contact since its last reading.
+    """Records whether a body had contact since its last reading, from the sensors that `Model` adds for it.
 
     A contact at the time of a reading belongs to this reading, not to the next one.
     """
 
     def __init__(self, model: Model, data: MjData, contact: Contact, path: str) -> None:
-        """Resolve body and geoms; raises ContractError when the model does not have them."""
-        self._data = data
-        mj = model.mj
-        root = model.find("body", contact.body, f"{path}.contact.body")
-        own = np.zeros(mj.ngeom + 1, dtype=bool)  # the last entry, at -1, is for flexible bodies
-        for geom in range(mj.ngeom):
-            body = int(mj.geom_bodyid[geom])
-            while body not in (0, root):
-                body = int(mj.body_parentid[body])
-            own[geom] = body == root
-        other = ~own
+        """Resolve body and geoms; raises ContractError when the model lacks them, or has disabled its sensors."""
+        model.find("body", contact.body, f"{path}.contact.body")
         for i, name in enumerate(contact.ignore):
-            other[model.find("geom", name, f"{path}.contact.ignore[{i}]")] = False
-        self._own, self._other = own.tolist(), other.tolist()  # lists are faster than arrays of few numbers
+            model.find("geom", name, f"{path}.contact.ignore[{i}]")
+        disabled = int(model.mujoco.mjtDisableBit.mjDSBL_SENSOR) & model.mj.opt.disableflags
+        model.require(not disabled, f"{path}.contact", "the model disables sensors (expected <flag sensor='enable'/>)")
+        self._place = model.contact_counts[contact]
+        self._now = data.sensordata[self._place]
         self.begin()
 
     def begin(self) -> None:
@@ -194,25 +188,24 @@ class Bumper:
         """Continue from a saved state."""
         self._had_contact, self._was_read = state
 
-    def update(self) -> None:
-        """Record the contacts at the start of the last physics step, unless they were read."""
-        if self._was_read:
-            self._was_read = False
-        elif not self._had_contact:
-            self._had_contact = self._in_contact()
+    def update(self, sensed: FloatArray) -> None:
+        """Record the contacts at the start of physics steps, ``sensordata`` by rows, but not those that were read."""
+        rows = sensed[int(self._was_read) :, self._place].tolist()
+        self._was_read = False
+        self._had_contact = self._had_contact or any(map(_has_contact, rows))
 
     def touched(self) -> bool:
         """Return whether there is a contact, or was one since the last reading."""
-        return self._had_contact or self._in_contact()
+        return self._had_contact or _has_contact(self._now.tolist())
 
     def forget(self) -> None:
         """Clear the contacts up to now after a reading."""
         self._had_contact, self._was_read = False, True
 
-    def _in_contact(self) -> bool:
-        pairs = self._data.contact.geom.tolist() if self._data.ncon else ()
-        own, other = self._own, self._other
-        return any((own[a] and other[b]) or (own[b] and other[a]) for a, b in pairs)
+
+def _has_contact(counts: list[float]) -> bool:
+    every, *others = counts
+    return every > sum(others)
 
 
 def _rotated(vector: NDArray[np.float64], angle_rad: float) -> FloatArray:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract import SensorSpec
+from embodied_env.contract import FloatArray, SensorSpec
 from embodied_env.contract.field_paths import is_boolean
 from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES, message_field
 from embodied_env.contract.reading_values import InvalidReadingError, fitted
@@ -151,10 +151,10 @@ class SensorReader:
         yield from self._odometers.items()
         yield from self._bumpers.items()
 
-    def update_contacts(self) -> None:
-        """Record the contacts of a physics step, which may be over at the next one."""
+    def update_contacts(self, sensed: FloatArray) -> None:
+        """Record the contacts at the start of physics steps, from a row of ``sensordata`` of each."""
         for bumper in self._bumpers.values():
-            bumper.update()
+            bumper.update(sensed)
 
     def read(self, sensor: str) -> SensorOutput:
         """Return the current values of `sensor` as new arrays, in the contract's shapes and precision."""

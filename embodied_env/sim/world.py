@@ -368,7 +368,6 @@ class World:
         start_ns = now_ns = checked_ns = self.now_ns
         due_ns = _next_due_ns(self._others)
         moved = self._motion()
-        after_each = self._sensors.update_contacts if self._sensors.has_contacts else None
         done = 0
         while done < self.substeps:
             until = self._next_stop(done, due_ns - start_ns)
@@ -377,7 +376,9 @@ class World:
                 self._take_delayed(next_ns)
             now_ns = next_ns
             part = slice(done, until)
-            self.physics.step(controls[part], {body: way[part] for body, way in moved.items()}, after_each)
+            self.physics.step(controls[part], {body: way[part] for body, way in moved.items()})
+            if self._sensors.has_contacts:
+                self._sensors.update_contacts(self.physics.sensed)
             done = until
             if now_ns >= due_ns:
                 self.physics.check_stable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -22,8 +23,15 @@ def physics(name: str = "door_open", *, single: bool = False) -> Physics:
     model = Model(contract, load_profile(contract, "mujoco"), "backends.mujoco")
     made = Physics(model, model.new_data(), slice(0, model.mj.nu))
     if single:
-        made.step = partial(made.step, after_each=lambda: None)
+        made.step = partial(_step_one_by_one, made.step)
     return made
+
+
+def _step_one_by_one(
+    step: Callable[[FloatArray, Mapping[int, FloatArray]], None], controls: FloatArray, moved: Mapping[int, FloatArray]
+) -> None:
+    for i in range(len(controls)):
+        step(controls[i : i + 1], {body: positions[i : i + 1] for body, positions in moved.items()})
 
 
 def run(made: Physics, periods: int) -> list[bytes]:

@@ -23,11 +23,12 @@ from embodied_env.sim.world import World
 ARM = load_contract("arm_reach")
 
 
-def model_of(folder: Path, worldbody: str, rest: str = "") -> Model:
+def model_of(folder: Path, worldbody: str, rest: str = "", **sources: Source) -> Model:
     (folder / "model.xml").write_text(
         f'<mujoco><option gravity="0 0 0" timestep="0.01"/><worldbody>{worldbody}</worldbody>{rest}</mujoco>'
     )
-    return Model(replace(ARM, source=str(folder / "x.yaml")), WorldProfile(model="model.xml"), "backends.mujoco")
+    profile = WorldProfile(model="model.xml", sources=sources)
+    return Model(replace(ARM, source=str(folder / "x.yaml")), profile, "backends.mujoco")
 
 
 def state_of(model: Model) -> Any:
@@ -292,9 +293,10 @@ class Bump:
     """Moves a body and reads its contact sensor."""
 
     def __init__(self, folder: Path, body: str = "base", ignore: tuple[str, ...] = ()) -> None:
-        self.model = model_of(folder, BOXES)
+        contact = Contact(body=body, ignore=ignore)
+        self.model = model_of(folder, BOXES, bump=Source(contact=contact))
         self.data = state_of(self.model)
-        self.bumper = Bumper(self.model, self.data, Contact(body=body, ignore=ignore), "backends.mujoco.sources.bump")
+        self.bumper = Bumper(self.model, self.data, contact, "backends.mujoco.sources.bump")
         self.bumper.begin()
 
     def put(self, place: tuple[float, float]) -> None:
@@ -304,7 +306,7 @@ class Bump:
     def step(self, place: tuple[float, float]) -> None:
         """Run a physics step from this position."""
         self.put(place)
-        self.bumper.update()
+        self.bumper.update(self.data.sensordata[np.newaxis])
 
     def reading(self, place: tuple[float, float] = CLEAR) -> bool:
         self.put(place)
@@ -385,6 +387,24 @@ def test_an_ignored_geom_does_not_count(tmp_path: Path, ignore: tuple[str, ...],
 
 def test_an_ignored_geom_does_not_hide_others(tmp_path: Path) -> None:
     assert Bump(tmp_path, ignore=("floor",)).reading((1.6, 0.15))
+
+
+def test_an_ignored_geom_of_the_body_changes_nothing(tmp_path: Path) -> None:
+    bump = Bump(tmp_path, ignore=("rim", "tip", "tip"))
+    assert not bump.reading(CLEAR)
+    assert bump.reading(AT_WALL)
+
+
+def test_contacts_of_a_model_without_sensors_are_rejected(tmp_path: Path) -> None:
+    contact = Contact(body="arm")
+    model = model_of(
+        tmp_path,
+        '<body name="arm"><geom size="1"/></body>',
+        rest='<option><flag sensor="disable"/></option>',
+        bump=Source(contact=contact),
+    )
+    with pytest.raises(ContractError, match="the model disables sensors"):
+        Bumper(model, state_of(model), contact, "backends.mujoco.sources.bump")
 
 
 def test_an_unknown_geom_is_rejected(tmp_path: Path) -> None:
