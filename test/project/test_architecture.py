@@ -208,10 +208,7 @@ def test_library_modules_do_not_print():
         for name, _ in calls(file)
         if name in ("print", "say", "traceback.print_exc") or name.endswith(("make_console", "stdout.write"))
     }
-    assert {place for place in printing if not place.startswith("cli/")} == {
-        "core/terminal.py",
-        "testing/fault_injection/__main__.py",
-    }
+    assert {place for place in printing if not place.startswith("cli/")} == {"core/terminal.py"}
 
 
 def test_importlib_is_used_only_where_intended():

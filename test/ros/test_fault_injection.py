@@ -1,11 +1,7 @@
-"""The fault injection relay over real ROS 2: as a node in a thread, and as a process."""
+"""The fault injection relay over real ROS 2, as a node in a thread."""
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -18,7 +14,6 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Int64
 
 from embodied_env.core.clock import SteadyClock
-from embodied_env.core.process.child import Child, ProcessSpec
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
@@ -33,7 +28,6 @@ from embodied_env.testing.fault_injection import (
     Reorder,
     Restamp,
 )
-from embodied_env.testing.fault_injection.__main__ import main, parse_fault
 from embodied_env.testing.fault_injection.faults import rng_of
 from embodied_env.testing.fault_injection.node import chaos_qos
 
@@ -256,68 +250,3 @@ def test_one_topic_for_both_ends_is_rejected():
 def test_an_unknown_package_is_named():
     with pytest.raises(MissingDependencyError, match="no_such_msgs"):
         ChaosNode("clean", "spoilt", "no_such_msgs/msg/Thing", seed=0)
-
-
-# ------------------------------------------------------------------------------------------------- process
-
-
-def arguments(*more):
-    return ["--in", "clean", "--out", "spoilt", "--type", "std_msgs/msg/Int64", "--seed", "7", *more]
-
-
-def test_the_process_relays_and_prints_its_counts_on_exit(endpoints):
-    both = endpoints()
-    command = [
-        sys.executable,
-        "-m",
-        "embodied_env.testing.fault_injection",
-        *arguments("--fault", "duplicate:share=1,copies=2"),
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout.readline() == "relaying clean to spoilt; press Ctrl-C to stop\n"
-            wait(both)
-            both.send(1)
-            assert [message.data for message in both.receive(3)] == [1, 1, 1]
-        finally:
-            process.send_signal(signal.SIGTERM)
-        counts = json.loads(process.stdout.readline())
-        assert process.wait(GENEROUS_S) == 0
-    assert (counts["received"], counts["duplicated"], counts["published"]) == (1, 2, 3)
-
-
-def test_the_child_process_ends_with_its_parent(domain_id):
-    spec = ProcessSpec(
-        role="chaos", module="embodied_env.testing.fault_injection", arguments=tuple(arguments("--with-parent"))
-    )
-    child = Child(spec)
-    child.stop()
-    assert child.exit_code == 0
-
-
-def test_a_fault_from_the_command_line_equals_that_from_python():
-    assert parse_fault("delay:delay_s=0.1,in_order=false,share=0.5") == Delay(delay_s=0.1, in_order=False, share=0.5)
-    assert parse_fault("drop") == Drop()
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("explode", "unknown fault 'explode'"),
-        ("drop:part=0.3", "fault drop: 'part'"),
-        ("drop:share=much", "drop:share: 'much'"),
-        ("drop:share=2", "Drop.share: 2.0"),
-        ("duplicate:copies=1.5", "duplicate:copies: '1.5'"),
-        ("delay", "fault delay: delay_s"),
-    ],
-)
-def test_an_invalid_fault_is_a_usage_error(text, problem, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments("--fault", text))
-    assert problem in capsys.readouterr().err
-
-
-def test_a_missing_argument_is_a_usage_error(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main([])
-    assert "--in" in capsys.readouterr().err

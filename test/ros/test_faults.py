@@ -10,6 +10,7 @@ import itertools
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -487,6 +488,16 @@ def test_log_of_all_faults_is_readable_and_passes_the_audit(rig):
 
 OTHER = f"{NAMESPACE}_killed"
 
+TOPIC_RELAY = (
+    "import sys, threading\n"
+    "from embodied_env.core.process.child import watch_parent\n"
+    "from embodied_env.testing import ChaosNode\n"
+    "done = threading.Event()\n"
+    "watch_parent(done.set)\n"
+    f"with ChaosNode(*sys.argv[1:], seed={SEED}, namespace={OTHER!r}):\n"
+    "    done.wait()\n"
+)
+
 
 @pytest.fixture
 def environment_variables(domain_id, monkeypatch):
@@ -507,11 +518,8 @@ def relayed(environment_variables):
     children = []
 
     def start(source, target, message_type):
-        arguments = ("--in", source, "--out", target, "--type", message_type, "--seed", str(SEED), "--with-parent")
-        spec = ProcessSpec(
-            role="chaos", module="embodied_env.testing.fault_injection", arguments=(*arguments, "--namespace", OTHER)
-        )
-        children.append(Child(spec))
+        command = (sys.executable, "-c", TOPIC_RELAY, source, target, message_type)
+        children.append(Child(ProcessSpec(role="relay of a topic", arguments=command)))
         return children[-1]
 
     yield start

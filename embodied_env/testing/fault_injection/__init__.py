@@ -10,12 +10,11 @@ As a context manager, in tests::
         ...
         chaos.set_faults(Freeze())
 
-As a process: ``python -m embodied_env.testing.fault_injection --help``. Only `ChaosNode` needs ROS.
+Only `ChaosNode` needs ROS.
 """
 
 from embodied_env.testing.fault_injection.channel import ChaosChannel
 from embodied_env.testing.fault_injection.faults import (
-    FAULTS,
     Burst,
     Corrupt,
     Delay,
@@ -29,7 +28,6 @@ from embodied_env.testing.fault_injection.faults import (
 )
 
 __all__ = [
-    "FAULTS",
     "Burst",
     "ChaosChannel",
     "Corrupt",

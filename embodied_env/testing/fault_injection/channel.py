@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import UsageError
-from embodied_env.testing.fault_injection.faults import FAULTS, Edit, Fault, FaultState, Hit, Item, Message, rng_of
+from embodied_env.testing.fault_injection.faults import FAULTS, Fault, FaultState, Hit, Item, Message, rng_of
 
 
 class ChaosChannel:
@@ -25,8 +25,7 @@ class ChaosChannel:
         self._number = 0
         self._order = 0
         self._outbox: list[tuple[int, int, Message]] = []  # a heap: due, order, message
-        kinds: list[type[Fault]] = [*FAULTS.values(), Edit]
-        self._counts = Counter({"received": 0, "published": 0, **{kind.counted_as: 0 for kind in kinds}})
+        self._counts = Counter({"received": 0, "published": 0, **{kind.counted_as: 0 for kind in FAULTS}})
         self._stages: list[tuple[Fault, FaultState]] = []
         self.replace(faults)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import array
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -289,10 +289,8 @@ class Edit(Fault):
         return [replace(item, message=self.edit(copy.deepcopy(item.message)))]
 
 
-FAULTS: Mapping[str, type[Fault]] = {
-    kind.__name__.lower(): kind for kind in (Drop, Delay, Duplicate, Reorder, Corrupt, Freeze, Restamp, Burst)
-}
-"""Faults of the command line, by name."""
+FAULTS: tuple[type[Fault], ...] = (Drop, Delay, Duplicate, Reorder, Corrupt, Freeze, Restamp, Burst, Edit)
+"""Every kind of fault."""
 
 
 def rng_of(seed: int, place: int, number: int, copy: int = 0) -> np.random.Generator:

@@ -23,11 +23,11 @@ _DEPTH = 1000  # of the queues, so that only faults lose messages
 _POLL_S = 0.05
 
 
-def chaos_qos(*, reliable: bool = True, transient_local: bool = False) -> QoSProfile:
-    """Return the QoS of a relay with a deep queue."""
+def chaos_qos(*, transient_local: bool = False) -> QoSProfile:
+    """Return the reliable QoS of a relay with a deep queue."""
     return QoSProfile(
         depth=_DEPTH,
-        reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
+        reliability=ReliabilityPolicy.RELIABLE,
         durability=DurabilityPolicy.TRANSIENT_LOCAL if transient_local else DurabilityPolicy.VOLATILE,
     )
 
