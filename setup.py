@@ -32,7 +32,6 @@ EXTRAS = {
     "remote": ["websockets>=17", "msgpack>=1.0.5", "pyzmq>=25"],
     "train": ["stable-baselines3>=2.7", "tqdm>=4.60", "onnx>=1.16", "onnxscript>=0.5", "onnxruntime>=1.19"],
     "scale": ["ray>=2.40"],
-    "inspect": ["inspect-robots>=0.60"],
     "parquet": ["pyarrow>=15", "pillow>=10"],
     "minari": ["minari>=0.5.4", "pyarrow>=15", "pillow>=10"],
     "view": ["rerun-sdk>=0.26"],
@@ -103,10 +102,7 @@ setup(
         "rich>=13.0",
     ],
     extras_require=EXTRAS,
-    entry_points={
-        "console_scripts": ["embodied-env = embodied_env.cli.main:main"],
-        "inspect_robots.embodiments": ["embodied_env = embodied_env.envs.adapters.inspect_robots:EmbodiedEmbodiment"],
-    },
+    entry_points={"console_scripts": ["embodied-env = embodied_env.cli.main:main"]},
     classifiers=[
         "Intended Audience :: Science/Research",
         "License :: OSI Approved :: Apache Software License",

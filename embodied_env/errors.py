@@ -51,7 +51,6 @@ EXTRAS: Mapping[str, str] = {
     "websockets": "remote",
     "stable-baselines3": "train",
     "ray": "scale",
-    "inspect-robots": "inspect",
     "pyarrow": "parquet",
     "minari": "minari",
     "rerun-sdk": "view",

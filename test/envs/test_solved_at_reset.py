@@ -440,17 +440,3 @@ def test_replay_prints_the_number_of_uncompared_rows(dwelling, tmp_path, capsys)
     path = rewrite(dwelling, tmp_path / "lost", without(3))
     assert main(["replay", str(path)]) == 1
     assert "3 rows were not compared" in capsys.readouterr().out
-
-
-# --------------------------------------------------------------------------------------------------- inspect-robots
-
-
-def test_inspect_robots_receives_no_success():
-    inspect_robots = pytest.importorskip("inspect_robots", reason='needs pip install "embodied_env[inspect]"')
-    from embodied_env.envs.adapters.inspect_robots import EmbodiedEmbodiment
-
-    embodiment = EmbodiedEmbodiment(WIDE, backend="fake", clock="virtual")
-    embodiment.reset(inspect_robots.Scene(id="one", instruction=""), seed=1)
-    result = embodiment.step(inspect_robots.Action(np.zeros(6)))
-    embodiment.close()
-    assert (result.terminated, result.termination_reason, result.info["success"]) == (True, "solved_at_reset", False)

@@ -26,7 +26,6 @@ LINES = {  # section with the lines: its page, and the packages of the virtual e
     "colcon": (PAGE, ["colcon-common-extensions"]),
 }
 TESTS = {  # tests of this suite that need the packages
-    ("inspect-robots",): ["test/envs/test_inspect_robots.py"],
     ("ray",): ["test/policies/test_training_rllib.py", "test/evaluation/test_ray_workers.py"],
     ("h5py", "jax", "minari", "supersuit", "tianshou", "torchrl"): ["test/envs/test_stacking_libraries.py"],
 }

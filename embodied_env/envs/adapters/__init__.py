@@ -1,1 +1,0 @@
-"""Adapters to the interfaces of other evaluators."""
