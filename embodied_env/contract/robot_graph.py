@@ -262,9 +262,9 @@ class _Reading:
         for axis in ("linear.x", "angular.z"):
             known = {key: self._parameter(topic, f"{axis}.max_{key}") for key in ("velocity", "acceleration")}
             limits[axis] = {k: v for k, v in known.items() if isinstance(v, (int, float)) and 1e-3 <= v < 100}
-            fastest, slowest = limits[axis].get("velocity"), self._parameter(topic, f"{axis}.min_velocity")
-            if fastest is not None and isinstance(slowest, (int, float)) and -fastest < slowest <= 0.0:
-                limits[axis]["velocity"] = [slowest if slowest <= -1e-3 else 0.0, fastest]
+            high, low = limits[axis].get("velocity"), self._parameter(topic, f"{axis}.min_velocity")
+            if high is not None and isinstance(low, (int, float)) and -high < low <= 0.0:
+                limits[axis]["velocity"] = [low if low <= -1e-3 else 0.0, high]
         add_base(self.draft, self._local(topic), topic.type, limits)
         self.draft.actuators["base"] |= command_qos(topic)
         self._note_others(topic, "actuators.base")

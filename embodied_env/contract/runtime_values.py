@@ -54,7 +54,7 @@ def changed_limits(contract: Contract, changes: Mapping[str, JointLimits]) -> Ef
         raise
     except (TypeError, ValueError) as error:
         problem = f"invalid limits of {', '.join(changes)}: {error}"
-        raise UsageError(f"{problem} (expected numbers, and a pair of them as position or velocity)") from None
+        raise UsageError(f"{problem} (expected numbers, and [low, high] as position or velocity)") from None
     keys = ("position_high", "velocity_high", "velocity_low", "acceleration", "deceleration", "jerk", "position_low")
     for i, joint in enumerate(own.joints):
         for key in keys:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.safety_schema import Margins, Safety
-from embodied_env.errors import ContractError
+from embodied_env.errors import ContractError, UsageError
 
 FloatArray = NDArray[np.float64]
 
@@ -187,7 +187,7 @@ class SensorSpec(FrozenFields):
 
 
 def velocity_range(velocity: float | tuple[float, float] | list[float]) -> tuple[float, float]:
-    """Return the lowest and the highest velocity of a limit, which is both or one number for both directions."""
+    """Return the lowest and the highest velocity of a limit: [low, high], or one speed for both directions."""
     if isinstance(velocity, (tuple, list)):
         low, high = velocity
         return low, high
@@ -200,8 +200,8 @@ class JointLimits:
 
     # low and high; null: unlimited (not for `position` commands); a twist axis has none and may leave it out
     position: tuple[float, float] | None
-    # maximum speed, unit/s, > 0, or lowest and highest velocity, low <= 0 <= high and not both 0; of an action server:
-    # that of the simulated gripper, a number
+    # maximum speed in both directions, unit/s, > 0; or [low, high], the lowest and the highest velocity, with
+    # low <= 0 <= high and not both 0; of an action server: the speed of the simulated gripper, a number
     velocity: float | tuple[float, float]
     acceleration: float | None  # maximum acceleration, unit/s², > 0; null for an action server, which may leave it out
     deceleration: float | None = None  # maximum deceleration, unit/s²; null: as `acceleration`
@@ -212,8 +212,13 @@ class JointLimits:
     def __post_init__(self) -> None:
         """Replace opposite velocities by one number, so that equal limits have equal fingerprints."""
         if isinstance(self.velocity, (tuple, list)):
-            low, high = self.velocity
-            object.__setattr__(self, "velocity", high if low == -high < 0.0 else (low, high))
+            try:
+                low, high = self.velocity
+                is_symmetric = low == -high < 0.0
+            except (TypeError, ValueError):
+                expected = "a number, or [low, high]"
+                raise UsageError(f"invalid velocity limit: {self.velocity!r} (expected {expected})") from None
+            object.__setattr__(self, "velocity", high if is_symmetric else (low, high))
 
     @property
     def velocities(self) -> tuple[float, float]:
@@ -336,7 +341,7 @@ class ActuatorSpec(FrozenFields):
         shares = [self.margins_of(joint, margins, name) for joint in self.joints]
         inset, speed, change = np.array(shares).reshape(-1, 3).T
         low, high = zip(*(j.position or (-np.inf, np.inf) for j in joints), strict=True)
-        slowest, fastest = zip(*((-np.inf, np.inf) if self.is_action else j.velocities for j in joints), strict=True)
+        lowest, highest = zip(*((-np.inf, np.inf) if self.is_action else j.velocities for j in joints), strict=True)
 
         def limits_of(values: list[float | None]) -> FloatArray:
             unlimited = [np.inf if value is None or self.is_action else value for value in values]
@@ -346,8 +351,8 @@ class ActuatorSpec(FrozenFields):
             joints=tuple(self.joints),
             position_low=np.array(low, dtype=np.float64) + inset,
             position_high=np.array(high, dtype=np.float64) - inset,
-            velocity_low=np.array(slowest, dtype=np.float64) * speed,
-            velocity_high=np.array(fastest, dtype=np.float64) * speed,
+            velocity_low=np.array(lowest, dtype=np.float64) * speed,
+            velocity_high=np.array(highest, dtype=np.float64) * speed,
             acceleration=limits_of([j.acceleration for j in joints]) * change,
             deceleration=limits_of([j.acceleration if j.deceleration is None else j.deceleration for j in joints])
             * change,

@@ -39,20 +39,20 @@ class ResetProcedure:
     joints: MeasuredJoints
     gap_policy: GapPolicy
     inputs: ExternalInputsSource
-    life: Lifecycle
+    lifecycle: Lifecycle
     clock: Clock
 
     def run(self, request: ResetRequest) -> Snapshot:
         """Reset the world and return the first snapshot of the episode; raises BackendError (`EmbodiedEnv.reset`)."""
         try:
             snapshot = self._run(request)
-            self.life.check_open("reset")  # another thread may have called `close`
+            self.lifecycle.check_open("reset")  # another thread may have called `close`
         except BaseException as error:
             with deferred_signals():
                 self.backend.halt("reset failed")  # otherwise `close` would brake from an outdated position
-                if self.life.state is State.CLOSED:
+                if self.lifecycle.state is State.CLOSED:
                     self.backend.close()  # the reset may have opened it again
-                self.life.check_open("reset")
+                self.lifecycle.check_open("reset")
             if isinstance(error, BackendLostError):
                 raise BackendNotReadyError(f"reset: {error}") from error
             raise

@@ -1,4 +1,7 @@
-"""Run control steps: gate, arbiter, backend, task. No other module defines this order (docs/concepts/step.md)."""
+"""Run the control steps of one robot: gate, arbiter, backend, task.
+
+`Stepper.begin` and `Stepper.finish` define the order of a step, and no other module does (docs/concepts/step.md).
+"""
 
 from __future__ import annotations
 
@@ -62,10 +65,12 @@ class Stepper:
     Attributes:
         contract, backend, task, clock, gate, transitions: its parts.
         judge: returns the result of the task for the snapshots before and after a step and what was applied.
+        capabilities: those of the backend.
         history_length: the number of snapshots that an observation needs.
         last_transition: the last step, or None.
         last_reset: the snapshot of the last reset, or None.
-        lifecycle: closes it; the watchdog thread keeps this part while the robot may move.
+        lifecycle: the state, and what opens and closes the backend. The watchdog thread keeps it while the robot may
+            move, so it can close after the stepper is freed.
     """
 
     def __init__(  # noqa: PLR0913 - the options of an environment
@@ -130,7 +135,7 @@ class Stepper:
             joints=self._joints,
             gap_policy=self._gap_policy,
             inputs=self._inputs,
-            life=self.lifecycle,
+            lifecycle=self.lifecycle,
             clock=clock,
         )
         self._follows_measured = self.gate.has_velocity or not capabilities.actuates
@@ -147,7 +152,7 @@ class Stepper:
         """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`."""
         if self.lifecycle.state is not State.RUNNING or self._step is not None:
             self.lifecycle.check_open("step")
-            raise ResetNeededError(f"step() outside an episode: {self._way_out()}; nothing was published")
+            raise ResetNeededError(f"{self._problem_of_step()}; nothing was published")
         ledger, now_ns = self._ledger, self.clock.now_ns
         ledger.enter_step()
         target, deadline = self._next_period(ledger.entered_ns)
@@ -158,9 +163,10 @@ class Stepper:
                 self._guard.feed()
             if self._follows_measured:
                 self._follow_measured()
-            with self._arbiter.exclusive() as (reference, dt_s):  # the watchdog cannot send in between
-                inputs = step.inputs = self._inputs.begin_step(self._episode, reference, dt_s)
-                step.approved = self.gate.judge(action, inputs.reference or reference, inputs.dt_s, inputs.situation)
+            with self._arbiter.exclusive() as (published, dt_s):  # the watchdog cannot send in between
+                inputs = step.inputs = self._inputs.begin_step(self._episode, published, dt_s)
+                reference = inputs.reference or published  # a replay has the recorded one
+                step.approved = self.gate.judge(action, reference, inputs.dt_s, inputs.situation)
                 ledger.gated_ns = now_ns()
                 try:
                     sent = self._arbiter.send(step.approved, self._inputs.take_preview(action), inputs.delay)
@@ -399,8 +405,11 @@ class Stepper:
         remedy = INPUT_REMEDIES.get(latched.code, "resolve its cause")
         return f"an ESTOP is latched ({latched.code}: {latched.detail}); {remedy}, {AFTER_ESTOP}"
 
-    def _way_out(self) -> str:
-        return self._latched_estop or "call reset() first"
+    def _problem_of_step(self) -> str:
+        """Return why no step can begin, and the remedy."""
+        if self._step is not None:
+            return "begin() during a step: finish the step before, or call reset()"
+        return f"step() outside an episode: {self._latched_estop or 'call reset() first'}"
 
     # ------------------------------------------------------------------------------------- between two steps
 

@@ -12,9 +12,9 @@ from strategies import ABSENT, changed, document, parse
 
 from embodied_env.contract import parse_contract
 from embodied_env.contract.frozen_dict import FrozenDict
-from embodied_env.contract.schema import Episode
+from embodied_env.contract.schema import Episode, JointLimits
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.errors import ContractError
+from embodied_env.errors import ContractError, UsageError
 
 JOINT = "actuators.arm.joints.a"
 FIELD = "sensors.joints.fields.position"
@@ -333,6 +333,12 @@ def test_a_sensor_of_the_evaluator_has_no_mask():
 )  # fmt: skip
 def test_actuators_are_checked(path, value, message):
     assert refusal(changed(path, value)).startswith(message)
+
+
+@pytest.mark.parametrize("velocity", [[], [1.0], (-1.0, 0.0, 1.0), ["-1", "1"], (None, None)])
+def test_limits_made_in_python_have_one_velocity_or_two(velocity):
+    with pytest.raises(UsageError, match=r"invalid velocity limit: .* \(expected a number, or \[low, high\]\)"):
+        JointLimits(position=None, velocity=velocity, acceleration=1.0)
 
 
 AXIS = {"position": None, "velocity": 1.0, "acceleration": 2.0, "unit": "m"}
