@@ -10,7 +10,6 @@ import numpy as np
 from embodied_env.contract import Contract
 from embodied_env.core.codes import CODES, Quality, Severity, end_kind
 from embodied_env.core.policy import CHUNK_MODES
-from embodied_env.envs.numeric_info import decode_info
 from embodied_env.errors import UsageError
 from embodied_env.safety.findings import GATES
 from embodied_env.safety.interlocks import AFTER_ESTOP, INPUT_REMEDIES
@@ -95,32 +94,30 @@ _ENDS = {
 }
 _WITHOUT_ESTOP = ("robot.inactive", "robot.contention", "robot.restarted", "gripper.silent")
 _NAMES = {number: code for code, number in CODES.items()}
+_REQUIRED_KEYS = {"episode_index", "step_index", "wrapper_version", "backend", "world", "sensors", "end_reason"}
 
 
 def explain(info: Mapping[str, Any]) -> str:
     """Return one step or reset in words: what was changed, by which gate, what was late, why the episode ended.
 
     Args:
-        info: the info of `step` or `reset` of a single environment, as returned, as in a recorded row, or as of
-            `NumericInfo`, which does not name contract and backend.
+        info: the info of `step` or `reset` of a single environment, as returned or as in a recorded row.
 
     Raises:
-        UsageError: for anything else.
+        UsageError: for anything else, such as an info of `NumericInfo`.
     """
-    is_numeric = isinstance(info, Mapping) and not isinstance(info.get("end_reason", ""), str)
-    keys = ["episode_index", "step_index"]
-    keys += [] if is_numeric else ["wrapper_version", "backend", "world", "sensors", "end_reason"]
-    if not isinstance(info, Mapping) or not all(key in info for key in keys) or np.ndim(info["step_index"]):
-        shown = (sorted(map(str, info)) or "no keys") if isinstance(info, Mapping) else type(info).__name__
-        raise UsageError(f"info not explained: {shown} (expected the info of step() or reset() of one environment)")
-    if is_numeric:
-        world, info = "", decode_info(info)
-    else:
-        world = f"{info['wrapper_version'].partition(', ')[2]} on {info['backend']} ({info['world']})"
+    missing = _REQUIRED_KEYS.difference(info) if isinstance(info, Mapping) else _REQUIRED_KEYS
+    if missing or np.ndim(info["step_index"]):
+        shown = f"without {', '.join(sorted(missing))}" if missing else "of several environments"
+        raise UsageError(
+            f"info not explained: {type(info).__name__} {shown} "
+            "(expected the info of step() or reset() of one environment, not of NumericInfo)"
+        )
+    world = f"{info['wrapper_version'].partition(', ')[2]} on {info['backend']} ({info['world']})"
     if "reset" in info:
-        reset, of_world = info["reset"], f" of {world}" if world else ""
+        reset = info["reset"]
         lasted = f", in {reset['duration_s']:.3g} s" if "duration_s" in reset else ""
-        lines = [f"Reset to episode {info['episode_index']}{of_world}{lasted}."]
+        lines = [f"Reset to episode {info['episode_index']} of {world}{lasted}."]
         lines += ["The reset already satisfies the task: the episode counts in no success rate."] * bool(
             reset["solved"]
         )
@@ -128,7 +125,7 @@ def explain(info: Mapping[str, Any]) -> str:
     late = [*_explain_readings(info), *_explain_delays(info["latency"])]
     return "\n".join(
         [
-            f"Step {info['step_index']} of episode {info['episode_index']}{': ' if world else ''}{world}.",
+            f"Step {info['step_index']} of episode {info['episode_index']}: {world}.",
             *_explain_action(info["action"]),
             *_explain_gates(info["safety"]),
             *_explain_chunk(info.get("annotations", {}).get("chunk", {})),
@@ -160,7 +157,7 @@ def _explain_gates(safety: Mapping[str, Any]) -> Iterator[str]:
             where = ", ".join(joint for joint, of_joint in safety["joints"].items() if of_joint == number)
             where = f"{code}: {where}" if where else code
             yield f"Gate {gate} {_REACTIONS[Severity(severity)]}: {CODE_WORDS[code]} ({where})."
-    yield from (f"{joint} {UNMOVED}" for joint in safety.get("unmoved", "").split(",") if joint)
+    yield from (f"{joint} {UNMOVED}" for joint in safety["unmoved"].split(",") if joint)
 
 
 def _explain_chunk(account: Mapping[str, Any]) -> Iterator[str]:

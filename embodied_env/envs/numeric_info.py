@@ -1,7 +1,7 @@
 """``info`` in numbers: one fixed structure for `reset` and `step`, for libraries that stack infos.
 
 The structure is generated from the schema of info and the names of the contract, so that simulation and robot have the
-same. `decode_info` is the reverse.
+same.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ class NumericInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
       number of its kind.
     - An absent integer, boolean or code is -1, or -2**63 where -1 can be a value.
     - Other text, annotations, and keys of other wrappers are left out.
-
-    `embodied_env.explain` turns such an info into words.
 
     Attributes:
         codes: the code table: key -> word -> number.
@@ -98,56 +96,6 @@ class _Entry:
         if isinstance(value, str):
             value = self.codes.get(value, self.codes.get(end_kind(value), _ABSENT))
         return np.array(value, dtype=self.absent.dtype)[()]
-
-
-def decode_info(info: Mapping[str, Any]) -> Info:
-    """Return the info of `step` or `reset` that a numeric one was made from, without absent values.
-
-    Text outside of the code tables, and annotations, are lost.
-    """
-    definition = info_definition("step" if info["step_index"] else "reset")
-    decoded: Info = {}
-    for key, number in info.items():
-        found = _find(key.split("."), definition)
-        if found is None:  # of the other call, or of another wrapper
-            continue
-        path, schema, is_required = found
-        value = np.asarray(number)
-        if not is_required and (np.isnan(value).all() if value.dtype.kind == "f" else (value == _absent(schema)).all()):
-            continue
-        place = decoded
-        for part in path[:-1]:
-            place = place.setdefault(part, {})
-        place[path[-1]] = _decode(value, schema)
-    return decoded
-
-
-def _find(parts: list[str], schema: Schema) -> tuple[_Path, Schema, bool] | None:
-    """Return path and schema of a value of `schema`, and whether it is required; None: it has no such value."""
-    path: list[str] = []
-    is_required = True
-    while parts:
-        schema = next((option for option in schema.get("anyOf", ()) if "patternProperties" in option), schema)
-        length = 1
-        if parts[0] in schema.get("properties", {}):
-            is_required = is_required and parts[0] in schema["required"]
-            schema = schema["properties"][parts[0]]
-        elif "patternProperties" in schema:
-            ((pattern, schema),) = schema["patternProperties"].items()
-            length = len(parts) if pattern == "^" else 1  # the names of joints and terms may have dots
-        else:
-            return None
-        path.append(".".join(parts[:length]))
-        parts = parts[length:]
-    return tuple(path), schema.get("anyOf", [schema])[0], is_required
-
-
-def _decode(value: Any, schema: Schema) -> Any:  # noqa: ANN401 - as in info
-    if schema["dtype"] == "str":
-        return next((word for word, number in _codes_of(schema).items() if number == value), "")
-    if schema["dtype"] == "bool":
-        return bool(value)
-    return value if schema["shape"] else value.item()
 
 
 def _codes_of(schema: Schema) -> dict[str, int]:
