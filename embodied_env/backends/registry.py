@@ -44,8 +44,8 @@ BACKENDS: Mapping[str, Mapping[str, str]] = {
 Third parties add a `BackendFactory` in the entry-point group ``embodied_env.backends``.
 """
 
-NATIVE_DELAY_BACKENDS = ("mujoco", "mujoco_ros")
-"""Backends that in lockstep take the option `delays` (see `embodied_env.backends.delay_injection`)."""
+DELAYED_BACKENDS = ("mujoco", "mujoco_ros")
+"""Backends that in lockstep inject the delays of their option `delays`."""
 
 _PARTS = ("capabilities", "open", "reset", "send", "advance", "read", "halt", "close")  # of a backend
 _NO_OPTIONS = ("clock", "pacing")  # keywords of a factory that are not user options

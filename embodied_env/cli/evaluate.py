@@ -47,7 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="thread switch interval of Python in seconds (default: 0.005)",
     )
-    option("--delay-profile", metavar="FILE", help="latency profile to inject in lockstep (default: none)")
+    option(
+        "--delay-profile",
+        metavar="FILE",
+        help="latency profile that mujoco or mujoco_ros injects in lockstep (default: none)",
+    )
     option("--namespace", help="ROS 2 namespace of the robot or simulator (default: set by the backend)")
     add_chunks(parser)
     option("--report", action="store_true", help="write report.html into each run directory")

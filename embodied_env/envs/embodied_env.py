@@ -13,8 +13,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from embodied_env.backends.base import Backend, MessageSource, Observed, Recorded
-from embodied_env.backends.delay_injection import PeriodDelays, ReportedDelays
-from embodied_env.backends.registry import NATIVE_DELAY_BACKENDS, check_options, make_backend
+from embodied_env.backends.registry import DELAYED_BACKENDS, check_options, make_backend
+from embodied_env.backends.reported_delays import ReportedDelays
 from embodied_env.contract import Contract, JointLimits
 from embodied_env.contract.validation import suspected_degrees
 from embodied_env.core.arguments import checked_flag
@@ -170,12 +170,16 @@ class EmbodiedEnv(StepperEnv):
         return task, describe_task(task, contract)
 
     def _make_world(self, options: dict[str, Any]) -> Backend:
-        """Build the backend, with injected delays if requested; some backends inject them themselves."""
+        """Build the backend, with injected delays if requested."""
         delays, backend = self.delays, self.backend_name
         if delays is None:
             return make_backend(backend, self.contract, **options)
-        if options["pacing"] == "realtime" or backend not in NATIVE_DELAY_BACKENDS:
-            return PeriodDelays(make_backend(backend, self.contract, **options), delays, self.contract)
+        if backend not in DELAYED_BACKENDS or options["pacing"] == "realtime":
+            real_time = " in real time" if options["pacing"] == "realtime" else ""
+            raise UsageError(
+                f"delay_profile not supported by {backend}{real_time} "
+                f"(expected {' or '.join(DELAYED_BACKENDS)} in lockstep); use one of these, or omit delay_profile"
+            )
         if "delays" in options:
             raise UsageError("delays given twice: by delay_profile and delays (expected delay_profile only)")
         return ReportedDelays(make_backend(backend, self.contract, delays=delays, **options), delays, self.contract)

@@ -109,8 +109,8 @@ def make(  # noqa: PLR0913 - the public options
         view: show the steps in Rerun: True starts its viewer, or serves its web viewer without a display; ``"web"`` or
             ``"web:PORT"`` serves it; ``"FILE.rrd"`` writes a file; ``"rerun+http://HOST:PORT/proxy"`` connects to one.
             It never delays a step: steps that the viewer is too slow for are dropped and counted.
-        delay_profile: a latency_profile.json, a LatencyProfile or a DelayModel, whose delays are injected into a
-            lockstep world (``info["latency"]["injected"]``).
+        delay_profile: a latency_profile.json, a LatencyProfile or a DelayModel, whose delays ``mujoco`` or
+            ``mujoco_ros`` in lockstep injects (``info["latency"]["injected"]``). Other backends refuse it.
         clock: clock of the latencies: "steady" (default), "virtual" for reproducible ones in lockstep, or a Clock.
         host_timing: return durations of the host in ``info``; None: only in real time, so that in lockstep equal seeds
             give equal infos. A record and observers always receive them.

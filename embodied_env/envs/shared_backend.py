@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from embodied_env.backends.base import Backend, find_estop_source
-from embodied_env.backends.delay_injection import forwarded
+from embodied_env.backends.reported_delays import forwarded
 from embodied_env.contract import FloatArray
 from embodied_env.contract.team import Team, name_in_world
 from embodied_env.core.clock import Clock, Stamp

@@ -204,25 +204,18 @@ def test_missing_actuation_delay_is_unknown():
     assert info["latency"]["injected"]["actuation_s"] == 0.0
 
 
-# ----------------------------------------------------------------------------------------- worlds without a delay model
+# ----------------------------------------------------------------------------------------------------------- backends
 
 
-def test_wrapped_backend_returns_newest_reading_that_is_old_enough():
-    found = drive(model(age_s=0.06), backend="fake")
-    undelayed = drive(None, backend="fake")
-    assert np.array_equal(positions(found)[2:], positions(undelayed)[:-2])
-    assert {put["age_s"]["joints"] for put in injected(found)[3:]} == {0.1}
+@pytest.mark.parametrize(("backend", "options"), [("fake", {}), ("replay", {"run": "runs"})])
+def test_other_backends_refuse_delays_and_name_those_that_inject_them(backend, options):
+    expected = f"not supported by {backend} \\(expected mujoco or mujoco_ros in lockstep\\); .* omit delay_profile"
+    with pytest.raises(UsageError, match=expected):
+        embodied_env.make(ARM, backend=backend, delay_profile=model(), **options)
 
 
-def test_wrapped_backend_delays_commands_to_the_next_period_and_reports_it():
-    found = drive(model(inference_s=0.02, actuation_s=0.04), backend="fake")
-    undelayed = drive(None, backend="fake")
-    assert np.allclose(positions(found)[2:, 0], positions(undelayed)[:-2, 0])
-    assert {(put["inference_s"], put["actuation_s"]) for put in injected(found)} == {(0.02, 0.08)}
-
-
-def test_delays_are_rejected_for_free_running_worlds():
-    with pytest.raises(UsageError, match="expected a lockstep world"):
+def test_delays_are_rejected_in_real_time():
+    with pytest.raises(UsageError, match="not supported by mujoco in real time"):
         embodied_env.make(ARM, pacing="realtime", delay_profile=model())
 
 

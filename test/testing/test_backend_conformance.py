@@ -9,8 +9,8 @@ import pytest
 
 import embodied_env
 from embodied_env import load_contract
-from embodied_env.backends.delay_injection import PeriodDelays
 from embodied_env.backends.registry import make_backend
+from embodied_env.backends.reported_delays import ReportedDelays
 from embodied_env.core.clock import SteadyClock
 from embodied_env.core.latency.delay_model import DelayDistribution, DelayModel
 from embodied_env.testing import BackendContract, EnvContract, FakeBackend, ManualClock
@@ -21,12 +21,12 @@ class TestFakeBackend(BackendContract):
         return FakeBackend(self.contract, clock=clock)
 
 
-class TestDelayedFakeBackend(BackendContract):
+class TestDelayedMujocoBackend(BackendContract):
     def make_backend(self, clock):
         seen = [name for name, sensor in self.contract.sensors.items() if sensor.visibility == "agent"]
         never_late = DelayModel(sensors={name: DelayDistribution(kind="constant", values=(0.0,)) for name in seen})
-        world = FakeBackend(self.contract, clock=clock)
-        return PeriodDelays(world, never_late, self.contract)
+        world = make_backend("mujoco", self.contract, clock=clock, delays=never_late)
+        return ReportedDelays(world, never_late, self.contract)
 
 
 class TestMujocoBackend(BackendContract):
