@@ -31,11 +31,11 @@ class BatchedBounds:
         self.velocity_low, self.velocity_high = limits.velocity_low, limits.velocity_high
         self.fastest, self.is_velocity, self.is_goal = limits.fastest, is_velocity, limits.is_goal
         self.speeds = np.array((limits.velocity_high, -limits.velocity_low))[:, np.newaxis]
-        self.way = (self.velocity_low == 0.0) * 1.0 - (self.velocity_high == 0.0)
+        self.direction = (self.velocity_low == 0.0) * 1.0 - (self.velocity_high == 0.0)
         self.acceleration, self.deceleration = limits.acceleration, limits.deceleration
         self.extent = np.max([np.where(np.isfinite(end), np.abs(end), 0.0) for end in (self.low, self.high)], axis=0)
         self.has_velocity, self.has_goal = bool(is_velocity.any()), bool(self.is_goal.any())
-        self.has_one_way = bool(self.way.any())
+        self.has_one_way = bool(self.direction.any())
         self.has_infinite_range = bool(np.isinf(self.high - self.low).any())
 
 
@@ -79,18 +79,18 @@ def limit_joints(
     desired = (targets - x) / dt_s
     if bounds.has_velocity:
         desired = np.where(bounds.is_velocity, targets, desired)
-    is_along: BoolArray | bool = not bounds.has_one_way or desired * bounds.way >= 0.0
+    is_allowed: BoolArray | bool = not bounds.has_one_way or desired * bounds.direction >= 0.0
     chosen = np.where(desired >= lower, desired, lower)
     chosen = np.where(chosen <= upper, chosen, upper)
     low, high = np.where(x < bounds.low, x, bounds.low), np.where(x > bounds.high, x, bounds.high)
     off = np.abs(desired - chosen)
     reached = clipped(x + chosen * dt_s, low, high)
-    kept = (off <= _rounding_of_step(x, reached, bounds, dt_s)) & (low <= targets) & (targets <= high) & is_along
+    kept = (off <= _rounding_of_step(x, reached, bounds, dt_s)) & (low <= targets) & (targets <= high) & is_allowed
     reached = np.where(kept, targets, reached)
     if bounds.has_velocity:
         ahead = x + desired * dt_s
         is_rounding = off <= 4.0 * _EPSILON * (np.abs(desired) + np.abs(v))
-        is_rounding &= bounds.is_velocity & (bounds.low <= ahead) & (ahead <= bounds.high) & is_along
+        is_rounding &= bounds.is_velocity & (bounds.low <= ahead) & (ahead <= bounds.high) & is_allowed
         chosen = np.where(is_rounding, desired, chosen)
         kept = np.where(bounds.is_velocity, chosen == desired, kept)
         reached = np.where(bounds.is_velocity, clipped(x + chosen * dt_s, low, high), reached)
@@ -120,7 +120,7 @@ def keep_limits(
     before, speed = np.abs(v), np.abs(next_v)
     is_kept = are_inside & (bounds.velocity_low - allowed <= next_v) & (next_v <= bounds.velocity_high + allowed)
     if bounds.has_one_way:
-        is_kept &= next_v * bounds.way >= 0.0
+        is_kept &= next_v * bounds.direction >= 0.0
     is_kept &= np.abs((next_x - x) / dt_s - next_v) <= allowed
     faster, slower = bounds.acceleration, bounds.deceleration
     is_smooth = (speed - before <= faster * dt_s + allowed) & (before - speed <= slower * dt_s + allowed)

@@ -390,7 +390,7 @@ class CommandLimiter:
         return approve_command(report, seq=reference.seq + 1, epoch=reference.epoch)
 
     def _is_inside(self, reference: CommandState, published: list[float]) -> bool:
-        """Tell whether every position is certainly within its limits."""
+        """Return whether every position is certainly within its limits."""
         if self.has_velocity:
             rows = zip(published, reference.positions.tolist(), self._is_velocity, strict=True)
             published = [x if is_velocity else sent for sent, x, is_velocity in rows]

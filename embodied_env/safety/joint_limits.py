@@ -13,10 +13,9 @@ From the safe set K = {low <= x <= high, V- <= v <= V+, x + v^2/(2 D) <= high if
 is never empty and every choice leads back into K: for v >= D dt the braked velocity v - D dt satisfies the braking
 bound, since x + (v - D dt) dt + (v - D dt)^2/(2 D) = x + v^2/(2 D) - D dt^2/2; for 0 <= v < D dt zero does; both are
 within the reach of acceleration; all other pairs of bounds meet, and intervals of the line that meet pairwise meet
-jointly. As 0 and every velocity between v and 0 are within [V-, V+], braking needs no reverse: a joint with V- = 0 (or
-V+ = 0) never moves against its one way, and there rounding keeps no target that would.
-dt may differ at each step, since v^2/(2 D) bounds the stopping distance of any partition into steps. The derivation for
-A = D is in the project's safety notes (A4.2); D separate is ours.
+jointly. Since 0 and every velocity between v and 0 are within [V-, V+], braking never reverses a joint: one with V- = 0
+(or V+ = 0) never moves back, and no target that would move it back is kept as a rounding error.
+dt may differ at each step, since v^2/(2 D) bounds the stopping distance of any partition into steps.
 
 After a gap in velocity commands the controller may have stopped the joint, so v is lowered before limits and braking
 start from it (`lowered_velocity`). With p the last published velocity, the reference q is
@@ -33,8 +32,8 @@ braking from q is never harder than D. In the third u = m is as near to 0 as to 
 most D. In the first and third a joint at rest has q = 0: braking publishes 0 and leaves it at rest. What is published
 next is within [q - D dt, q + A dt], as from any other reference.
 
-All of this is about the moment t of the computation, while the robot obeys at the moment w of the write: a suspended
-process can lie between them, in which the robot comes to rest. With h the interval of the command (the control period,
+All of this holds at the time t of the computation, while the robot receives the command at the time w of the write. If
+the process is suspended in between, the robot may come to rest. With h the interval of the command (the control period,
 or that of setpoints), b and e the clock before and after the last write, the arbiter reads w and writes only if
 
     w - t <= h / 2,   and the gaps t - b and w - b are on the same side of 3 periods and of the controller's timeout.
@@ -56,7 +55,7 @@ widened to what full braking needs (`braking_bounds`): for v > 0 and w = max(0, 
 x + w dt + w^2/(2 D), never beyond the limits before; by the formula above that is within the old K. The interval of the
 widened limits holds w, and nothing faster in the direction of motion: the joint brakes at D and no harder.
 
-A goal of an action server is limited in position only: its other limits are infinite, and its velocity counts as 0.
+A goal of an action server is limited in position only. Its other limits are infinite, and its velocity counts as 0.
 
 Joints do not interact. For fewer than about 16 of them a loop over plain floats is faster than arrays.
 """
@@ -85,9 +84,9 @@ _JERK_ROUNDING = 1e-9  # relative rounding error of v + a dt
 class JointBounds:
     """Limits of one joint, in its unit, unit/s and unit/s^2. A continuous joint has low -inf and high +inf.
 
-    `velocity_low` <= 0 <= `velocity_high`. `fastest` is the larger speed of both directions. `way` is the direction of
-    a joint that moves in one only, 1 or -1, otherwise 0. `extent` is the largest absolute value of the finite ends, 0
-    if neither is finite. `is_goal`: only the position is limited.
+    `velocity_low` <= 0 <= `velocity_high`. `fastest` is the larger speed of both directions. `direction` is 1 or -1 for
+    a joint that moves in one direction only, otherwise 0. `extent` is the largest absolute value of the finite position
+    limits, 0 without any. With `is_goal` only the position is limited.
     """
 
     low: float
@@ -97,14 +96,14 @@ class JointBounds:
     acceleration: float
     deceleration: float
     fastest: float = field(init=False)
-    way: float = field(init=False)
+    direction: float = field(init=False)
     extent: float = field(init=False)
     is_goal: bool = field(init=False)
 
     def __post_init__(self) -> None:
         """Compute the fields that follow from the others."""
         object.__setattr__(self, "fastest", max(-self.velocity_low, self.velocity_high))
-        object.__setattr__(self, "way", float(self.velocity_low == 0.0) - float(self.velocity_high == 0.0))
+        object.__setattr__(self, "direction", float(self.velocity_low == 0.0) - float(self.velocity_high == 0.0))
         object.__setattr__(self, "is_goal", math.isinf(self.velocity_high))
         extent = max((abs(end) for end in (self.low, self.high) if math.isfinite(end)), default=0.0)
         object.__setattr__(self, "extent", extent)
@@ -135,12 +134,12 @@ def joint_bounds(limits: EffectiveLimits) -> list[JointBounds]:
         JointBounds(
             low=low,
             high=high,
-            velocity_low=slowest,
-            velocity_high=fastest,
+            velocity_low=velocity_low,
+            velocity_high=velocity_high,
             acceleration=acceleration,
             deceleration=deceleration,
         )
-        for low, high, slowest, fastest, acceleration, deceleration in zip(
+        for low, high, velocity_low, velocity_high, acceleration, deceleration in zip(
             limits.position_low.tolist(),
             limits.position_high.tolist(),
             limits.velocity_low.tolist(),
@@ -209,7 +208,7 @@ def find_violation(  # noqa: C901, PLR0911, PLR0912 - one return per rule
 
     The post-condition on published values, independent of `limit_joints`: it uses no interval, only that slowing down
     is limited by D and speeding up by A, and that the joint must be able to stop within its range. The tolerance is
-    rounding plus 1e-9 of the larger velocity limit, and none against the way of a joint that moves in one direction.
+    rounding plus 1e-9 of the larger velocity limit; a joint that moves in one direction only has none against it.
     """
     rows = zip(positions, velocities, bounds, next_positions, next_velocities, strict=True)
     for joint, (x, v, b, y, w) in enumerate(rows):
@@ -228,7 +227,7 @@ def find_violation(  # noqa: C901, PLR0911, PLR0912 - one return per rule
         allowed = 1e-9 * b.fastest + 2.0 * (_ROUNDING * extent / dt_s)
         if not abs((y - x) / dt_s - w) <= allowed:
             return joint, f"position {y} is inconsistent with velocity {w}"
-        if not b.velocity_low - allowed <= w <= b.velocity_high + allowed or w * b.way < 0.0:
+        if not b.velocity_low - allowed <= w <= b.velocity_high + allowed or w * b.direction < 0.0:
             return joint, f"velocity {w} outside [{b.velocity_low}, {b.velocity_high}]"
         before, speed = abs(v), abs(w)
         if v * w < 0.0:  # to rest at D, then on at A
@@ -265,7 +264,7 @@ def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_
 
 
 def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> bool:
-    """Tell whether the state is outside the safe set by more than rounding: no velocity is within every limit.
+    """Return whether the state is outside the safe set by more than rounding: no velocity is within every limit.
 
     The tolerance is twice the rounding bound, as the state carries the rounding of the step before.
     """
@@ -276,7 +275,7 @@ def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s
 
 
 def is_in_safe_set(position: float, velocity: float, bounds: JointBounds) -> bool:
-    """Tell whether a state is in the safe set K of `bounds`, up to rounding."""
+    """Return whether a state is in the safe set K of `bounds`, up to rounding."""
     stop = position + velocity * abs(velocity) / (2.0 * bounds.deceleration)
     slack = 1e-9 * (bounds.extent + abs(position) + (0.0 if bounds.is_goal else bounds.fastest))
     is_inside = bounds.low - slack <= min(position, stop) and max(position, stop) <= bounds.high + slack
@@ -299,11 +298,11 @@ def braking_bounds(
     stop = position + braked * dt_s + braked * abs(braked) / (2.0 * narrow.deceleration)
     high = min(before.high, max(narrow.high, stop)) if velocity > 0.0 else narrow.high
     low = max(before.low, min(narrow.low, stop)) if velocity < 0.0 else narrow.low
-    fastest = min(before.velocity_high, max(narrow.velocity_high, braked))
-    slowest = max(before.velocity_low, min(narrow.velocity_low, braked))
-    if (low, high, slowest, fastest) == (narrow.low, narrow.high, narrow.velocity_low, narrow.velocity_high):
+    highest = min(before.velocity_high, max(narrow.velocity_high, braked))
+    lowest = max(before.velocity_low, min(narrow.velocity_low, braked))
+    if (low, high, lowest, highest) == (narrow.low, narrow.high, narrow.velocity_low, narrow.velocity_high):
         return narrow
-    return replace(narrow, low=low, high=high, velocity_low=slowest, velocity_high=fastest)
+    return replace(narrow, low=low, high=high, velocity_low=lowest, velocity_high=highest)
 
 
 def lowered_velocity(
@@ -374,7 +373,7 @@ def _velocity_intervals(
 ) -> list[_Interval]:
     """Return the interval of each joint and the speeds from which it follows, by the formulas of the module docstring.
 
-    That of a goal is without a meaning.
+    The interval of a goal has no meaning.
     """
     intervals = []
     for x, v, b in zip(positions, velocities, bounds, strict=True):
@@ -421,17 +420,17 @@ def _nearest_step(
     desired = target if by_velocity else (target - x) / dt_s
     w = desired if desired >= lower else lower
     w = w if w <= upper else upper
-    is_allowed_way = desired * b.way >= 0.0
+    is_allowed_direction = desired * b.direction >= 0.0
     if by_velocity:
         is_rounding = abs(desired - w) <= 4.0 * _EPSILON * (abs(desired) + abs(v))  # of v + A dt
-        if is_rounding and b.low <= x + desired * dt_s <= b.high and is_allowed_way:
+        if is_rounding and b.low <= x + desired * dt_s <= b.high and is_allowed_direction:
             w = desired
     y = min(max(x + w * dt_s, low), high)
     if by_velocity:
         is_kept = w == desired
     else:
         is_rounding = abs(desired - w) <= _rounding_of_step(x, y, b, dt_s)
-        is_kept = is_rounding and low <= target <= high and is_allowed_way
+        is_kept = is_rounding and low <= target <= high and is_allowed_direction
         y = target if is_kept else y
     code = "" if is_kept else _binding(w, ahead, behind, is_at_end=x >= b.high)
     return y, w, code, w if by_velocity else y

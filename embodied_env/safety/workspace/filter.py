@@ -26,9 +26,9 @@ With `latency_s` every row must keep max |v| latency_s more along B, as far as i
 the path. If dt varies by up to e, braking paths differ by up to |v| e / 2 in each joint, so use e / 2 as latency (the
 stopping distance is between v^2 / (2 D) - |v| dt / 2 and v^2 / (2 D)).
 
-The scheme (the largest share of 1, 1/2, ... 0 from braking to the candidate) is the project's, safety notes A4.2 G10;
-(a) is the condition of a discrete-time control barrier function, row by row: A. Agrawal and K. Sreenath, "Discrete
-Control Barrier Functions for Safety-Critical Control of Discrete Systems" (RSS 2017).
+The filter takes the largest share of 1, 1/2, ... 0 from braking to the candidate. Row by row, (a) is the condition of a
+discrete-time control barrier function: A. Agrawal and K. Sreenath, "Discrete Control Barrier Functions for
+Safety-Critical Control of Discrete Systems" (RSS 2017).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Workspace:
     def _allows(
         self, now: FloatArray, positions: FloatArray, velocities: FloatArray, dt_s: float, latency_s: float
     ) -> bool:
-        """Tell whether (a) and (b) are true for the state that these velocities lead to."""
+        """Return whether (a) and (b) are true for the state that these velocities lead to."""
         knots = self._knots(positions, velocities, dt_s)
         changes = np.abs(np.diff(knots, axis=0)) @ self._levers  # largest change of each row between two knots
         lowest_next = now - self._gamma * np.maximum(now, 0.0)
@@ -174,7 +174,7 @@ class Workspace:
         now: FloatArray,
         lowest: tuple[FloatArray, FloatArray],
     ) -> bool:
-        """Tell whether these rows keep their minimum at the next positions and along the whole path."""
+        """Return whether these rows keep their minimum at the next positions and along the whole path."""
         lowest_next, lowest_on_path = lowest[0] - _ROUNDING_M, lowest[1] - _ROUNDING_M
         ways = np.concatenate([[0.0], np.cumsum(changes.max(axis=1))])  # largest change of any row up to each knot
         coarse = np.concatenate([[0.0], np.linspace(ways[1], ways[-1], _COARSE)])
