@@ -21,7 +21,7 @@ from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
 from embodied_env.safety.setpoints import Segment, SetpointPlanner
 
-_STALL_PERIODS = 3  # without a command after which a position servo has arrived
+_STALL_PERIODS = 3  # without a command, after which position servos have arrived
 _MAX_FUTILE_PERIODS = 20  # of braking without effect
 _AHEAD, _LEFT = 4, 8  # a point is due at least a quarter period after a step, an eighth after its write
 _MAX_LATE = 4  # brakings of one command; the last is written, late or not
@@ -35,13 +35,17 @@ class _PublishingLock:
     or before the release, the watchdog would wait for the lock forever.
     """
 
-    __slots__ = ("_is_interruptible", "_lock", "_now")
+    __slots__ = ("_is_interruptible", "_lock", "_reference_of_step")
 
     def __init__(
-        self, lock: threading.RLock, now: Callable[[], tuple[CommandState, float]], *, interruptible: bool
+        self,
+        lock: threading.RLock,
+        reference_of_step: Callable[[], tuple[CommandState, float]],
+        *,
+        interruptible: bool,
     ) -> None:
         self._lock = lock
-        self._now = now
+        self._reference_of_step = reference_of_step
         self._is_interruptible = interruptible
 
     def __enter__(self) -> tuple[CommandState, float]:
@@ -52,7 +56,7 @@ class _PublishingLock:
             else:
                 with deferred_signals():
                     is_taken = self._lock.acquire()
-            return self._now()
+            return self._reference_of_step()
         except BaseException:
             if is_taken:
                 self._lock.release()
@@ -71,8 +75,8 @@ class Arbiter:
     time since the last publication, at most one control period, so a pause never enlarges the allowed jump. After a
     pause the reference velocities are lowered towards the measured motion, never raised (`safety.joint_limits`).
 
-    A free-running robot moves, or comes to rest, while a command waits in a suspended process. So the last act before
-    each write is a look at the clock: a command whose dt was computed too long ago is replaced by braking
+    A free-running robot moves, or comes to rest, while a command waits in a suspended process. Therefore the clock is
+    read again immediately before each write, and braking replaces a command whose dt was computed too long ago
     (`_brake_instead`). The proof is in `safety.joint_limits`.
 
     With setpoints between steps (`safety.setpoints`) an approved command is the goal of a segment. `send` publishes
@@ -115,7 +119,7 @@ class Arbiter:
         self._measured_velocities = measured_velocities
         self._gap_since_ns: int | None = None  # last publication before a gap, until a settled reading ends it
         self._lock = threading.RLock()
-        self._exclusive = _PublishingLock(self._lock, self._now, interruptible=not free_running)
+        self._exclusive = _PublishingLock(self._lock, self._reference_of_step, interruptible=not free_running)
         size = gate.layout.size
         self._reference = CommandState(positions=np.zeros(size), velocities=np.zeros(size), seq=0, epoch=-1)
         self._writing_ns = self._published_ns = 0  # before and after the last write
@@ -200,7 +204,7 @@ class Arbiter:
         """Hold the right to publish; the context value is (reference, dt in s) for one judge and one send."""
         return self._exclusive
 
-    def _now(self) -> tuple[CommandState, float]:
+    def _reference_of_step(self) -> tuple[CommandState, float]:
         """Return the reference of a step and dt in s."""
         if not self._free_running:
             return self._reference, self._period_s
@@ -232,24 +236,24 @@ class Arbiter:
         return point, now_ns + period_ns // 2 if is_at_rest else due_ns
 
     def _last_published(self, longest_s: float, now_ns: int) -> tuple[CommandState, float]:
-        """Return the last published command and the time since in s, at most `longest_s`.
+        """Return the last published command and the time since then in s, at most `longest_s`.
 
-        The robot may have received that command before its write returned, or only then: a gap counts from before the
-        write, dt from after it.
+        The robot may have received that command at any time during its write. So a gap counts from before the write,
+        and dt from after it.
         """
         self._judged_ns = now_ns
         if self._has_trajectories:
             point, self._due_ns = self._point_ahead(now_ns)
             self._reference = replace(point, seq=self._reference.seq)
             return self._reference, self._period_s
-        if any(self._gaps(now_ns)):
+        if any(self._have_stopped(now_ns)):
             self._gap_since_ns = self._writing_ns
         if self._gap_since_ns is not None:
             self._lower_velocities(now_ns)
         return self._reference, min((now_ns - self._published_ns) / NS_PER_S, longest_s)
 
-    def _gaps(self, now_ns: int) -> tuple[bool, bool]:
-        """Return whether at `now_ns` a position servo has arrived, and whether a velocity command has timed out."""
+    def _have_stopped(self, now_ns: int) -> tuple[bool, bool]:
+        """Return whether position servos have arrived by `now_ns`, and whether velocity commands have timed out."""
         gap_ns = now_ns - self._writing_ns
         has_arrived, has_timed_out = (gap_ns > limit_ns for limit_ns in self._rest_after_ns)
         return has_arrived, has_timed_out
@@ -257,7 +261,7 @@ class Arbiter:
     def _lower_velocities(self, now_ns: int) -> None:
         """Lower the reference velocities after a gap: 0 for joints that have stopped, else towards the measured."""
         reference, is_velocity = self._reference, self._gate.layout.is_velocity
-        has_arrived, has_timed_out = self._gaps(now_ns)
+        has_arrived, has_timed_out = self._have_stopped(now_ns)
         rests = ~is_velocity if has_arrived else np.zeros_like(is_velocity)
         if has_timed_out:
             rests, self._gap_since_ns = rests | is_velocity, None
@@ -295,12 +299,12 @@ class Arbiter:
     ) -> SentCommand:
         """Publish `command`, or when it is due the first setpoint towards it. Called within `exclusive`.
 
-        A trajectory goes on with `actions`, those of the next steps (`SafetyGate.extend`). `delay`: in a replay, the
-        recorded one.
+        A trajectory continues with `actions`, those of the next steps (`SafetyGate.extend`). In a replay `delay` is the
+        recorded one, otherwise None.
 
         Raises:
-            ClosedError: after `close`, for anything but braking; towards a braking command, too, since `brake` does
-                that from the last setpoint. Nothing was published.
+            ClosedError: after `close`, for every command but braking; with setpoints for every command, since `brake`
+                starts from the last setpoint. Nothing was published.
         """
         if (planner := self._planner) is None:
             return self._publish(command, actions, delay)
@@ -404,7 +408,7 @@ class Arbiter:
             command, interval_ns = self._extended(command, actions), interval_ns or self._period_ns
             now_ns = self._clock.now_ns()
             if delay is not None and delay.reference is not None:
-                command = self._gate.brake_instead(command, delay.reference, delay.dt_s, _late(delay.passed_s))
+                command = self._gate.brake_instead(command, delay.reference, delay.dt_s, _late_finding(delay.passed_s))
             elif self._is_timed and self._is_late(now_ns, interval_ns):
                 command, now_ns = self._brake_instead(command, now_ns, interval_ns)
             before = self._writing_ns, self._published_ns, self.trajectory
@@ -450,9 +454,9 @@ class Arbiter:
         return self._gate.extend(command, self._reference, actions, self._due_ns)
 
     def _is_slow(self) -> bool:
-        """Return whether the last write took longer than its robot's motion allows: when it arrived is unknown.
+        """Return whether the last write took so long that the time of its arrival is unknown.
 
-        That is a control period, or the time until its trajectory begins.
+        The bound is a control period, or the time until its trajectory begins.
         """
         if not self._is_timed:
             return False
@@ -484,7 +488,7 @@ class Arbiter:
         passed_s, is_late, brakings = (now_ns - self._judged_ns) / NS_PER_S, True, 0
         while is_late and brakings < _MAX_LATE:
             reference, dt_s = self._last_published(self._period_s, now_ns)
-            braking = self._extended(self._gate.brake_instead(command, reference, dt_s, _late(passed_s)))
+            braking = self._extended(self._gate.brake_instead(command, reference, dt_s, _late_finding(passed_s)))
             now_ns, brakings = self._clock.now_ns(), brakings + 1
             is_late = self._is_late(now_ns, interval_ns)
         self.delay = WriteDelay(passed_s=passed_s, reference=reference, dt_s=dt_s, is_guaranteed=not is_late)
@@ -534,7 +538,7 @@ class Arbiter:
         return float(np.abs(self._reference.velocities).sum())
 
 
-def _late(passed_s: float) -> Finding:
+def _late_finding(passed_s: float) -> Finding:
     detail = f"not written: its time step was computed {passed_s:.3f} s before; braking from what was published"
     return Finding(gate="action_age", severity=Severity.HOLD, code="act.late", detail=detail)
 

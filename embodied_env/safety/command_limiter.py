@@ -44,14 +44,14 @@ from embodied_env.safety.joint_limits import (
 ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 
 _MAX_REPRESENTABLE_SPEED = 1e100  # above it the arithmetic of the limits may overflow
-_MOST_POINTS = 1000  # of a trajectory; a contract has less
+_MOST_POINTS = 1000  # of a trajectory; those of a valid contract have fewer
 
 _Start = tuple[list[float], list[float], list[JointBounds]]
-"""The last published positions and velocities of the joints, and their limits."""
+"""The reference positions and velocities of the joints, and the limits of this step."""
 
 
 class CommandLimiter:
-    """Makes commands within every limit. Its only state is the limits in force."""
+    """Limits commands. Its only state is the limits in force."""
 
     def __init__(
         self, contract: Contract, *, filters: Mapping[str, CommandFilter], fixed_rate: bool, limits_elsewhere: bool
@@ -114,7 +114,7 @@ class CommandLimiter:
         requested: list[float],
         boxed: list[float],
     ) -> ApprovedCommand:
-        """Limit, filter and check `target`. `boxed`: the action in the action space for it."""
+        """Limit, filter and check `target`; `boxed` is the action inside the action space that led to it."""
         if self._limits_elsewhere:
             velocities = self._velocities(target, reference, dt_s)
             return self._approved(reference, dt_s, findings, requested, boxed, target, velocities)
@@ -361,7 +361,7 @@ class CommandLimiter:
             before_gap, used = reference.before_gap.tolist(), reference.velocities.tolist()
             if before_gap != used:
                 findings = [*findings, gap_finding(self.layout.joints, before_gap, used)]
-        if self._before is not None and (late := self._late(reference, dt_s, velocities)):
+        if self._before is not None and (late := self._late_joints(reference, dt_s, velocities)):
             any_late = True
             if self._keeps_limits:
                 findings = [*findings, tightened_finding(self.layout.joints, late, velocities)]
@@ -400,7 +400,7 @@ class CommandLimiter:
             lowest, highest = list(map(sub, published, slack)), list(map(add, published, slack))
         return all(map(le, self._low, lowest)) and all(map(le, highest, self._high))
 
-    def _late(self, reference: CommandState, dt_s: float, velocities: list[float]) -> list[int]:
+    def _late_joints(self, reference: CommandState, dt_s: float, velocities: list[float]) -> list[int]:
         """Return the joints that still violate tightened limits after this step."""
         rows = zip(reference.positions.tolist(), velocities, self._bounds, strict=True)
         return [i for i, (x, v, bounds) in enumerate(rows) if not is_in_safe_set(x + v * dt_s, v, bounds)]
