@@ -27,7 +27,6 @@ APART = 0.25  # between the values of two sensors, so that no two are equal
 class EchoWorld:
     """The interface of `World` for `SimulatorNode`, without physics. The joint sensors echo the first actuator."""
 
-    placeable = ()
     renderer_library = ""
 
     def __init__(self, contract: Contract) -> None:

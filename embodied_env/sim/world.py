@@ -32,7 +32,7 @@ from embodied_env.sim.randomization import ResetRandomizer
 from embodied_env.sim.rendering import FREE_CAMERA, Renderer, Viewer
 from embodied_env.sim.robot_description import robot_description
 from embodied_env.sim.robot_emulation import TimedQueue
-from embodied_env.sim.scene import MovingBody, place_body, placeable
+from embodied_env.sim.scene import MovingBody
 from embodied_env.sim.sensor_channel import ChannelState, SensorChannel
 from embodied_env.sim.sensor_reader import SensorReader
 
@@ -68,7 +68,6 @@ class World:
 
     Attributes:
         profile: its profile.
-        placeable: the bodies that `place` accepts.
         now_ns: the world's time, which never decreases.
         tick_ns: the duration of a step.
         substeps: the number of physics steps in it.
@@ -135,7 +134,6 @@ class World:
             self.channels[name] = SensorChannel(name, spec, source, self.tick_ns, as_received=not hosted)
         self._actuation = Actuation(model)
         self.physics = Physics(model, self._data, self._actuation.places)
-        self.placeable = placeable(model)
         self._movers = {
             name: MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
             for name, mover in profile.movers.items()
@@ -406,12 +404,6 @@ class World:
             return {}
         times_ns = self.now_ns + self.tick_ns * np.arange(1, self.substeps + 1) // self.substeps
         return {body.mocap: body.positions((times_ns - self._origin_ns) / 1e9) for body in self._movers.values()}
-
-    def place(self, name: str, position: FloatArray, orientation: FloatArray) -> None:
-        """Move a body, at rest (`place_body`). Sensors show it after the next step."""
-        self.catch_up()
-        self.physics.edit()
-        place_body(self._model, self._data, name, position, orientation)
 
     @property
     def renderer_library(self) -> str:

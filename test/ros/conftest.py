@@ -29,6 +29,18 @@ _PROGRAMS = {
 }
 
 
+@pytest.fixture(scope="module")
+def stepped_by_services():
+    """Replace the control of `gazebo` by services that step and reset a stand-in."""
+    from service_stepping import ServiceStepping
+
+    from embodied_env.ros.external_sim.control import APIS
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(APIS, "ros_gz", ServiceStepping)
+        yield
+
+
 @pytest.fixture
 def gazebo_programs(tmp_path, monkeypatch, message_package):
     """Install stand-ins for the programs of Gazebo, for the child processes of the test."""

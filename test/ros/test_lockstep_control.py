@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
+from service_stepping import ServiceStepping
 from small_simulator import TICK_NS, Faults, small_simulator
 
 import embodied_env
 from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.ros.external_sim.control.api import FAULTS, SimulatorNotReadyError
-from embodied_env.ros.external_sim.control.embedded import Embedded
 from embodied_env.ros.external_sim.control.lockstep_control import LockstepControl
 from embodied_env.ros.external_sim.control.service_session import ServiceSession
 from embodied_env.ros.node import RosNode
@@ -36,7 +36,7 @@ def stack(lasting_domain):
     with lasting_domain() as domain_id, small_simulator(CONTRACT, domain_id) as small:
         node = RosNode("environment", namespace="/", clock=SteadyClock(), domain_id=domain_id)
         session = ServiceSession(node.receiver, reply_timeout_s=0.3)
-        control = LockstepControl(Embedded(world="toy", prefix=None), session, step_ns=PERIOD_NS)
+        control = LockstepControl(ServiceStepping(world="toy", prefix=None), session, step_ns=PERIOD_NS)
         control.connect(deadline(10))
         yield small, control
         node.close()
@@ -174,7 +174,9 @@ def test_a_clock_that_never_pauses_is_reported_before_the_first_request(exact, s
 
 def test_missing_services_are_named(domain_id):
     node = RosNode("lonely", namespace="/", clock=SteadyClock())
-    control = LockstepControl(Embedded(world="toy", prefix="/absent"), ServiceSession(node.receiver), step_ns=PERIOD_NS)
+    control = LockstepControl(
+        ServiceStepping(world="toy", prefix="/absent"), ServiceSession(node.receiver), step_ns=PERIOD_NS
+    )
     try:
         with pytest.raises(BackendNotReadyError, match="/absent/simulator/step_once"):
             control.connect(deadline(0.1))

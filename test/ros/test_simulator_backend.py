@@ -1,11 +1,10 @@
-"""`SimulatorBackend` over the real embedded simulator, driven by its standard services instead of step tokens."""
+"""`SimulatorBackend` over MuJoCo, which steps, resets and places bodies by services."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import itertools
-import threading
 import time
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from grippers import gripper_contract, gripper_text
+from service_stepping import RESTART, STEP, stepped_world
 from std_srvs.srv import Trigger
 
 import embodied_env
@@ -21,20 +21,15 @@ from embodied_env.backends.registry import make_backend
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
-from embodied_env.ros.embedded_sim.protocol import RESTART_SERVICE, STEP_ONCE_SERVICE
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.sim.backend_profile import load_profile
-from embodied_env.sim.world import World
 from embodied_env.testing import BackendContract
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("stepped_by_services")]
 
 PERIOD_NS = 50_000_000
 PROFILE = {
     "world": "arm_reach",
-    "control": "embedded",
     "step_s": 0.05,
     "settle_steps": 1,
     "reset": "world",
@@ -47,27 +42,10 @@ def arm_with(**profile):
     return dataclasses.replace(contract, backends={**contract.backends, "gazebo": {**PROFILE, **profile}})
 
 
-@contextlib.contextmanager
-def embedded(contract, domain_id=None):
-    """Host the embedded simulator in a thread."""
-    stop, ready = threading.Event(), threading.Event()
-    world = World(contract, load_profile(contract, "mujoco_ros"))
-    options = {"namespace": None, "stop": stop, "on_ready": lambda _: ready.set()}
-    thread = threading.Thread(target=run_simulator, args=(contract, world), kwargs=options)
-    thread.start()
-    try:
-        assert ready.wait(20)
-        yield world
-    finally:
-        stop.set()
-        thread.join()
-        world.close()
-
-
 @pytest.fixture(scope="module")
 def simulated(lasting_domain):
-    """One embedded simulator for most tests; yields its domain."""
-    with lasting_domain() as domain_id, embedded(arm_with()):
+    """One simulator for most tests; yields its domain."""
+    with lasting_domain() as domain_id, stepped_world(arm_with()):
         yield domain_id
 
 
@@ -151,7 +129,7 @@ def test_the_arm_follows_its_commands(env):
 def test_a_foreign_step_between_two_steps_ends_the_episode_before_a_command_is_sent(env, foreign_node):
     env.reset(seed=3)
     env.step(np.zeros(6))
-    assert foreign_node(STEP_ONCE_SERVICE).success
+    assert foreign_node(STEP).success
     *_, truncated, info = env.step(np.zeros(6))
     assert (truncated, info["end_reason"]) == (True, "backend_lost:extra_steps")
 
@@ -176,7 +154,7 @@ def test_a_reading_from_the_far_future_is_reported_and_the_next_reset_works(env,
 
 def test_a_reset_recovers_from_a_lost_episode(env, foreign_node):
     env.reset(seed=3)
-    foreign_node(RESTART_SERVICE)
+    foreign_node(RESTART)
     *_, info = env.step(np.zeros(6))
     assert info["end_reason"] == "backend_lost:extra_steps"
     env.reset(seed=4)
@@ -186,7 +164,7 @@ def test_a_reset_recovers_from_a_lost_episode(env, foreign_node):
 def test_missing_simulator_services_are_named(domain_id):
     with (
         attached(arm_with(), reset_timeout_s=0.3) as env,
-        pytest.raises(BackendNotReadyError, match="simulator/step_once: none"),
+        pytest.raises(BackendNotReadyError, match="no service /simulator/step_once"),
     ):
         env.reset(seed=1)
 
@@ -202,7 +180,7 @@ def test_an_unknown_entity_is_reported_by_name(simulated):
 def test_homing_of_a_soft_reset_passes_the_gate(domain_id):
     home = {"j1": 0.3, "j2": -1.0, "j3": 1.2, "j4": -0.5, "j5": -1.0, "j6": 0.2}
     contract = arm_with(reset="soft", home=home)
-    with embedded(contract) as world, attached(contract) as env:
+    with stepped_world(contract) as world, attached(contract) as env:
         world.reset(1, {})
         observation, info = env.reset(seed=3)
     np.testing.assert_allclose(observation["joints_position"], list(home.values()), atol=0.02)
@@ -214,7 +192,7 @@ def test_a_topic_carries_the_goals_of_a_gripper(domain_id, tmp_path):
     contract = gripper_contract(tmp_path, gripper_text(scale="physical"))
     profile = {**PROFILE, "draws": {}, "world": "grasp"}
     contract = dataclasses.replace(contract, backends={**contract.backends, "gazebo": profile})
-    with embedded(contract), attached(contract, domain_id=domain_id) as env:
+    with stepped_world(contract), attached(contract, domain_id=domain_id) as env:
         env.reset(seed=0)
         for _ in range(15):
             observation, *_, info = env.step({"arm": np.array([0.2]), "gripper": np.array([0.8])})

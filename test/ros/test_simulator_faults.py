@@ -14,13 +14,12 @@ from small_simulator import Faults, small_simulator
 
 import embodied_env
 
-pytestmark = [pytest.mark.ros, pytest.mark.realtime]
+pytestmark = [pytest.mark.ros, pytest.mark.realtime, pytest.mark.usefixtures("stepped_by_services")]
 
 ARM = embodied_env.load_contract("arm_reach")
 PERIOD_NS = ARM.control_period_ns
 PROFILE = {
     "world": "toy",
-    "control": "embedded",
     "step_s": 0.05,
     "settle_steps": 1,
     "reset": "world",

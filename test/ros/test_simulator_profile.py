@@ -98,13 +98,6 @@ def test_the_step_of_physics_is_required():
     assert caught.value.path == "backends.gazebo.step_s"
 
 
-def test_the_physics_step_of_the_embedded_simulator_is_a_control_period():
-    with pytest.raises(ContractError, match=r"expected control_period_s 0\.05"):
-        loaded(control="embedded")
-    with pytest.raises(ContractError, match=r"5 .expected 1, a control period"):
-        loaded(control="embedded", step_s=0.05)
-
-
 def test_a_world_reset_and_a_cart_need_no_home():
     assert not loaded(reset="world", home={})[0].home
     assert not loaded(CART)[0].home

@@ -14,12 +14,11 @@ from small_simulator import SmallSimulator
 
 import embodied_env
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("stepped_by_services")]
 
 POSE = "geometry_msgs/msg/PoseStamped"
 PROFILE = {
     "world": "arm_reach",
-    "control": "embedded",
     "step_s": 0.05,
     "settle_steps": 1,
     "reset": "world",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mujoco_placement import place_body
 from simulator_stand_ins import STAND_INS, STEP_NS, Faults, RosGzStandIn, hosted, pose_of
 
 from embodied_env.contract import load_contract
@@ -76,7 +77,7 @@ class MujocoAsGazebo(RosGzStandIn):
 
     def _set_pose(self, request: Any, response: Any) -> bool:
         pose = np.array(pose_of(request.pose))
-        self._arm.place(request.entity.name, pose[:3], pose[3:])
+        place_body(self._arm, request.entity.name, pose[:3], pose[3:])
         return super()._set_pose(request, response)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A small simulator of `arm_reach` with the services of the embedded one, and the faults of real ones.
+"""A small simulator of `arm_reach` with services that step and reset it, and the faults of real ones.
 
 It takes requests itself, so that a reply can be early or missing.
 """

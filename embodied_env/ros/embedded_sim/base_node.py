@@ -147,14 +147,10 @@ class WorldNode(ABC):
         self.node.create_service(message_class("std_srvs/srv/Trigger"), name, on_request)
 
     def _on_reset(self) -> str:
-        return self._reset(*self._reset_parameters())
-
-    def _reset_parameters(self) -> tuple[int, int, str]:
-        """Return epoch, seed and options (JSON) of the next reset."""
         epoch, seed, options = (
             self.node.get_parameter(name).value for name in (EPOCH_PARAMETER, SEED_PARAMETER, OPTIONS_PARAMETER)
         )
-        return int(epoch), int(seed), options
+        return self._reset(int(epoch), int(seed), options)
 
     def _on_render(self) -> str:
         """Publish an image of the current world, and return its stamp."""

@@ -19,11 +19,10 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.types import Sample
-from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
+from embodied_env.errors import BackendLostError, UsageError
 from embodied_env.ros.embedded_sim.protocol import (
     ANY_EPOCH,
     CLOCK_TOPIC,
-    ENTITY_PARAMETER,
     EPOCH_PARAMETER,
     SimulatorFault,
     StepAck,
@@ -39,9 +38,8 @@ from embodied_env.sim.world import World
 with rclpy_import_errors("the embedded simulator over ROS 2"):
     from rclpy.context import Context
     from rclpy.executors import Executor
-    from rclpy.parameter import Parameter
 
-    from embodied_env.ros.embedded_sim.base_node import RESET_ERRORS, SPIN_TIMEOUT_S, WorldNode, node_with_executor
+    from embodied_env.ros.embedded_sim.base_node import SPIN_TIMEOUT_S, WorldNode, node_with_executor
     from embodied_env.ros.qos import RELIABLE
 
 _Command = tuple[int, FloatArray]  # its digest, its values
@@ -71,11 +69,6 @@ class SimulatorNode(WorldNode):
         self._stepped = node.create_publisher(integers, "~/stepped", RELIABLE)
         self._token_decoder = LayoutDecoder(integers)
         self.token_subscription = node.create_subscription(integers, "~/step", self._on_token, RELIABLE, raw=True)
-        self._create_trigger("~/step_once", self._on_step_once, (BackendLostError, ResetNeededError))
-        self._create_trigger("~/restart", self._on_restart, RESET_ERRORS, with_type=True)
-        for body in world.placeable:
-            node.declare_parameter(ENTITY_PARAMETER + body, Parameter.Type.DOUBLE_ARRAY)
-        node.add_on_set_parameters_callback(self._on_parameters)
 
     def _stamp_ns(self, world_ns: int) -> int:
         return world_ns
@@ -84,54 +77,15 @@ class SimulatorNode(WorldNode):
         """Reset once per epoch; a repeated request returns the same reply and publishes the same readings."""
         if epoch == ANY_EPOCH:
             raise UsageError(f"no epoch for the reset; set the parameter {EPOCH_PARAMETER} first")
-        return self._start_epoch(epoch, seed, options)
-
-    def _on_restart(self) -> str:
-        """Reset by the parameters, without an epoch."""
-        _, seed, options = self._reset_parameters()
-        return self._start_epoch(ANY_EPOCH, seed, options)
-
-    def _start_epoch(self, epoch: int, seed: int, options: str) -> str:
-        """Reset the world, unless it was reset for this epoch already; publish its readings and return the reply."""
-        if epoch == ANY_EPOCH or epoch != self._epoch:
+        if epoch != self._epoch:
             reply = self._reset_world(epoch, seed, options)
             self._publish_fault("reset_by_other", "the simulator was reset by another client")
-            self._begin_epoch(epoch)
+            self._epoch, self._step, self._token = epoch, 0, None
+            for commands in self._commands:
+                commands.clear()
             self._reply = reply.to_text()
         self._publish(self._world.read(), again=True)
         return self._reply
-
-    def _begin_epoch(self, epoch: int) -> None:
-        self._epoch, self._step, self._token = epoch, 0, None
-        for commands in self._commands:
-            commands.clear()
-
-    def _on_step_once(self) -> str:
-        """Run one control period with the newest command of each actuator, or else its previous one."""
-        if self._epoch != ANY_EPOCH:
-            self._publish_fault("stepped_by_other", "another client stepped the simulator, without a token")
-            self._begin_epoch(ANY_EPOCH)
-        ends = np.cumsum([len(actuator.joints) for actuator in self._contract.actuators.values()])[:-1]
-        previous = np.split(self._world.target, ends)
-        newest = [new[-1][1] if new else old for new, old in zip(self._commands, previous, strict=True)]
-        for commands in self._commands:
-            commands.clear()
-        self._world.command(np.concatenate(newest))
-        self._world.step()
-        self._publish(self._valid_samples(), again=False)
-        return str(self._world.now_ns)
-
-    def _on_parameters(self, parameters: list[Any]) -> Any:  # noqa: ANN401 - rclpy's
-        """Place the bodies whose parameters are set."""
-        result = message_class("rcl_interfaces/msg/SetParametersResult")
-        try:
-            for each in parameters:
-                if each.name.startswith(ENTITY_PARAMETER):
-                    pose = np.array(each.value, dtype=np.float64)
-                    self._world.place(each.name.removeprefix(ENTITY_PARAMETER), pose[:3], pose[3:])
-        except UsageError as error:
-            return result(successful=False, reason=str(error))
-        return result(successful=True)
 
     def _take_command(self, index: int, command: FloatArray | None) -> None:
         if command is not None:

@@ -6,9 +6,6 @@ the token and the commands that the token lists. These are identified by a diges
 foreign or braking commands neither add a step nor take part in one. Then it publishes the new readings, and an
 acknowledgement that identifies the newest message of each sensor. The environment waits for these messages only, not
 for readings that are delayed, lost or not due.
-
-Clients of other simulators (`ros.external_sim.control`) may step it by a service, without tokens; the newest commands
-are then applied. That ends an epoch of tokens with a fault.
 """
 
 from __future__ import annotations
@@ -30,16 +27,12 @@ STEPPED_TOPIC = f"{NODE}/stepped"  # std_msgs/msg/Int64MultiArray: StepAck.to_da
 FAULT_TOPIC = f"{NODE}/fault"  # std_msgs/msg/String: SimulatorFault.to_text()
 RESET_SERVICE = f"{NODE}/reset"  # std_srvs/srv/Trigger; the message of its response is ResetReply.to_text()
 RENDER_SERVICE = f"{NODE}/render"  # std_srvs/srv/Trigger; the image is published on IMAGE_TOPIC before the response
-STEP_ONCE_SERVICE = f"{NODE}/step_once"  # std_srvs/srv/Trigger: one control period, by the newest commands
-RESTART_SERVICE = f"{NODE}/restart"  # std_srvs/srv/Trigger: a reset without an epoch, by the parameters
-PLACE_SERVICE = f"{NODE}/set_parameters"  # rcl_interfaces/srv/SetParameters: ENTITY_PARAMETER + body
 IMAGE_TOPIC = f"{NODE}/picture"  # sensor_msgs/msg/Image
 CLOCK_TOPIC = "clock"  # rosgraph_msgs/msg/Clock, in the namespace of the simulator
 
 EPOCH_PARAMETER = "reset.epoch"
 SEED_PARAMETER = "reset.seed"
 OPTIONS_PARAMETER = "reset.options"  # a JSON object: reset option -> value
-ENTITY_PARAMETER = "entity."  # + body: its new position x, y, z, m, and quaternion x, y, z, w
 
 ANY_EPOCH = -1  # no epoch; `RESET_SERVICE` in lockstep refuses it
 

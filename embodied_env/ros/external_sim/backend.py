@@ -27,7 +27,6 @@ from embodied_env.core.reset_spec import ResetRoutine
 from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.command_messages import to_command
-from embodied_env.ros.embedded_sim.protocol import CLOCK_TOPIC
 from embodied_env.ros.external_sim.auxiliary_topics import CommandEchoes, EntityTopics
 from embodied_env.ros.external_sim.backend_profile import (
     SampledPoses,
@@ -38,7 +37,7 @@ from embodied_env.ros.external_sim.backend_profile import (
 from embodied_env.ros.external_sim.control import APIS
 from embodied_env.ros.external_sim.control.api import EntityState
 from embodied_env.ros.external_sim.control.lockstep_control import LockstepControl
-from embodied_env.ros.external_sim.control.service_session import CLOCK, ServiceSession
+from embodied_env.ros.external_sim.control.service_session import ServiceSession
 from embodied_env.ros.external_sim.derived_sensors import DerivedSensors
 from embodied_env.ros.external_sim.gazebo_server import GazeboServer
 from embodied_env.ros.external_sim.joint_zeros import JointZeros
@@ -81,7 +80,7 @@ class SimulatorBackend:
             contract: contract of the sensors and actuators that the simulator must offer.
             clock: stamps arrivals and bounds waits.
             namespace: absolute ROS namespace of relative topics; None: the root. It does not apply to the services of a
-                simulator and ``/clock``, except for those of the embedded one.
+                simulator and ``/clock``.
             domain_id: None: ``ROS_DOMAIN_ID``, or 0.
             step_timeout_s: time for a step until the simulator counts as lost; None: that of the profile.
             reset_timeout_s: time for a reset; None: that of the profile.
@@ -99,12 +98,11 @@ class SimulatorBackend:
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, self._profile.step_timeout_s)
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, self._profile.reset_timeout_s)
         self._api = APIS[control](world=self._profile.world, prefix=self._profile.prefix)
-        self._clock_topic = CLOCK_TOPIC if control == "embedded" else CLOCK
         self.capabilities = Capabilities(
             simulated=True,
             exact_step=True,
             pausable=True,
-            rewinds_time=self._profile.reset == "world" and control != "embedded",
+            rewinds_time=self._profile.reset == "world",
             transport=True,
             reset_levels=(self._profile.reset,),
         )
@@ -139,7 +137,7 @@ class SimulatorBackend:
                 name: ros.node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator))
                 for name, actuator in self._actuators.items()
             }
-            session = ServiceSession(ros.receiver, topic=self._clock_topic, on_message=self._store, patrol=self._patrol)
+            session = ServiceSession(ros.receiver, on_message=self._store, patrol=self._patrol)
             self._control = LockstepControl(self._api, session, step_ns=self._profile.step_ns)
         except BaseException:
             self.close()

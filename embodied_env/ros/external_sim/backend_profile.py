@@ -73,7 +73,7 @@ class SimulatorProfile:
 
     world: str  # name of the world
     # control interface; null: `ros_gz` for `gazebo`, else `simulation_interfaces`
-    control: Literal["ros_gz", "simulation_interfaces", "embedded"] | None = None
+    control: Literal["ros_gz", "simulation_interfaces"] | None = None
     prefix: str | None = None  # prefix of its services; null: the interface's default
     step_s: float  # physics step, a whole part of `control_period_s`
     reset: Literal["soft", "world"] = "soft"  # `world` may rewind the clock; `soft` places entities and homes joints
@@ -147,7 +147,7 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
     profile = parse_as(SimulatorProfile, profile_of(contract, backend), path=path, source=contract.source)
     control = profile.control or _CONTROLS[backend]
     with naming_file(contract.source):
-        _check_numbers(profile, control, contract, path)
+        _check_numbers(profile, contract, path)
         _check_draws(profile, contract, path)
         _check_sources(profile, contract, path)
         is_sent = not ActionLayout(contract).is_velocity.all()
@@ -167,7 +167,7 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
     return profile, control
 
 
-def _check_numbers(profile: SimulatorProfile, control: str, contract: Contract, path: str) -> None:
+def _check_numbers(profile: SimulatorProfile, contract: Contract, path: str) -> None:
     require(bool(profile.world), f"{path}.world", "'' (expected the name of a world)")
     for key in ("sensor_grace_s", "step_timeout_s", "reset_timeout_s"):
         check_positive(f"{path}.{key}", getattr(profile, key), "seconds")
@@ -183,10 +183,6 @@ def _check_numbers(profile: SimulatorProfile, control: str, contract: Contract, 
     step_ns, period_ns, period_s = profile.step_ns, contract.control_period_ns, contract.control_period_s
     problem = f"{profile.step_s} (expected a whole part of control_period_s {period_s})"
     require(step_ns > 0 and period_ns % step_ns == 0, f"{path}.step_s", problem)
-    if control == "embedded":
-        require(step_ns == period_ns, f"{path}.step_s", f"{profile.step_s} (expected control_period_s {period_s})")
-        problem = f"{profile.settle_steps} (expected 1, a control period)"
-        require(profile.settle_steps == 1, f"{path}.settle_steps", problem)
 
 
 def _check_draws(profile: SimulatorProfile, contract: Contract, path: str) -> None:

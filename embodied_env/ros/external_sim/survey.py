@@ -16,12 +16,11 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.contract.schema import QosSpec
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, MissingDependencyError
-from embodied_env.ros.embedded_sim.protocol import CLOCK_TOPIC
 from embodied_env.ros.external_sim.auxiliary_topics import EntityTopics
 from embodied_env.ros.external_sim.backend_profile import SimulatorProfile, check_offered, load_simulator_profile
 from embodied_env.ros.external_sim.control import APIS
 from embodied_env.ros.external_sim.control.lockstep_control import LockstepControl
-from embodied_env.ros.external_sim.control.service_session import CLOCK, ServiceSession
+from embodied_env.ros.external_sim.control.service_session import ServiceSession
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import profile_of
 from embodied_env.ros.receiver import ReceivedMessage
@@ -81,8 +80,7 @@ class _Survey:
     ) -> None:
         self._contract, self._profile, self._ros, self._timeout_s = contract, profile, ros, timeout_s
         self._topics = dict(_topics_of(contract, profile))
-        clock_topic = CLOCK_TOPIC if control == "embedded" else CLOCK
-        self._session = ServiceSession(ros.receiver, topic=clock_topic, on_message=self._store)
+        self._session = ServiceSession(ros.receiver, on_message=self._store)
         for key, topic in self._topics.items():
             ros.receiver.subscribe(key, message_class(topic.spec.type), topic.spec.topic, _EVERY_MESSAGE)
         self._control_name = control

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from embodied_env.ros.external_sim.control.api import SimulatorApi
-from embodied_env.ros.external_sim.control.embedded import Embedded
 from embodied_env.ros.external_sim.control.ros_gz import RosGz
 from embodied_env.ros.external_sim.control.simulation_interfaces import SimulationInterfaces
 
 APIS: Mapping[str, Callable[..., SimulatorApi]] = {
     "ros_gz": RosGz,
     "simulation_interfaces": SimulationInterfaces,
-    "embedded": Embedded,
 }
 """Name in a profile -> API, built from ``world`` and ``prefix``."""

@@ -125,9 +125,9 @@ class SimulatorApi(ABC):
             BackendNotReadyError: if a required service is not offered.
         """
 
+    @abstractmethod
     def pause(self) -> Request:
         """Return the request that pauses the simulation."""
-        raise UsageError(f"{self.name} cannot pause: the simulator moves only on request")
 
     @abstractmethod
     def step(self, steps: int) -> Request:

@@ -87,16 +87,15 @@ class ServiceSession:
         self,
         receiver: Receiver,
         *,
-        topic: str = CLOCK,
         reply_timeout_s: float = 1.0,
         on_message: Callable[[ReceivedMessage], None] = lambda _: None,
         patrol: LivenessCheck = lambda: None,
     ) -> None:
-        """Subscribe to the clock on `topic`; `on_message` gets all other messages; each `receive` calls `patrol`."""
+        """Subscribe to the clock; `on_message` gets all other messages; each `receive` calls `patrol`."""
         self.clock = ClockMonitor()
         self.reply_timeout_s = reply_timeout_s
         self._receiver, self._on_message, self._patrol = receiver, on_message, patrol
-        receiver.subscribe(CLOCK, message_class("rosgraph_msgs/msg/Clock"), topic, EVERY_TICK)
+        receiver.subscribe(CLOCK, message_class("rosgraph_msgs/msg/Clock"), CLOCK, EVERY_TICK)
 
     def services(self) -> dict[str, tuple[str, ...]]:
         """Return the services of the current graph: absolute name -> types."""
