@@ -30,7 +30,7 @@ from embodied_env.core.batches import (
     TaskResultBatch,
 )
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.codes import TERMINATED_REASONS, end_kind, order_end_reasons
+from embodied_env.core.codes import TERMINATED_REASONS, end_kind
 from embodied_env.core.latency.ledger import StepEvent, event_of_mark
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import FloatArray
@@ -348,8 +348,8 @@ class BatchedSteps:
         end_reason: NDArray[Any] = np.full(len(rows), "", dtype=object)
         terminated, truncated = self._no.copy(), slots.count(rows)
         for slot in np.flatnonzero(is_over & rows).tolist():
-            reasons = self._builder.ordinary_end_reasons(result.slot(slot).verdict, int(state.step_index[slot]))
-            end_reason[slot] = order_end_reasons(reasons)[0]
+            reasons = self._builder.end_reasons(result.slot(slot).verdict, int(state.step_index[slot]))
+            end_reason[slot] = reasons[0]
             terminated[slot] = end_kind(end_reason[slot]) in TERMINATED_REASONS
             truncated[slot] |= not terminated[slot]
         return StepResults(

@@ -41,7 +41,7 @@ from embodied_env.envs.filters_from_contract import make_command_filters, record
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.stepper_env import StepperEnv
-from embodied_env.envs.transition_builder import copy_step_result
+from embodied_env.envs.transition_builder import copy_info, copy_observation
 from embodied_env.errors import UsageError
 from embodied_env.tasks import Task, describe_task, is_shipped, load_task
 
@@ -268,17 +268,19 @@ class EmbodiedEnv(StepperEnv):
             InternalFaultError: when the gate's own checks fail. Nothing is published, and the backend is halted.
             ClosedError: after `close`.
         """
-        stepper = self._stepper
+        if self.before_access is not None:
+            self.before_access()
+        stepper = self.stepper
         if not self._begun:
             stepper.begin(action)
         self._begun = False
         done = stepper.finish()
         if self.render_mode == "human":
             stepper.show()
-        result = copy_step_result(done, shares_info=not self._is_observed)
-        if self._is_observed and not (self.host_timing or self._is_recorded):  # durations are for observers only
-            return *result[:4], without_host_timing(result[4])
-        return result
+        info: Any = done.info
+        if self._is_observed:  # an observer may keep its own, which has the durations
+            info = copy_info(info if self.host_timing or self._is_recorded else without_host_timing(info))
+        return copy_observation(done.observation), done.reward, done.terminated, done.truncated, info
 
     def begin(self, action: Any) -> None:  # noqa: ANN401
         """Publish the command and start the motion of the world; the next `step`, with the same action, finishes it.
@@ -331,5 +333,5 @@ class EmbodiedEnv(StepperEnv):
 def _orphan(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:
     """Close after a garbage-collected environment, except in a fork, whose copy belongs to the parent."""
     if os.getpid() == pid:
-        stepper.orphan()
+        stepper.lifecycle.orphan()
         scheduling.end()

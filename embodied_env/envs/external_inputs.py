@@ -203,7 +203,7 @@ class ExternalInputsSource:
             snapshot,
             since_frozen_ns=frozen_ns,
             since_returned_ns=returned_ns,
-            estops=self._guard.estops(),
+            estops=self._guard.estops() if self._guard.has_estops else {},
             required=required,
         )
 

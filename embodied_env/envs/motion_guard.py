@@ -23,6 +23,7 @@ class MotionGuard:
     Attributes:
         arbiter: owns the last published command.
         watchdog: brakes when no step follows in time; only a free-running world is watched.
+        has_estops: whether the robot has safety inputs.
     """
 
     def __init__(self, contract: Contract, backend: Backend, gate: SafetyGate, *, clock: Clock) -> None:
@@ -30,6 +31,7 @@ class MotionGuard:
         free_running, period_s = backend.capabilities.free_running, contract.control_period_s
         self._backend, self._control_period_s = backend, period_s
         self._estop_source = find_estop_source(backend)
+        self.has_estops = self._estop_source is not None
         velocities, measure = MeasuredVelocities(contract), None
         if velocities.sensors and not backend.capabilities.acknowledges_commands and isinstance(backend, NewestSource):
             measure = partial(_measure_velocities, backend, velocities)

@@ -27,7 +27,7 @@ from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.shared_backend import AgentBackend, SharedBackend
 from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.stepper_env import StepperEnv
-from embodied_env.envs.transition_builder import copy_step_result
+from embodied_env.envs.transition_builder import copy_observation
 from embodied_env.errors import MissingDependencyError, ResetNeededError, UsageError
 from embodied_env.tasks import describe_task, load_task
 
@@ -87,7 +87,8 @@ class AgentEnv(StepperEnv):
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401, ARG002
         """Finish the step that the stepper began with this action."""
-        return copy_step_result(self.stepper.finish())
+        done = self.stepper.finish()
+        return copy_observation(done.observation), done.reward, done.terminated, done.truncated, dict(done.info)
 
     def close(self) -> None:
         """Brake, and detach from the world."""

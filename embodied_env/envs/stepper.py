@@ -97,7 +97,7 @@ class Stepper:
         self.last_reset: Snapshot | None = None
         fields = (spec for sensor in contract.sensors.values() for spec in sensor.fields.values())
         self.history_length = max((spec.history or 1 for spec in fields), default=1)
-        self._observers, self._advances_clock = tuple(observers), advances_clock
+        self._observers, self._advances_clock = tuple(observers), advances_clock and clock.virtual
         self._free_running = capabilities.free_running
         self._domain = Domain.ROS if self._free_running else Domain.SIM
         self._period_ns, self._timeout_ns = contract.control_period_ns, round(backend.step_timeout_s * NS_PER_S)
@@ -139,6 +139,7 @@ class Stepper:
             clock=clock,
         )
         self._follows_measured = self.gate.has_velocity or not capabilities.actuates
+        self._has_previews = contract.trajectory_steps is not None
         self._polled = backend if isinstance(backend, Polled) else None
         self._epoch = 0
         self._episode_index = -1
@@ -156,7 +157,8 @@ class Stepper:
         ledger, now_ns = self._ledger, self.clock.now_ns
         ledger.enter_step()
         target, deadline = self._next_period(ledger.entered_ns)
-        step = PendingStep(action=copy_action(action), target=target, deadline=deadline)
+        copied = action.copy() if type(action) is np.ndarray else copy_action(action)
+        step = PendingStep(action=copied, target=target, deadline=deadline)
         try:
             self._step = step
             if self._free_running:
@@ -169,10 +171,12 @@ class Stepper:
                 step.approved = self.gate.judge(action, reference, inputs.dt_s, inputs.situation)
                 ledger.gated_ns = now_ns()
                 try:
-                    sent = self._arbiter.send(step.approved, self._inputs.take_preview(action), inputs.delay)
+                    preview = self._inputs.take_preview(action) if self._has_previews else ()
+                    sent = self._arbiter.send(step.approved, preview, inputs.delay)
                 finally:
                     ledger.published_ns = now_ns()
-                self._account_sent(step, sent)
+                if self._free_running or sent.report or sent.annotations or sent.published_ns is not None:
+                    self._account_sent(step, sent)
             self.backend.advance(target, deadline)
             if self._advances_clock:
                 self.clock.on_world_advanced(self._period_ns)
@@ -191,39 +195,37 @@ class Stepper:
         step, self._step = self._step, None
         if step is None:
             raise ResetNeededError("finish() called without begin()")
+        episode, ledger, report = self._episode, self._ledger, step.approved.report
         try:
-            transition, failed = self._finish(step)
+            snapshot, gaps = self._read(step)
+            ledger.observed_ns = self.clock.now_ns()
+            if self._replay is not None:
+                ledger.replay(self._replay.stamps_ns)
+            result, failed = self._judge(step, snapshot)
+            episode.advance(snapshot, ledger.observed_ns, report.applied)
+            episode.missed = episode.missed + 1 if isinstance(step.action, NoAction) else 0
+            reasons = self.transitions.end_reasons(
+                result.verdict, episode.step_index, step=step, missed=episode.missed, failed=failed, gaps=gaps
+            )
+            if self._replay is not None:
+                self._inputs.end_replayed_step()
+            transition = self.last_transition = self.transitions.transition(episode, step, result, reasons)
+            if reasons:
+                self.lifecycle.end_episode()
+                if self._free_running:  # a lockstep world moves only in steps
+                    self.lifecycle.brake("episode ended")
+            for observer in self._observers:
+                observer.observe(transition)
+            if report.disposition >= Severity.HOLD and not self._has_warned:
+                self._warn_of_malformed_action(report.findings)
+            ledger.leave_step()
+            episode.returned_ns = ledger.returned_ns
         except BaseException:
             self.lifecycle.give_up()
             raise
         if failed is not None:
             raise failed
         return transition
-
-    def _finish(self, step: PendingStep) -> tuple[Transition, TaskError | None]:
-        episode, ledger, report = self._episode, self._ledger, step.approved.report
-        snapshot, gaps = self._read(step)
-        ledger.observed_ns = self.clock.now_ns()
-        if self._replay is not None:
-            ledger.replay(self._replay.stamps_ns)
-        result, failed = self._judge(step, snapshot)
-        episode.advance(snapshot, ledger.observed_ns, report.applied)
-        episode.missed = episode.missed + 1 if isinstance(step.action, NoAction) else 0
-        reasons = self.transitions.end_reasons(episode, step, result.verdict, failed, gaps)
-        if self._replay is not None:
-            self._inputs.end_replayed_step()
-        transition = self.last_transition = self.transitions.transition(episode, step, result, reasons)
-        if reasons:
-            self.lifecycle.end_episode()
-            if self._free_running:  # a lockstep world moves only in steps
-                self.lifecycle.brake("episode ended")
-        for observer in self._observers:
-            observer.observe(transition)
-        if report.disposition >= Severity.HOLD and not self._has_warned:
-            self._warn_of_malformed_action(report.findings)
-        ledger.leave_step()
-        episode.returned_ns = ledger.returned_ns
-        return transition, failed
 
     def _read(self, step: PendingStep) -> tuple[Snapshot, list[str]]:
         """Read the world, or fall back to the last valid readings when it is lost."""
@@ -488,14 +490,6 @@ class Stepper:
     def has_arrived(self, timeout_s: float) -> bool:
         """Return whether `finish` would not wait; wait at most `timeout_s` for it. True if that cannot be polled."""
         return self._polled is None or self.lifecycle.state is State.LOST or self._polled.has_arrived(timeout_s)
-
-    def processes(self) -> list[dict[str, Any]]:
-        """Return role and pid of each process that the backend started."""
-        return self.backend.processes()
-
-    def orphan(self) -> None:
-        """Let the watchdog thread close, since no caller of `close` is left. A finalizer may call it in any thread."""
-        self.lifecycle.orphan()
 
     def close(self) -> None:
         """Brake, then free everything; see `Lifecycle.close`."""

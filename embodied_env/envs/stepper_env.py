@@ -127,4 +127,4 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
 
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that this environment has started."""
-        return self._stepper.processes()
+        return self._stepper.backend.processes()

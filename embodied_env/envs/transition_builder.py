@@ -9,7 +9,7 @@ the readings.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -38,8 +38,6 @@ from embodied_env.safety.interlocks import ObservationGate
 from embodied_env.safety.late_agent import LATE, is_explained, were_valid
 
 Info = dict[str, Any]
-
-_IMMUTABLE = frozenset((float, int, str, bool))
 
 
 class TransitionBuilder:
@@ -138,24 +136,20 @@ class TransitionBuilder:
         return info
 
     def end_reasons(
-        self, episode: Episode, step: PendingStep, verdict: Verdict, failed: TaskError | None, gaps: list[str]
+        self,
+        verdict: Verdict,
+        step_index: int,
+        *,
+        step: PendingStep | None = None,
+        missed: int = 0,
+        failed: TaskError | None = None,
+        gaps: Sequence[str] = (),
     ) -> tuple[str, ...]:
-        """Return all reasons to end the episode, in order of precedence."""
-        reasons = self.ordinary_end_reasons(verdict, episode.step_index)
-        if step.approved.report.disposition >= Severity.STOP:
-            reasons.append(self._stop_reason(step))
-        if step.lost is not None:
-            reasons.append(f"backend_lost:{step.lost.why}")
-        if failed is not None:
-            reasons.append(f"task_error:{failed.why}")
-        if gaps:
-            reasons += [f"sensor_gap:{name}" for name in gaps]
-        if isinstance(step.action, NoAction) and episode.missed >= self._most_missed:
-            reasons.append(f"policy_lost:{step.action.reason}")
-        return order_end_reasons([*dict.fromkeys(reasons)]) if reasons else ()
+        """Return all reasons to end the episode, in order of precedence.
 
-    def ordinary_end_reasons(self, verdict: Verdict, step_index: int) -> list[str]:
-        """Return the reasons of the task and of the contract's limit to end the episode, not ordered."""
+        Without `step` they are those of the task and of the contract's limit. `missed`: steps in a row without an
+        action of the policy. `gaps`: sensors whose gap ends the episode.
+        """
         reasons = []
         if verdict.success:
             reasons.append("success")
@@ -165,7 +159,17 @@ class TransitionBuilder:
             reasons.append(f"out_of_bounds:{verdict.out_of_bounds}")
         if step_index >= self._horizon_steps:
             reasons.append("horizon" if self._contract.episode.kind == "finite_horizon" else "time_limit")
-        return reasons
+        if step is not None:
+            if step.approved.report.disposition >= Severity.STOP:
+                reasons.append(self._stop_reason(step))
+            if step.lost is not None:
+                reasons.append(f"backend_lost:{step.lost.why}")
+            if isinstance(step.action, NoAction) and missed >= self._most_missed:
+                reasons.append(f"policy_lost:{step.action.reason}")
+        if failed is not None:
+            reasons.append(f"task_error:{failed.why}")
+        reasons.extend(map("sensor_gap:{}".format, gaps))
+        return order_end_reasons([*dict.fromkeys(reasons)]) if reasons else ()
 
     def transition(
         self, episode: Episode, step: PendingStep, result: TaskResult, reasons: tuple[str, ...]
@@ -201,7 +205,7 @@ class TransitionBuilder:
                 "intervened": report.intervened,
                 "severity": severity,
                 "code": code,
-                "joints": joint_codes(findings, layout.joints),
+                "joints": joint_codes(findings, layout.joints) if findings else dict.fromkeys(layout.joints, 0),
                 "unmoved": ",".join(unmoved_joints(findings, layout.joints, episode.start)) if findings else "",
                 "guaranteed": {
                     "position": guaranteed["position"],
@@ -317,31 +321,23 @@ def copy_action(action: Any) -> Any:  # noqa: ANN401 - any action of an agent
     return list(action) if isinstance(action, list) else action
 
 
-def copy_step_result(done: Transition, *, shares_info: bool = False) -> tuple[Observation, float, bool, bool, Info]:
-    """Return the five values of Gymnasium's `step` as copies, so that writing to them does not alter `done`.
-
-    With `shares_info` the info is that of `done`, for a caller that owns both.
-    """
-    observation = {key: value.copy() for key, value in done.observation.items()}
-    info: Any = done.info if shares_info else copy_info(done.info)
-    return observation, done.reward, done.terminated, done.truncated, info
-
-
 def copy_observation(observation: Mapping[str, NDArray[Any]]) -> Observation:
     """Return the observation in new arrays, which may be written."""
-    return {key: value.copy() for key, value in observation.items()}
+    copied: Observation = {}
+    for key, value in observation.items():
+        copied[key] = value.copy()
+    return copied
 
 
 def copy_info(info: Mapping[str, Any]) -> Info:
     """Return a copy of nested dicts of arrays and plain values that shares no dict and no array with `info`."""
-    fresh = dict(info)
-    for key, value in fresh.items():
-        if type(value) in _IMMUTABLE:  # most values; cheaper than isinstance
-            continue
-        if isinstance(value, np.ndarray):
-            fresh[key] = value.copy()
-        elif isinstance(value, Mapping):
-            fresh[key] = copy_info(value)
-        elif isinstance(value, list):  # of an annotation
-            fresh[key] = deepcopy(value)
-    return fresh
+    copied = dict(info)
+    for key, value in info.items():
+        kind = type(value)
+        if kind is dict:
+            copied[key] = copy_info(value)
+        elif kind is np.ndarray:
+            copied[key] = value.copy()
+        elif kind is list:  # of an annotation
+            copied[key] = deepcopy(value)
+    return copied

@@ -667,7 +667,7 @@ def wait_for_the_watchdogs_to_end():
 
 def test_an_orphaned_stepper_brakes_to_rest_and_closes():
     scene = driving()
-    scene.stepper.orphan()
+    scene.stepper.lifecycle.orphan()
     wait_for_the_watchdogs_to_end()
     assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
     with pytest.raises(ClosedError):
@@ -678,7 +678,7 @@ def test_an_orphaned_stepper_closes_after_a_failed_reset(make_scene):
     scene = make_scene(quick_contract(), backend=NeverReady, clock=SteadyClock(), free_running=True)
     with pytest.raises(BackendNotReadyError):
         scene.reset()
-    scene.stepper.orphan()
+    scene.stepper.lifecycle.orphan()
     wait_for_the_watchdogs_to_end()
     assert scene.backend.closed
 
