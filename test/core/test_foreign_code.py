@@ -148,8 +148,8 @@ def test_errors_of_ours_and_interrupts_of_a_backend_stay_as_they_are(install_par
 
 
 def test_a_backend_of_another_package_keeps_its_abilities_and_an_error_of_halt_is_a_warning(install_party):
-    found = env_with(install_party, "halt", KeyError("boom")).unwrapped.stepper.parts.backend
-    own = embodied_env.make("arm_reach", backend="fake").unwrapped.stepper.parts.backend
+    found = env_with(install_party, "halt", KeyError("boom")).unwrapped.stepper.backend
+    own = embodied_env.make("arm_reach", backend="fake").unwrapped.stepper.backend
     abilities = [each for each in vars(base).values() if getattr(each, "_is_runtime_protocol", False)]
     assert [isinstance(found, each) for each in abilities] == [isinstance(own, each) for each in abilities]
     with pytest.warns(UserWarning, match=r"failed in halt\(\)"):
