@@ -86,7 +86,7 @@ class MujocoBackend:
             path="backends.mujoco",
             free_running=self.capabilities.free_running,
             delays=self.delays,
-            hosted=False,
+            as_messages=False,
         )
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant

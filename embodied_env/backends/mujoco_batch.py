@@ -140,7 +140,7 @@ class WorldBatch:
         snapshot = at.latest.slot(slot)
         channels = {}
         for name, sample in snapshot.samples.items():
-            channels[name] = replace(state.channels[name], newest=sample, there_ns=sample.stamp_ns)
+            channels[name] = replace(state.channels[name], newest=sample, available_ns=sample.stamp_ns)
         physics, target = at.physics[slot].copy(), at.targets[slot].copy()
         return replace(state, now_ns=snapshot.now_ns, physics=physics, target=target, channels=channels)
 

@@ -175,9 +175,9 @@ class EmulatedDrivers:
         self._sensors = stand_in.sensors
         self._offset_ns = _ns(stand_in.clock_offset_s)
 
-    def due_ns(self, sensor: str, there_ns: int) -> int:
-        """Return the publication time of a reading available at `there_ns`, on the same clock."""
-        return there_ns + _ns(self._sensors.get(sensor, Driver()).driver_delay_s)
+    def due_ns(self, sensor: str, available_ns: int) -> int:
+        """Return the publication time of a reading available at `available_ns`, on the same clock."""
+        return available_ns + _ns(self._sensors.get(sensor, Driver()).driver_delay_s)
 
     def header_ns(self, sensor: str, acquired_ns: int, published_ns: int) -> int:
         """Return the stamp of a header from times in UTC."""

@@ -32,7 +32,7 @@ class ChannelState:
 
     newest: Sample | None
     extras: Mapping[str, Any]
-    there_ns: int
+    available_ns: int
     pending: tuple[tuple[int, int, SensorOutput], ...]
     lost_contacts: Values
     origin_ns: int
@@ -54,8 +54,8 @@ class SensorChannel:
         newest: the newest delivered reading. It is stamped with its acquisition or, with the timeline ``receive``, its
             delivery; `seq` counts the delivered readings of an episode.
         extras: the other content of its message.
-        there_ns: the time from which it could be delivered.
-        changed: the fields whose values are not those sent.
+        available_ns: the time from which that reading could be delivered.
+        changed: the fields whose values a reader of the message would change, as its samples have them.
     """
 
     def __init__(self, name: str, spec: SensorSpec, source: Source, step_ns: int, *, as_received: bool = False) -> None:
@@ -82,7 +82,7 @@ class SensorChannel:
         self._lost_contacts: Values = {}
         self.newest: Sample | None = None
         self.extras: Mapping[str, Any] = {}
-        self.there_ns = -1
+        self.available_ns = -1
 
     def is_ideal(self, step_ns: int) -> bool:
         """Return whether each step of the world ends with exactly one reading, delivered at once and without errors."""
@@ -106,7 +106,7 @@ class SensorChannel:
         return ChannelState(
             newest=self.newest,
             extras=self.extras,
-            there_ns=self.there_ns,
+            available_ns=self.available_ns,
             pending=tuple(self._pending),
             lost_contacts=self._lost_contacts,
             origin_ns=self._origin_ns,
@@ -118,7 +118,7 @@ class SensorChannel:
 
     def load(self, state: ChannelState) -> None:
         """Continue from a saved state."""
-        self.newest, self.extras, self.there_ns = state.newest, state.extras, state.there_ns
+        self.newest, self.extras, self.available_ns = state.newest, state.extras, state.available_ns
         self._pending, self._lost_contacts = deque(state.pending), state.lost_contacts
         self._origin_ns, self._count = state.origin_ns, state.count
         self.due_ns, self.delay_ns = state.due_ns, state.delay_ns
@@ -140,9 +140,9 @@ class SensorChannel:
         if not is_lost:
             self._pending.append((taken_ns + self.delay_ns, taken_ns, output))
 
-    def schedule(self, taken_ns: int, there_ns: int, measured: SensorOutput) -> None:
-        """Send a reading taken at `taken_ns` with delivery at `there_ns`, without the channel's delay and loss."""
-        self._pending.append((there_ns, taken_ns, self._with_errors(measured)))
+    def schedule(self, taken_ns: int, available_ns: int, measured: SensorOutput) -> None:
+        """Send a reading taken at `taken_ns` with delivery at `available_ns`, without the channel's delay and loss."""
+        self._pending.append((available_ns, taken_ns, self._with_errors(measured)))
 
     def deliver(self, now_ns: int) -> None:
         """Deliver the newest reading that has arrived by now, with the contacts of all that have."""
@@ -154,16 +154,16 @@ class SensorChannel:
             arrived = due_ns, taken_ns, measured
         if arrived is None:
             return
-        there_ns, taken_ns, measured = arrived
+        available_ns, taken_ns, measured = arrived
         stamp_ns = now_ns if self._spec.timeline == "receive" else taken_ns
-        self.accept(measured.values, measured.extras, stamp_ns, there_ns, problem=measured.problem)
+        self.accept(measured.values, measured.extras, stamp_ns, available_ns, problem=measured.problem)
 
     def accept(
         self,
         values: Values,
         extras: Mapping[str, Any],
         stamp_ns: int,
-        there_ns: int,
+        available_ns: int,
         *,
         problem: str = "",
         readings: int = 1,
@@ -179,7 +179,7 @@ class SensorChannel:
         confidence = None
         if self._as_received and "covariance" in extras:
             confidence = position_confidence(extras["covariance"], self._spec.confidence_radius_m)
-        self.extras, self.there_ns = extras, there_ns
+        self.extras, self.available_ns = extras, available_ns
         self.newest = Sample(
             sensor=self._name,
             values=values,

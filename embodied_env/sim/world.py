@@ -67,15 +67,13 @@ class World:
     """One simulated robot and its surroundings.
 
     Attributes:
-        profile: its profile.
+        model, profile, physics: what the world is made of.
         now_ns: the world's time, which never decreases.
         tick_ns: the duration of a step.
         substeps: the number of physics steps in it.
-        physics: its physics.
-        model: its model.
         is_reset: whether an episode has begun.
         can_be_saved: whether `save` returns the whole state: not in real time, with injected delays, sleep or plugins.
-        channels: the channels of its sensors; their `newest` may be older than `read` returns.
+        channels: the channels of its sensors. Their `newest` may be older than what `read` returns.
     """
 
     def __init__(
@@ -86,7 +84,7 @@ class World:
         path: str = "backends.mujoco",
         free_running: bool = False,
         delays: DelayModel | None = None,
-        hosted: bool = True,
+        as_messages: bool = True,
     ) -> None:
         """Compile the model and resolve every name.
 
@@ -99,8 +97,8 @@ class World:
                 Images are rendered in the background, except at a reset, and arrive when they are ready.
             delays: injected delays (`sim.delayed_world`), in lockstep only. They replace delay and drop-outs of the
                 profile for their sensors.
-            hosted: the readings are published as messages: samples have the values that are sent, and channels all
-                other content of the messages. Else samples are those that a reader of the messages returns.
+            as_messages: the readings are published as messages. Samples have the values that are sent, and channels
+                the other content of the messages. If False, samples are those that a reader of the messages returns.
 
         Raises:
             UsageError: for delays of a free-running world, of other sensors, or that a reset draws too.
@@ -112,7 +110,7 @@ class World:
         self._data = model.new_data()
         self._renderer = Renderer(model.mujoco, model.mj)
         self._viewer: Viewer | None = None
-        self._sensors = SensorReader(model, self._data, self._renderer, whole_messages=hosted)
+        self._sensors = SensorReader(model, self._data, self._renderer, whole_messages=as_messages)
         period_substeps = self.substeps = self._whole_substeps(contract.control_period_s, "control_period_s")
         self.tick_ns = contract.control_period_ns
         stand_in = profile.stand_in if free_running else StandIn()
@@ -131,7 +129,7 @@ class World:
             spec, source = self._with_driver_rate(name, stand_in), profile.sources.get(name, Source())
             if name in late:
                 spec = replace(spec, timeline="header")  # stamps are those of the schedule
-            self.channels[name] = SensorChannel(name, spec, source, self.tick_ns, as_received=not hosted)
+            self.channels[name] = SensorChannel(name, spec, source, self.tick_ns, as_received=not as_messages)
         self._actuation = Actuation(model)
         self.physics = Physics(model, self._data, self._actuation.places)
         self._movers = {
@@ -149,9 +147,9 @@ class World:
         ideal = self._ideal_sensors() if self._interpolator is None else []
         self._ideal = [(self.channels[name], self._sensors.fields[name], self._sensors.extras[name]) for name in ideal]
         others = {name: channel for name, channel in self.channels.items() if name not in ideal}
-        self._delivering = tuple(others.values())
-        self._others = {name: channel for name, channel in others.items() if name not in late}
-        self._is_plain = not (self._others or self._movers or self._sensors.has_contacts or self._delayed)
+        self._delivering = tuple(others.values())  # at the end of each step what has arrived by then
+        self._scheduled = {name: channel for name, channel in others.items() if name not in late}
+        self._is_one_stretch = not (self._scheduled or self._movers or self._sensors.has_contacts or self._delayed)
         self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
         if camera is not None:
             self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
@@ -307,7 +305,7 @@ class World:
             controls = self._actuation.path(self.substeps)
         else:
             controls = self._interpolated(self._interpolator, commands)
-        if self._is_plain:
+        if self._is_one_stretch:
             self.physics.step(controls, {})
             self.physics.check_stable()
             self.physics.forward()
@@ -319,10 +317,10 @@ class World:
     @property
     def is_plain(self) -> bool:
         """Whether nothing but physics happens during a step, and each sensor is read without errors at its end."""
-        return bool(self._ideal) and self._is_plain and self._model.has_whole_states
+        return bool(self._ideal) and self._is_one_stretch and self._model.has_whole_states
 
     def catch_up(self, arrival_ns: int = 0) -> None:
-        """Deliver the readings of ideal sensors, which are not read before, since the last call."""
+        """Read the ideal sensors, whose readings since the last call have only been counted."""
         readings, self._unread = self._unread, 0
         if readings:
             now_ns = self.now_ns
@@ -343,7 +341,7 @@ class World:
         return samples
 
     def _ideal_sensors(self) -> list[str]:
-        """Return the sensors that are read once, at the end of each step, without delay and errors."""
+        """Return the sensors that have one reading per step, at its end, without delay and errors."""
         late, found = self._randomizer.late_sensors, self.channels.items()
         names = [name for name, channel in found if channel.is_ideal(self.tick_ns) and name not in late]
         return [name for name in names if self._sensors.array_readers(name)]
@@ -364,7 +362,7 @@ class World:
     def _run_physics(self, controls: FloatArray) -> int:
         """Take the physics steps of a step and the readings due during it; return the new time, ns."""
         start_ns = now_ns = checked_ns = self.now_ns
-        due_ns = _next_due_ns(self._others)
+        due_ns = _next_due_ns(self._scheduled)
         moved = self._motion()
         done = 0
         while done < self.substeps:
@@ -382,7 +380,7 @@ class World:
                 self.physics.check_stable()
                 self.physics.forward()
                 self._take_due(now_ns)
-                due_ns, checked_ns = _next_due_ns(self._others), now_ns
+                due_ns, checked_ns = _next_due_ns(self._scheduled), now_ns
         if checked_ns < now_ns:
             self.physics.check_stable()
             if self._ideal:
@@ -392,7 +390,7 @@ class World:
         return now_ns
 
     def _next_stop(self, done: int, due_after_ns: int) -> int:
-        """Return how many physics steps of this step there are until the next reading, after `done`."""
+        """Return how many physics steps of this step are done when the next reading is taken; `done` are so far."""
         if self._delayed is not None:
             return done + 1
         due = -(-due_after_ns * self.substeps // self.tick_ns)  # the first one not before that time
@@ -464,12 +462,12 @@ class World:
         if readings:
             self.physics.check_stable()
             self.physics.forward()
-        for name, taken_ns, there_ns in readings:
-            self.channels[name].schedule(taken_ns, there_ns, self._sensors.measure(name))
+        for name, taken_ns, available_ns in readings:
+            self.channels[name].schedule(taken_ns, available_ns, self._sensors.measure(name))
 
     def _take_due(self, now_ns: int) -> None:
         """Take the readings that are due."""
-        for name, channel in self._others.items():
+        for name, channel in self._scheduled.items():
             if now_ns < channel.due_ns:
                 continue
             if self._cameras is not None and name in self._cameras.sensors:

@@ -246,10 +246,10 @@ def test_a_command_replaces_a_trajectory_of_its_actuator_only():
 
 
 @given(delays_s, st.integers(0, 10**18))
-def test_a_reading_is_published_its_delay_after_acquisition(delay_s, there_ns):
+def test_a_reading_is_published_its_delay_after_acquisition(delay_s, available_ns):
     drivers = EmulatedDrivers(StandIn(sensors={"late": Driver(driver_delay_s=delay_s)}))
-    assert drivers.due_ns("late", there_ns) - there_ns == round(delay_s * NS_PER_S)
-    assert drivers.due_ns("another", there_ns) == there_ns
+    assert drivers.due_ns("late", available_ns) - available_ns == round(delay_s * NS_PER_S)
+    assert drivers.due_ns("another", available_ns) == available_ns
 
 
 @pytest.mark.parametrize(

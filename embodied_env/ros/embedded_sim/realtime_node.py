@@ -213,7 +213,7 @@ class FreeRunningNode(WorldNode):
                 self.node.get_logger().warning(f"{name}: {sample.reason}", throttle_duration_sec=_THROTTLE_S)
                 continue
             channel = self._world.channels[name]
-            due_ns = self._drivers.due_ns(name, self._anchor_ns + channel.there_ns)
+            due_ns = self._drivers.due_ns(name, self._anchor_ns + channel.available_ns)
             self._readings.put(due_ns, (name, sample.values, channel.extras, self._anchor_ns + sample.stamp_ns))
         self._publish_state()
         self._serve()
