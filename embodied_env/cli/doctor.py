@@ -304,7 +304,7 @@ def _attempt(name: str, action: Callable[[], object], remedy: str) -> Check:
 def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
     """Build and reset the embedded world in this process."""
     from embodied_env.sim.backend_profile import load_profile
-    from embodied_env.sim.gl_libraries import INSTALL_GL, display_available
+    from embodied_env.sim.gl_libraries import INSTALL_EGL, display_available
     from embodied_env.sim.world import World
 
     if not _is_installed("mujoco"):
@@ -325,7 +325,7 @@ def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
     try:
         yield _attempt("model", build, f"correct backends.{backend}")
         if world is not None:
-            check = _attempt("renderer", functools.partial(_render_picture, world), f"{INSTALL_GL}; check MUJOCO_GL")
+            check = _attempt("renderer", functools.partial(_render_picture, world), f"{INSTALL_EGL}; check MUJOCO_GL")
             is_needed = any(sensor.encoding is not None for sensor in contract.sensors.values())
             yield check if check.passed or is_needed else dataclasses.replace(check, passed=None, code="")
     finally:

@@ -62,7 +62,7 @@ class Renderer:
 
         Raises:
             ClosedError: after `close`.
-            MissingDependencyError: when no OpenGL library works, see `gl_libraries`.
+            MissingDependencyError: if the OpenGL library does not work, see `gl_libraries`.
             UsageError: for an unknown camera, an image too large for the library, or a fork of a rendering process.
         """
         rows = np.empty((height, width, 3), dtype=np.uint8)
@@ -93,10 +93,8 @@ class Renderer:
         if self._library:
             return
         mujoco, model = self._mujoco, self._model
-        library, self._gl = open_context()
+        library, self._gl, self._mjr = open_context(mujoco, model)
         _started_in.add(os.getpid())
-        self._gl.make_current()
-        self._mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._mjr)
         self._mjr.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR  # float32 is most precise at 0, the far plane
         self._scene = mujoco.MjvScene(model, maxgeom=_MAX_SHAPES)

@@ -48,8 +48,7 @@ IMPORTS_BY_NAME = {
     "policies/loader.py": "the policy that the user names, and the loader of its format",
     "record/mcap_file.py": "mcap, when it is there",
     "sim/model.py": "mujoco, when it is there",
-    "sim/gl_libraries.py": "mujoco's module of an OpenGL library",
-    "sim/render_a_pixel.py": "mujoco's module of an OpenGL library, and what it imports",
+    "sim/gl_libraries.py": "mujoco's module of an OpenGL library, and what it imports",
 }
 
 

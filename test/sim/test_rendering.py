@@ -6,6 +6,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,7 @@ import numpy as np
 import pytest
 
 from embodied_env.errors import ClosedError, MissingDependencyError, UsageError
-from embodied_env.sim import gl_libraries
-from embodied_env.sim.gl_libraries import display_available, find_library
+from embodied_env.sim.gl_libraries import display_available, open_context
 from embodied_env.sim.model import import_mujoco
 from embodied_env.sim.rendering import Renderer, Viewer
 
@@ -370,15 +370,18 @@ except ImportError as error:
 """
 
 
-@needs_renderer
-def test_a_platform_of_pyopengl_is_replaced(has_library):
-    assert run_child(f"os.environ['PYOPENGL_PLATFORM'] = 'glx'{ASKED}").stdout.strip() == has_library
+def test_egl_is_used_without_a_setting_also_where_pyopengl_has_another():
+    found = run_child(ASKED, PYOPENGL_PLATFORM="glx", DISPLAY=":0").stdout.strip()
+    assert found == "egl" or found.startswith("MissingDependencyError rendering a camera needs a working EGL (")
 
 
 @pytest.mark.parametrize("choice", ["nonsense", "disable"])
-def test_an_unknown_library_raises(choice):
-    child = run_child(f"os.environ['MUJOCO_GL'] = {choice!r}{ASKED.replace('ImportError', 'Exception')}")
-    assert child.stdout.startswith(f"UsageError unknown MUJOCO_GL={choice!r}")
+def test_an_unknown_library_raises(monkeypatch, model, choice):
+    monkeypatch.setenv("MUJOCO_GL", choice)
+    with pytest.raises(
+        UsageError, match=f"^unknown MUJOCO_GL='{choice}' .expected one of: egl, osmesa, glfw, or unset"
+    ):
+        open_context(mujoco, model)
 
 
 def test_egl_without_a_device_is_reported(tmp_path):
@@ -387,87 +390,70 @@ def test_egl_without_a_device_is_reported(tmp_path):
         ctypes.CDLL("libEGL.so.1")
     except OSError:
         pytest.skip("needs libEGL.so.1")
-    environ = {"MUJOCO_GL": "egl", "__EGL_VENDOR_LIBRARY_DIRS": str(tmp_path), "EMBODIED_ENV_GL": ""}
-    child = run_child(f"{ASKED}", **environ)
-    assert "(egl: " in child.stdout
-    assert "apt install libegl1 libopengl0 libgl1-mesa-dri, or apt install libosmesa6" in child.stdout
+    found = run_child(ASKED, __EGL_VENDOR_LIBRARY_DIRS=str(tmp_path)).stdout
+    assert re.search(
+        r"a working EGL \(.+\), .* apt install libegl1 libopengl0 libgl1-mesa-dri .*MUJOCO_GL=osmesa", found
+    )
+
+
+def test_glfw_without_a_display_is_reported_by_its_error_alone():
+    child = run_child(ASKED, MUJOCO_GL="glfw", DISPLAY="", WAYLAND_DISPLAY="")
+    assert re.search(r"a working GLFW \(.*display.*\), .* set DISPLAY .*unset MUJOCO_GL", child.stdout)
+    assert (child.returncode, child.stderr) == (0, "")
 
 
 @pytest.fixture
-def probed(monkeypatch):
-    """Return a function that gives each library a reason to fail, or "", and the list of the libraries tried."""
-    for name in ("EMBODIED_ENV_GL", "MUJOCO_GL", "PYOPENGL_PLATFORM", "WAYLAND_DISPLAY"):
-        monkeypatch.setenv(name, "")  # restored at the end
-    monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setitem(sys.modules, "OpenGL.platform", None)
-    tried = []
+def libraries(monkeypatch):
+    """Stand-ins for mujoco's modules of the libraries and for PyOpenGL; returns the parts of PyOpenGL, to be changed."""
+    monkeypatch.setenv("PYOPENGL_PLATFORM", "")  # restored at the end
+    parts = types.SimpleNamespace(EGL=object(), GL=object())
+    for name in ("egl", "osmesa", "glfw"):
+        context = types.SimpleNamespace(name=name, make_current=lambda: None)
+        module = types.SimpleNamespace(GLContext=lambda *_, context=context: context)
+        monkeypatch.setitem(sys.modules, f"mujoco.{name}", module)
+    monkeypatch.setitem(sys.modules, "glfw", types.SimpleNamespace(init=lambda: True))
+    monkeypatch.setitem(sys.modules, "OpenGL.platform", types.SimpleNamespace(PLATFORM=parts))
 
-    def probe(**reasons):
-        monkeypatch.setattr(gl_libraries, "_failure", lambda library: tried.append(library) or reasons[library])
-        return tried
+    def choose(setting, *, bound=None):
+        monkeypatch.setenv("MUJOCO_GL", setting)
+        kind = type(f"{bound or setting or 'egl'}Platform", (types.SimpleNamespace,), {})
+        monkeypatch.setattr(sys.modules["OpenGL.platform"], "PLATFORM", kind(**vars(parts)))
+        return open_context(types.SimpleNamespace(MjrContext=parts.mjr, mjtFontScale=mujoco.mjtFontScale), None)
 
-    return probe
+    parts.mjr = lambda *_: "drawn"
+    return parts, choose
 
 
 @pytest.mark.parametrize(
-    ("failing", "found"), [((), "egl"), (("egl",), "osmesa"), (("egl", "osmesa"), "glfw"), (("osmesa",), "egl")]
+    ("setting", "library"), [("", "egl"), ("EGL", "egl"), (" osmesa ", "osmesa"), ("glfw", "glfw")]
 )
-def test_the_first_library_that_works_is_used_and_probed_once(probed, failing, found):
-    tried = probed(**{library: "broken" if library in failing else "" for library in ("egl", "osmesa", "glfw")})
-    assert find_library() == found
-    before = list(tried)
-    assert find_library() == os.environ["EMBODIED_ENV_GL"] == found
-    assert tried == before
+def test_mujoco_gl_chooses_the_library(libraries, setting, library):
+    _, choose = libraries
+    found, context, drawn = choose(setting, bound=library)
+    assert (found, context.name, drawn) == (library, library, "drawn")
+    assert os.environ["PYOPENGL_PLATFORM"] == ("" if library == "glfw" else library)
 
 
-def test_no_library_is_an_error_with_every_reason_and_the_packages(probed, monkeypatch):
-    monkeypatch.setenv("DISPLAY", "")
-    tried = probed(egl="libEGL not found", osmesa="crashed with SIGSEGV", glfw="")
-    with pytest.raises(MissingDependencyError) as error:
-        find_library()
-    assert "(egl: libEGL not found; osmesa: crashed with SIGSEGV; glfw: no display)" in str(error.value)
-    assert "apt install libegl1 libopengl0 libgl1-mesa-dri" in str(error.value)
-    assert tried == ["egl", "osmesa"]
-
-
-def test_mujoco_gl_allows_one_library(probed, monkeypatch):
-    tried = probed(egl="", osmesa="libOSMesa not found", glfw="")
-    assert find_library() == "egl"
-    monkeypatch.setenv("MUJOCO_GL", "osmesa")
-    with pytest.raises(MissingDependencyError, match=r"unset MUJOCO_GL=osmesa .*\(osmesa: libOSMesa not found\)"):
-        find_library()
-    assert tried == ["egl", "osmesa"]
-
-
-def test_the_platform_of_pyopengl_is_tried_first(probed, monkeypatch):
-    probed(egl="", osmesa="", glfw="")
-    monkeypatch.setenv("PYOPENGL_PLATFORM", "osmesa")
-    assert find_library() == "osmesa"
-
-
-def test_a_library_to_which_pyopengl_is_not_bound_is_left_out(probed, monkeypatch):
-    osmesa = type("OSMesaPlatform", (), {})()
-    monkeypatch.setitem(sys.modules, "OpenGL.platform", types.SimpleNamespace(PLATFORM=osmesa))
-    probed(egl="", osmesa="broken", glfw="broken")
-    with pytest.raises(MissingDependencyError, match="egl: PyOpenGL is bound to OSMesaPlatform in this process"):
-        find_library()
+def fail(*_):
+    raise mujoco.FatalError("gladLoadGL\n error")
 
 
 @pytest.mark.parametrize(
-    ("script", "reason"),
+    ("setting", "parts", "bound", "error"),
     [
-        ("import os; os.kill(os.getpid(), 11)", "crashed with SIGSEGV"),
-        ("import sys; sys.stderr.write('a warning\\nno device'); sys.exit(1)", "no device"),
-        ("import time; time.sleep(60)", "no pixel within 1 s"),
-        ("", ""),
+        ("", {"EGL": None}, None, r"EGL \(libEGL not found\), .* apt install libegl1 libopengl0 .*MUJOCO_GL=osmesa"),
+        ("egl", {"GL": None}, None, r"EGL \(libOpenGL, libGL or libGLESv2 not found\), .*MUJOCO_GL=glfw"),
+        ("osmesa", {"GL": None}, None, r"OSMESA \(libOSMesa not found\), .* apt install libosmesa6 .*unset MUJOCO_GL"),
+        ("", {}, "GLX", r"EGL \(PyOpenGL was imported for GLXPlatform before; set PYOPENGL_PLATFORM=egl earlier\)"),
+        ("", {"mjr": fail}, None, r"EGL \(gladLoadGL error\)"),
+        ("glfw", {"mjr": fail}, None, r"GLFW \(gladLoadGL error\), .* set DISPLAY"),
     ],
 )
-def test_a_library_may_crash_fail_or_hang_while_it_is_probed(tmp_path, monkeypatch, script, reason):
-    program = tmp_path / "program.py"
-    program.write_text(script)
-    monkeypatch.setattr(gl_libraries, "_PROGRAM", program)
-    monkeypatch.setattr(gl_libraries, "_TIMEOUT_S", 1.0)
-    assert gl_libraries._failure("egl") == reason
+def test_a_library_that_does_not_work_is_an_error_with_cause_and_remedy(libraries, setting, parts, bound, error):
+    stand_in, choose = libraries
+    vars(stand_in).update(parts)
+    with pytest.raises(MissingDependencyError, match=f"^rendering a camera needs a working {error}"):
+        choose(setting, bound=bound)
 
 
 @pytest.mark.parametrize("variable", ["DISPLAY", "WAYLAND_DISPLAY"])

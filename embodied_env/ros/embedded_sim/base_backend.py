@@ -40,7 +40,6 @@ from embodied_env.ros.node import RosNode
 from embodied_env.ros.receiver import Receiver
 from embodied_env.ros.sensor_readers import stamp_ns
 from embodied_env.ros.setup_checks import check_namespace_and_domain, timeout_s, unique_namespace
-from embodied_env.sim.gl_libraries import find_library
 
 
 class EmbeddedSimBackend(ABC):
@@ -123,8 +122,6 @@ class EmbeddedSimBackend(ABC):
 
     def _start_simulator(self, namespace: str) -> None:
         """Start the simulator process, which reads the contract from its standard input."""
-        if any(sensor.encoding is not None for sensor in self._contract.sensors.values()):
-            find_library()  # once, not in each simulator
         if self._delays is not None:
             self._delays_file = write_delays_file(self._delays)
         spec = simulator(
