@@ -9,7 +9,7 @@ and success; its keyword-only arguments are keys of ``task:`` in the contract, c
 
 and in the contract ``task: {type: ./lift.py:lift, sensor: tcp}`` for a file in the folder of the contract, or
 ``type: my_package.tasks:lift``. A function is also called once after each reset, with the reset snapshot as `previous`
-and `current` and zeros as `applied`: its success tells whether the task was solved before the agent acts. With
+and `current` and zeros as `applied`: its success means that the task was solved before the agent acted. With
 ``lift.terms = ("height",)`` it returns a third item, ``{"height": height_m}``.
 
 A class can also fail an episode, keep state for one episode, check its parameters, and have a scripted policy. It has a

@@ -52,8 +52,8 @@ def components(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a sequence
 def squared_norm(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a number, or an array of them
     """Return the sum of squares over the last axis.
 
-    It is added in order, so that each row of a batch has the bits of the row alone; ``dot`` and ``sum`` do not grant
-    that.
+    The squares are added in order, so that each row of a batch has the bits of the row alone, which ``dot`` and ``sum``
+    do not guarantee.
     """
     squares = 0.0
     for each in vectors.tolist() if vectors.ndim == 1 else components(vectors):
@@ -74,7 +74,12 @@ class ArrayTask(Task):
     are reward, terms and the fields of the verdict. ``+ - * /``, ``sqrt``, ``min`` and ``max`` have the same bits in
     both; ``dot``, ``sum`` and ``np.linalg.norm`` have not (`norm` has). If a subclass overrides `judge` or `reset`, for
     example to keep state for an episode, its slots are judged one by one.
+
+    Attributes:
+        n_joints: the number of joints of the contract, set by `load_task`.
     """
+
+    n_joints = 1
 
     def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResult:  # noqa: ANN401
         """Return the result; `applied` has the shape (n_joints,), or (n_slots, n_joints). Nothing may be written."""
@@ -85,8 +90,8 @@ class ArrayTask(Task):
         return self.evaluate(previous, current, applied)
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
-        """Judge the first snapshot, before the first step."""
-        return self.evaluate(snapshot, snapshot, np.zeros(1)).verdict
+        """Judge the first snapshot, before the first step, without motion."""
+        return self.evaluate(snapshot, snapshot, np.zeros(self.n_joints)).verdict
 
 
 def reason_if(holds: Any, reason: str) -> Any:  # noqa: ANN401 - a string, or an array of them

@@ -21,6 +21,7 @@ from embodied_env.contract.value_checks import naming_file
 from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import ContractError, described, did_you_mean
 from embodied_env.tasks.base import Task
+from embodied_env.tasks.common import ArrayTask
 from embodied_env.tasks.judging import class_of_function, hint
 
 
@@ -57,12 +58,15 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
     try:
         values = parse_as(cast("type[Any]", parameters), contract.task.parameters, path="task", source=contract.source)
         with naming_file(contract.source):
-            return cast("Task", found(contract, values))
+            task = cast("Task", found(contract, values))
     except (ContractError, Terminated):
         raise
     except (Exception, SystemExit) as error:  # the code of a user may raise anything, and call sys.exit
         problem = f"{contract.task.type!r} cannot be made: {described(error)}{hint(error, contract)}"
         raise ContractError("task.type", problem, source=contract.source) from error
+    if isinstance(task, ArrayTask):
+        task.n_joints = sum(len(actuator.joints) for actuator in contract.actuators.values())
+    return task
 
 
 def describe_task(task: Task, contract: Contract) -> dict[str, Any]:

@@ -59,6 +59,25 @@ def test_a_function_judges_the_reset_too(write):
         assert (info["reset"]["judged"], info["reset"]["solved"]) == (True, is_solved)
 
 
+LAST_JOINT = """
+from dataclasses import make_dataclass
+from embodied_env.tasks import ArrayTask, TaskResult, Verdict
+
+class Own(ArrayTask):
+    version, terms, Parameters = 1, (), make_dataclass("Parameters", [], frozen=True)
+
+    def __init__(self, contract, parameters):
+        pass
+
+    def evaluate(self, previous, current, applied):
+        return TaskResult(reward=-abs(applied.T[1]), verdict=Verdict(success=False), terms={})
+"""
+
+
+def test_an_array_task_judges_the_reset_with_an_action_of_all_joints(write):
+    assert stepped(write("pass", after=LAST_JOINT, type_="./lift.py:Own"))[1] == 0.0
+
+
 def test_a_function_may_have_terms(write):
     contract = write("return 1, False, {'b': 2.0, 'a': np.float32(1.0)}", after='lift.terms = ("a", "b")')
     assert list(stepped(contract)[4]["task"].items()) == [("a", 1.0), ("b", 2.0)]
