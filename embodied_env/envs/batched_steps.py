@@ -33,6 +33,7 @@ from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import TERMINATED_REASONS, end_kind
 from embodied_env.core.latency.ledger import StepEvent, event_of_mark
 from embodied_env.core.measured_joints import MeasuredJoints
+from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import FloatArray
 from embodied_env.envs.batched_info import BatchedTransitions
 from embodied_env.envs.batched_slots import BatchedSlots, SlotStates
@@ -240,17 +241,18 @@ class BatchedSteps:
         if not slots.is_loaded[slot]:
             self._worlds.select(slot)
             return
-        if slots.lag[slot]:
-            slots.lag[slot] -= 1
-            self._repeat(slot)
-            self._worlds.select(slot)
-            slots.set_result(slot, self._result.slot(slot))
-            stepper.begin(self._actions[slot])
-            stepper.finish()
-        else:
-            slots.write(slot)
-            self._worlds.select(slot)
-        slots.write_stamps(slot)
+        with deferred_signals():  # an interrupt here would lose steps
+            if slots.lag[slot]:
+                slots.lag[slot] -= 1
+                self._repeat(slot)
+                self._worlds.select(slot)
+                slots.set_result(slot, self._result.slot(slot))
+                stepper.begin(self._actions[slot])
+                stepper.finish()
+            else:
+                slots.write(slot)
+                self._worlds.select(slot)
+            slots.write_stamps(slot)
 
     def forget(self, slot: int) -> None:
         """Drop the state of a slot, which must be reset next."""
@@ -319,9 +321,11 @@ class BatchedSteps:
             task = self._slots.steppers[slot].task
             before = self._slots.own_snapshot(slot) or previous.slot(slot)
             try:
-                results[slot] = judge_step(task, self._contract, before, snapshot.slot(slot), applied[slot])
+                judged = judge_step(task, self._contract, before, snapshot.slot(slot), applied[slot])
             except TaskError as error:
                 failed[slot], rows[slot] = error, False
+            else:
+                results[slot] = replace(judged, terms=dict(judged.terms))  # slots may share the dict of their task
         return TaskResultBatch.of(results, self._slots.steppers[0].task.terms, len(rows)), failed
 
     def _state_after(self, before: SlotStates, snapshot: SnapshotBatch, stamps_ns: IntArray) -> SlotStates:

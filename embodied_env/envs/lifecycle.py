@@ -63,6 +63,8 @@ class Lifecycle:
                 self._guard.start(self._close_unless_busy)  # first, so that an opened backend is always closed
                 self._backend.open()
                 self.move_to(State.ENDED)
+        elif self.state is State.LOST:
+            self.move_to(State.ENDED)  # the reset may move the robot, which `close` must then brake
 
     def end_episode(self) -> None:
         """End the episode, if one is under way; a lost backend stays lost."""

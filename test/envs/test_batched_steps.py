@@ -7,6 +7,7 @@ import itertools
 import operator
 import os
 import signal
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -23,6 +24,7 @@ from embodied_env import NoAction
 from embodied_env.contract.schema import TaskSpec
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.envs import vector_env
+from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.errors import ResetNeededError, TaskError, UsageError
 from embodied_env.sim.batched_physics import BatchedPhysics
 from embodied_env.sim.world import World
@@ -225,6 +227,24 @@ def test_a_task_that_judges_slots_one_by_one(pair, caplog):
     assert [f"{__name__}:OneByOne" in record.getMessage() for record in caplog.records] == [True]
 
 
+class SharesTerms(OneByOne):
+    """A task that returns the same dict of terms in each slot."""
+
+    terms = ("distance",)
+    shared: ClassVar = {}
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: object) -> TaskResult:
+        result = Reach.judge(self, previous, current, applied)
+        self.shared["distance"] = result.terms["distance"]
+        return dataclasses.replace(result, terms=self.shared)
+
+
+def test_slots_whose_tasks_share_a_dict_of_terms_keep_their_own(pair):
+    both = pair(arm_with(SharesTerms), NEXT_STEP)
+    infos = both.step()
+    assert len(set(infos["task"]["distance"].tolist())) == 3
+
+
 def test_a_task_that_fails_in_one_slot_ends_only_that_one(pair):
     both = pair(arm_with(Failing), DISABLED)
     actions = np.zeros((3, 6))
@@ -319,6 +339,24 @@ def test_an_interrupted_first_step_leaves_no_slot_apart(pair, monkeypatch):
     with monkeypatch.context() as patched:
         patched.delattr(World, "command")  # of worlds that are stepped one by one
         both.ours.step(both.ours.action_space.sample())
+
+
+def test_an_interrupt_while_the_state_of_a_slot_is_read_loses_no_step(pair, monkeypatch):
+    both = pair("arm_reach", NEXT_STEP)
+    for _ in range(3):
+        both.step()
+    restore = GapPolicy.restore
+
+    def interrupted(policy: GapPolicy, snapshot: Snapshot) -> None:
+        patched.undo()  # once
+        signal.raise_signal(signal.SIGINT)
+        restore(policy, snapshot)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GapPolicy, "restore", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            both.ours.envs[1].unwrapped.step_index  # noqa: B018 - the access is interrupted
+    assert both.step()["step_index"].tolist() == [4, 4, 4]
 
 
 def test_a_fork_steps_without_threads(pair):

@@ -693,6 +693,29 @@ def test_close_in_another_thread_brakes_to_rest_during_steps():
     assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
 
 
+class ClosedInReset(FakeBackend):
+    """Another thread closes during its second reset."""
+
+    def reset(self, request, deadline):
+        snapshot = super().reset(request, deadline)
+        if request.epoch:
+            thread = threading.Thread(target=self.close_stepper)
+            thread.start()
+            thread.join()
+        return snapshot
+
+
+def test_close_during_the_reset_of_a_lost_world_brakes(make_scene):
+    scene = make_scene(quick_contract(), backend=ClosedInReset, clock=SteadyClock(), free_running=True, **LOSE)
+    scene.backend.close_stepper = scene.stepper.close
+    scene.reset()
+    assert scene.run(3).info["end_reason"] == "backend_lost:refused"
+    published = len(scene.sent)
+    with pytest.raises(ClosedError):
+        scene.reset()
+    assert [command.report.disposition for command in scene.sent[published:]] == [Severity.HOLD]
+
+
 def test_a_second_close_waits_until_the_robot_is_at_rest():
     scene = driving()
     first = threading.Thread(target=scene.close)
