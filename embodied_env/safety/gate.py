@@ -63,8 +63,8 @@ class SafetyGate:
 
     @property
     def latched(self) -> Finding | None:
-        """The finding that latched a STOP or an ESTOP, or None."""
-        return self._latched
+        """A copy of the finding that latched a STOP or an ESTOP, or None."""
+        return None if self._latched is None else replace(self._latched)
 
     @property
     def limits(self) -> EffectiveLimits:
@@ -90,7 +90,7 @@ class SafetyGate:
     def latch(self, finding: Finding) -> None:
         """Latch a finding, unless the latch is at least as severe."""
         if self._latched is None or finding.severity > self._latched.severity:
-            self._latched = finding
+            self._latched = replace(finding)  # its own, since that of a report may be changed
 
     def latch_stops(self, findings: Iterable[Finding]) -> None:
         """Latch each STOP or ESTOP of `findings`."""

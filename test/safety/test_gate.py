@@ -307,13 +307,13 @@ def test_reset_clears_a_stop(gate):
 def test_reset_does_not_clear_an_estop(gate):
     gate.latch(ESTOP)
     gate.reset()
-    assert gate.latched is ESTOP
+    assert gate.latched == ESTOP
 
 
 def test_stop_does_not_replace_an_estop(gate):
     gate.latch(ESTOP)
     gate.latch(STOP)
-    assert gate.latched is ESTOP
+    assert gate.latched == ESTOP
 
 
 def test_cleared_estop_is_a_stop_until_the_reset(gate):
@@ -322,6 +322,16 @@ def test_cleared_estop_is_a_stop_until_the_reset(gate):
     assert gate.latched.severity is Severity.STOP
     gate.reset()
     assert gate.latched is None
+
+
+def test_writing_to_a_recorded_finding_does_not_clear_the_latch(gate):
+    finding = Finding(gate="estop", severity=Severity.ESTOP, code="estop.active")
+    gate.latch(finding)
+    for recorded in (finding, gate.latched):
+        recorded.severity = Severity.PASS
+    gate.reset()
+    assert gate.latched.severity is Severity.ESTOP
+    assert gate.judge(np.zeros(2), REST, PERIOD_S).report.disposition is Severity.ESTOP
 
 
 def test_clear_estop_does_not_clear_a_stop(gate):

@@ -201,7 +201,7 @@ class Relay:
         self._inputs, latched = inputs, self._gate.latched
         for finding in safety_input_findings(inputs) if self._armed or not self.at_rest else []:
             self._latch(finding)
-        if self._gate.latched is not latched:
+        if self._gate.latched != latched:
             self.tick()
         self.announce()
 
