@@ -18,7 +18,6 @@ from embodied_env.core.clock import Clock, Stamp
 from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.types import (
     ApprovedCommand,
-    ClockStatus,
     ResetReport,
     ResetRequest,
     SentCommand,
@@ -66,7 +65,7 @@ class MujocoBackend:
         )
         self.reset_timeout_s = self._profile.reset_timeout_s
         self._world: World | None = None
-        self._usable = False
+        self._running: World | None = None  # the same one, from a reset until `halt`
         self.build_world: Callable[[], World] = self._build
         self.close_world: Callable[[World], None] = World.close
 
@@ -92,30 +91,36 @@ class MujocoBackend:
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
         """Reset the world by its seed."""
         world = self._opened()
-        self._usable = False
+        self._running = None
         sampled = world.reset(request.seed, request.options)
-        self._usable = True
+        self._running = world
         details = {"renderer": world.renderer_library} if world.renderer_library else {}
         report = ResetReport(level="world", seed_applied=request.seed, sampled=sampled, details=details)
-        return self._snapshot(world, report)
+        return Snapshot(now_ns=world.now_ns, samples=world.read(self._clock.now_ns()), reset=report)
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Set the command of the next period."""
         check_approved(command)
-        self._running().command(command.values)
+        if self._running is None:
+            raise halted()
+        self._running.command(command.values)
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - it is exact, and returns when done
         """Step the world by one control period."""
-        self._running().step()
+        if self._running is None:
+            raise halted()
+        self._running.step()
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - the world is already there
         """Read every sensor that has delivered."""
-        return self._snapshot(self._running(), None)
+        if (world := self._running) is None:
+            raise halted()
+        return Snapshot(now_ns=world.now_ns, samples=world.read(self._clock.now_ns()))
 
     def halt(self, reason: str) -> None:  # noqa: ARG002 - there is no transport
         """Refuse commands until the next reset."""
-        self._usable = False
+        self._running = None
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the world, shape (height, width, 3)."""
@@ -127,8 +132,7 @@ class MujocoBackend:
 
     def close(self) -> None:
         """Free the world."""
-        self._usable = False
-        world, self._world = self._world, None
+        world, self._world, self._running = self._world, None, None
         if world is not None:
             self.close_world(world)
 
@@ -144,16 +148,11 @@ class MujocoBackend:
     @property
     def world(self) -> World:
         """The running world; raises BackendLostError."""
-        return self._running()
+        if self._running is None:
+            raise halted()
+        return self._running
 
-    def _running(self) -> World:
-        if not self._usable or self._world is None:
-            raise BackendLostError("halted", "the backend was halted, closed or never reset")
-        return self._world
 
-    def _snapshot(self, world: World, report: ResetReport | None) -> Snapshot:
-        samples = world.read(self._clock.now_ns())
-        return Snapshot(now_ns=world.now_ns, samples=samples, reset=report, clock=self._clock_account())
-
-    def _clock_account(self) -> ClockStatus | None:
-        return None  # lockstep
+def halted() -> BackendLostError:
+    """Return the error of a backend without a running world."""
+    return BackendLostError("halted", "the backend was halted, closed or never reset")

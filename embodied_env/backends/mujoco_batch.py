@@ -219,7 +219,7 @@ class WorldBatch:
         values, quality = {}, np.zeros(len(now_ns), dtype=np.int8)
         for field, rows in physics.read(before.sensor).items():
             if field in checked:
-                quality[~_is_certain(checked[field], rows)] = int(Quality.INVALID)
+                quality[~_is_certain(checked[field][1], rows)] = int(Quality.INVALID)
             values[field] = merge_rows(before.values[field], slots, rows)
         return SampleBatch(
             sensor=before.sensor,

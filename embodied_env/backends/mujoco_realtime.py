@@ -9,12 +9,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.mujoco import MujocoBackend
+from embodied_env.backends.mujoco import MujocoBackend, halted
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp
 from embodied_env.core.pacing import Pacer
 from embodied_env.core.types import ApprovedCommand, ClockStatus, ResetRequest, SentCommand, Snapshot, check_approved
-from embodied_env.errors import BackendLostError
 
 _WINDOW_NS = NS_PER_S  # the real-time factor covers the last one or two windows
 
@@ -79,6 +78,10 @@ class RealtimeStepper:
             self._windows = [self._windows[-1], (now_ns, 0)]
         return 1.0 if not dropped_ns else max(0.0, 1.0 - dropped_ns / (now_ns - first_ns))
 
+    def account(self) -> ClockStatus:
+        """Return the relation of the world's time to the steady clock."""
+        return ClockStatus(mode="sim", offset_ns=self.offset_ns, offset_error_ns=self._world.tick_ns, rtf=self.rtf())
+
 
 class RealtimeMujocoBackend(MujocoBackend):
     """`MujocoBackend` in real time: a step ends at ``t0 + k * period`` on the steady clock.
@@ -112,16 +115,16 @@ class RealtimeMujocoBackend(MujocoBackend):
         """Reset the world by its seed and start it."""
         with self._lock:
             snapshot = super().reset(request, deadline)
-            self._opened_stepper().begin()
+            stepper = self._running_stepper()
+            stepper.begin()
             self.pacer.begin()
-            return replace(snapshot, clock=self._clock_account())
+            return replace(snapshot, clock=stepper.account())
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Advance the world under the last command, then accept this one. Any thread may call it."""
         with self._lock:
             check_approved(command)
-            self._running()
-            self._opened_stepper().catch_up()
+            self._running_stepper().catch_up()
             return super().send(command)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - the pacer has the deadline
@@ -130,8 +133,7 @@ class RealtimeMujocoBackend(MujocoBackend):
         is_due = True
         while is_due:
             with self._lock:  # a command of the watchdog may have run the tick
-                self._running()
-                stepper = self._opened_stepper()
+                stepper = self._running_stepper()
                 if (end_ns := stepper.next_ns) <= due_ns:
                     stepper.tick(due_ns)
                 is_due = stepper.next_ns <= due_ns
@@ -142,7 +144,7 @@ class RealtimeMujocoBackend(MujocoBackend):
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
         """Read every sensor that has delivered."""
         with self._lock:
-            return super().read(after, deadline)
+            return replace(super().read(after, deadline), clock=self._running_stepper().account())
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the world after its last tick, shape (height, width, 3)."""
@@ -160,11 +162,7 @@ class RealtimeMujocoBackend(MujocoBackend):
             self._stepper = None
             super().close()
 
-    def _clock_account(self) -> ClockStatus:
-        stepper, world = self._opened_stepper(), self._opened()
-        return ClockStatus(mode="sim", offset_ns=stepper.offset_ns, offset_error_ns=world.tick_ns, rtf=stepper.rtf())
-
-    def _opened_stepper(self) -> RealtimeStepper:
-        if self._stepper is None:
-            raise BackendLostError("closed", "the simulator is not open")
+    def _running_stepper(self) -> RealtimeStepper:
+        if self._running is None or self._stepper is None:
+            raise halted()
         return self._stepper

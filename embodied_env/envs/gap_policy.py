@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from embodied_env.errors import BackendNotReadyError
 
 GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 
-_OK, _INVALID = Quality.OK, Quality.INVALID  # access to members of an enum is slow
+_OK = Quality.OK  # access to members of an enum is slow
 _FEW = 16  # values; for fewer, plain floats are faster than arrays
 
 
@@ -29,7 +29,7 @@ class GapPolicy:
         """Resolve the sensors of `contract`; the tolerance applies to stamps of another clock in the future."""
         sensors = contract.sensors.items()
         self._checks = {
-            name: SampleCheck(field_layouts(name, sensor), sensor.max_age_s * 1e9, future_tolerance_ns)
+            name: SampleCheck.of(field_layouts(name, sensor), sensor.max_age_s * 1e9, future_tolerance_ns)
             for name, sensor in sensors
         }
         self._must_not_fail = frozenset(name for name, sensor in sensors if sensor.on_gap == "stop")
@@ -39,8 +39,9 @@ class GapPolicy:
         """Start an episode; raises BackendNotReadyError unless every sensor of its first snapshot is valid."""
         self._held = {}
         samples, bad = {}, []
-        for name, check in self._checks.items():
-            sample = check.classify(snapshot.samples.get(name), snapshot.now_ns)
+        given = {**snapshot.samples, **find_faulty(snapshot, self._checks)}
+        for name in self._checks:
+            sample = given[name]
             if sample is not None and sample.quality in GOOD:
                 samples[name] = sample
             else:
@@ -60,15 +61,10 @@ class GapPolicy:
 
         Also return the sensors with a gap whose contract has ``on_gap: stop``. A valid snapshot is returned as it is.
         """
-        given, now_ns = snapshot.samples, snapshot.now_ns
-        marked: dict[str, Sample | None] = {}
-        for name, check in self._checks.items():
-            sample = check.classify(given.get(name), now_ns)
-            if sample is None or sample.quality is not _OK:
-                marked[name] = sample
-        if marked or len(given) != len(self._checks):
-            return self._replace_gaps(snapshot, {**given, **marked})
-        self._held = given
+        faulty = find_faulty(snapshot, self._checks)
+        if faulty or len(snapshot.samples) != len(self._checks):
+            return self._replace_gaps(snapshot, {**snapshot.samples, **faulty})
+        self._held = snapshot.samples
         return snapshot, []
 
     def _replace_gaps(self, snapshot: Snapshot, given: Mapping[str, Sample | None]) -> tuple[Snapshot, list[str]]:
@@ -104,39 +100,51 @@ class GapPolicy:
         )
 
 
-class SampleCheck:
-    """Checks the samples of one sensor: the age, and shape, dtype, finite values and declared range of each field."""
+class SampleCheck(NamedTuple):
+    """What a valid sample of one sensor has: an age, and fields of a shape, a dtype and a range."""
 
-    def __init__(self, layouts: Sequence[FieldLayout], max_age_ns: float, future_tolerance_ns: int) -> None:
+    max_age_ns: float
+    min_age_ns: float
+    fields: list[tuple[FieldLayout, str, tuple[int, ...], np.dtype[Any], Any, Any]]  # with bounds of `_limits`
+
+    @staticmethod
+    def of(layouts: Sequence[FieldLayout], max_age_ns: float, future_tolerance_ns: int) -> SampleCheck:
         """Check fields of these layouts; a stamp may be in the future by the tolerance."""
-        self._max_age_ns, self._min_age_ns = max_age_ns, -future_tolerance_ns
-        self._fields = [(each, each.field, each.shape, each.dtype, *_limits(each)) for each in layouts]
+        fields = [(each, each.field, each.shape, each.dtype, *_limits(each)) for each in layouts]
+        return SampleCheck(max_age_ns, -future_tolerance_ns, fields)
 
-    def classify(self, sample: Sample | None, now_ns: int) -> Sample | None:
-        """Return the sample, with another quality if it is faulty; INVALID precedes OUT_OF_RANGE."""
+
+def find_faulty(snapshot: Snapshot, checks: Mapping[str, SampleCheck]) -> dict[str, Sample | None]:
+    """Return the missing and the faulty samples of the checked sensors, with their quality; INVALID goes first.
+
+    Arrays of valid shape and dtype become read-only.
+    """
+    given, now_ns = snapshot.samples, snapshot.now_ns
+    faulty: dict[str, Sample | None] = {}
+    for name, (max_age_ns, min_age_ns, fields) in checks.items():
+        sample = given.get(name)
         if sample is None or sample.quality is not _OK:
-            return sample
+            faulty[name] = sample
+            continue
         age_ns = now_ns - sample.stamp_ns
-        if not self._min_age_ns <= age_ns <= self._max_age_ns:
-            return _mark_age(sample, age_ns)
-        values, faulty = sample.values, []
-        for layout, field, shape, dtype, low, high in self._fields:
+        if not min_age_ns <= age_ns <= max_age_ns:
+            faulty[name] = _mark_age(sample, age_ns)
+            continue
+        values = sample.values
+        for layout, field, shape, dtype, low, high in fields:
             found = values.get(field)
             if found is None or found.shape != shape or found.dtype != dtype:
-                faulty.append(_name_problem(layout, found))
+                faulty[name] = _mark_value(faulty.get(name) or sample, layout, found)
                 continue
             found.setflags(write=False)  # tasks and filters see it before the record does
             if isinstance(low, float):
                 for number in found.tolist():
                     if not low <= number <= high:
-                        faulty.append(_name_problem(layout, found))
+                        faulty[name] = _mark_value(faulty.get(name) or sample, layout, found)
                         break
             elif low is not None and not ((found >= low) & (found <= high)).all():
-                faulty.append(_name_problem(layout, found))
-        if not faulty:
-            return sample
-        quality, reason = next((each for each in faulty if each[0] is _INVALID), faulty[-1])
-        return replace(sample, quality=quality, reason=reason)
+                faulty[name] = _mark_value(faulty.get(name) or sample, layout, found)
+    return faulty
 
 
 def _mark_age(sample: Sample, age_ns: int) -> Sample:
@@ -144,6 +152,14 @@ def _mark_age(sample: Sample, age_ns: int) -> Sample:
         return replace(sample, quality=Quality.FUTURE, reason=f"stamped {-age_ns} ns in the future")
     clock = f" (stamped by the {sample.suspect_clock} clock?)" if sample.suspect_clock else ""
     return replace(sample, quality=Quality.STALE, reason=f"{age_ns / 1e9:.3f} s old{clock}")
+
+
+def _mark_value(sample: Sample, layout: FieldLayout, found: NDArray[Any] | None) -> Sample:
+    """Return the sample marked with the problem of a field, unless another field has made it INVALID."""
+    if sample.quality is Quality.INVALID:
+        return sample
+    quality, reason = _name_problem(layout, found)
+    return replace(sample, quality=quality, reason=reason)
 
 
 def _name_problem(layout: FieldLayout, found: NDArray[Any] | None) -> tuple[Quality, str]:

@@ -89,7 +89,8 @@ class Actuation:
 
     def command(self, values: FloatArray) -> None:
         """Take the next command; raises UsageError for another shape."""
-        self._target = self.limited(self.checked(values), self._target)
+        target = self.checked(values)
+        self._target = self.limited(target, self._target) if self._has_goals else target
 
     def follow(self, target: FloatArray) -> None:
         """Have `target` as the active command, which has been reached; it is never written."""
@@ -125,7 +126,8 @@ class Actuation:
         start = sent if self._all_by_position else np.where(self.is_velocity, target, sent)
         if target.ndim > 1:
             start, target = start[..., np.newaxis, :], target[..., np.newaxis, :]
-        return self.controls(start + self._parts * (target - start))
+        setpoints: FloatArray = start + self._parts * (target - start)
+        return setpoints if self._mix is None else self.controls(setpoints)
 
     def controls(self, setpoints: FloatArray) -> FloatArray:
         """Return the controls for setpoints of the joints, shape (..., n_joints)."""

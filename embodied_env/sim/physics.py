@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ class Physics:
     Attributes:
         mujoco, mj: the module, and the ``MjModel``.
         places: the indices of the controls in the model.
+        forward: computes derived quantities of the current state, without effect on the simulation.
         warned: the number of warnings by kind.
         sensed: the ``sensordata`` in each physics step of the last `step`, by rows, if contacts are counted.
     """
@@ -29,6 +31,7 @@ class Physics:
         """Step the state of `data`, with controls at `places`."""
         mujoco = model.mujoco
         self.mujoco, self.mj, self._data, self.places = mujoco, model.mj, data, places
+        self.forward: Callable[[], None] = partial(mujoco.mj_forward, model.mj, data)
         self._models, self._datas = [model.mj], [data]
         self._timestep_s = float(model.mj.opt.timestep)
         kinds = mujoco.mjtState
@@ -96,7 +99,18 @@ class Physics:
         for body, positions in moved.items():
             rows[:, self._mocap_start + 3 * body : self._mocap_start + 3 * body + 3] = positions
         self._is_saved = False
-        self._run(self._rows, self._states)
+        self._rollout.rollout(  # without the GIL, until the first warning
+            self._models,
+            self._datas,
+            self._state,
+            self._rows,
+            control_spec=self._input_kinds,
+            skip_checks=True,
+            nstep=len(controls),
+            initial_warmstart=self._saved_warm_start,
+            state=self._states,
+            sensordata=self.sensed[np.newaxis] if self._is_sensed else None,
+        )
         if any(self.warned.tolist()):
             self._complete(start_s, controls, moved)
             return
@@ -113,21 +127,6 @@ class Physics:
     def edit(self) -> None:
         """Let the data be changed until the next step."""
         self._is_saved = False
-
-    def _run(self, inputs: FloatArray, states: FloatArray) -> None:
-        """Take physics steps from the saved state until the first warning, without the GIL; write `states`."""
-        self._rollout.rollout(
-            self._models,
-            self._datas,
-            self._state,
-            inputs,
-            control_spec=self._input_kinds,
-            skip_checks=True,
-            nstep=inputs.shape[1],
-            initial_warmstart=self._saved_warm_start,
-            state=states,
-            sensordata=self.sensed[np.newaxis] if self._is_sensed else None,
-        )
 
     def _complete(self, start_s: float, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:
         """Take the physics steps after a warning, which is no reason to stop, unless the simulation is unstable."""
@@ -146,10 +145,6 @@ class Physics:
             mj_step(mj, data)
             if self._is_sensed:
                 self.sensed[step] = self._sensordata
-
-    def forward(self) -> None:
-        """Compute derived quantities of the current state, without effect on the simulation."""
-        self.mujoco.mj_forward(self.mj, self._data)
 
     def check_stable(self) -> None:
         """Raise BackendLostError if the state was unstable at any time since `begin`, or a position is not finite."""

@@ -9,28 +9,34 @@ from numpy.typing import NDArray
 
 from embodied_env.contract.message_types import ENCODINGS, MessageField, message_field
 from embodied_env.contract.reading_values import check_rotation, resample, settle, settle_ranges, to_units
-from embodied_env.contract.schema import SensorSpec
+from embodied_env.contract.schema import FieldSpec, SensorSpec
 from embodied_env.core.image_processing import pixels_sha256, read_image
 from embodied_env.sim.sensor_models import range_limits_m, scan_angles_rad
 
 
-def changed_fields(sensor: SensorSpec) -> dict[str, MessageField]:
+def changed_fields(sensor: SensorSpec) -> dict[str, tuple[FieldSpec, MessageField]]:
     """Return the fields of a sensor whose values a reader of its message checks or converts."""
-    fields = {field: message_field(sensor, field, spec) for field, spec in sensor.fields.items()}
-    derived = {field for field, spec in sensor.fields.items() if spec.resample or spec.resize}
-    return {field: known for field, known in fields.items() if known.rotation or known.ranging or field in derived}
+    changed = {}
+    for field, spec in sensor.fields.items():
+        known = message_field(sensor, field, spec)
+        if known.rotation or known.ranging or spec.resample or spec.resize:
+            changed[field] = spec, known
+    return changed
 
 
 def receive_fields(
-    sensor: SensorSpec, fields: Mapping[str, MessageField], sent: Mapping[str, NDArray[Any]], extras: Mapping[str, Any]
+    sensor: SensorSpec,
+    fields: Mapping[str, tuple[FieldSpec, MessageField]],
+    sent: Mapping[str, NDArray[Any]],
+    extras: Mapping[str, Any],
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Return the values of a reading that was sent, and the hashes of its pixels before `resize`, by field.
 
     `fields` are those of `changed_fields`. Raises InvalidReadingError for values that the contract does not allow.
     """
     values, raw_sha256 = dict(sent), {}
-    for field, known in fields.items():
-        spec, value = sensor.fields[field], sent[field]
+    for field, (spec, known) in fields.items():
+        value = sent[field]
         if known.rotation:
             check_rotation(field, value)
         elif sensor.encoding is not None:

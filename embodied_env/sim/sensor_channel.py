@@ -23,7 +23,6 @@ from embodied_env.sim.sensor_models import range_limits_m
 from embodied_env.sim.sensor_reader import SensorOutput, Values
 
 _NS_PER_S = 1e9
-_OK, _INVALID = Quality.OK, Quality.INVALID  # access to members of an enum is slow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,15 +169,16 @@ class SensorChannel:
         arrival_ns: int = 0,
     ) -> None:
         """Make the newest sample, of the last of `readings` readings since the previous one."""
-        raw_sha256: dict[str, str] = {}
+        account: dict[str, Any] = {}  # what most samples do not have
         if self.changed and values:
             try:
-                values, raw_sha256 = receive_fields(self._spec, self.changed, values, extras)
+                values, account["raw_sha256"] = receive_fields(self._spec, self.changed, values, extras)
             except InvalidReadingError as error:
                 values, problem = {}, str(error)
-        confidence = None
         if self._as_received and "covariance" in extras:
-            confidence = position_confidence(extras["covariance"], self._spec.confidence_radius_m)
+            account["confidence"] = position_confidence(extras["covariance"], self._spec.confidence_radius_m)
+        if problem:
+            account |= {"quality": Quality.INVALID, "reason": problem}
         self.extras, self.available_ns = extras, available_ns
         self.newest = Sample(
             sensor=self._name,
@@ -186,10 +186,7 @@ class SensorChannel:
             stamp_ns=stamp_ns,
             arrival_ns=arrival_ns,
             seq=readings - 1 if self.newest is None else self.newest.seq + readings,
-            quality=_INVALID if problem else _OK,
-            reason=problem,
-            raw_sha256=raw_sha256,
-            confidence=confidence,
+            **account,
         )
 
     def reserve(self, now_ns: int) -> None:

@@ -250,7 +250,9 @@ class SensorReader:
     def _distance(self, binding: _Binding, sites: tuple[str, str]) -> dict[str, Reader]:
         places = (self._model.find("site", site, f"{binding.path}.distance[{i}]") for i, site in enumerate(sites))
         a, b = (self._data.site_xpos[place] for place in places)
-        return {"range": ArrayReader((a, b), _distances)}
+        if "range" not in binding.layouts:
+            return {}
+        return {"range": ArrayReader((a, b), partial(_distances, dtype=binding.layouts["range"].dtype))}
 
     def _sensors(self, binding: _Binding, sensors: Mapping[str, str]) -> dict[str, Reader]:
         return {field: self._sensor(binding, field, sensor) for field, sensor in sensors.items()}
@@ -315,12 +317,12 @@ def _extras_of(others: Callable[[], Mapping[str, Any]], vectors: Mapping[str, Re
     return {**others(), **{field: reader() for field, reader in vectors.items()}}
 
 
-def _distances(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+def _distances(a: NDArray[np.float64], b: NDArray[np.float64], *, dtype: np.dtype[Any]) -> NDArray[Any]:
     if a.ndim == 1:  # floats are faster than arrays of numbers
         x, y, z = map(sub, a.tolist(), b.tolist())
-        return np.array([math.sqrt(x * x + y * y + z * z)])
+        return np.array([math.sqrt(x * x + y * y + z * z)], dtype)
     x, y, z = (a - b).T
-    return np.asarray(np.sqrt(x * x + y * y + z * z))[..., np.newaxis]
+    return np.asarray(np.sqrt(x * x + y * y + z * z), dtype)[..., np.newaxis]
 
 
 def _orientations(mat_to_quat: Callable[..., None], matrices: NDArray[np.float64]) -> NDArray[np.float64]:

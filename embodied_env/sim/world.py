@@ -214,12 +214,13 @@ class World:
             ResetNeededError: before the first reset.
             UsageError: unless it `can_be_saved`.
         """
-        self._check_reset()
+        if not self.is_reset:
+            raise ResetNeededError("save() before reset(); call reset() first")
         if not self.can_be_saved:
             raise UsageError(
                 "save() not supported in real time, with injected delays, sleeping bodies or MuJoCo plugins"
             )
-        self.catch_up()
+        self.read()
         return WorldState(
             now_ns=self.now_ns,
             origin_ns=self._origin_ns,
@@ -234,7 +235,7 @@ class World:
 
     def load(self, state: WorldState) -> None:
         """Continue from a saved state of this world, or of another one of its contract."""
-        self.catch_up()
+        self.read()
         if state.drawn is not self._drawn:
             self._drawn = {}  # until all of it is applied
             self._randomizer.apply(state.drawn)
@@ -300,7 +301,8 @@ class World:
             ResetNeededError: before the first reset, or after a failed one.
             BackendLostError: when the simulation is unstable.
         """
-        self._check_reset()
+        if not self.is_reset:
+            raise ResetNeededError("step() before reset(); call reset() first")
         if self._interpolator is None:
             controls = self._actuation.path(self.substeps)
         else:
@@ -319,8 +321,12 @@ class World:
         """Whether nothing but physics happens during a step, and each sensor is read without errors at its end."""
         return bool(self._ideal) and self._is_one_stretch and self._model.has_whole_states
 
-    def catch_up(self, arrival_ns: int = 0) -> None:
-        """Read the ideal sensors, whose readings since the last call have only been counted."""
+    def read(self, arrival_ns: int = 0) -> dict[str, Sample]:
+        """Return the newest sample of every sensor that has delivered, arrived at `arrival_ns`, steady clock.
+
+        Ideal sensors, whose readings since the last call have only been counted, are read here: call it before anything
+        but a step changes the state.
+        """
         readings, self._unread = self._unread, 0
         if readings:
             now_ns = self.now_ns
@@ -330,9 +336,6 @@ class World:
                     values[field] = read_field()
                 channel.accept(values, read_extras(), now_ns, now_ns, readings=readings, arrival_ns=arrival_ns)
 
-    def read(self, arrival_ns: int = 0) -> dict[str, Sample]:
-        """Return the newest sample of every sensor that has delivered, arrived at `arrival_ns`, steady clock."""
-        self.catch_up(arrival_ns)
         samples = {}
         for name, channel in self.channels.items():
             sample = channel.newest
@@ -345,10 +348,6 @@ class World:
         late, found = self._randomizer.late_sensors, self.channels.items()
         names = [name for name, channel in found if channel.is_ideal(self.tick_ns) and name not in late]
         return [name for name in names if self._sensors.array_readers(name)]
-
-    def _check_reset(self) -> None:
-        if not self.is_reset:
-            raise ResetNeededError("step() before reset(); call reset() first")
 
     def _step_with_readings(self, controls: FloatArray) -> None:
         """Take the physics steps of a step, and the readings due during it; deliver what has arrived by its end."""

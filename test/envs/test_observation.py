@@ -15,7 +15,7 @@ from embodied_env.contract.spaces import FieldLayout
 from embodied_env.core.codes import Quality
 from embodied_env.core.history import begin_history
 from embodied_env.core.types import Sample, Snapshot
-from embodied_env.envs.gap_policy import GapPolicy, SampleCheck
+from embodied_env.envs.gap_policy import GapPolicy, SampleCheck, find_faulty
 from embodied_env.envs.observation_builder import ObservationBuilder
 from embodied_env.envs.transition_builder import copy_observation
 from embodied_env.errors import BackendNotReadyError, ContractError
@@ -283,8 +283,9 @@ def fields(draw):
 
 
 def quality_of(known, values):
-    given = sample("s", values, stamp_ns=NOW_NS)
-    return SampleCheck([known], 1e9, 0).classify(given, NOW_NS).quality
+    given = Snapshot(now_ns=NOW_NS, samples={"s": sample("s", values, stamp_ns=NOW_NS)})
+    faulty = find_faulty(given, {"s": SampleCheck.of([known], 1e9, 0)})
+    return faulty["s"].quality if faulty else Quality.OK
 
 
 @settings(max_examples=50)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,13 +55,14 @@ def test_one_call_equals_single_steps(name: str) -> None:
 
 def test_a_warning_ends_a_rollout_but_not_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
     together, single = physics(), physics(single=True)
-    rollout = together._run
+    rollout = together._rollout.rollout
 
-    def warned_after_seven_steps(inputs: FloatArray, states: FloatArray) -> None:
-        rollout(inputs[:, :7], states[:, :7])
+    def warned_after_seven_steps(*given: Any, nstep: int, state: FloatArray, **options: Any) -> None:
+        *others, inputs = given
+        rollout(*others, inputs[:, :7], nstep=min(nstep, 7), state=state[:, :7], **options)
         together.warned[INERTIA] = 1
 
-    monkeypatch.setattr(together, "_run", warned_after_seven_steps)
+    monkeypatch.setattr(together._rollout, "rollout", warned_after_seven_steps)
     assert run(together, 4) == run(single, 4)
 
 
