@@ -157,10 +157,9 @@ class Stepper:
         ledger, now_ns = self._ledger, self.clock.now_ns
         ledger.enter_step()
         target, deadline = self._next_period(ledger.entered_ns)
-        copied = action.copy() if type(action) is np.ndarray else copy_action(action)
-        step = PendingStep(action=copied, target=target, deadline=deadline)
         try:
-            self._step = step
+            copied = action.copy() if type(action) is np.ndarray else copy_action(action)
+            step = self._step = PendingStep(action=copied, target=target, deadline=deadline)
             if self._free_running:
                 self._guard.feed()
             if self._follows_measured:

@@ -816,6 +816,19 @@ def test_an_interrupt_brakes_a_free_running_robot_before_cutting_the_transport(m
     assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
 
 
+class RaisesOnCopy(dict):
+    def items(self):
+        raise RuntimeError("no")
+
+
+def test_an_action_that_cannot_be_copied_ends_the_episode(scene):
+    with pytest.raises(RuntimeError, match="no"):
+        scene.step(RaisesOnCopy())
+    assert len(scene.backend.halted) == 1
+    with pytest.raises(ResetNeededError):
+        scene.step()
+
+
 def test_an_internal_error_publishes_nothing_and_halts_the_world(scene, monkeypatch):
     def broken(*args):
         raise InternalFaultError("even braking breaks a limit")
