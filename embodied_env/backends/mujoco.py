@@ -101,16 +101,16 @@ class MujocoBackend:
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Set the command of the next period."""
         check_approved(command)
-        if self._running is None:
+        if (world := self._running) is None:  # `close` in another thread may reset it
             raise halted()
-        self._running.command(command.values)
+        world.command(command.values)
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - it is exact, and returns when done
         """Step the world by one control period."""
-        if self._running is None:
+        if (world := self._running) is None:  # `close` in another thread may reset it
             raise halted()
-        self._running.step()
+        world.step()
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - the world is already there
         """Read every sensor that has delivered."""
