@@ -1,4 +1,4 @@
-"""The in-process simulator in lockstep: the MuJoCo world of `embodied_env.sim`."""
+"""Run the MuJoCo world of `embodied_env.sim` in the process of the agent, in lockstep."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from embodied_env.sim.world import World
 
 
 class MujocoBackend:
-    """An exact, seedable lockstep simulator without a middleware.
+    """Simulates in lockstep, exactly and seedably, without a middleware.
 
     Attributes:
         delays: the injected delays, or None.

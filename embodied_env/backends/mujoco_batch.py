@@ -1,4 +1,4 @@
-"""The MuJoCo worlds of several slots: one `World` that has the state of any of them, or arrays of all."""
+"""Step the MuJoCo worlds of several slots: in one `World` with the state of any of them, or as arrays of all."""
 
 from __future__ import annotations
 

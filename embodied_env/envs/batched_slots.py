@@ -1,4 +1,4 @@
-"""The state of the slots of a vector environment as arrays, read from and written back to their own environments."""
+"""Read the state of slots into arrays, and write it back to the slots' own environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ordinary steps of several slots as arrays, bit for bit as their environments would take them one by one.
+"""Take ordinary steps of several slots as arrays, bit for bit as their environments would one by one.
 
 A step is ordinary if nothing about it is unusual (`docs/reference/vector.md` lists the conditions). Every other step,
 and every reset, is taken by the slot's own environment. Until the next step begins, the state before the last one is

@@ -1,4 +1,4 @@
-"""The gap policy: check the age and the values of each reading, and replace a faulty one by the last valid one."""
+"""Check the age and the values of each reading, and replace a faulty one by the last valid one (the gap policy)."""
 
 from __future__ import annotations
 

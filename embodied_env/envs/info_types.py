@@ -1,4 +1,4 @@
-"""Types of ``info``: the one definition of its keys, from which schema and documentation are generated.
+"""Define the keys of ``info``, from which schema and documentation are generated.
 
 `TransitionBuilder` writes them as literals, which mypy checks. ``python .ci/info.py`` writes ``info.schema.json`` from
 them, and the site its info page. Keys that are not required depend on backend, clock or options.

@@ -1,4 +1,4 @@
-"""The state of a stepper, and what changes it from outside of its steps: opening, braking, closing.
+"""Keep the state of a stepper, and open, brake and close what it steps.
 
 Any thread may close: the user's, an exit handler, and the watchdog's after the main thread has ended.
 """

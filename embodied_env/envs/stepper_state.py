@@ -1,4 +1,4 @@
-"""The state of a stepper: that of the episode, of a step under way, and what is saved between two steps."""
+"""Hold the state of an episode, of a step under way, and what is saved between two steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The safety gate turns an action into an approved command, and reports the reasons for every difference.
+"""Turn an action into an approved command, and report the reasons for every difference.
 
 The order is `embodied_env.safety.findings.GATES`: interlocks refuse, then limits clip, then filters scale down; only
 the post-condition on the exact values to be published follows. The caller's array is never written.
@@ -44,7 +44,7 @@ class SafetyGate:
         """Resolve the limits of `contract` after margins.
 
         `filters` are applied in order; ``workspace`` is the gate of that name. With `fixed_rate` dt is the same at
-        every step, so jerk can be guaranteed. With `limits_elsewhere` a relay limits the command, not this gate.
+        every step, so that jerk can be guaranteed. With `limits_elsewhere` a relay limits the command instead.
         """
         self.contract = contract
         self._mode = contract.safety.mode
@@ -142,11 +142,11 @@ class SafetyGate:
         return True
 
     def begin_motion(self) -> None:
-        """Enforce limits tightened since the reset as if it had: the robot is at rest and brakes from no others."""
+        """Enforce limits tightened since the reset in full, since the robot is at rest and need not brake into them."""
         self._enforce(self._in_force)
 
     def replay_limits(self, limits: EffectiveLimits | None, *, is_first: bool) -> None:
-        """Enforce the limits of a recorded step (None: the contract's); at the first step the reset enforced them."""
+        """Enforce the limits of a recorded step (None: the contract's), in full at the first step of an episode."""
         limits = self.layout.limits if limits is None else limits
         if are_equal(limits, self._in_force):
             return
@@ -276,9 +276,9 @@ class SafetyGate:
         return findings
 
     def _refuse_malformed(self, error: MalformedActionError, others: list[Finding]) -> list[Finding]:
-        """HOLD for a malformed action or none, STOP after `stop_after` malformed ones without another in between.
+        """Return the findings of a malformed action or none, with `others`, those of the interlocks.
 
-        `others` are the findings of interlocks.
+        Each is a HOLD, and a STOP after `stop_after` malformed actions without a well-formed one in between.
         """
         is_malformed = error.finding_code != NO_ACTION
         self._malformed_in_a_row += is_malformed

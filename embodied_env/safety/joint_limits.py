@@ -1,4 +1,4 @@
-"""Joint limits: the exact interval of next velocities within position, velocity and acceleration limits.
+"""Compute the exact interval of next velocities within position, velocity and acceleration limits.
 
 State (x, v): the last published position and velocity. With limits low <= x <= high, V- <= v <= V+ (V- <= 0 <= V+),
 acceleration A, deceleration D and any step dt > 0, the admissible next velocities are one interval [lower, upper]::

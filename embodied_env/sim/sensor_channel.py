@@ -1,4 +1,4 @@
-"""The channel from a sensor to its topic: due times, noise, delay and loss of readings."""
+"""Carry readings from a sensor to its topic, with due times, noise, delay and loss."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ChannelState:
 
 
 class SensorChannel:
-    """The channel of one sensor, whose randomness depends only on its name and the seed of the reset.
+    """Carries the readings of one sensor. Its randomness depends only on its name and the seed of the reset.
 
     Readings are due at multiples of 1 / rate since the reset, and taken at the first physics step not before that. A
     contact covers the time since the last delivered reading, including lost and superseded ones.

@@ -1,4 +1,4 @@
-"""Ideal readings of the sensors of a simulated world, without delay and noise."""
+"""Read the sensors of a simulated world, without delay and noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A MuJoCo world built from a contract: resets, commands, control periods and sensor readings.
+"""Simulate the robot and the world of a contract in MuJoCo: resets, commands, control periods and readings.
 
 Its time never decreases: a reset takes one control period, so that the readings after it are newer. Equal seeds and
 commands give equal bytes, independent of earlier episodes.
@@ -64,7 +64,7 @@ class WorldState:
 
 
 class World:
-    """One simulated robot and its surroundings.
+    """Simulates one robot and its surroundings.
 
     Attributes:
         model, profile, physics: what the world is made of.

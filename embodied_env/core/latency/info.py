@@ -1,4 +1,4 @@
-"""``info["latency"]``: the stages of a step in seconds, each with its quality.
+"""Build ``info["latency"]``: the stages of a step in seconds, each with its quality.
 
 ::
 
@@ -73,7 +73,7 @@ class LatencyInfoBuilder:
     _clock: ClockStatus = field(default=ClockStatus(mode="sim"), init=False)
 
     def build(self, ledger: Ledger, before: Snapshot, now: Snapshot, *, host_timing: bool = True) -> LatencyInfo:
-        """Return the stages of the step from `before`, the settled snapshot of its observation, to `now`."""
+        """Return the stages of the step from `before`, the snapshot that its action is based on, to `now`."""
         now_ns, samples, lost = now.now_ns, now.samples, Quality.LOST
         ages_s: dict[str, float] = {}
         age_codes: dict[str, int] = {}
@@ -168,7 +168,7 @@ class LatencyInfoBuilder:
     def _add_actuation(
         self, latency: LatencyInfo, ledger: Ledger, before: Snapshot, found: tuple[Stage, int, str]
     ) -> None:
-        """Add the time until a command acts, as `_find_actuation` has found it."""
+        """Add the time until a command acts, from the result of `_find_actuation`."""
         (acted_s, acted_quality), behind, method = found
         quality = latency["quality"]
         latency["actuation_s"], quality["actuation_s"] = acted_s, int(acted_quality)
@@ -179,7 +179,7 @@ class LatencyInfoBuilder:
             latency["end_to_end_s"], quality["end_to_end_s"] = age_s + acted_s, int(acted_quality or age_quality)
 
     def _injected_stages(self, before: Snapshot, now: Snapshot) -> tuple[InjectedInfo, InjectedQuality]:
-        """Return the injected delays of this step's command and of its readings, in world time, nothing measured."""
+        """Return the injected delays of this step's command and of its readings, in world time; none is measured."""
         known = Quality.UNKNOWN if now.injected is None else Quality.OK
         acts = known if self.injected == "whole" else Quality.UNKNOWN
         inference_ns, actuation_ns = math.nan, math.nan
@@ -254,7 +254,7 @@ def _stamp_quality(sample: Sample) -> Quality:
 
 
 def _duration(ns: int, sample: Sample, quality: Quality = Quality.OK) -> Stage:
-    """Return a duration with the quality of its stamps; else NEGATIVE, or the quality of a held reading."""
+    """Return a duration with `quality`, if that is not OK; otherwise NEGATIVE, or the quality of a held reading."""
     value = ns / NS_PER_S
     if quality is not Quality.OK:
         return value, quality

@@ -1,10 +1,10 @@
-"""The latency ledger of one stepper: integer stamps on the steady clock.
+"""Stamp the events of a step on the steady clock, in integer nanoseconds.
 
 The stamps of step k, in order::
 
     observed(k-1)  the snapshot that the action is based on was frozen
     returned(k-1)  step() or reset() returned to the agent
-    marked         the agent called mark("policy"), optional
+    marked         the agent called mark("policy") (optional)
     entered        step() was entered
     gated          the gate returned
     published      the command was sent
@@ -114,7 +114,7 @@ class Ledger:
             self.returned_ns = self._clock.now_ns()
 
     def replay(self, stamps_ns: Mapping[str, int]) -> None:
-        """Set the stamps of a recorded step, named as by `stamps_ns`; none leaves all as they are."""
+        """Set the stamps of a recorded step, named as by `Ledger.stamps_ns`; the others stay as they are."""
         for name, stamp_ns in stamps_ns.items():
             setattr(self, f"{name}_ns", stamp_ns)
         self.is_marked = "marked" in stamps_ns
