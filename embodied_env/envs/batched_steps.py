@@ -130,7 +130,7 @@ class BatchedSteps:
             and base.clock_name in ("steady", "virtual")
             and (base.clock_name, base.evaluator_info, base.host_timing)
             == (first.clock_name, first.evaluator_info, first.host_timing)
-            and not (base.render_mode == "human" or base.stepper.is_observed)
+            and not (base.render_mode == "human" or base.stepper.observers)
             for env, base in zip(envs, slots.bases, strict=True)
         ) and bool(first.stepper.transitions.sensors and BatchedGate.supports(first.contract))
 
@@ -231,7 +231,7 @@ class BatchedSteps:
         """Stamp the end of a stage outside the step in each slot (`Ledger.mark`)."""
         state, event = self._slots.state, event_of_mark(name)
         for slot in np.flatnonzero(~self._slots.is_loaded).tolist():
-            self._slots.steppers[slot].mark(name)
+            self._slots.steppers[slot].ledger.mark(name)
         state.stamps_ns[event] = self._now_ns(state)
         state.is_marked[:] = event is StepEvent.MARKED
 

@@ -240,7 +240,7 @@ class EmbodiedEnv(StepperEnv):
         world_seed = draw_world_seed(self.np_random)
         observation, info = self._stepper.reset(world_seed=world_seed, options=options, seeded=seed is not None)
         if self.render_mode == "human":
-            self._stepper.show()
+            self._stepper.renderer().show()
         if self._is_observed and not (self.host_timing or self._is_recorded):
             info = without_host_timing(info)
         return observation, info
@@ -276,7 +276,7 @@ class EmbodiedEnv(StepperEnv):
         self._begun = False
         done = stepper.finish()
         if self.render_mode == "human":
-            stepper.show()
+            stepper.renderer().show()
         info: Any = done.info
         if self._is_observed:  # an observer may keep its own, which has the durations
             info = copy_info(info if self.host_timing or self._is_recorded else without_host_timing(info))
@@ -310,11 +310,11 @@ class EmbodiedEnv(StepperEnv):
         if self.render_mode is None:
             gymnasium.logger.warn(f"render() without a render_mode (expected one of {self.metadata['render_modes']})")
             return None
-        return self._stepper.render() if self.render_mode == "rgb_array" else None
+        return self._stepper.renderer().render() if self.render_mode == "rgb_array" else None
 
     def clear_estop(self) -> None:
         """Clear an ESTOP after an operator has resolved its cause. Nothing moves before `reset`."""
-        self._stepper.clear_estop()
+        self._stepper.gate.clear_estop()
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
         """Tighten the limits of joints during operation; see `SafetyGate.change_limits`."""

@@ -10,9 +10,12 @@ import threading
 from enum import Enum
 
 from embodied_env.backends.base import Backend
+from embodied_env.core.codes import Severity
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.errors import ClosedError
+from embodied_env.safety import SafetyGate
+from embodied_env.safety.interlocks import AFTER_ESTOP, INPUT_REMEDIES
 
 
 class State(Enum):
@@ -133,3 +136,12 @@ def check_open(is_closed: bool, call: str) -> None:  # noqa: FBT001 - the condit
     """Raise ClosedError for `call` if the environment is closed."""
     if is_closed:
         raise ClosedError(f"{call}() called after close(); make a new environment")
+
+
+def latched_estop(gate: SafetyGate) -> str:
+    """Return the latched ESTOP and what an operator does, or ""."""
+    latched = gate.latched
+    if latched is None or latched.severity < Severity.ESTOP:
+        return ""
+    remedy = INPUT_REMEDIES.get(latched.code, "resolve its cause")
+    return f"an ESTOP is latched ({latched.code}: {latched.detail}); {remedy}, {AFTER_ESTOP}"

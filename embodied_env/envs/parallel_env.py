@@ -243,7 +243,11 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         if self.render_mode is None:
             gymnasium.logger.warn(f"render() without a render_mode (expected one of {self.metadata['render_modes']})")
             return None
-        return next(iter(self._agent_envs.values())).stepper.render() if self.render_mode == "rgb_array" else None
+        return (
+            next(iter(self._agent_envs.values())).stepper.renderer().render()
+            if self.render_mode == "rgb_array"
+            else None
+        )
 
     def close(self) -> None:
         """Brake, then free everything. Idempotent."""
@@ -321,7 +325,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
 
     def _show(self) -> None:
         if self.render_mode == "human":
-            next(iter(self._agent_envs.values())).stepper.show()
+            next(iter(self._agent_envs.values())).stepper.renderer().show()
 
 
 def parallel_env(  # noqa: PLR0913 - the public options

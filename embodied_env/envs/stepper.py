@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_env.backends.base import Backend, Polled, Recorded, Renderable
 from embodied_env.contract import Contract, FloatArray, JointLimits
@@ -37,7 +36,7 @@ from embodied_env.core.types import (
 )
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
-from embodied_env.envs.lifecycle import Lifecycle, State
+from embodied_env.envs.lifecycle import Lifecycle, State, latched_estop
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.reset_procedure import ResetProcedure
@@ -52,7 +51,6 @@ from embodied_env.errors import (
     UsageError,
 )
 from embodied_env.safety import CommandFilter, SafetyGate, merge_relay_report
-from embodied_env.safety.interlocks import AFTER_ESTOP, INPUT_REMEDIES
 from embodied_env.tasks import Task
 from embodied_env.tasks.judging import judge_step
 
@@ -66,6 +64,9 @@ class Stepper:
         contract, backend, task, clock, gate, transitions: its parts.
         judge: returns the result of the task for the snapshots before and after a step and what was applied.
         capabilities: those of the backend.
+        ledger: the stamps of the step.
+        observers: receive the transitions, and may keep them.
+        epoch: the number of resets minus one; -1 before the first. It never repeats.
         history_length: the number of snapshots that an observation needs.
         last_transition: the last step, or None.
         last_reset: the snapshot of the last reset, or None.
@@ -97,7 +98,7 @@ class Stepper:
         self.last_reset: Snapshot | None = None
         fields = (spec for sensor in contract.sensors.values() for spec in sensor.fields.values())
         self.history_length = max((spec.history or 1 for spec in fields), default=1)
-        self._observers, self._advances_clock = tuple(observers), advances_clock and clock.virtual
+        self.observers, self._advances_clock = tuple(observers), advances_clock and clock.virtual
         self._free_running = capabilities.free_running
         self._domain = Domain.ROS if self._free_running else Domain.SIM
         self._period_ns, self._timeout_ns = contract.control_period_ns, round(backend.step_timeout_s * NS_PER_S)
@@ -113,7 +114,7 @@ class Stepper:
         self._guard = MotionGuard(contract, backend, self.gate, clock=clock)
         self._arbiter = self._guard.arbiter
         self.lifecycle = Lifecycle(backend, self._guard)
-        self._ledger = Ledger(clock)
+        self.ledger = Ledger(clock)
         self._inputs = ExternalInputsSource(contract, backend, self.gate, self._guard, self._joints, clock=clock)
         self._replay = backend.playback if isinstance(backend, Recorded) else None
         self.transitions = TransitionBuilder(
@@ -121,7 +122,7 @@ class Stepper:
             backend,
             gate=self.gate,
             watchdog=self._guard.watchdog,
-            ledger=self._ledger,
+            ledger=self.ledger,
             is_virtual=clock.virtual,
             evaluator_info=evaluator_info,
             host_timing=host_timing,
@@ -141,7 +142,7 @@ class Stepper:
         self._follows_measured = self.gate.has_velocity or not capabilities.actuates
         self._has_previews = contract.trajectory_steps is not None
         self._polled = backend if isinstance(backend, Polled) else None
-        self._epoch = 0
+        self.epoch = -1
         self._episode_index = -1
         self._episode = Episode(index=-1, snapshot=Snapshot(now_ns=0, samples={}), frozen_ns=0, applied=deque())
         self._step: PendingStep | None = None  # the step under way
@@ -154,7 +155,7 @@ class Stepper:
         if self.lifecycle.state is not State.RUNNING or self._step is not None:
             self.lifecycle.check_open("step")
             raise ResetNeededError(f"{self._problem_of_step()}; nothing was published")
-        ledger, now_ns = self._ledger, self.clock.now_ns
+        ledger, now_ns = self.ledger, self.clock.now_ns
         ledger.enter_step()
         target, deadline = self._next_period(ledger.entered_ns)
         try:
@@ -194,7 +195,7 @@ class Stepper:
         step, self._step = self._step, None
         if step is None:
             raise ResetNeededError("finish() called without begin()")
-        episode, ledger, report = self._episode, self._ledger, step.approved.report
+        episode, ledger, report = self._episode, self.ledger, step.approved.report
         try:
             snapshot, gaps = self._read(step)
             ledger.observed_ns = self.clock.now_ns()
@@ -213,7 +214,7 @@ class Stepper:
                 self.lifecycle.end_episode()
                 if self._free_running:  # a lockstep world moves only in steps
                     self.lifecycle.brake("episode ended")
-            for observer in self._observers:
+            for observer in self.observers:
                 observer.observe(transition)
             if report.disposition >= Severity.HOLD and not self._has_warned:
                 self._warn_of_malformed_action(report.findings)
@@ -253,7 +254,7 @@ class Stepper:
         """Complete the step with what was sent, where that is not the approved command."""
         step.inputs = self._inputs.with_sent(step.inputs, sent)
         if sent.published_ns is not None:
-            self._ledger.published_ns = sent.published_ns
+            self.ledger.published_ns = sent.published_ns
         if sent.command is not None:
             step.approved = sent.command
         if sent.report is not None:
@@ -295,20 +296,20 @@ class Stepper:
         """Return the options of a reset as arrays, without resetting; raises like `EmbodiedEnv.reset`."""
         if not self.capabilities.reopens:
             self.lifecycle.check_open("reset")
-        if self._latched_estop:
-            raise BackendNotReadyError(f"reset refused: {self._latched_estop}")
+        if latched := latched_estop(self.gate):
+            raise BackendNotReadyError(f"reset refused: {latched}")
         return checked_options(self.contract, options)
 
     def reset(self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool) -> tuple[Observation, Info]:
         """Start an episode; with `seeded`, it is number 0. Raises like `EmbodiedEnv.reset`."""
-        request = ResetRequest(epoch=self._epoch, seed=world_seed, options=self.check_reset(options))
+        request = ResetRequest(epoch=self.epoch + 1, seed=world_seed, options=self.check_reset(options))
         was_running = self.lifecycle.state is State.RUNNING
         self.lifecycle.end_episode()
         if was_running and self._free_running:
             self.lifecycle.brake("reset() during an episode")
         self._arbiter.end_motion()  # a lost backend did not receive the braking
         self._step = None
-        self._epoch += 1
+        self.epoch += 1
         self._episode_index = 0 if seeded else self._episode_index + 1
         entered_ns = self.clock.now_ns()
         self.lifecycle.open()
@@ -318,21 +319,21 @@ class Stepper:
         observation = self.transitions.observations.observe(
             episode.history, episode.step_index, episode.applied, episode.sampled
         )
-        self._ledger.leave_step()
-        self._episode.returned_ns = self._ledger.returned_ns
+        self.ledger.leave_step()
+        self._episode.returned_ns = self.ledger.returned_ns
         return copy_observation(observation), cast("Info", info)
 
     def _start_episode(self, snapshot: Snapshot) -> None:
-        self._ledger.is_first, self._ledger.observed_ns = True, self.clock.now_ns()
+        self.ledger.is_first, self.ledger.observed_ns = True, self.clock.now_ns()
         if self._replay is not None and self._replay.frozen_ns:
-            self._ledger.observed_ns = self._replay.frozen_ns
+            self.ledger.observed_ns = self._replay.frozen_ns
         self._inputs.begin_episode()
         self.transitions.begin_episode()
         hold = self.gate.hold_action(self._arbiter.reference)
         self._episode = Episode(
             index=self._episode_index,
             snapshot=snapshot,
-            frozen_ns=self._ledger.observed_ns,
+            frozen_ns=self.ledger.observed_ns,
             applied=begin_history(hold, self.contract.applied_actions),
             start=self._joints.positions_or_nan(snapshot).tolist(),
             history_length=self.history_length,
@@ -340,10 +341,6 @@ class Stepper:
         self.lifecycle.move_to(State.RUNNING)
         self._guard.feed()
         self.last_reset = snapshot
-
-    def abort_reset(self) -> None:
-        """End a reset that waits in another thread for a world over a middleware; it raises BackendNotReadyError."""
-        self.backend.halt("reset aborted")
 
     def set_next_episode(self, episode_index: int) -> None:
         """Number the episode of the next reset without a seed."""
@@ -355,7 +352,7 @@ class Stepper:
         """Return the state between two steps, which later steps do not change; raises ResetNeededError otherwise."""
         if self.lifecycle.state is not State.RUNNING or self._step is not None:
             raise ResetNeededError("save() outside an episode or during a step: call it between two steps")
-        return SavedStepper(episode=self._episode.copy(), command=self._arbiter.reference, stamps=self._ledger.save())
+        return SavedStepper(episode=self._episode.copy(), command=self._arbiter.reference, stamps=self.ledger.save())
 
     def load(self, saved: SavedStepper) -> None:
         """Continue from a saved state of a lockstep world, which the caller sets to the same instant.
@@ -371,19 +368,9 @@ class Stepper:
             raise ResetNeededError("load() before the first reset or during a step: call it between two steps")
         self._episode = saved.episode.copy()
         self._arbiter.restore(saved.command)
-        self._ledger.load(saved.stamps)
+        self.ledger.load(saved.stamps)
         self._gap_policy.restore(self._episode.snapshot)
         self.lifecycle.move_to(State.RUNNING)
-
-    @property
-    def is_observed(self) -> bool:
-        """Whether observers receive the transitions; they may keep them, so that no other reader may change one."""
-        return bool(self._observers)
-
-    @property
-    def epoch(self) -> int:
-        """The number of resets minus one; -1 before the first. It never repeats."""
-        return self._epoch - 1
 
     @property
     def step_index(self) -> int:
@@ -397,30 +384,13 @@ class Stepper:
             return f"step {self.step_index} of episode {self._episode.index}"
         return "between episodes" if self.lifecycle.state is State.LOST else self.lifecycle.state.value
 
-    @property
-    def _latched_estop(self) -> str:
-        """The latched ESTOP and what an operator does, or ""."""
-        latched = self.gate.latched
-        if latched is None or latched.severity < Severity.ESTOP:
-            return ""
-        remedy = INPUT_REMEDIES.get(latched.code, "resolve its cause")
-        return f"an ESTOP is latched ({latched.code}: {latched.detail}); {remedy}, {AFTER_ESTOP}"
-
     def _problem_of_step(self) -> str:
         """Return why no step can begin, and the remedy."""
         if self._step is not None:
             return "begin() during a step: finish the step before, or call reset()"
-        return f"step() outside an episode: {self._latched_estop or 'call reset() first'}"
+        return f"step() outside an episode: {latched_estop(self.gate) or 'call reset() first'}"
 
     # ------------------------------------------------------------------------------------- between two steps
-
-    def mark(self, name: str) -> None:
-        """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
-        self._ledger.mark(name)
-
-    def keep_host_timing(self) -> None:
-        """Write the durations of the host into infos from now on."""
-        self.transitions.host_timing = True
 
     def inputs_for(self, call: str) -> ExternalInputsSource:
         """Return the inputs of the next step; raises ResetNeededError or ClosedError if `call` is not allowed now."""
@@ -428,10 +398,6 @@ class Stepper:
         if self.lifecycle.state is not State.RUNNING:
             raise ResetNeededError(f"{call}() outside an episode: call reset() first")
         return self._inputs
-
-    def clear_estop(self) -> None:
-        """Clear an ESTOP for an operator. A STOP stays latched, so nothing moves before `reset`."""
-        self.gate.clear_estop()
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
         """Change the limits of joints between two commands; raises UsageError if a relay enforces them."""
@@ -467,24 +433,12 @@ class Stepper:
             return
         self._episode.snapshot, _ = self._gap_policy.apply(snapshot)
 
-    # --------------------------------------------------------------------------------------------- images
-
-    def render(self) -> NDArray[np.uint8]:
-        """Return an image of the world, shape (height, width, 3); raises like `EmbodiedEnv.render`."""
-        self._check_visible()
-        return cast("Renderable", self.backend).render()
-
-    def show(self) -> None:
-        """Show the world in a window; raises like `render`."""
-        self._check_visible()
-        cast("Renderable", self.backend).show()
-
-    def _check_visible(self) -> None:
+    def renderer(self) -> Renderable:
+        """Return the backend, for an image of its world; raises like `EmbodiedEnv.render`."""
         self.lifecycle.check_open("render")
         if self.last_reset is None:
             raise ResetNeededError("render() called before the first reset(); call reset() first")
-
-    # ---------------------------------------------------------------------------------------------- backend
+        return cast("Renderable", self.backend)
 
     def has_arrived(self, timeout_s: float) -> bool:
         """Return whether `finish` would not wait; wait at most `timeout_s` for it. True if that cannot be polled."""

@@ -75,11 +75,11 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
     def keep_host_timing(self) -> None:
         """Return the durations of the host from now on, for a recorder, which removes them without `host_timing`."""
         self._is_recorded = True
-        self._stepper.keep_host_timing()
+        self._stepper.transitions.host_timing = True
 
     def mark(self, name: str) -> None:
         """Stamp the end of a stage outside the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
-        self._stepper.mark(name)
+        self._stepper.ledger.mark(name)
 
     def annotate(self, name: str, values: Mapping[str, Any]) -> None:
         """Attach an account, such as that of a chunk or a remote policy, to the step that follows.

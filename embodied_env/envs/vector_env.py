@@ -207,7 +207,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
                 while wait(futures, 0.05).not_done:  # repeated, since a world may not have been opened yet
                     for slot, future in zip(slots, futures, strict=True):
                         if not future.done():
-                            self._bases[slot].stepper.abort_reset()
+                            self._bases[slot].stepper.backend.halt("reset aborted")
                 raise
         return futures
 

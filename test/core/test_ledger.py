@@ -57,7 +57,7 @@ class Line:
         self.scene.step()
         if policy is not None:
             self.clock.advance_ns(policy)
-            self.scene.stepper.mark("policy")
+            self.scene.stepper.ledger.mark("policy")
         self.clock.advance_ns(inference - (policy or 0))
         self.scene.backend.send_ns, self.scene.backend.world_ns = publish, world
         self.transition = self.scene.step(SlowAction(self.clock, gate))
@@ -164,7 +164,7 @@ def test_a_mark_applies_to_one_step_only(line):
 
 def test_only_the_policy_can_be_marked(line):
     with pytest.raises(UsageError, match="'policy'"):
-        line.scene.stepper.mark("thinking")
+        line.scene.stepper.ledger.mark("thinking")
 
 
 def test_the_period_is_measured_between_step_calls(line):
@@ -210,7 +210,7 @@ def test_raw_stamps_belong_to_this_step():
 def test_slow_wrapper_lengthens_handoff_not_inference(line):
     line.scene.step()
     line.clock.advance_ns(DELAY_NS)
-    line.scene.stepper.mark("returned")
+    line.scene.stepper.ledger.mark("returned")
     line.clock.advance_ns(5)
     found = stages(line.scene.step().stamps_ns)
     assert (found["handoff"], found["inference"], found["obs_to_command"]) == (DELAY_NS, 5, DELAY_NS + 5)

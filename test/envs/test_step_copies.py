@@ -90,7 +90,7 @@ def test_step_results_equal_the_transition_and_share_no_memory(world, asked, mar
     stepped.reset(world_seed=1, options=None, seeded=True)
     for value in asked:
         if marks:
-            stepped.mark("policy")
+            stepped.ledger.mark("policy")
         hold = stepped.gate.hold_action(stepped._arbiter.reference)
         stepped.begin(None if value is None else stepped.gate.layout.as_action(np.full_like(hold, value)))
         done = stepped.finish()

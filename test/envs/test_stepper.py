@@ -961,7 +961,7 @@ def test_an_operator_clears_an_emergency_stop_and_a_reset_the_remaining_stop(sce
     scene.backend.estop_states = {"door": "active"}
     scene.step()
     scene.backend.estop_states = {}
-    scene.stepper.clear_estop()
+    scene.stepper.gate.clear_estop()
     with pytest.raises(ResetNeededError):
         scene.step()
     scene.reset()
@@ -971,7 +971,7 @@ def test_an_operator_clears_an_emergency_stop_and_a_reset_the_remaining_stop(sce
 def test_clearing_during_an_episode_leaves_a_stop(scene_of):
     scene = scene_of(options={"free_running": True})
     scene.stepper.gate.latch(scripted_estop())
-    scene.stepper.clear_estop()
+    scene.stepper.gate.clear_estop()
     assert scene.step().info["end_reason"] == "safety_stop:estop.active"
 
 
@@ -982,7 +982,7 @@ def scripted_estop():
 def test_an_input_that_is_still_asserted_after_the_reset_ends_the_next_episode_too(scene):
     scene.backend.estop_states = {"door": "active"}
     scene.step()
-    scene.stepper.clear_estop()
+    scene.stepper.gate.clear_estop()
     scene.reset()
     assert scene.step().info["end_reason"] == "safety_stop:estop.active"
 

@@ -131,4 +131,4 @@ def test_closing_an_unopened_backend_is_safe():
 @pytest.mark.long
 def test_a_rendered_image_shows_the_moving_world(env):
     env.reset(seed=1)
-    assert env.unwrapped._stepper.render().shape == (480, 640, 3)
+    assert env.unwrapped._stepper.renderer().render().shape == (480, 640, 3)

@@ -351,7 +351,7 @@ def test_reset_after_an_estop_names_the_estop(start):
         ) as caught:
             scene.reset()
         assert "tolerance" not in str(caught.value)
-        scene.stepper.clear_estop()
+        scene.stepper.gate.clear_estop()
         scene.reset()
 
 
