@@ -52,6 +52,7 @@ class WorldBatch:
         self._threads = max(1, (os.cpu_count() or 1) if threads is None else threads)
         self._world: World | None = None
         self._physics: BatchedPhysics | None = None  # if nothing else happens during a step
+        self._is_ideal = False  # whether all sensors are read as arrays
         self._alone: set[int] = set()  # slots whose world cannot be saved
         for slot, backend in enumerate(backends):
             backend.build_world = partial(self._open_world, slot, backend.build_world)
@@ -107,9 +108,9 @@ class WorldBatch:
             return world
         self._world = world
         self._users.add(slot)
-        if world.is_plain:
-            size, substeps = len(self._backends), world.substeps
-            self._physics = BatchedPhysics(world.model, size=size, substeps=substeps, threads=self._threads)
+        if world.reads_at_end:
+            self._physics = BatchedPhysics(world, size=len(self._backends), threads=self._threads)
+            self._is_ideal = world.is_ideal
         return world
 
     def _close_world(self, slot: int, world: World) -> None:
@@ -128,7 +129,7 @@ class WorldBatch:
         before, state = self._saved[slot], world.save() if world.is_reset else None
         is_drawn = state is not None and (before is None or before.drawn is not state.drawn)
         if is_drawn and self._physics is not None:
-            self._physics.copy_model(slot, world.model.mj)
+            self._physics.copy_drawn(slot, world)
         self._saved[slot], self._now_ns[slot], self._is_ahead[slot] = state, world.now_ns, False
         self._selected = None
 
@@ -153,7 +154,7 @@ class WorldBatch:
     def _load_physics(self, slot: int) -> None:
         state = self._saved[slot]
         if self._physics is not None and state is not None:
-            self._physics.load(slot, state.physics, state.target)
+            self._physics.load(slot, state)
 
     # ------------------------------------------------------------------------------------------------- arrays
 
@@ -170,17 +171,29 @@ class WorldBatch:
         errors: dict[int, BackendLostError] = {}
         alone = list(slots)
         if self._physics is not None and alone:
-            are_stepped = self._physics.step(alone, self._commands[alone])
-            self._is_ahead[alone] = True
+            are_stepped = self._physics.step(alone, self._commands[alone], self.latest.now_ns[alone])
+            self._is_ahead[alone] = self._is_ideal
+            if not self._is_ideal:
+                for row in np.flatnonzero(are_stepped).tolist():
+                    self._read_alone(alone[row], self._physics, self._physics.sensed[row])
             alone = [slot for slot, is_stepped in zip(alone, are_stepped.tolist(), strict=True) if not is_stepped]
         for slot in alone:
             try:
                 self._step_alone(slot)
             except BackendLostError as error:
                 errors[slot] = error
-        if self._physics is not None and len(errors) < len(slots):
+        if self._physics is not None and self._is_ideal and len(errors) < len(slots):
             self._physics.forward([slot for slot in slots if slot not in errors])
         return errors
+
+    def _read_alone(self, slot: int, physics: BatchedPhysics, sensed: FloatArray) -> None:
+        """Take the readings of one slot in the world, after its physics."""
+        world, state = self._world, self._saved[slot]
+        if world is None or state is None:
+            return
+        world.load(replace(state, physics=physics.states[slot], target=physics.targets[slot]))
+        world.finish_step(sensed)
+        self._saved[slot] = world.save()
 
     def _step_alone(self, slot: int) -> None:
         """Take a step of one slot in the world."""
@@ -201,7 +214,7 @@ class WorldBatch:
         slots = list(slots)
         period_ns = 0 if self._world is None else self._world.tick_ns
         now_ns = merge_rows(self.latest.now_ns, slots, self.latest.now_ns + period_ns)
-        if self._physics is None:
+        if self._physics is None or not self._is_ideal:
             samples = self._read_each(slots, arrival_ns)
         else:
             samples = {

@@ -13,27 +13,36 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray
 from embodied_env.contract.spaces import FieldLayout
-from embodied_env.core.batches import BoolArray
+from embodied_env.core.batches import BoolArray, IntArray
 from embodied_env.sim.actuators import Actuation
-from embodied_env.sim.model import MjData, Model, import_batch
+from embodied_env.sim.model import MjData, import_batch
 from embodied_env.sim.randomization import scaled_fields
 from embodied_env.sim.rendering import Renderer
 from embodied_env.sim.sensor_reader import ArrayReader, SensorReader
+from embodied_env.sim.world import World, WorldState
 
 _READ = ("qpos", "qvel", "qfrc_actuator", "site_xpos", "site_xmat", "sensordata")  # fields of MuJoCo
 
 
 class BatchedPhysics:
-    """The physics of worlds in which nothing else happens during a step (`World.is_plain`), in rows by slot.
+    """The physics of worlds in which nothing else happens during a step (`World.reads_at_end`), in rows by slot.
 
     Attributes:
         states: what determines the next steps of each slot, an ``mjSTATE_INTEGRATION`` per row.
         targets: the active command of each slot, shape (n_slots, n_joints); a step makes a new array.
+        sensed: the ``sensordata`` in each physics step of the last step, a row for each of its slots, if contacts are
+            counted.
     """
 
-    def __init__(self, model: Model, *, size: int, substeps: int, threads: int) -> None:
-        """Step `size` worlds of a model by `substeps`; `threads` include the caller's."""
-        self._model, self._substeps, self._actuation = model, substeps, Actuation(model)
+    def __init__(self, world: World, *, size: int, threads: int) -> None:
+        """Step `size` worlds like this one; `threads` include the caller's."""
+        self._model, self._actuation = world.model, Actuation(world.model)
+        self._movers, self._substeps_ns = list(world.movers.values()), world.substeps_ns
+        model, self._substeps = world.model, world.substeps
+        self._phases, self._origin_ns = np.zeros((size, len(self._movers))), np.zeros(size, dtype=np.int64)
+        self.sensed: FloatArray = np.empty((size, self._substeps, model.mj.nsensordata if model.contact_counts else 0))
+        kinds = model.mujoco.mjtState
+        self._input_kinds = int(kinds.mjSTATE_CTRL) | int(kinds.mjSTATE_MOCAP_POS)
         self._scaled = scaled_fields(model.profile)
         self._data = model.new_data()
         sensors = SensorReader(model, self._data, Renderer(model.mujoco, model.mj), whole_messages=False)
@@ -47,7 +56,8 @@ class BatchedPhysics:
         self._pid, self._batch = os.getpid(), module.Batch(compiled.mj, size, threads)
         self._error: type[Exception] = module.SimulationError
         self.states: FloatArray = self._batch.state
-        self._controls, self._warnings = self._batch.bind("ctrl"), self._batch.warning[..., -1]
+        self._controls, self._mocap = self._batch.bind("ctrl"), self._batch.bind("mocap_pos")
+        self._warnings = self._batch.warning[..., -1]
         self._models = {name: self._batch.expand(name) for name in self._scaled}
         self._readers = {
             name: [_RowsReader(layout, reader, self._batch, self._data) for layout, reader in fields]
@@ -66,21 +76,22 @@ class BatchedPhysics:
             self._batch.set_const()
         self._batch.forward()
 
-    def load(self, slot: int, state: FloatArray, target: FloatArray) -> None:
+    def load(self, slot: int, state: WorldState) -> None:
         """Set the state of a slot and its active command."""
-        self.states[slot] = state
+        self.states[slot], self._origin_ns[slot] = state.physics, state.origin_ns
         self.targets = self.targets.copy()
-        self.targets[slot] = target
+        self.targets[slot] = state.target
 
-    def copy_model(self, slot: int, mj: Any) -> None:  # noqa: ANN401 - mujoco has no type stubs
-        """Set what a reset of the slot has drawn in its model."""
+    def copy_drawn(self, slot: int, world: World) -> None:
+        """Set what a reset of the slot has drawn in the model and the phases of `world`."""
+        self._phases[slot] = [body.phase for body in self._movers]
         for name, rows in self._models.items():
-            rows[slot] = getattr(mj, name)
+            rows[slot] = getattr(world.model.mj, name)
         if "body_mass" in self._models:
             self._batch.set_const([slot])
 
-    def step(self, slots: Sequence[int], commands: FloatArray) -> BoolArray:
-        """Step slots towards `commands`, rows of these slots, and return which had no warning and are finite.
+    def step(self, slots: Sequence[int], commands: FloatArray, now_ns: IntArray) -> BoolArray:
+        """Step slots towards `commands` from `now_ns`, rows of these slots; return which had no warning and are finite.
 
         The others keep their states.
         """
@@ -89,11 +100,18 @@ class BatchedPhysics:
         places = np.array(slots, dtype=np.int32)
         before, sent = self.states[places], self.targets[places]
         targets = self._actuation.limited(commands, sent)
-        controls = self._controls[places][:, np.newaxis].repeat(self._substeps, axis=1)
-        controls[..., self._actuation.places] = self._actuation.between(sent, targets, self._substeps)
-        warnings = self._warnings[places]
+        fixed = self._controls[places], self._mocap[places].reshape(len(places), -1)
+        inputs = np.concatenate(fixed, axis=1)[:, np.newaxis].repeat(self._substeps, axis=1)
+        inputs[..., self._actuation.places] = self._actuation.between(sent, targets, self._substeps)
+        times_s = ((now_ns - self._origin_ns[places])[:, np.newaxis] + self._substeps_ns) / 1e9
+        for body, phases in zip(self._movers, self._phases[places].T, strict=True):
+            start = self._controls.shape[1] + 3 * body.mocap
+            inputs[..., start : start + 3] = body.positions(times_s, phases[:, np.newaxis])
+        warnings, out = self._warnings[places], {}
+        if self._model.contact_counts:
+            self.sensed = out["sensordata"] = np.empty((len(places), *self.sensed.shape[1:]))
         with suppress(self._error):  # it keeps the states of those that failed
-            self._batch.rollout(self._substeps, controls, record=(), ids=places)
+            self._batch.rollout(self._substeps, inputs, self._input_kinds, record=tuple(out), ids=places, out=out)
         are_stepped = (self._warnings[places] == warnings).all(axis=1) & np.isfinite(self.states[places]).all(axis=1)
         are_stepped &= self._batch.status[places] == 0
         if not are_stepped.all():

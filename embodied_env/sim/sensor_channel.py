@@ -83,6 +83,10 @@ class SensorChannel:
         self.extras: Mapping[str, Any] = {}
         self.available_ns = -1
 
+    def is_due_between(self, step_ns: int) -> bool:
+        """Return whether readings are only due at ends of steps of the world."""
+        return self._interval_ns % step_ns == 0
+
     def is_ideal(self, step_ns: int) -> bool:
         """Return whether each step of the world ends with exactly one reading, delivered at once and without errors."""
         is_exact = not self._is_random and self._covariance is None and not self._is_contact

@@ -74,6 +74,9 @@ class World:
         is_reset: whether an episode has begun.
         can_be_saved: whether `save` returns the whole state: not in real time, with injected delays, sleep or plugins.
         channels: the channels of its sensors. Their `newest` may be older than what `read` returns.
+        movers: its moving bodies.
+        reads_at_end: whether all readings are taken at the end of a step, of which the rest is physics alone.
+        is_ideal: whether each of its sensors is read once, at the end of each step, without delay and errors.
     """
 
     def __init__(
@@ -132,11 +135,11 @@ class World:
             self.channels[name] = SensorChannel(name, spec, source, self.tick_ns, as_received=not as_messages)
         self._actuation = Actuation(model)
         self.physics = Physics(model, self._data, self._actuation.places)
-        self._movers = {
+        self.movers = {
             name: MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
             for name, mover in profile.movers.items()
         }
-        self._randomizer = ResetRandomizer(model, self._data, self._movers, self.channels)
+        self._randomizer = ResetRandomizer(model, self._data, self.movers, self.channels)
         if delays is not None and (drawn := self._randomizer.delays):
             raise UsageError(f"cannot inject delays: {drawn[0]} draws one at each reset; remove one of the two")
         self._late_commands: TimedQueue[FloatArray] = TimedQueue()
@@ -149,7 +152,8 @@ class World:
         others = {name: channel for name, channel in self.channels.items() if name not in ideal}
         self._delivering = tuple(others.values())  # at the end of each step what has arrived by then
         self._scheduled = {name: channel for name, channel in others.items() if name not in late}
-        self._is_one_stretch = not (self._scheduled or self._movers or self._sensors.has_contacts or self._delayed)
+        self.is_ideal = len(ideal) == len(self.channels) > 0
+        self.reads_at_end = self._interpolator is None and all(o.is_due_between(self.tick_ns) for o in others.values())
         self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
         if camera is not None:
             self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
@@ -182,8 +186,8 @@ class World:
         self.physics.edit()
         self._model.reset(self._data)
         self._randomizer.apply(drawn)
-        for body in self._movers.values():
-            self._data.mocap_pos[body.mocap] = body.positions(np.zeros(1))
+        for body in self.movers.values():
+            self._data.mocap_pos[body.mocap] = body.positions(np.zeros(1), body.phase)
         self._late_commands.clear()
         self._actuation.begin(self._data)
         if self._interpolator is not None:
@@ -307,19 +311,27 @@ class World:
             controls = self._actuation.path(self.substeps)
         else:
             controls = self._interpolated(self._interpolator, commands)
-        if self._is_one_stretch:
-            self.physics.step(controls, {})
-            self.physics.check_stable()
-            self.physics.forward()
-            self.now_ns += self.tick_ns
+        if self.reads_at_end:
+            self.physics.step(controls, self._motion() if self.movers else {})
+            self.finish_step(self.physics.sensed)
         else:
             self._step_with_readings(controls)
-        self._unread += 1
+            self._unread += 1
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing but physics happens during a step, and each sensor is read without errors at its end."""
-        return bool(self._ideal) and self._is_one_stretch and self._model.has_whole_states
+    def finish_step(self, sensed: FloatArray) -> None:
+        """Check the state after the physics of a step, and take the readings at its end (`reads_at_end`).
+
+        `sensed` is that of `Physics`. Raises BackendLostError when the simulation is unstable.
+        """
+        self.physics.check_stable()
+        self.physics.forward()
+        self.now_ns += self.tick_ns
+        if self._scheduled:
+            self._sensors.update_contacts(sensed)
+            self._take_due(self.now_ns)
+            for channel in self._delivering:
+                channel.deliver(self.now_ns)
+        self._unread += 1
 
     def read(self, arrival_ns: int = 0) -> dict[str, Sample]:
         """Return the newest sample of every sensor that has delivered, arrived at `arrival_ns`, steady clock.
@@ -397,10 +409,15 @@ class World:
 
     def _motion(self) -> dict[int, FloatArray]:
         """Return the positions of the moving bodies during the next step, by mocap index."""
-        if not self._movers:
+        if not self.movers:
             return {}
-        times_ns = self.now_ns + self.tick_ns * np.arange(1, self.substeps + 1) // self.substeps
-        return {body.mocap: body.positions((times_ns - self._origin_ns) / 1e9) for body in self._movers.values()}
+        times_s = (self.now_ns - self._origin_ns + self.substeps_ns) / 1e9
+        return {body.mocap: body.positions(times_s, body.phase) for body in self.movers.values()}
+
+    @property
+    def substeps_ns(self) -> NDArray[np.int64]:
+        """The ends of the physics steps of a step, ns after its start."""
+        return np.asarray(self.tick_ns * np.arange(1, self.substeps + 1) // self.substeps)
 
     @property
     def renderer_library(self) -> str:

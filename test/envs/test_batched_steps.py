@@ -406,9 +406,9 @@ def test_an_unstable_world_ends_only_its_slot(pair):
 def test_a_world_with_a_warning_takes_its_step_alone(pair, monkeypatch):
     step = BatchedPhysics.step
 
-    def warned(physics, slots, commands):
+    def warned(physics, slots, *args):
         state, target = physics.states[1].copy(), physics.targets[1]
-        are_stepped = step(physics, slots, commands)
+        are_stepped = step(physics, slots, *args)
         physics.states[1], physics.targets[1], are_stepped[slots.index(1)] = state, target, False
         return are_stepped
 
