@@ -78,7 +78,7 @@ def drive(
             arbiter.send_setpoint()
         clock.sleep_until_ns(end_ns)
         action, *others = (wanted((step + k) / control_hz) for k in range(1 + STEPS))
-        with arbiter.exclusive() as (reference, dt_s):
+        with arbiter.exclusive as (reference, dt_s):
             arbiter.send(gate.judge(action, reference, dt_s), [each.tolist() for each in others])
         yield clock.now_ns(), action[0]
 

@@ -165,7 +165,7 @@ class Stepper:
                 self._guard.feed()
             if self._follows_measured:
                 self._follow_measured()
-            with self._arbiter.exclusive() as (published, dt_s):  # the watchdog cannot send in between
+            with self._arbiter.exclusive as (published, dt_s):  # the watchdog cannot send in between
                 inputs = step.inputs = self._inputs.begin_step(self._episode, published, dt_s)
                 reference = inputs.reference or published  # a replay has the recorded one
                 step.approved = self.gate.judge(action, reference, inputs.dt_s, inputs.situation)
@@ -367,7 +367,7 @@ class Stepper:
         if self.lifecycle.state is State.NEW or self._step is not None:
             raise ResetNeededError("load() before the first reset or during a step: call it between two steps")
         self._episode = saved.episode.copy()
-        self._arbiter.restore(saved.command)
+        self._arbiter.reference = saved.command
         self.ledger.load(saved.stamps)
         self._gap_policy.restore(self._episode.snapshot)
         self.lifecycle.move_to(State.RUNNING)
@@ -406,7 +406,7 @@ class Stepper:
                 f"change_limits() not supported with a relay ({self.backend.name}): the relay enforces the limits of "
                 "its own contract; restart both with a tighter contract"
             )
-        with self._arbiter.exclusive():
+        with self._arbiter.exclusive:
             return self.gate.change_limits(changes)
 
     # ----------------------------------------------------------------------------------------------- idle

@@ -217,7 +217,7 @@ class TransitionBuilder:
                 "dt_s": report.dt_s,
                 "latched": latched is not None,
                 "watchdog": {"trips": trips},
-                "intervention_share": self._gate.intervention_share,
+                "intervention_share": self._gate.interventions.share,
                 "estop": report.disposition is Severity.ESTOP,
             },
             "latency": self._latencies.build(ledger, episode.before, episode.snapshot, host_timing=self.host_timing),

@@ -30,47 +30,48 @@ class MalformedActionError(Exception):
         super().__init__(detail)
 
 
-def parse_action(action: Any, layout: ActionLayout) -> list[float]:  # noqa: ANN401 - agents send anything
+def parse_action(  # noqa: C901 - one branch per rule
+    action: Any,  # noqa: ANN401 - agents send anything
+    layout: ActionLayout,
+) -> list[float]:
     """Return `action` as finite floats, one per joint in contract order.
 
-    An action is one vector, or with several actuators a dict of them by name.
+    An action is one vector of real numbers (an array, a sequence or a tensor), or with several actuators a dict of
+    them by name.
 
     Raises:
         MalformedActionError: for anything else.
     """
     if isinstance(action, NoAction):
         raise MalformedActionError(NO_ACTION, action.reason)
+    values: list[float] = []
     try:
         if len(layout.slices) == 1:
-            values = _parse_vector(action, layout.size, "action")
+            parts = [("action", action, layout.size)]
         elif isinstance(action, Mapping) and set(action) == set(layout.slices):
-            values = []
-            for name, part in layout.slices.items():
-                values += _parse_vector(action[name], part.stop - part.start, name)
+            parts = [(name, action[name], part.stop - part.start) for name, part in layout.slices.items()]
         else:
             keys = sorted(map(str, action)) if isinstance(action, Mapping) else type(action).__name__
             detail = f"action has the wrong structure: {keys} (expected a dict with the keys {sorted(layout.slices)})"
             raise MalformedActionError("form.shape", detail)  # noqa: TRY301 - one exit for all malformed actions
+        for name, value, size in parts:
+            if hasattr(value, "detach"):  # a torch tensor, possibly on a device or in a graph
+                value = value.detach().cpu()  # noqa: PLW2901 - the same vector
+            array = np.asarray(value)
+            if array.dtype.kind not in "fiu":
+                detail = f"{name} has dtype {array.dtype} (expected real numbers)"
+                raise MalformedActionError("form.type", detail)  # noqa: TRY301 - as above
+            if array.shape != (size,):
+                detail = f"{name} has shape {array.shape} (expected ({size},))"
+                raise MalformedActionError("form.shape", detail)  # noqa: TRY301 - as above
+            if array.dtype != np.float64:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    array = array.astype(np.float64)
+            values += array.tolist()
     except MalformedActionError:
         raise
     except Exception as error:  # noqa: BLE001 - a foreign object may raise anything; the robot must brake, not crash
         raise MalformedActionError("form.type", f"action could not be parsed: {described(error)}") from None
     if not all(map(math.isfinite, values)):
         raise MalformedActionError("form.nan", f"action is not finite: {values}", values)
-    return values
-
-
-def _parse_vector(value: Any, size: int, name: str) -> list[float]:  # noqa: ANN401 - agents send anything
-    """Return an array, a sequence or a tensor of `size` real numbers as floats."""
-    if hasattr(value, "detach"):  # a torch tensor, possibly on a device or in a graph
-        value = value.detach().cpu()
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiu":
-        raise MalformedActionError("form.type", f"{name} has dtype {array.dtype} (expected real numbers)")
-    if array.shape != (size,):
-        raise MalformedActionError("form.shape", f"{name} has shape {array.shape} (expected ({size},))")
-    if array.dtype != np.float64:
-        with np.errstate(over="ignore", invalid="ignore"):
-            array = array.astype(np.float64)
-    values: list[float] = array.tolist()
     return values

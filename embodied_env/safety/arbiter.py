@@ -35,37 +35,27 @@ class _PublishingLock:
     or before the release, the watchdog would wait for the lock forever.
     """
 
-    __slots__ = ("_is_interruptible", "_lock", "_reference_of_step")
+    __slots__ = ("__exit__", "_arbiter", "_lock")
+    __exit__: Callable[..., None]
 
-    def __init__(
-        self,
-        lock: threading.RLock,
-        reference_of_step: Callable[[], tuple[CommandState, float]],
-        *,
-        interruptible: bool,
-    ) -> None:
-        self._lock = lock
-        self._reference_of_step = reference_of_step
-        self._is_interruptible = interruptible
+    def __init__(self, arbiter: Arbiter, lock: threading.RLock) -> None:
+        self._arbiter, self._lock = arbiter, lock
+        self.__exit__ = lock.__exit__  # no signal handler can run before it releases the lock
 
     def __enter__(self) -> tuple[CommandState, float]:
+        arbiter = self._arbiter
+        if not arbiter.free_running:  # no watchdog
+            self._lock.acquire()
+            return arbiter.reference, arbiter.period_s
         is_taken = False
         try:
-            if self._is_interruptible:
+            with deferred_signals():
                 is_taken = self._lock.acquire()
-            else:
-                with deferred_signals():
-                    is_taken = self._lock.acquire()
-            return self._reference_of_step()
+            return arbiter.reference_of_step()
         except BaseException:
             if is_taken:
                 self._lock.release()
             raise
-
-    @property
-    def __exit__(self) -> Callable[..., None]:  # noqa: PLE0302, PYI036 - looked up before the body, not called
-        """Return the lock's own `__exit__`: no signal handler can run before it releases the lock."""
-        return self._lock.__exit__
 
 
 class Arbiter:
@@ -82,6 +72,12 @@ class Arbiter:
     With setpoints between steps (`safety.setpoints`) an approved command is the goal of a segment. `send` publishes
     the first setpoint towards it, `send_setpoint` the others; each is approved by the gate from the one before. A step
     starts at the goal of the step before, while the published motion follows that one.
+
+    Attributes:
+        reference: the last published command.
+        exclusive: holds the right to publish; the context value is (reference, dt in s) for one judge and one send.
+        delay: that of the last published command, or None.
+        trajectory: the last published, or None.
     """
 
     def __init__(  # noqa: PLR0913 - its options
@@ -109,8 +105,8 @@ class Arbiter:
         self._send = send
         self._gate = gate
         self._clock = clock
-        self._period_s = control_period_s
-        self._free_running = free_running
+        self.period_s = control_period_s
+        self.free_running = free_running
         self._period_ns = round(control_period_s * NS_PER_S)
         self._stall_ns = _STALL_PERIODS * self._period_ns
         timeout_ns = math.inf if downstream_timeout_s is None else round(downstream_timeout_s * NS_PER_S)
@@ -119,12 +115,12 @@ class Arbiter:
         self._measured_velocities = measured_velocities
         self._gap_since_ns: int | None = None  # last publication before a gap, until a settled reading ends it
         self._lock = threading.RLock()
-        self._exclusive = _PublishingLock(self._lock, self._reference_of_step, interruptible=not free_running)
+        self.exclusive = _PublishingLock(self, self._lock)
         size = gate.layout.size
-        self._reference = CommandState(positions=np.zeros(size), velocities=np.zeros(size), seq=0, epoch=-1)
+        self.reference = CommandState(positions=np.zeros(size), velocities=np.zeros(size), seq=0, epoch=-1)
         self._writing_ns = self._published_ns = 0  # before and after the last write
         self._judged_ns = 0  # when dt was computed
-        self.delay: WriteDelay | None = None  # of the last published command
+        self.delay: WriteDelay | None = None
         self._closed = False
         self._planner: SetpointPlanner | None = None
         self._tick_s = control_period_s  # between two commands that brake to rest
@@ -132,22 +128,13 @@ class Arbiter:
             self._planner = SetpointPlanner(control_period_ns=self._period_ns, per_step=setpoints_per_step)
             self._tick_s = self._planner.period_ns / NS_PER_S
         self._has_trajectories = has_trajectories
-        self.trajectory: Trajectory | None = None  # the last published
+        self.trajectory: Trajectory | None = None
         self._segment: Segment | None = None  # the motion in progress
         self._due_ns = 0  # of the next setpoint; of the reference, with trajectories
-        self._start = self._reference  # of the step that is judged
+        self._start = self.reference  # of the step that is judged
         self._gaps_ns: list[int] = []  # before each setpoint since the last account; 0: at rest
         self._is_unsure = False  # a setpoint since the last step has no guaranteed acceleration
         self.setpoint_pending = threading.Event()
-
-    @property
-    def reference(self) -> CommandState:
-        """The last published command."""
-        return self._reference
-
-    def restore(self, reference: CommandState) -> None:
-        """Set the last published command, of a saved state."""
-        self._reference = reference
 
     def close(self) -> None:
         """Refuse every further command except braking, so that a step in another thread cannot undo it."""
@@ -166,19 +153,19 @@ class Arbiter:
         position nearest to that command: drivers may report angles modulo a turn, and controllers count turns.
         """
         with self._lock:
-            if continues and self._reference.seq > 0:
-                positions = nearest_turn(positions, self._reference.positions, self._gate.layout.turns)
+            if continues and self.reference.seq > 0:
+                positions = nearest_turn(positions, self.reference.positions, self._gate.layout.turns)
             self._gap_since_ns = self._segment = self.trajectory = None
             self._gaps_ns.clear()
-            self._reference = CommandState(
-                positions=positions.copy(), velocities=np.zeros_like(positions), seq=self._reference.seq, epoch=epoch
+            self.reference = CommandState(
+                positions=positions.copy(), velocities=np.zeros_like(positions), seq=self.reference.seq, epoch=epoch
             )
             self._writing_ns = self._published_ns = self._clock.now_ns()
             self._is_unsure = False
 
     def end_motion(self) -> None:
         """Treat the robot as at rest where commands no longer reach it, so that no setpoint is due before `reset`."""
-        self.reset(self._reference.positions, self._reference.epoch)
+        self.reset(self.reference.positions, self.reference.epoch)
 
     def update_measured(self, positions: FloatArray, ages_s: FloatArray) -> None:
         """Update the positions of joints commanded by velocity; the others keep their published ones.
@@ -187,10 +174,10 @@ class Arbiter:
         """
         with self._lock:
             is_velocity = self._gate.layout.is_velocity
-            chosen = np.where(is_velocity, positions, self._reference.positions)
+            chosen = np.where(is_velocity, positions, self.reference.positions)
             fastest = np.where(is_velocity, self._gate.layout.limits.fastest, 0.0)  # that of a goal is infinite
             slack = fastest * np.where(is_velocity, ages_s, 0.0)
-            self._reference = replace(self._reference, positions=chosen, slack=slack if slack.any() else None)
+            self.reference = replace(self.reference, positions=chosen, slack=slack if slack.any() else None)
 
     def set_position_reference(self, positions: FloatArray) -> None:
         """Continue from these positions, shape (n_joints,): the measured when commands are not delivered (a dry run).
@@ -198,26 +185,20 @@ class Arbiter:
         The velocities stay the approved ones, or every action would be limited like the first one from rest.
         """
         with self._lock:
-            self._reference = replace(self._reference, positions=positions.copy(), slack=None)
+            self.reference = replace(self.reference, positions=positions.copy(), slack=None)
 
-    def exclusive(self) -> _PublishingLock:
-        """Hold the right to publish; the context value is (reference, dt in s) for one judge and one send."""
-        return self._exclusive
-
-    def _reference_of_step(self) -> tuple[CommandState, float]:
-        """Return the reference of a step and dt in s."""
-        if not self._free_running:
-            return self._reference, self._period_s
+    def reference_of_step(self) -> tuple[CommandState, float]:
+        """Return the reference of a step of a free-running robot and dt in s. Called within `exclusive`."""
         now_ns = self._clock.now_ns()
-        published, dt_s = self._last_published(self._period_s, now_ns)
+        published, dt_s = self._last_published(self.period_s, now_ns)
         if (planner := self._planner) is None:
             return published, dt_s
         segment, limits = self._segment, self._gate.limits
         if segment is None or planner.is_over(segment, now_ns) or not planner.follows(segment, published, limits):
             self._start = planner.resting_reference(published, limits)
-            return self._start, self._period_s
+            return self._start, self.period_s
         self._start = replace(segment.goal, seq=published.seq)
-        return self._start, min((now_ns - segment.approved_ns) / NS_PER_S, self._period_s)
+        return self._start, min((now_ns - segment.approved_ns) / NS_PER_S, self.period_s)
 
     def _point_ahead(self, now_ns: int) -> tuple[CommandState, int]:
         """Return the published point from which the motion can still change, and when it is due.
@@ -228,7 +209,7 @@ class Arbiter:
         """
         period_ns = self._period_ns
         if (trajectory := self.trajectory) is None:
-            return self._reference, now_ns + period_ns // 2
+            return self.reference, now_ns + period_ns // 2
         passed = max(0, -((trajectory.first_ns - now_ns - period_ns // _AHEAD) // period_ns))
         point = trajectory.points[min(passed, len(trajectory.points) - 1)]
         due_ns = trajectory.first_ns + passed * period_ns
@@ -244,13 +225,13 @@ class Arbiter:
         self._judged_ns = now_ns
         if self._has_trajectories:
             point, self._due_ns = self._point_ahead(now_ns)
-            self._reference = replace(point, seq=self._reference.seq)
-            return self._reference, self._period_s
+            self.reference = replace(point, seq=self.reference.seq)
+            return self.reference, self.period_s
         if any(self._have_stopped(now_ns)):
             self._gap_since_ns = self._writing_ns
         if self._gap_since_ns is not None:
             self._lower_velocities(now_ns)
-        return self._reference, min((now_ns - self._published_ns) / NS_PER_S, longest_s)
+        return self.reference, min((now_ns - self._published_ns) / NS_PER_S, longest_s)
 
     def _have_stopped(self, now_ns: int) -> tuple[bool, bool]:
         """Return whether position servos have arrived by `now_ns`, and whether velocity commands have timed out."""
@@ -260,7 +241,7 @@ class Arbiter:
 
     def _lower_velocities(self, now_ns: int) -> None:
         """Lower the reference velocities after a gap: 0 for joints that have stopped, else towards the measured."""
-        reference, is_velocity = self._reference, self._gate.layout.is_velocity
+        reference, is_velocity = self.reference, self._gate.layout.is_velocity
         has_arrived, has_timed_out = self._have_stopped(now_ns)
         rests = ~is_velocity if has_arrived else np.zeros_like(is_velocity)
         if has_timed_out:
@@ -270,7 +251,7 @@ class Arbiter:
             acting = self._towards_measured(acting, now_ns - self._gap_since_ns)
         published = reference.velocities if reference.before_gap is None else reference.before_gap
         is_lowered = is_velocity & (acting != published)
-        self._reference = replace(
+        self.reference = replace(
             reference,
             velocities=acting,
             accelerations=None if rests.any() or is_lowered.any() else reference.accelerations,
@@ -289,7 +270,7 @@ class Arbiter:
             self._gap_since_ns = None
         rows = zip(acting.tolist(), measured.tolist(), ages_s.tolist(), joint_bounds(self._gate.limits), strict=True)
         lowered = [
-            lowered_velocity(v, m, age_s, bounds, settled=age_s <= settled_s, period_s=self._period_s)
+            lowered_velocity(v, m, age_s, bounds, settled=age_s <= settled_s, period_s=self.period_s)
             for v, m, age_s, bounds in rows
         ]
         return np.where(is_velocity, lowered, acting)
@@ -322,7 +303,7 @@ class Arbiter:
                 return self._publish(command)
             segment = planner.begin_segment(
                 state_after(self._start, command, self._gate.layout.is_velocity),
-                self._reference,
+                self.reference,
                 self._gate.limits,
                 approved_ns=approved_ns,
                 published_ns=self._published_ns,
@@ -365,7 +346,7 @@ class Arbiter:
         with self._lock:
             gaps_ns, self._gaps_ns = self._gaps_ns, []
             worst_s = max(gaps_ns, default=0) / NS_PER_S
-            return {"rate_hz": planner.per_step / self._period_s, "sent": len(gaps_ns), "worst_gap_s": worst_s}
+            return {"rate_hz": planner.per_step / self.period_s, "sent": len(gaps_ns), "worst_gap_s": worst_s}
 
     def _publish_setpoint(
         self, planner: SetpointPlanner, segment: Segment, now_ns: int, *, is_moving: bool
@@ -391,7 +372,7 @@ class Arbiter:
         *,
         interval_ns: int | None = None,
     ) -> SentCommand:
-        """Publish `command`, or if it is late braking in its place, and make that the reference.
+        """Publish `command`, or if it is late braking in its place, and make that the reference. The lock is held.
 
         `interval_ns`: that of the command; None: the control period. Message and reference change together: signal
         handlers wait until both are done, except in lockstep, where the world waits too.
@@ -399,11 +380,11 @@ class Arbiter:
         Raises:
             ClosedError: after `close`, for anything but braking; nothing was published.
         """
-        if not self._free_running:
-            self._check_open(command)
+        if self._closed and command.report.disposition < Severity.HOLD:
+            raise _closed_error()
+        if not self.free_running:
             return self._write(command)
-        with self._lock, deferred_signals():
-            self._check_open(command)
+        with deferred_signals():
             is_unsure, self.delay = self._is_slow(), delay
             command, interval_ns = self._extended(command, actions), interval_ns or self._period_ns
             now_ns = self._clock.now_ns()
@@ -431,27 +412,22 @@ class Arbiter:
         while an unrecorded one would be followed by a jump back. Only a `BackendError` means that nothing was
         published; it restores the reference but not `seq`.
         """
-        before, is_velocity = self._reference, self._gate.layout.is_velocity
-        self._reference = state_after(before, command, is_velocity)
+        before, is_velocity = self.reference, self._gate.layout.is_velocity
+        self.reference = state_after(before, command, is_velocity)
         try:
             sent = self._send(command)
         except BackendError:
-            self._reference = replace(before, seq=command.seq)
+            self.reference = replace(before, seq=command.seq)
             raise
         if sent.report is not None or sent.values is not command.values:
-            self._reference = state_after(before, command, is_velocity, sent)
+            self.reference = state_after(before, command, is_velocity, sent)
         return sent
-
-    def _check_open(self, command: ApprovedCommand) -> None:
-        """Raise ClosedError after `close`, for anything but braking."""
-        if self._closed and command.report.disposition < Severity.HOLD:
-            raise _closed_error()
 
     def _extended(self, command: ApprovedCommand, actions: Iterable[list[float]] = ()) -> ApprovedCommand:
         """Return `command` with its trajectory, if commands have one."""
         if not self._has_trajectories:
             return command
-        return self._gate.extend(command, self._reference, actions, self._due_ns)
+        return self._gate.extend(command, self.reference, actions, self._due_ns)
 
     def _is_slow(self) -> bool:
         """Return whether the last write took so long that the time of its arrival is unknown.
@@ -487,7 +463,7 @@ class Arbiter:
         """
         passed_s, is_late, brakings = (now_ns - self._judged_ns) / NS_PER_S, True, 0
         while is_late and brakings < _MAX_LATE:
-            reference, dt_s = self._last_published(self._period_s, now_ns)
+            reference, dt_s = self._last_published(self.period_s, now_ns)
             braking = self._extended(self._gate.brake_instead(command, reference, dt_s, _late_finding(passed_s)))
             now_ns, brakings = self._clock.now_ns(), brakings + 1
             is_late = self._is_late(now_ns, interval_ns)
@@ -500,10 +476,10 @@ class Arbiter:
 
     def brake(self, finding: Finding) -> ApprovedCommand:
         """Publish one tick of braking, for the reason given by `finding`; it ends the motion towards a goal."""
-        with self.exclusive() as state:
+        with self.exclusive as state:
             reference, dt_s = state
             if self._planner is not None:
-                reference, dt_s = self._last_published(self._period_s, self._clock.now_ns())
+                reference, dt_s = self._last_published(self.period_s, self._clock.now_ns())
                 self._end_segment()
             command = self._gate.brake(reference, dt_s, finding)
             return self._publish(command).command or command
@@ -521,11 +497,11 @@ class Arbiter:
         Raises:
             BackendLostError: when braking does not reduce the speed, as a relay may publish something else.
         """
-        if self._reference.epoch < 0:
+        if self.reference.epoch < 0:
             return
         self.brake(finding)
         slowest, futile = self._speed(), 0
-        while self._free_running and slowest > 0.0:
+        while self.free_running and slowest > 0.0:
             if futile > _MAX_FUTILE_PERIODS:
                 raise BackendLostError("no_rest", f"{futile} braking commands in a row did not slow the robot down")
             self._clock.sleep_until_ns(self._published_ns + round(self._tick_s * NS_PER_S))
@@ -535,7 +511,7 @@ class Arbiter:
 
     def _speed(self) -> float:
         """Return the sum of the commanded speeds."""
-        return float(np.abs(self._reference.velocities).sum())
+        return float(np.abs(self.reference.velocities).sum())
 
 
 def _late_finding(passed_s: float) -> Finding:

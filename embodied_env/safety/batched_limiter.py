@@ -94,7 +94,10 @@ class BatchedLimiter:
             action = np.where(np.isnan(scale.threshold), action, chosen)
         mapped = scale.offset + np.where(action >= 0.0, scale.span, scale.span_below) * action
         mapped = _snapped(action, scale.low, scale.high, mapped, scale.si_low, scale.si_high)
-        return self._moved(mapped, reference.positions, self._bounds.low, self._bounds.high)
+        target = self._moved(mapped, reference.positions, self._bounds.low, self._bounds.high)
+        if (within := self._limiter.hold_within) is None:
+            return target
+        return np.where(np.abs(target - reference.positions) < within, reference.positions, target)
 
     def _as_action(self, published: FloatArray, reference: CommandStateBatch) -> FloatArray:
         """Map published values back to actions (`CommandLimiter.as_action`)."""

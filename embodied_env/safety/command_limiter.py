@@ -18,7 +18,7 @@ from embodied_env.core.batches import BoolArray, CommandStateBatch
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, Trajectory
 from embodied_env.errors import InternalFaultError
-from embodied_env.safety.approved_commands import approve_command, state_after
+from embodied_env.safety.approved_commands import state_after
 from embodied_env.safety.command_filters import CommandFilter, ProposedCommand, ask_filter, scale_of
 from embodied_env.safety.findings import (
     gap_finding,
@@ -56,7 +56,7 @@ class CommandLimiter:
     def __init__(
         self, contract: Contract, *, filters: Mapping[str, CommandFilter], fixed_rate: bool, limits_elsewhere: bool
     ) -> None:
-        self._mode = contract.safety.mode
+        self._has_limits = contract.safety.mode == "enforce"
         self.layout = ActionLayout(contract)
         self.has_velocity = bool(self.layout.is_velocity.any())
         self._is_velocity: list[bool] = self.layout.is_velocity.tolist()
@@ -79,8 +79,8 @@ class CommandLimiter:
         self._workspace = filters.get("workspace")
         self._fixed_rate = fixed_rate
         self._limits_elsewhere = limits_elsewhere
-        self._keeps_limits = self._mode == "enforce" and not limits_elsewhere
-        self._intervenes_from = Severity.LIMIT if self._mode == "enforce" else Severity.HOLD
+        self._keeps_limits = self._has_limits and not limits_elsewhere
+        self._intervenes_from = Severity.LIMIT if self._has_limits else Severity.HOLD
 
     def set_limits(self, limits: EffectiveLimits, *, tighten: bool = False) -> None:
         """Enforce these limits; the action space stays that of the contract.
@@ -91,30 +91,30 @@ class CommandLimiter:
         self.is_tightening = tighten
         self._limits = limits
         self.has_jerk = bool(np.isfinite(limits.jerk).any())
+        layout, scale = self.layout, self.layout.scale
+        is_one_way = ((limits.velocity_low == 0.0) | (limits.velocity_high == 0.0)) & ~layout.is_delta
+        extents = np.maximum(np.abs(scale.si_low), np.abs(scale.si_high))
+        is_rounded = is_one_way & ~layout.is_velocity & np.isfinite(extents)
+        self.hold_within = np.where(is_rounded, ROUNDING * extents, 0.0) if is_rounded.any() else None
         self._bounds = joint_bounds(limits)
         self._low: list[float] = limits.position_low.tolist()
         self._high: list[float] = limits.position_high.tolist()
 
-    def limit_action(
-        self, requested: list[float], reference: CommandState, dt_s: float, findings: list[Finding]
-    ) -> ApprovedCommand:
-        """Return the command of an action: the nearest one in the action space, then as `limit`."""
-        boxed = self.boxed(requested)
-        if boxed is not requested:
-            clipped = modification("space_box", "box.clip", self.layout.joints, requested, boxed)
-            findings = [*findings, clipped]
-        return self.limit(self.target(boxed, reference), reference, dt_s, findings, requested, boxed)
-
-    def limit(
+    def limit(  # noqa: C901 - the order of the limits, from top to bottom
         self,
-        target: list[float],
+        requested: list[float],
         reference: CommandState,
         dt_s: float,
         findings: list[Finding],
-        requested: list[float],
-        boxed: list[float],
+        target: list[float] | None = None,
     ) -> ApprovedCommand:
-        """Limit, filter and check `target`; `boxed` is the action inside the action space that led to it."""
+        """Limit, filter and check the target of an action, by default that of the nearest one in the action space."""
+        boxed, (low, high) = requested, self._box
+        if target is None:
+            if not (all(map(le, low, requested)) and all(map(le, requested, high))):
+                boxed = self.boxed(requested)
+                findings = [*findings, modification("space_box", "box.clip", self.layout.joints, requested, boxed)]
+            target = self.target(boxed, reference)
         if self._limits_elsewhere:
             velocities = self._velocities(target, reference, dt_s)
             return self._approved(reference, dt_s, findings, requested, boxed, target, velocities)
@@ -137,7 +137,8 @@ class CommandLimiter:
             findings = findings + found
             if worst_severity(found) >= Severity.HOLD:
                 return self.brake(reference, dt_s, findings, requested)
-        if problem := self._violation(start, positions, velocities, dt_s):
+        if self._has_limits and (violation := find_violation(*start, positions, velocities, dt_s)):
+            problem = f"{names[violation[0]]}: {violation[1]}"
             finding = Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=problem)
             return self.brake(reference, dt_s, [*findings, finding], requested)
         applied = boxed if published == target else self._changed_action(boxed, target, published, reference)
@@ -158,9 +159,10 @@ class CommandLimiter:
             if worst_severity(findings) >= Severity.STOP:
                 positions = [x if goal is None else goal for x, goal in zip(positions, self._stop_goals, strict=True)]
             positions = self._clamped(positions, start)
-            problem = self._violation(start, positions, velocities, dt_s)
-            sound = not problem
-            if problem and not any(is_unrecoverable(*row, dt_s) for row in zip(*start, strict=True)):
+            violation = find_violation(*start, positions, velocities, dt_s) if self._has_limits else None
+            sound = violation is None
+            if violation and not any(is_unrecoverable(*row, dt_s) for row in zip(*start, strict=True)):
+                problem = f"{self.layout.joints[violation[0]]}: {violation[1]}"
                 raise InternalFaultError(f"braking would violate a limit, nothing is published: {problem}")
         published = self._published(positions, velocities)
         applied = self.as_action(published, reference)
@@ -174,7 +176,7 @@ class CommandLimiter:
         is_velocity = self.layout.is_velocity
         points = [reference, state_after(reference, command, is_velocity)]
         for action in actions if command.report.disposition < Severity.HOLD else ():
-            approved = self.limit_action(action, points[-1], dt_s, [])
+            approved = self.limit(action, points[-1], dt_s, [])
             if approved.report.disposition >= Severity.HOLD:
                 break
             points.append(state_after(points[-1], approved, is_velocity))
@@ -185,14 +187,16 @@ class CommandLimiter:
             braking = self.brake(points[-1], dt_s, [], nothing)
             points.append(state_after(points[-1], braking, is_velocity))
         trajectory = Trajectory(points=tuple(points), first_ns=due_ns, previewed=previewed)
-        return approve_command(command.report, seq=command.seq, epoch=command.epoch, trajectory=trajectory)
+        return ApprovedCommand(
+            values=command.values, seq=command.seq, epoch=command.epoch, report=command.report, trajectory=trajectory
+        )
 
     def monitor(
         self, requested: list[float], reference: CommandState, dt_s: float, findings: list[Finding]
     ) -> ApprovedCommand:
         """Report what the limits would change and change nothing; only non-finite SI values are refused."""
         names, boxed = self.layout.joints, self.boxed(requested)
-        if boxed is not requested:
+        if boxed != requested:
             unclipped = modification("space_box", "box.clip", names, requested, requested, limit=boxed)
             findings = [*findings, unclipped]
         target = self.target(requested, reference)
@@ -240,9 +244,17 @@ class CommandLimiter:
         return [given if sent == wanted else changed for given, wanted, sent, changed in rows]
 
     def target(self, action: list[float], reference: CommandState) -> list[float]:
-        """Map an action to target positions or velocities; rounding never exceeds a bound."""
-        target = self.layout.scale.each_to_si(action)
-        return self._moved(target, reference.positions.tolist(), self._low, self._high) if self._has_delta else target
+        """Map an action to target positions or velocities; rounding never exceeds a bound.
+
+        Nor does it move a joint that has one direction only: the action that holds it maps onto its position.
+        """
+        target, positions = self.layout.scale.each_to_si(action), reference.positions.tolist()
+        if self._has_delta:
+            target = self._moved(target, positions, self._low, self._high)
+        if self.hold_within is not None:
+            rows = zip(target, positions, self.hold_within.tolist(), strict=True)
+            target = [x if abs(y - x) < rounding else y for y, x, rounding in rows]
+        return target
 
     def _moved(self, values: list[float], starts: list[float], lows: list[float], highs: list[float]) -> list[float]:
         """Add `starts` to the values of delta commands; rounding never exceeds a bound."""
@@ -256,10 +268,8 @@ class CommandLimiter:
         return moved
 
     def boxed(self, action: list[float]) -> list[float]:
-        """Return the nearest action in the action space: `action` itself inside it."""
+        """Return the nearest action in the action space."""
         low, high = self._box
-        if all(map(le, low, action)) and all(map(le, action, high)):
-            return action
         return list(map(min, map(max, action, low), high))
 
     def _velocities(self, target: list[float], reference: CommandState, dt_s: float) -> list[float]:
@@ -330,11 +340,6 @@ class CommandLimiter:
             for y, x, b, is_velocity in zip(positions, start[0], start[2], self._is_velocity, strict=True)
         ]
 
-    def _violation(self, start: _Start, positions: list[float], velocities: list[float], dt_s: float) -> str:
-        """Return the first violated limit of the exact values to be published, or ""; none while monitoring."""
-        found = None if self._mode == "monitor" else find_violation(*start, positions, velocities, dt_s)
-        return "" if found is None else f"{self.layout.joints[found[0]]}: {found[1]}"
-
     def _refuse_infeasible(
         self, finding: Finding, reference: CommandState, dt_s: float, findings: list[Finding], requested: list[float]
     ) -> ApprovedCommand:
@@ -365,6 +370,15 @@ class CommandLimiter:
             any_late = True
             if self._keeps_limits:
                 findings = [*findings, tightened_finding(self.layout.joints, late, velocities)]
+        positions = published
+        if self.has_velocity:
+            rows = zip(published, reference.positions.tolist(), self._is_velocity, strict=True)
+            positions = [x if is_velocity else sent for sent, x, is_velocity in rows]
+        lowest = highest = positions
+        if reference.slack is not None:
+            slack = reference.slack.tolist()
+            lowest, highest = list(map(sub, positions, slack)), list(map(add, positions, slack))
+        is_inside = all(map(le, self._low, lowest)) and all(map(le, highest, self._high))  # certainly
         disposition = worst_severity(findings) if findings else Severity.PASS
         given, sent, velocity_si = np.array(requested), np.array(published), np.array(velocities)
         done = given if applied is requested else np.array(applied)
@@ -380,25 +394,14 @@ class CommandLimiter:
             velocity_si=velocity_si,
             dt_s=dt_s,
             guaranteed={
-                "position": sound and not any_late and self._is_inside(reference, published),
+                "position": sound and not any_late and is_inside,
                 "velocity": sound and not any_late,
                 "acceleration": sound,
                 "jerk": sound and self.has_jerk and bool(self.keeps_jerk(reference, velocity_si, dt_s)),
                 "workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False),
             },
         )
-        return approve_command(report, seq=reference.seq + 1, epoch=reference.epoch)
-
-    def _is_inside(self, reference: CommandState, published: list[float]) -> bool:
-        """Return whether every position is certainly within its limits."""
-        if self.has_velocity:
-            rows = zip(published, reference.positions.tolist(), self._is_velocity, strict=True)
-            published = [x if is_velocity else sent for sent, x, is_velocity in rows]
-        lowest = highest = published
-        if reference.slack is not None:
-            slack = reference.slack.tolist()
-            lowest, highest = list(map(sub, published, slack)), list(map(add, published, slack))
-        return all(map(le, self._low, lowest)) and all(map(le, highest, self._high))
+        return ApprovedCommand(values=sent, seq=reference.seq + 1, epoch=reference.epoch, report=report)
 
     def _late_joints(self, reference: CommandState, dt_s: float, velocities: list[float]) -> list[int]:
         """Return the joints that still violate tightened limits after this step."""

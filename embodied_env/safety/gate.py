@@ -31,6 +31,8 @@ class SafetyGate:
 
     Attributes:
         has_velocity: whether any joint is commanded by velocity.
+        limits: those in force, after margins.
+        changed: the limits in force where `change_limits` has changed them, or None.
     """
 
     def __init__(
@@ -54,7 +56,8 @@ class SafetyGate:
             contract, filters=self._filters, fixed_rate=fixed_rate, limits_elsewhere=limits_elsewhere
         )
         self.layout = self._limiter.layout
-        self._in_force = self._wanted = self.layout.limits
+        self.limits = self._wanted = self.layout.limits
+        self.changed: EffectiveLimits | None = None
         self.interlocks = make_interlocks(contract, self.layout)
         self.interventions = InterventionRate(contract.safety.intervention)
         self.has_velocity = self._limiter.has_velocity
@@ -67,25 +70,10 @@ class SafetyGate:
         return None if self._latched is None else replace(self._latched)
 
     @property
-    def limits(self) -> EffectiveLimits:
-        """The limits in force, after margins."""
-        return self._in_force
-
-    @property
-    def changed(self) -> EffectiveLimits | None:
-        """The limits in force where `change_limits` has changed them, or None."""
-        return None if self._in_force is self.layout.limits else self._in_force
-
-    @property
-    def intervention_share(self) -> float:
-        """The share of changed steps over the contract's window."""
-        return self.interventions.share
-
-    @property
     def is_ordinary(self) -> bool:
         """Whether nothing is latched, no action was malformed, and the limits are and were those of the contract."""
         is_sound = self._latched is None and not self._malformed_in_a_row
-        return is_sound and self._in_force is self.layout.limits and not self._limiter.is_tightening
+        return is_sound and self.changed is None and not self._limiter.is_tightening
 
     def latch(self, finding: Finding) -> None:
         """Latch a finding, unless the latch is at least as severe."""
@@ -136,26 +124,26 @@ class SafetyGate:
         if are_equal(wanted, self.layout.limits):
             wanted = self.layout.limits
         self._wanted = wanted
-        if not is_tighter(wanted, self._in_force):
+        if not is_tighter(wanted, self.limits):
             return False
         self._enforce(wanted, tighten=True)
         return True
 
     def begin_motion(self) -> None:
         """Enforce limits tightened since the reset in full, since the robot is at rest and need not brake into them."""
-        self._enforce(self._in_force)
+        self._enforce(self.limits)
 
     def replay_limits(self, limits: EffectiveLimits | None, *, is_first: bool) -> None:
         """Enforce the limits of a recorded step (None: the contract's), in full at the first step of an episode."""
         limits = self.layout.limits if limits is None else limits
-        if are_equal(limits, self._in_force):
+        if are_equal(limits, self.limits):
             return
         self._enforce(limits, tighten=not is_first)
 
     @contextmanager
     def scaled_velocity_limits(self, share: float) -> Iterator[None]:
         """Scale every velocity limit by `share`, 0 < share <= 1, within the context. The robot must be at rest."""
-        before = self._in_force
+        before = self.limits
         low, high = before.velocity_low * share, before.velocity_high * share
         self._enforce(replace(before, velocity_low=low, velocity_high=high))
         try:
@@ -164,10 +152,10 @@ class SafetyGate:
             self._enforce(before)
 
     def _enforce(self, limits: EffectiveLimits, *, tighten: bool = False) -> None:
-        self._in_force = limits
+        self.limits, self.changed = limits, None if limits is self.layout.limits else limits
         self._limiter.set_limits(limits, tighten=tighten)
 
-    def judge(
+    def judge(  # noqa: C901, PLR0912 - the order of the gates, from top to bottom
         self,
         action: Any,  # noqa: ANN401 - agents send anything
         reference: CommandState,
@@ -189,26 +177,33 @@ class SafetyGate:
         if context is not None and context.estops:
             findings = safety_input_findings(context.estops)
             self.latch_stops(findings)  # even if the action is malformed
+        malformed = None
         try:
             requested = parse_action(action, self.layout)
         except MalformedActionError as error:
-            requested = error.values or [math.nan] * self.layout.size
-            others = findings if self._latched is not None else self._run_interlocks(context, reference, findings)
-            findings = self._refuse_malformed(error, others)
+            requested, malformed = error.values or [math.nan] * self.layout.size, error
+        if self._latched is None:
+            if malformed is None:
+                findings += self.interventions.findings
+            if context is not None:
+                for interlock in self.interlocks:
+                    findings += interlock.check(context, reference.positions)
+            if self._mode == "monitor":  # none refuses
+                findings = [replace(found, severity=min(found.severity, Severity.LIMIT)) for found in findings]
+        if malformed is not None:
+            findings = self._refuse_malformed(malformed, findings)
+        elif self._latched is not None:
+            findings = [latched_finding(self._latched), *findings]
         else:
-            if self._latched is not None:
-                findings = [latched_finding(self._latched), *findings]
-            else:
-                self._malformed_in_a_row = 0
-                findings = self._run_interlocks(context, reference, findings + self.interventions.findings)
-                if not dt_s > 0.0:
-                    findings.append(_no_time(dt_s))
+            self._malformed_in_a_row = 0
+            if not dt_s > 0.0:
+                findings.append(_no_time(dt_s))
         if findings and worst_severity(findings) >= Severity.HOLD:
             approved = self._limiter.brake(reference, dt_s, findings, requested)
         elif self._mode == "monitor":
             approved = self._limiter.monitor(requested, reference, dt_s, findings)
         else:
-            approved = self._limiter.limit_action(requested, reference, dt_s, findings)
+            approved = self._limiter.limit(requested, reference, dt_s, findings)
         report = approved.report
         if report.findings:
             self.latch_stops(report.findings)
@@ -229,7 +224,7 @@ class SafetyGate:
         if not dt_s > 0.0:
             return self.brake(reference, dt_s, _no_time(dt_s))
         action = self._limiter.as_action(values, reference)
-        approved = self._limiter.limit(values, reference, dt_s, [], action, action)
+        approved = self._limiter.limit(action, reference, dt_s, [], target=values)
         self.latch_stops(approved.report.findings)
         return approved
 
@@ -263,17 +258,6 @@ class SafetyGate:
         """Return the action for the command nearest to `target` within the jerk limits. Flat, shape (n_joints,)."""
         smooth = self._limiter.limit_jerk(target, reference, dt_s)
         return np.array(self._limiter.as_action(smooth.tolist(), reference))
-
-    def _run_interlocks(
-        self, context: SafetyContext | None, reference: CommandState, findings: list[Finding]
-    ) -> list[Finding]:
-        """Return `findings` and those of the interlocks; while monitoring they are at most LIMIT: none refuses."""
-        if context is not None:
-            for interlock in self.interlocks:
-                findings += interlock.check(context, reference.positions)
-        if self._mode == "monitor":
-            return [replace(finding, severity=min(finding.severity, Severity.LIMIT)) for finding in findings]
-        return findings
 
     def _refuse_malformed(self, error: MalformedActionError, others: list[Finding]) -> list[Finding]:
         """Return the findings of a malformed action or none, with `others`, those of the interlocks.

@@ -142,7 +142,7 @@ class HomingMotion:
 
     def _command(self, situation: Callable[[], SafetyContext]) -> ApprovedCommand:
         """Send the next command; return it as published, with the relay's report if there is one."""
-        with self._arbiter.exclusive() as (reference, dt_s):
+        with self._arbiter.exclusive as (reference, dt_s):
             action = self._layout.as_action(self._action(reference, dt_s))
             approved = self._gate.judge(action, reference, dt_s, situation())
             sent = self._arbiter.send(approved)

@@ -109,7 +109,7 @@ class SafetyContextBuilder:
 def make_interlocks(contract: Contract, layout: ActionLayout) -> tuple[Interlock, ...]:
     """Return the interlocks that `contract` declares, in the order of their gates, after the safety inputs."""
     safety = contract.safety
-    interlocks: list[Interlock] = [ClockGate(), ObservationGate(contract), ActionAgeGate(contract)]
+    interlocks: list[Interlock] = [ObservationGate(contract)]
     if safety.tracking is not None:
         actuators = contract.actuators.values()
         units = {joint: limits.unit for actuator in actuators for joint, limits in actuator.joints.items()}
@@ -142,24 +142,13 @@ class Interlock:
         raise NotImplementedError
 
 
-class ClockGate(Interlock):
-    """Requires that no clock was set between the observation and the action."""
-
-    def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
-        """HOLD for one step after a clock jump; STOP if the host was suspended, since the robot kept moving."""
-        if not context.clock_jump:
-            return []
-        suspended = context.clock_jump == "suspended"
-        severity, code = (Severity.STOP, "clock.suspended") if suspended else (Severity.HOLD, "clock.jump")
-        detail = f"clock jump since the last action: {context.clock_jump}"
-        return [Finding(gate="clock", severity=severity, code=code, detail=detail)]
-
-
 class ObservationGate(Interlock):
-    """Requires a valid reading of each required sensor, no older than its `max_age_s`.
+    """Requires each action to follow in time from valid readings, with no clock set in between.
+
+    A reading of a required sensor may be `max_age_s` old, an action may come `max_age_steps` control periods after it.
 
     Attributes:
-        in_a_row: last steps in a row that failed.
+        in_a_row: last steps in a row in which a reading failed.
         late_in_a_row: those of them that the agent's time alone explains.
     """
 
@@ -168,6 +157,7 @@ class ObservationGate(Interlock):
         self._max_age_s = {name: sensor.max_age_s for name, sensor in contract.sensors.items()}
         self._future_tolerance_s = contract.safety.observation.future_tolerance_s
         self._stop_steps = contract.safety.observation.stop_steps
+        self._max_action_age_s = contract.safety.action.max_age_steps * contract.control_period_s
         self.in_a_row = self.late_in_a_row = 0
 
     def reset(self) -> None:
@@ -175,8 +165,21 @@ class ObservationGate(Interlock):
         self.in_a_row = 0
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
-        """HOLD for each sensor that fails; STOP after `stop_steps` failed steps in a row."""
-        problems = []
+        """HOLD for a clock jump, each sensor that fails, and a late action.
+
+        STOP if the host was suspended, since the robot kept moving, and after `stop_steps` steps in a row in which a
+        sensor failed.
+        """
+        found, problems = [], []
+        if context.clock_jump:
+            suspended = context.clock_jump == "suspended"
+            severity, code = (Severity.STOP, "clock.suspended") if suspended else (Severity.HOLD, "clock.jump")
+            detail = f"clock jump since the last action: {context.clock_jump}"
+            found.append(Finding(gate="clock", severity=severity, code=code, detail=detail))
+        if not context.action_age_s <= self._max_action_age_s:
+            detail = f"action arrived {context.action_age_s:.3f} s after its observation"
+            detail += f" (maximum {self._max_action_age_s} s)"
+            found.append(Finding(gate="action_age", severity=Severity.HOLD, code="act.late", detail=detail))
         for name in dict.fromkeys((*self._required, *context.required)) if context.required else self._required:
             status, max_age_s = context.sensors.get(name), self._max_age_s[name]
             if status is None or not math.isfinite(status.age_s):
@@ -190,7 +193,7 @@ class ObservationGate(Interlock):
                 problems.append(("obs.stale", detail))
         if not problems:
             self.in_a_row = 0
-            return []
+            return found
         self.in_a_row += 1
         readings = [
             (each.quality, each.age_s - context.latency_s, self._max_age_s[name])
@@ -199,21 +202,9 @@ class ObservationGate(Interlock):
         before = self.late_in_a_row if self.in_a_row > 1 else 0
         self.late_in_a_row = before + 1 if have_aged(readings, context.action_age_s) else 0
         severity = Severity.STOP if self.in_a_row >= self._stop_steps else Severity.HOLD
-        return [Finding(gate="observation", severity=severity, code=code, detail=text) for code, text in problems]
-
-
-class ActionAgeGate(Interlock):
-    """Requires the action to follow its observation within `max_age_steps` control periods."""
-
-    def __init__(self, contract: Contract) -> None:
-        self._max_age_s = contract.safety.action.max_age_steps * contract.control_period_s
-
-    def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
-        """HOLD for a late action."""
-        if context.action_age_s <= self._max_age_s:
-            return []
-        detail = f"action arrived {context.action_age_s:.3f} s after its observation (maximum {self._max_age_s} s)"
-        return [Finding(gate="action_age", severity=Severity.HOLD, code="act.late", detail=detail)]
+        return found + [
+            Finding(gate="observation", severity=severity, code=code, detail=text) for code, text in problems
+        ]
 
 
 class TrackingGate(Interlock):

@@ -55,12 +55,12 @@ class Watchdog:
 
     def disarm(self) -> None:
         """Stop watching between episodes. The watchdog publishes nothing after this returns."""
-        with self._arbiter.exclusive():
+        with self._arbiter.exclusive:
             self._fed_ns = None
 
     def check(self) -> Finding | None:
         """Brake if steps are overdue or a safety input requires it; return the reason, or None."""
-        with self._arbiter.exclusive():  # a step that got the lock first is no longer overdue
+        with self._arbiter.exclusive:  # a step that got the lock first is no longer overdue
             fed_ns = self._fed_ns
             if fed_ns is None:
                 return None

@@ -63,8 +63,12 @@ def squared_norm(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a number, or a
 
 def norm(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a number, or an array of them
     """Return the Euclidean norm over the last axis, added like `squared_norm`."""
-    squared = squared_norm(vectors)
-    return math.sqrt(squared) if isinstance(squared, float) else np.sqrt(squared)
+    if vectors.ndim > 1:
+        return np.sqrt(squared_norm(vectors))
+    squares = 0.0
+    for each in vectors.tolist():
+        squares += each * each
+    return math.sqrt(squares)
 
 
 class ArrayTask(Task):
@@ -97,14 +101,6 @@ class ArrayTask(Task):
 def reason_if(holds: Any, reason: str) -> Any:  # noqa: ANN401 - a string, or an array of them
     """Return the `reason` of a verdict where it holds, and an empty string elsewhere."""
     return np.where(holds, reason, "") if isinstance(holds, np.ndarray) else reason if holds else ""
-
-
-def total(terms: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as `squared_norm`
-    """Return the sum of the terms, added in order: the reward."""
-    reward = -0.0  # the only number whose addition changes no bits
-    for each in terms.values():
-        reward = reward + each
-    return reward
 
 
 def require_visible(contract: Contract, sensor: str) -> str:

@@ -90,7 +90,20 @@ def judge_step(
 ) -> TaskResult:
     """Return the result of `task.judge` with plain floats and the terms in their order; raises TaskError."""
     try:
-        return _checked(task.judge(previous, current, applied), task.terms)
+        result: Any = task.judge(previous, current, applied)
+        if not (isinstance(result, TaskResult) and isinstance(result.verdict, Verdict)):
+            raise TaskError(f"judge returned {shown(result)} (expected a TaskResult with a Verdict)")  # noqa: TRY301
+        reward, terms, names = result.reward, result.terms, task.terms
+        if type(terms) is dict and tuple(terms) == names and type(reward) is float and isfinite(reward):
+            for value in terms.values():
+                if type(value) is not float or not isfinite(value):
+                    break
+            else:
+                return result
+        if not isinstance(terms, Mapping) or (tuple(terms) != names and set(terms) != set(names)):
+            raise TaskError(f"terms {shown(terms)} (expected the keys {names}, as declared in `terms`)")  # noqa: TRY301
+        values = {name: _number(name, terms[name]) for name in names}
+        return TaskResult(reward=_number("reward", reward), verdict=result.verdict, terms=values)
     except Terminated:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of a user may raise anything, and call sys.exit
@@ -152,22 +165,6 @@ def judge_reset(
     except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
         raise _located(error, task, task.reset, contract) from (None if isinstance(error, TaskError) else error)
     return verdict
-
-
-def _checked(result: Any, names: tuple[str, ...]) -> TaskResult:  # noqa: ANN401 - of foreign code
-    if not (isinstance(result, TaskResult) and isinstance(result.verdict, Verdict)):
-        raise TaskError(f"judge returned {shown(result)} (expected a TaskResult with a Verdict)")
-    reward, terms = result.reward, result.terms
-    if type(terms) is dict and tuple(terms) == names and type(reward) is float and isfinite(reward):
-        for value in terms.values():
-            if type(value) is not float or not isfinite(value):
-                break
-        else:
-            return result
-    if not isinstance(terms, Mapping) or (tuple(terms) != names and set(terms) != set(names)):
-        raise TaskError(f"terms {shown(terms)} (expected the keys {names}, as declared in `terms`)")
-    values = {name: _number(name, terms[name]) for name in names}
-    return TaskResult(reward=_number("reward", reward), verdict=result.verdict, terms=values)
 
 
 def _number(name: str, value: Any) -> float:  # noqa: ANN401 - of foreign code

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,6 @@ from embodied_env.tasks.common import (
     reason_if,
     require_visible,
     squared_norm,
-    total,
 )
 
 # Parameters of the scripted policy. Lengths are added to the radius of the robot.
@@ -122,7 +123,7 @@ class Navigate(ArrayTask):
             "success": p.success_bonus * arrived,
         }
         verdict = Verdict(success=arrived, failure=reason_if(collided, "collision"))
-        return TaskResult(reward=total(terms), verdict=verdict, terms=terms)
+        return TaskResult(reward=reduce(add, terms.values()), verdict=verdict, terms=terms)
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:  # noqa: ARG002 - protocol; a cart has no Jacobian
         """Return the policy that steers to the clear course nearest to the goal, and slows down before obstacles.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,6 @@ from embodied_env.tasks.common import (
     norm,
     reason_if,
     require_visible,
-    total,
 )
 
 # Parameters of the scripted policy. The finger crosses the lever near its free end; the tip extends beyond it.
@@ -110,7 +111,7 @@ class OpenDoor(ArrayTask):
             "success": p.success_bonus * opened,
         }
         verdict = Verdict(success=opened, failure=reason_if(excessive, "excessive_force"))
-        return TaskResult(reward=total(terms), verdict=verdict, terms=terms)
+        return TaskResult(reward=reduce(add, terms.values()), verdict=verdict, terms=terms)
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return the policy that presses the lever with the finger and pushes, by damped least squares.

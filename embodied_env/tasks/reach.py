@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 from numpy.typing import NDArray
@@ -25,7 +27,6 @@ from embodied_env.tasks.common import (
     reason_if,
     require_visible,
     squared_norm,
-    total,
 )
 
 Point = tuple[float, float, float]
@@ -80,17 +81,19 @@ class Reach(ArrayTask):
         tip, target = samples[p.tip].values["position"], samples[p.target].values["position"]
         distance_m = norm(target - tip)
         reached = (distance_m <= p.success_radius_m) & is_fresh(current, p.tip, p.target)
-        outside: Any = False
+        out_of_bounds = ""
         if self._workspace:
+            outside: Any = False
             for at, (low, high) in zip(components(tip), self._workspace, strict=True):
                 outside = outside | (at < low) | (at > high)
+            out_of_bounds = reason_if(outside, "tip")
         terms = {
             "distance": -distance_m,
             "effort": -p.effort_weight * squared_norm(applied),
             "success": p.success_bonus * reached,
         }
-        verdict = Verdict(success=reached, out_of_bounds=reason_if(outside, "tip"))
-        return TaskResult(reward=total(terms), verdict=verdict, terms=terms)
+        verdict = Verdict(success=reached, out_of_bounds=out_of_bounds)
+        return TaskResult(reward=reduce(add, terms.values()), verdict=verdict, terms=terms)
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return the policy that moves the tip straight to the target, by damped least squares on its Jacobian.

@@ -108,7 +108,7 @@ def published(contract, steps, seed):
             clock.advance_ns(max(1, round(jitter * period_ns)))
             silences_s.append(jitter * period_ns / NS_PER_S)
             arbiter.update_measured(middle, np.zeros(gate.layout.size))  # for velocities: far from any bound
-            with arbiter.exclusive() as (reference, dt_s):
+            with arbiter.exclusive as (reference, dt_s):
                 command = gate.judge(adversary.act(step), reference, dt_s)
                 arbiter.send(command)
             dts_s.append(command.report.dt_s)

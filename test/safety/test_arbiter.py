@@ -37,7 +37,7 @@ class Bench:
         return SentCommand(seq=command.seq, values=command.values)
 
     def publish(self, action=(0.0, 0.0)):
-        with self.arbiter.exclusive() as (reference, dt_s):
+        with self.arbiter.exclusive as (reference, dt_s):
             approved = self.gate.judge(list(action), reference, dt_s)
             self.arbiter.send(approved)
         return approved
@@ -114,7 +114,7 @@ def test_velocity_is_kept_after_a_short_pause(running):
         running.clock.advance_ns(PERIOD_NS)
         running.publish((0.3, 0.0))
     running.clock.advance_ns(2 * PERIOD_NS)
-    with running.arbiter.exclusive() as (reference, _):
+    with running.arbiter.exclusive as (reference, _):
         assert reference.velocities[0] > 0.0
 
 
@@ -123,7 +123,7 @@ def test_motion_starts_from_rest_after_a_long_pause(running):
         running.clock.advance_ns(PERIOD_NS)
         running.publish((0.3, 0.0))
     running.clock.advance_ns(4 * PERIOD_NS)
-    with running.arbiter.exclusive() as (reference, _):
+    with running.arbiter.exclusive as (reference, _):
         assert reference.velocities.tolist() == [0.0, 0.0]
 
 

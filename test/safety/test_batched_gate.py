@@ -159,7 +159,7 @@ def drive(contract, seed: int, *, outside: bool = False, steps: int = 6, faults:
                 batched.store(i, undo=bool(approved.is_decided[i]))
                 own[i].judge(action, state, dt_s, context)
                 batched.load(i)
-            assert batched.intervention_share[i] == truth[i].intervention_share
+            assert batched.intervention_share[i] == truth[i].interventions.share
             if rng.random() < 0.3:
                 batched.store(i)
                 assert counters(own[i]) == counters(truth[i])

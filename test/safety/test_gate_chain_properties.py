@@ -368,7 +368,7 @@ def test_p12_the_reference_is_what_the_relay_published():
 
     arbiter = Arbiter(send, gate, clock=ManualClock(), control_period_s=0.05, free_running=False)
     arbiter.reset(np.zeros(2), 0)
-    with arbiter.exclusive() as (reference, dt_s):
+    with arbiter.exclusive as (reference, dt_s):
         asked = gate.judge([1.0, -1.0], reference, dt_s)
         answer = arbiter.send(asked)
     assert np.abs(answer.values).max() < np.abs(asked.values).max()
@@ -452,7 +452,7 @@ def test_p17_a_reset_clears_all_state_of_the_episode(ride, data):
         dt = part * g.contract.control_period_s
         commands = [gate.judge(copy.deepcopy(action), reference, dt, beside(reference)) for gate in (used, new)]
         assert same_command(*commands)
-        assert used.intervention_share == new.intervention_share
+        assert used.interventions.share == new.interventions.share
         reference = next_reference(reference, commands[0], dt)
 
 
@@ -485,7 +485,7 @@ def test_p17_counts_are_cleared_by_a_reset(what, steps):
     for _ in range(6):
         beside = calm(here, **changes)
         assert same_command(used.judge(action, here, 0.05, beside), new.judge(action, here, 0.05, beside))
-        assert used.intervention_share == new.intervention_share
+        assert used.interventions.share == new.interventions.share
 
 
 @examples(30)

@@ -95,7 +95,7 @@ class FreeRunningRobot(RuleBasedStateMachine):
                 self._latch(Severity.STOP)
         self.watchdog.feed()
         self.fed_ns = self.clock.now_ns()
-        with self.arbiter.exclusive() as (reference, dt_s):
+        with self.arbiter.exclusive as (reference, dt_s):
             beside = calm(reference, action_age_s=age_s, estops=dict(self.inputs))
             if self.is_silent:
                 sensors = {"joints": SensorStatus(quality=Quality.STALE, age_s=9.0)}
@@ -376,7 +376,7 @@ class ConcurrentRobot:
         actions = np.random.default_rng(7).uniform(-1.0, 1.0, (150, 2))
         self.go.wait()
         for action in actions:
-            with self.arbiter.exclusive() as (reference, dt_s):
+            with self.arbiter.exclusive as (reference, dt_s):
                 self.arbiter.send(self.gate.judge(action, reference, dt_s))
 
     def watch(self):

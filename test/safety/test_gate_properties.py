@@ -579,7 +579,7 @@ def free_running_arbiter(contract, clock: ManualClock):
 
 
 def publish(arbiter: Arbiter, gate: SafetyGate, action):
-    with arbiter.exclusive() as (reference, dt_s):
+    with arbiter.exclusive as (reference, dt_s):
         approved = gate.judge(action, reference, dt_s)
         arbiter.send(approved)
     return approved

@@ -15,8 +15,6 @@ from embodied_env.core.types import Finding, SafetyContext, SensorStatus
 from embodied_env.safety import GATES, CommandState, SafetyGate
 from embodied_env.safety.interlocks import (
     JUDGED_BY_AGE,
-    ActionAgeGate,
-    ClockGate,
     ForceGate,
     LatencyGate,
     ObservationGate,
@@ -66,28 +64,28 @@ def codes(approved) -> list[str]:
 def test_interlocks_are_in_the_order_of_the_gates():
     contract = contract_with(**STRICT)
     kinds = [type(gate) for gate in make_interlocks(contract, SafetyGate(contract).layout)]
-    assert kinds == [ClockGate, ObservationGate, ActionAgeGate, TrackingGate, ForceGate, LatencyGate]
+    assert kinds == [ObservationGate, TrackingGate, ForceGate, LatencyGate]
 
 
 @pytest.mark.parametrize("jump", ["stepped", "rewound", "skipped"])
 def test_clock_jump_is_a_hold(jump):
-    assert codes_of(gate_of(ClockGate).check(context(clock_jump=jump), ZERO)) == [("clock.jump", Severity.HOLD)]
+    assert codes_of(gate_of(ObservationGate).check(context(clock_jump=jump), ZERO)) == [("clock.jump", Severity.HOLD)]
 
 
 def test_suspended_host_is_a_stop():
-    assert codes_of(gate_of(ClockGate).check(context(clock_jump="suspended"), ZERO)) == [
+    assert codes_of(gate_of(ObservationGate).check(context(clock_jump="suspended"), ZERO)) == [
         ("clock.suspended", Severity.STOP)
     ]
 
 
 def test_no_clock_jump_is_no_finding():
-    assert gate_of(ClockGate).check(FAULTLESS, ZERO) == []
+    assert gate_of(ObservationGate).check(FAULTLESS, ZERO) == []
 
 
 def test_no_interlock_without_its_limits_in_the_contract():
     contract = contract_with(tracking=None)
     kinds = [type(gate) for gate in make_interlocks(contract, SafetyGate(contract).layout)]
-    assert kinds == [ClockGate, ObservationGate, ActionAgeGate]
+    assert kinds == [ObservationGate]
 
 
 ALL_WRONG = {"age_s": 1.0, "measured": (1.0, 1.0), "action_age_s": 1.0, "latency_s": 1.0, "forces": {"beacon": 6.0}}
@@ -333,7 +331,7 @@ def test_observation_stop_is_latched():
 
 @pytest.mark.parametrize(("steps", "most_s"), [(1, 0.05), (2, 0.1)])
 def test_action_is_valid_up_to_its_maximum_age(steps, most_s):
-    gate = gate_of(ActionAgeGate, action={"max_age_steps": steps})
+    gate = gate_of(ObservationGate, action={"max_age_steps": steps})
     assert gate.check(context(action_age_s=most_s), ZERO) == []
     late = gate.check(context(action_age_s=math.nextafter(most_s, 1.0)), ZERO)
     assert codes_of(late) == [("act.late", Severity.HOLD)]
@@ -341,7 +339,7 @@ def test_action_is_valid_up_to_its_maximum_age(steps, most_s):
 
 @pytest.mark.parametrize("age_s", [math.nan, math.inf])
 def test_action_of_unknown_age_is_late(age_s):
-    assert codes_of(gate_of(ActionAgeGate).check(context(action_age_s=age_s), ZERO)) == [("act.late", Severity.HOLD)]
+    assert codes_of(gate_of(ObservationGate).check(context(action_age_s=age_s), ZERO)) == [("act.late", Severity.HOLD)]
 
 
 def test_late_actions_never_stop():

@@ -110,7 +110,7 @@ class Bench:
 
     def publish(self):
         self.clock.advance_ns(PERIOD_NS)
-        with self.arbiter.exclusive() as (reference, dt_s):
+        with self.arbiter.exclusive as (reference, dt_s):
             self.arbiter.send(self.gate.judge([1.0, -1.0], reference, dt_s))
 
 
@@ -125,7 +125,7 @@ def may_publish_in_another_thread(arbiter):
     """Return whether the lock of `arbiter` was released; otherwise the watchdog would block forever."""
 
     def take():
-        with arbiter.exclusive():
+        with arbiter.exclusive:
             pass
 
     thread = threading.Thread(target=take, daemon=True)

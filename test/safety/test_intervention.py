@@ -70,13 +70,13 @@ def test_reset_clears_the_window():
 def test_only_changed_actions_count_as_interventions():
     gate = gate_with()
     run(gate, CLIPPED, KEPT, KEPT, CLIPPED)
-    assert gate.intervention_share == 0.5
+    assert gate.interventions.share == 0.5
 
 
 def test_braking_for_a_malformed_action_counts():
     gate = gate_with()
     run(gate, None, KEPT)
-    assert gate.intervention_share == 0.5
+    assert gate.interventions.share == 0.5
 
 
 def test_warning_does_not_change_the_next_action():
@@ -104,5 +104,5 @@ def test_gate_reset_clears_the_intervention_window():
     gate = gate_with(stop_share=0.75)
     run(gate, CLIPPED, CLIPPED, CLIPPED, CLIPPED, KEPT)
     gate.reset()
-    assert gate.intervention_share == 0.0
+    assert gate.interventions.share == 0.0
     assert run(gate, KEPT)[0].disposition is Severity.PASS

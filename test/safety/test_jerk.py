@@ -138,7 +138,7 @@ class Bench:
 
     def step(self, *action, after_ns=50_000_000):
         self.clock.advance_ns(after_ns)
-        with self.arbiter.exclusive() as (reference, dt_s):
+        with self.arbiter.exclusive as (reference, dt_s):
             approved = self.gate.judge(list(action), reference, dt_s)
             self.arbiter.send(approved)
         return approved
@@ -249,7 +249,7 @@ def test_acceleration_is_zero_after_a_pause():
     for _ in range(10):
         bench.step(1.0, 0.0)
     bench.clock.advance_ns(1_000_000_000)
-    with bench.arbiter.exclusive() as (reference, _):
+    with bench.arbiter.exclusive as (reference, _):
         assert reference.accelerations is None
     bench.step(0.0, 0.0, after_ns=0)
     assert bench.arbiter.reference.accelerations.tolist() == [0.0, 0.0]  # not from the velocity before the pause

@@ -223,7 +223,7 @@ class World:
             tag = CommandId(epoch=self.epoch, seq=self.seq)
             self.relay.command(write_command(tag, np.array([target]), self.gate.layout))
             return self.answers[-1]
-        with self.arbiter.exclusive() as (reference, dt_s):
+        with self.arbiter.exclusive as (reference, dt_s):
             value = target if self.by_velocity else reference.positions[0] + target * PERIOD_S
             approved = self.gate.limit(np.array([value]), reference, dt_s)
             approved = self.arbiter.send(approved).command or approved

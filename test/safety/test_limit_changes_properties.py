@@ -47,7 +47,7 @@ class Robot:
     def step(self, action):
         if self.gate.has_velocity:
             self.arbiter.update_measured(self.positions(), np.zeros(self.size))
-        with self.arbiter.exclusive() as (reference, dt_s):
+        with self.arbiter.exclusive as (reference, dt_s):
             command = self.gate.judge(np.full(self.size, action), reference, dt_s)
             self.arbiter.send(command)
         return command.report

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from safety_strategies import any_time, contract_of, examples, journeys, safe_state, situations
 
 from embodied_env.contract import JointLimits
+from embodied_env.core.batches import CommandStateBatch
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import CommandState, Finding
 from embodied_env.safety import SafetyGate
 from embodied_env.safety.approved_commands import state_after
+from embodied_env.safety.batched_limiter import BatchedLimiter
 from embodied_env.safety.command_filters import FilterDecision
 from embodied_env.safety.joint_limits import (
     braking_bounds,
@@ -172,3 +174,28 @@ def test_scaled_limits_are_scaled_in_both_directions():
     with gate.scaled_velocity_limits(0.5):
         assert (gate.limits.velocity_low[0], gate.limits.velocity_high[0]) == (-0.1, 0.5)
     assert (gate.limits.velocity_low[0], gate.limits.velocity_high[0]) == (-0.2, 1.0)
+
+
+@pytest.mark.parametrize("limits", [FORWARDS, BACKWARDS])
+@examples(200)
+@given(st.floats(-1.0, 1.0), st.floats(-1.9, 1.9))
+def test_the_action_that_holds_a_one_way_joint_is_kept(limits, part, middle):
+    """The action maps onto a position that may be a rounding error off, which the joint could not correct."""
+    span = 2.0 - abs(middle)
+    gate = SafetyGate(
+        contract_of(dataclasses.replace(limits, position=(middle - span, middle + span)), command="position")
+    )
+    state = CommandState(positions=np.array([middle + part * span]), velocities=np.zeros(1), seq=0, epoch=0)
+    state = dataclasses.replace(
+        state, positions=np.clip(state.positions, gate.limits.position_low, gate.limits.position_high)
+    )
+    hold = gate.hold_action(state)
+    report = gate.judge(hold, state, PERIOD_S).report
+    assert report.findings == ()
+    assert report.applied_si.tolist() == state.positions.tolist()
+    batch = CommandStateBatch(
+        positions=state.positions[None], velocities=np.zeros((1, 1)), accelerations=np.zeros((1, 1))
+    )
+    batched, _ = BatchedLimiter(gate._limiter).limit(hold[None], batch, PERIOD_S)
+    assert batched.applied_si.tolist() == [state.positions.tolist()]
+    assert not batched.intervened.any()

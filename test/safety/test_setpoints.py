@@ -67,7 +67,7 @@ class Bench:
 
     def step(self, action):
         self.watchdog.feed()
-        with self.arbiter.exclusive() as (reference, dt_s):
+        with self.arbiter.exclusive as (reference, dt_s):
             approved = self.gate.judge(list(action), reference, dt_s)
             self.arbiter.send(approved)
         return approved
@@ -433,7 +433,7 @@ def test_a_step_starts_near_a_motion_that_has_fallen_behind():
     bench = Bench(filters={"slow": SlowBetweenSteps()})
     reach = bench.gate.limits.fastest * PERIOD_S
     for k in range(1, 20):
-        with bench.arbiter.exclusive() as (reference, _):
+        with bench.arbiter.exclusive as (reference, _):
             published = bench.arbiter.reference
             ahead = published.positions + published.velocities * PERIOD_S
         assert (np.abs(reference.positions - ahead) <= 2 * reach).all()

@@ -70,7 +70,7 @@ class Bench:
         return np.array([np.interp(time_ns, times, column) for column in np.array(points).T])
 
     def step(self, action, *further):
-        with self.arbiter.exclusive() as (reference, dt_s):
+        with self.arbiter.exclusive as (reference, dt_s):
             approved = self.gate.judge(list(action), reference, dt_s)
             self.arbiter.send(approved, [list(each) for each in further])
         return self.sent[-1]
@@ -153,7 +153,7 @@ def test_the_reference_of_a_late_step_is_the_point_to_which_the_controller_moves
     bench = Bench()
     bench.step((0.005, 0.0), (0.015, 0.0), (0.025, 0.0))
     bench.clock.advance_ns(round((1 + late) * PERIOD_NS))
-    with bench.arbiter.exclusive() as (reference, dt_s):
+    with bench.arbiter.exclusive as (reference, dt_s):
         assert reference.positions.tolist() == bench.sent[0].trajectory.points[1 + passed].positions.tolist()
         assert dt_s == PERIOD_S
 

@@ -168,7 +168,7 @@ class World:
 
     def publish(self, action):
         self.clock.advance_ns(100_000_000)
-        with self.arbiter.exclusive() as (state, dt_s):
+        with self.arbiter.exclusive as (state, dt_s):
             self.arbiter.send(self.gate.judge(as_action(action), state, dt_s))
 
 
@@ -189,7 +189,7 @@ def test_commanded_velocity_is_kept_after_a_pause():
     for _ in range(10):
         world.publish([1.0, 0.0, 0.0, 0.0])
     world.clock.advance_ns(5_000_000_000)
-    with world.arbiter.exclusive() as (state, dt_s):
+    with world.arbiter.exclusive as (state, dt_s):
         assert state.velocities[0] == pytest.approx(LIMITS.fastest[0])  # it was never commanded to stop
         assert dt_s == pytest.approx(0.1)
 
@@ -281,7 +281,7 @@ def test_timeout_shorter_than_three_periods_applies():
 def test_policy_accelerates_from_rest_after_the_timeout():
     world = driven(downstream_timeout_s=0.5)
     world.clock.advance_ns(900_000_000)
-    with world.arbiter.exclusive() as (state, dt_s):
+    with world.arbiter.exclusive as (state, dt_s):
         approved = world.gate.judge(as_action([1.0, -1.0, 0.475, 0.0]), state, dt_s)
     assert (np.abs(approved.values[AXES]) <= LIMITS.acceleration[AXES] * 0.1 * (1 + 1e-12)).all()
 
@@ -298,7 +298,7 @@ def test_noise_does_not_lower_a_following_joint():
     measured = world.sent[-1].values - 0.01
     before = world.sent[-1].values
     world.clock.advance_ns(900_000_000)
-    with world.arbiter.exclusive() as (state, _):
+    with world.arbiter.exclusive as (state, _):
         assert state.velocities[AXES].tolist() == before[AXES].tolist()
         assert state.before_gap is None
 
@@ -307,7 +307,7 @@ def test_old_reading_changes_nothing():
     world = driven(measured_velocities=lambda: (np.zeros(4), np.full(4, 0.85)))
     before = world.sent[-1].values
     world.clock.advance_ns(900_000_000)
-    with world.arbiter.exclusive() as (state, _):
+    with world.arbiter.exclusive as (state, _):
         assert abs(state.velocities[0]) == abs(before[0])  # 2 m/s^2 for 0.85 s is beyond 1 m/s
 
 
@@ -334,7 +334,7 @@ def test_gap_is_reported_with_the_velocity_used():
     world = driven(downstream_timeout_s=0.5)
     last = world.sent[-1].values
     world.clock.advance_ns(900_000_000)
-    with world.arbiter.exclusive() as (state, dt_s):
+    with world.arbiter.exclusive as (state, dt_s):
         report = world.gate.judge(as_action(np.zeros(4)), state, dt_s).report
     (finding,) = [each for each in report.findings if each.code == "vel.gap"]
     assert finding.joints == ("linear.x", "angular.z", "rail")
@@ -365,7 +365,7 @@ def test_braking_never_starts_a_robot_with_a_timeout(steps, lag_s):
         if brakes:
             world.arbiter.brake(HOLD)
         else:
-            with world.arbiter.exclusive() as (state, dt_s):
+            with world.arbiter.exclusive as (state, dt_s):
                 world.arbiter.send(world.gate.judge(as_action([fail_if_read, 0.0, 0.0, 0.0]), state, dt_s))
         now = float(world.sent[-1].values[0])
         dt_s = min(pause_ns / 1e9, 0.1)

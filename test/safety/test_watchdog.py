@@ -50,7 +50,7 @@ class Bench:
     def cruise(self):
         for _ in range(4):
             self.clock.advance_ns(PERIOD_NS)
-            with self.arbiter.exclusive() as (reference, dt_s):
+            with self.arbiter.exclusive as (reference, dt_s):
                 self.arbiter.send(self.gate.judge([0.5, 0.0], reference, dt_s))
         self.watchdog.feed()
 
@@ -151,7 +151,7 @@ def test_step_with_the_lock_is_not_overdue(bench):
     """The watchdog waits for the lock and decides once it holds it."""
     bench.clock.advance_ns(9 * PERIOD_NS)
     looking = threading.Thread(target=bench.watchdog.check)
-    with bench.arbiter.exclusive() as (reference, dt_s):
+    with bench.arbiter.exclusive as (reference, dt_s):
         looking.start()
         bench.watchdog.feed()
         time.sleep(0.05)  # it checks now, and waits
@@ -245,7 +245,7 @@ def test_briefly_asserted_safety_input_stays_latched(bench):
     bench.watchdog.check()
     bench.inputs = {"door": "ok"}
     assert bench.watchdog.check() is None
-    with bench.arbiter.exclusive() as (reference, dt_s):
+    with bench.arbiter.exclusive as (reference, dt_s):
         assert bench.gate.judge([1.0, 0.0], reference, dt_s).report.disposition is Severity.ESTOP
 
 

@@ -384,7 +384,7 @@ class Relay:
 
     def _send_limited(self, target: FloatArray, received_ns: int) -> ApprovedCommand:
         """Limit and publish `target`; a STOP of the gate is latched and disarms. Brake if it has waited here."""
-        with self.arbiter.exclusive() as (reference, dt_s):
+        with self.arbiter.exclusive as (reference, dt_s):
             waited_ns = self._clock.now_ns() - received_ns
             if 2 * waited_ns > self._period_ns:
                 detail = f"command was received {waited_ns / NS_PER_S:.3f} s ago"
