@@ -63,7 +63,7 @@ def counters(gate: SafetyGate) -> list:
 
 def is_ordinary(gate: SafetyGate) -> bool:
     """Return whether the batched gate may decide the next step of a gate."""
-    return gate.is_ordinary and not gate.interlocks[1].in_a_row and not any(getattr(gate.interlocks[-1], "missed", ()))
+    return gate.is_ordinary and not gate.interlocks[0].in_a_row and not any(getattr(gate.interlocks[-1], "missed", ()))
 
 
 def draw_actions(rng, size: int, faults: float) -> np.ndarray:
