@@ -35,9 +35,9 @@ from embodied_env.core.latency.ledger import StepEvent, event_of_mark
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import FloatArray
+from embodied_env.envs.batched_gap_policy import BatchedGapPolicy
 from embodied_env.envs.batched_info import BatchedTransitions
 from embodied_env.envs.batched_slots import BatchedSlots, SlotStates
-from embodied_env.envs.gap_policy import BatchedGapPolicy
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.transition_builder import Info, copy_action
 from embodied_env.errors import TaskError
