@@ -195,8 +195,9 @@ class Stepper:
         step, self._step = self._step, None
         if step is None:
             raise ResetNeededError("finish() called without begin()")
-        episode, ledger, report = self._episode, self.ledger, step.approved.report
+        episode, ledger = self._episode, self.ledger
         try:
+            report = step.approved.report
             snapshot, gaps = self._read(step)
             ledger.observed_ns = self.clock.now_ns()
             if self._replay is not None:
