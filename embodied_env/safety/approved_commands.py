@@ -1,6 +1,6 @@
 """Approved commands: of one gate, of a gate and its relay, of several robots in one world.
 
-Only this module and `command_limiter` make an `ApprovedCommand`.
+The only module that makes an `ApprovedCommand`, or a batch of them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.core.batches import ApprovedCommandBatch, BoolArray, CommandStateBatch, GateReportBatch
-from embodied_env.core.types import ApprovedCommand, CommandState, GateReport, SentCommand
+from embodied_env.core.types import ApprovedCommand, CommandState, GateReport, SentCommand, Trajectory
 from embodied_env.safety.findings import sorted_by_gate
+
+
+def approve_command(
+    report: GateReport, *, seq: int, epoch: int, trajectory: Trajectory | None = None
+) -> ApprovedCommand:
+    """Return the approved command whose values are `report.applied_si`."""
+    return ApprovedCommand(values=report.applied_si, seq=seq, epoch=epoch, report=report, trajectory=trajectory)
 
 
 def state_after(
@@ -61,15 +68,13 @@ def merge_relay_report(approved: ApprovedCommand, answer: GateReport) -> Approve
         intervened=approved.report.intervened or answer.intervened,
         requested=approved.report.requested,
     )
-    return ApprovedCommand(values=report.applied_si, seq=approved.seq, epoch=approved.epoch, report=report)
+    return approve_command(report, seq=approved.seq, epoch=approved.epoch)
 
 
 def without_acceleration(command: ApprovedCommand) -> ApprovedCommand:
     """Return `command` without the guarantee of its acceleration, since the time of its write is not known."""
     report = replace(command.report, guaranteed={**command.report.guaranteed, "acceleration": False})
-    return ApprovedCommand(
-        values=command.values, seq=command.seq, epoch=command.epoch, report=report, trajectory=command.trajectory
-    )
+    return approve_command(report, seq=command.seq, epoch=command.epoch, trajectory=command.trajectory)
 
 
 def concatenate_commands(parts: Sequence[ApprovedCommand], *, seq: int, epoch: int) -> ApprovedCommand:
@@ -87,4 +92,4 @@ def concatenate_commands(parts: Sequence[ApprovedCommand], *, seq: int, epoch: i
         guaranteed={name: all(report.guaranteed[name] for report in reports) for name in reports[0].guaranteed},
         **vectors,
     )
-    return ApprovedCommand(values=report.applied_si, seq=seq, epoch=epoch, report=report)
+    return approve_command(report, seq=seq, epoch=epoch)

@@ -372,7 +372,7 @@ class Arbiter:
         *,
         interval_ns: int | None = None,
     ) -> SentCommand:
-        """Publish `command`, or if it is late braking in its place, and make that the reference. The lock is held.
+        """Publish `command`, or if it is late braking in its place, and make that the reference.
 
         `interval_ns`: that of the command; None: the control period. Message and reference change together: signal
         handlers wait until both are done, except in lockstep, where the world waits too.
@@ -384,7 +384,7 @@ class Arbiter:
             raise _closed_error()
         if not self.free_running:
             return self._write(command)
-        with deferred_signals():
+        with self._lock, deferred_signals():
             is_unsure, self.delay = self._is_slow(), delay
             command, interval_ns = self._extended(command, actions), interval_ns or self._period_ns
             now_ns = self._clock.now_ns()

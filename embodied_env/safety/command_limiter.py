@@ -18,7 +18,7 @@ from embodied_env.core.batches import BoolArray, CommandStateBatch
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, Trajectory
 from embodied_env.errors import InternalFaultError
-from embodied_env.safety.approved_commands import state_after
+from embodied_env.safety.approved_commands import approve_command, state_after
 from embodied_env.safety.command_filters import CommandFilter, ProposedCommand, ask_filter, scale_of
 from embodied_env.safety.findings import (
     gap_finding,
@@ -187,9 +187,7 @@ class CommandLimiter:
             braking = self.brake(points[-1], dt_s, [], nothing)
             points.append(state_after(points[-1], braking, is_velocity))
         trajectory = Trajectory(points=tuple(points), first_ns=due_ns, previewed=previewed)
-        return ApprovedCommand(
-            values=command.values, seq=command.seq, epoch=command.epoch, report=command.report, trajectory=trajectory
-        )
+        return approve_command(command.report, seq=command.seq, epoch=command.epoch, trajectory=trajectory)
 
     def monitor(
         self, requested: list[float], reference: CommandState, dt_s: float, findings: list[Finding]
@@ -401,7 +399,7 @@ class CommandLimiter:
                 "workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False),
             },
         )
-        return ApprovedCommand(values=sent, seq=reference.seq + 1, epoch=reference.epoch, report=report)
+        return approve_command(report, seq=reference.seq + 1, epoch=reference.epoch)
 
     def _late_joints(self, reference: CommandState, dt_s: float, velocities: list[float]) -> list[int]:
         """Return the joints that still violate tightened limits after this step."""

@@ -85,9 +85,14 @@ def calls(file: Path) -> list[tuple[str, ast.Call]]:
     return [(name_called(node), node) for node in nodes_of(file, ast.Call)]
 
 
-def test_approved_command_is_created_in_two_places():
+def test_approved_command_is_created_in_one_place():
     made = {place_of(file) for file in MODULES for name, _ in calls(file) if name.split(".")[-1] == "ApprovedCommand"}
-    assert made == {"safety/approved_commands.py", "safety/command_limiter.py"}
+    assert made == {"safety/approved_commands.py"}
+
+
+def test_only_command_limiter_approves_commands():
+    called = {place_of(file) for file in MODULES for name, _ in calls(file) if name.split(".")[-1] == "approve_command"}
+    assert called == {"safety/approved_commands.py", "safety/command_limiter.py"}
 
 
 def test_approved_command_is_not_aliased_or_copied():
