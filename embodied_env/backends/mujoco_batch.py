@@ -228,7 +228,8 @@ class WorldBatch:
         self, physics: BatchedPhysics, before: SampleBatch, slots: list[int], now_ns: IntArray, arrival_ns: IntArray
     ) -> SampleBatch:
         """Read a sensor that has delivered exactly one reading in the step."""
-        checked = {} if self._world is None else self._world.channels[before.sensor].changed
+        receiver = None if self._world is None else self._world.channels[before.sensor].receiver
+        checked = {} if receiver is None else receiver.fields
         values, quality = {}, np.zeros(len(now_ns), dtype=np.int8)
         for field, rows in physics.read(before.sensor).items():
             if field in checked:

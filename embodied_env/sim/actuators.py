@@ -89,7 +89,9 @@ class Actuation:
 
     def command(self, values: FloatArray) -> None:
         """Take the next command; raises UsageError for another shape."""
-        target = self.checked(values)
+        target = np.array(values, dtype=np.float64)
+        if target.shape != self._sent.shape:
+            raise self._wrong_shape(target)
         self._target = self.limited(target, self._target) if self._has_goals else target
 
     def follow(self, target: FloatArray) -> None:
@@ -104,10 +106,12 @@ class Actuation:
         """Return a copy of a command; raises UsageError for another shape."""
         target = np.array(values, dtype=np.float64)
         if target.shape != self._sent.shape:
-            raise UsageError(
-                f"wrong shape of a command: {target.shape} (expected {self._sent.shape}: {', '.join(self.joints)})"
-            )
+            raise self._wrong_shape(target)
         return target
+
+    def _wrong_shape(self, target: FloatArray) -> UsageError:
+        expected = f"{self._sent.shape}: {', '.join(self.joints)}"
+        return UsageError(f"wrong shape of a command: {target.shape} (expected {expected})")
 
     @property
     def target(self) -> FloatArray:

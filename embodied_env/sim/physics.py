@@ -78,7 +78,7 @@ class Physics:
             moved: the positions of mocap bodies, shape (n_steps, 3), by mocap index: of the same bodies in each call.
 
         Raises:
-            BackendLostError: where it stops early; `check_stable` finds every unstable state.
+            BackendLostError: when the state is unstable, as `check_stable`.
         """
         if self._is_sensed and len(controls) != len(self.sensed):
             self.sensed = np.empty((len(controls), self._sensordata.size))
@@ -116,6 +116,8 @@ class Physics:
             return
         self._state, self._saved_warm_start[0] = self._states[:, -1], self._warm_start
         self._is_saved = True
+        if self._problem or not math.isfinite(sum(self._positions.tolist())):
+            self.check_stable()
 
     def _save(self) -> None:
         """Save the state that the data has, and its inputs, for the next steps."""
@@ -145,6 +147,7 @@ class Physics:
             mj_step(mj, data)
             if self._is_sensed:
                 self.sensed[step] = self._sensordata
+        self.check_stable()
 
     def check_stable(self) -> None:
         """Raise BackendLostError if the state was unstable at any time since `begin`, or a position is not finite."""

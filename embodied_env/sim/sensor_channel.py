@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray, SensorSpec
 from embodied_env.contract.message_types import SENSOR_MESSAGES, message_field
-from embodied_env.contract.reading_values import InvalidReadingError, fitted, position_confidence
+from embodied_env.contract.reading_values import fitted, position_confidence
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import Sample
 from embodied_env.sim.backend_profile import Source
-from embodied_env.sim.received_values import changed_fields, receive_fields
+from embodied_env.sim.received_values import Receiver
 from embodied_env.sim.sensor_models import range_limits_m
 from embodied_env.sim.sensor_reader import SensorOutput, Values
 
@@ -48,13 +48,14 @@ class SensorChannel:
     contact covers the time since the last delivered reading, including lost and superseded ones.
 
     Attributes:
+        name: of its sensor.
         delay_ns: from the acquisition of a reading to its delivery.
         due_ns: the due time of the next reading, on the clock of the world.
         newest: the newest delivered reading. It is stamped with its acquisition or, with the timeline ``receive``, its
             delivery; `seq` counts the delivered readings of an episode.
         extras: the other content of its message.
         available_ns: the time from which that reading could be delivered.
-        changed: the fields whose values a reader of the message would change, as its samples have them.
+        receiver: gives its samples the values that a reader of the message returns; None: those sent, unchecked.
     """
 
     def __init__(self, name: str, spec: SensorSpec, source: Source, step_ns: int, *, as_received: bool = False) -> None:
@@ -62,8 +63,10 @@ class SensorChannel:
 
         `as_received`: its samples have the values that a reader of its messages returns, instead of those sent.
         """
-        self._name, self._spec, self._source = name, spec, source
-        self._as_received, self.changed = as_received, changed_fields(spec) if as_received else {}
+        self.name, self._spec, self._source = name, spec, source
+        self._as_received = as_received
+        receiver = Receiver(spec, source.rays)
+        self.receiver = receiver if as_received and receiver.fields else None
         self._layouts = {layout.field: layout for layout in field_layouts(name, spec)}
         self._noisy_fields = {field: message_field(spec, field, spec.fields[field]) for field in source.noise}
         known = SENSOR_MESSAGES.get(spec.type)
@@ -95,7 +98,7 @@ class SensorChannel:
     def begin(self, seed: int, now_ns: int, measured: SensorOutput) -> None:
         """Begin an episode with a reading that is noisy, but neither delayed nor lost."""
         if self._is_random:
-            self._rng = np.random.default_rng([seed, *self._name.encode()])
+            self._rng = np.random.default_rng([seed, *self.name.encode()])
         self._pending.clear()
         self._lost_contacts = {}
         self.newest = None
@@ -159,37 +162,21 @@ class SensorChannel:
             return
         available_ns, taken_ns, measured = arrived
         stamp_ns = now_ns if self._spec.timeline == "receive" else taken_ns
-        self.accept(measured.values, measured.extras, stamp_ns, available_ns, problem=measured.problem)
-
-    def accept(
-        self,
-        values: Values,
-        extras: Mapping[str, Any],
-        stamp_ns: int,
-        available_ns: int,
-        *,
-        problem: str = "",
-        readings: int = 1,
-        arrival_ns: int = 0,
-    ) -> None:
-        """Make the newest sample, of the last of `readings` readings since the previous one."""
+        values, extras = measured.values, measured.extras
         account: dict[str, Any] = {}  # what most samples do not have
-        if self.changed and values:
-            try:
-                values, account["raw_sha256"] = receive_fields(self._spec, self.changed, values, extras)
-            except InvalidReadingError as error:
-                values, problem = {}, str(error)
+        if measured.problem:
+            account = {"quality": Quality.INVALID, "reason": measured.problem}
+        elif self.receiver is not None and values:
+            values, account = self.receiver.receive(values, extras)
         if self._as_received and "covariance" in extras:
             account["confidence"] = position_confidence(extras["covariance"], self._spec.confidence_radius_m)
-        if problem:
-            account |= {"quality": Quality.INVALID, "reason": problem}
         self.extras, self.available_ns = extras, available_ns
         self.newest = Sample(
-            sensor=self._name,
+            sensor=self.name,
             values=values,
             stamp_ns=stamp_ns,
-            arrival_ns=arrival_ns,
-            seq=readings - 1 if self.newest is None else self.newest.seq + readings,
+            arrival_ns=0,
+            seq=0 if self.newest is None else self.newest.seq + 1,
             **account,
         )
 

@@ -810,13 +810,34 @@ def test_a_diverging_simulation_loses_the_world(tmp_path: Path) -> None:
         world.step()
 
 
+def test_a_single_physics_step_that_diverges_loses_the_world() -> None:
+    world = arm_world()
+    world.reset(0, {})
+    with pytest.raises(BackendLostError, match="mjWARN_BADCTRL"):
+        world.physics.step(np.full((1, 6), np.nan), {})
+
+
+def test_a_position_that_overflows_in_the_last_physics_step_loses_the_world() -> None:
+    """MuJoCo warns of it at the start of the next one."""
+    world = arm_world()
+    world.reset(0, {})
+
+    class Overflow:
+        def rollout(self, models: object, datas: list[Any], *_: object, **__: object) -> None:
+            datas[0].qpos[0] = np.inf
+
+    world.physics._rollout = Overflow()
+    with pytest.raises(BackendLostError, match="a position is not finite"):
+        world.step()
+
+
 def test_a_lost_world_stays_lost_until_a_reset_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     world = arm_world()
     world.reset(0, {})
-    for command in (np.full(6, np.nan), HOME):
+    for command in (np.full(6, np.nan), HOME, HOME):
         world.command(command)
         with pytest.raises(BackendLostError, match="mjWARN_BADCTRL") as caught:
             world.step()
