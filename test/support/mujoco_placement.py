@@ -19,7 +19,7 @@ def place_body(world, name, position, orientation):
     """Place a body at rest: position (3,), m, and unit quaternion x, y, z, w (4,). Sensors show it after a step."""
     if name not in placeable(world):
         raise UsageError(f"no body {name!r} that can be placed")
-    world.catch_up()
+    world.read()
     world.physics.edit()
     mj, data = world._model.mj, world._data
     pose = np.array([*position, *np.roll(orientation, 1)])  # MuJoCo has w first
