@@ -97,7 +97,9 @@ class BatchedLimiter:
         target = self._moved(mapped, reference.positions, self._bounds.low, self._bounds.high)
         if (within := self._limiter.hold_within) is None:
             return target
-        return np.where(np.abs(target - reference.positions) < within, reference.positions, target)
+        below, above = within
+        is_held = (reference.positions - below < target) & (target < reference.positions + above)
+        return np.where(is_held, reference.positions, target)
 
     def _as_action(self, published: FloatArray, reference: CommandStateBatch) -> FloatArray:
         """Map published values back to actions (`CommandLimiter.as_action`)."""

@@ -92,10 +92,10 @@ class CommandLimiter:
         self._limits = limits
         self.has_jerk = bool(np.isfinite(limits.jerk).any())
         layout, scale = self.layout, self.layout.scale
-        is_one_way = ((limits.velocity_low == 0.0) | (limits.velocity_high == 0.0)) & ~layout.is_delta
         extents = np.maximum(np.abs(scale.si_low), np.abs(scale.si_high))
-        is_rounded = is_one_way & ~layout.is_velocity & np.isfinite(extents)
-        self.hold_within = np.where(is_rounded, ROUNDING * extents, 0.0) if is_rounded.any() else None
+        rounding = np.where(layout.is_delta | layout.is_velocity | ~np.isfinite(extents), 0.0, ROUNDING * extents)
+        below, above = rounding * (limits.velocity_low == 0.0), rounding * (limits.velocity_high == 0.0)
+        self.hold_within = (below, above) if below.any() or above.any() else None
         self._bounds = joint_bounds(limits)
         self._low: list[float] = limits.position_low.tolist()
         self._high: list[float] = limits.position_high.tolist()
@@ -250,8 +250,9 @@ class CommandLimiter:
         if self._has_delta:
             target = self._moved(target, positions, self._low, self._high)
         if self.hold_within is not None:
-            rows = zip(target, positions, self.hold_within.tolist(), strict=True)
-            target = [x if abs(y - x) < rounding else y for y, x, rounding in rows]
+            below, above = self.hold_within
+            rows = zip(target, positions, below.tolist(), above.tolist(), strict=True)
+            target = [x if x - back < y < x + ahead else y for y, x, back, ahead in rows]
         return target
 
     def _moved(self, values: list[float], starts: list[float], lows: list[float], highs: list[float]) -> list[float]:

@@ -50,12 +50,16 @@ def flat(gate: SafetyGate, action) -> np.ndarray:
 
 
 def mapped(gate: SafetyGate, action: np.ndarray, reference) -> np.ndarray:
-    """Return the requested positions of a flat action; rounding of the sum does not count at a bound."""
+    """Return the requested positions of a flat action; rounding does not count at a bound, nor behind a one-way joint."""
     si = gate.layout.scale.to_si(action)
     target = np.where(gate.layout.is_delta, reference.positions + si, si)
     bound = np.clip(target, gate.layout.limits.position_low, gate.layout.limits.position_high)
     rounded = np.abs(target - bound) <= 4.0 * np.finfo(float).eps * (np.abs(reference.positions) + np.abs(target))
-    return np.where(rounded & gate.layout.is_delta, bound, target)
+    limits, scale, start = gate.layout.limits, gate.layout.scale, reference.positions
+    is_behind = ((limits.velocity_low == 0.0) & (target < start)) | ((limits.velocity_high == 0.0) & (target > start))
+    extents = np.maximum(np.abs(scale.si_low), np.abs(scale.si_high))
+    is_held = is_behind & (np.abs(target - start) < 4.0 * np.finfo(float).eps * extents) & ~gate.layout.is_delta
+    return np.where(is_held, start, np.where(rounded & gate.layout.is_delta, bound, target))
 
 
 def bits(array: np.ndarray) -> list[int]:
