@@ -197,7 +197,7 @@ def resident_kb(kind: str, contract: str, count: int) -> float:
 
 
 def step_environments(contract: str, num_envs: int) -> object:
-    """Reset and step `make_vec` twice; return what holds its memory."""
+    """Reset and step `make_vec` twice, and return what holds its memory."""
     env = vector(contract, num_envs)
     env.reset(seed=0)
     for _ in range(2):
@@ -206,7 +206,7 @@ def step_environments(contract: str, num_envs: int) -> object:
 
 
 def step_simulations(contract: str, nsim: int) -> object:
-    """Reset and step a bare batch twice, with model fields of each simulation if they are drawn; return it."""
+    """Reset and step a bare batch twice, with model fields of each simulation if they are drawn, and return it."""
     batch = Batch(arm_model(), nsim, nthread=THREADS)
     if contract == str(DRAWN):
         for name in ("body_mass", "body_inertia", "geom_friction"):

@@ -43,7 +43,7 @@ def run_rounds(cases: Mapping[str, Case], rounds: int) -> Samples:
 def durations_us(
     step: Callable[[Any], Any], inputs: Iterable[Any], now_ns: Callable[[], int] = time.perf_counter_ns
 ) -> NDArray[np.float64]:
-    """Call `step` with each input; return the duration of each call by the clock `now_ns`, µs."""
+    """Call `step` with each input, and return the duration of each call by the clock `now_ns`, µs."""
     found = []
     for each in inputs:
         start_ns = now_ns()

@@ -89,7 +89,7 @@ def measure(*, smoke: bool) -> Samples:
 
 
 def costs_us(connect: Callable[[], TypedWaitSet | Env], steps: int, warm_up: int = 60) -> dict[str, float]:
-    """Connect, step, and return the costs of a step; the joints must be where they were sent."""
+    """Connect, step, check that the joints are where they were sent, and return the costs of a step."""
     commands = 0.05 * np.sin(np.arange(warm_up + steps)[:, None] / 20 + np.arange(6))
     with contextlib.closing(connect()) as client:
         found: list[tuple[Command, Command]] = []

@@ -46,7 +46,7 @@ ACTIONS = {"kept": kept_actions(WARM_UP + STEPS), "limited": limited_actions(WAR
 
 
 def measure(*, smoke: bool) -> Samples:  # noqa: ARG001 - one short run is exact
-    """Return the counts of a step; without instructions where a tool is missing."""
+    """Return the counts of a step, without instructions where a tool is missing."""
     counts = {f"Python calls, {kind}": float(count_python_calls(actions)) for kind, actions in ACTIONS.items()}
     if all(map(shutil.which, TOOLS)):
         counts |= {name: instructions / 1e3 for name, instructions in count_instructions().items()}

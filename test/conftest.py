@@ -158,7 +158,7 @@ def close_later():
 
 
 def _threads():
-    """Return the threads of Python; those of a library get a name "Dummy-n" for ever when they first log."""
+    """Return the threads of Python, without those of libraries, which are named "Dummy-n" once they have logged."""
     return {thread for thread in threading.enumerate() if not thread.name.startswith("Dummy-")}
 
 

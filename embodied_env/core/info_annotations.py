@@ -1,4 +1,4 @@
-"""What the types of ``info`` add to their annotations, for its schema and its documentation.
+"""Annotations of the types of ``info``, from which its schema and its documentation are generated.
 
 In an annotation a string is the description, `Keywords` are those of JSON Schema, and `Shared` names a definition that
 several keys refer to; a string after `Shared` describes that key only.

@@ -100,7 +100,7 @@ class GapPolicy:
 
 
 class SampleCheck(NamedTuple):
-    """What a valid sample of one sensor has: an age, and fields of a shape, a dtype and a range."""
+    """The valid ages, shapes, dtypes and ranges of the samples of one sensor."""
 
     max_age_ns: float
     min_age_ns: float

@@ -23,7 +23,7 @@ from embodied_env.safety.setpoints import Segment, SetpointPlanner
 
 _STALL_PERIODS = 3  # without a command, after which position servos have arrived
 _MAX_FUTILE_PERIODS = 20  # of braking without effect
-_AHEAD, _LEFT = 4, 8  # a point is due at least a quarter period after a step, an eighth after its write
+_STEP_LEAD_DIVISOR, _WRITE_LEAD_DIVISOR = 4, 8  # of the period: time until a point is due
 _MAX_LATE = 4  # brakings of one command; the last is written, late or not
 _NO_COMMAND = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold", detail="no command after the last one")
 
@@ -210,7 +210,7 @@ class Arbiter:
         period_ns = self._period_ns
         if (trajectory := self.trajectory) is None:
             return self.reference, now_ns + period_ns // 2
-        passed = max(0, -((trajectory.first_ns - now_ns - period_ns // _AHEAD) // period_ns))
+        passed = max(0, -((trajectory.first_ns - now_ns - period_ns // _STEP_LEAD_DIVISOR) // period_ns))
         point = trajectory.points[min(passed, len(trajectory.points) - 1)]
         due_ns = trajectory.first_ns + passed * period_ns
         is_at_rest = not point.velocities.any() and due_ns - period_ns <= now_ns
@@ -445,7 +445,7 @@ class Arbiter:
         if 2 * (now_ns - self._judged_ns) > interval_ns:
             return True
         if self._has_trajectories:
-            return self._due_ns - now_ns < self._period_ns // _LEFT
+            return self._due_ns - now_ns < self._period_ns // _WRITE_LEAD_DIVISOR
         return self._has_stopped_between(self._judged_ns, now_ns, self._writing_ns)
 
     def _has_stopped_between(self, begin_ns: int, end_ns: int, writing_ns: int) -> bool:
