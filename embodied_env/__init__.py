@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from embodied_env.evaluation import evaluate as evaluate
     from embodied_env.policies.loader import load_policy as load_policy
     from embodied_env.record import RecordTransitions as RecordTransitions
-    from embodied_env.record import audit_run as audit_run
-    from embodied_env.record import audit_transition as audit_transition
     from embodied_env.record import read_run as read_run
+    from embodied_env.record.audit import audit_run as audit_run
+    from embodied_env.record.audit import audit_transition as audit_transition
 
 _LAZY_EXPORTS = {  # public name -> its module
     "ActionChunks": "envs.action_chunks",
@@ -45,8 +45,8 @@ _LAZY_EXPORTS = {  # public name -> its module
     "RecordTransitions": "record",
     "ResetInfo": "envs.info_types",
     "StepInfo": "envs.info_types",
-    "audit_run": "record",
-    "audit_transition": "record",
+    "audit_run": "record.audit",
+    "audit_transition": "record.audit",
     "evaluate": "evaluation",
     "explain": "envs.explanation",
     "load_contract": "contract",

@@ -19,7 +19,7 @@ from embodied_env.core.terminal import say
 from embodied_env.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
-    from embodied_env.record import AuditReport
+    from embodied_env.record.audit import AuditReport
 
 _STDIN = "-"
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     with ProgressBar() as progress:
         progress.start("rows", None)
         if path.is_dir():
-            from embodied_env.record import audit_run
+            from embodied_env.record.audit import audit_run
 
             report = audit_run(path, watcher=progress.advance)
         else:
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _audit_lines(args: argparse.Namespace, progress: ProgressBar) -> AuditReport:
     from embodied_env.contract import load_contract
-    from embodied_env.record import audit_lines
+    from embodied_env.record.audit import audit_lines
     from embodied_env.record.row_log import LARGEST_ROW
 
     contract = None if args.contract is None else load_contract(args.contract)

@@ -36,8 +36,8 @@ from embodied_env.core.types import (
 )
 from embodied_env.errors import BackendLostError, RecordError
 from embodied_env.record.arrays import is_reference
-from embodied_env.record.audit.violation import short_repr
 from embodied_env.record.rows import RESET, Row
+from embodied_env.record.violation import short_repr
 from embodied_env.safety.action_parsing import NO_ACTION, MalformedActionError, parse_action
 
 _FINDING_VECTORS = ("before", "after", "limit", "margin")

@@ -14,8 +14,8 @@ from typing import Any
 from embodied_env.core.codes import CODES, Quality, Severity
 from embodied_env.core.info_schema import Schema, host_keys, info_definition, info_schema
 from embodied_env.core.latency.ledger import StepEvent
-from embodied_env.record.audit.violation import Violation, make_violation, short_repr
 from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.record.violation import Violation, make_violation, short_repr
 
 RUN = "embodied_env/run/1"
 

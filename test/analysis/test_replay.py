@@ -23,8 +23,9 @@ from embodied_env.contract.safety_schema import LatencyBudget, Tracking, Watchdo
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, PolicyError, RecordError, UsageError
-from embodied_env.record import RecordTransitions, audit_run, read_run
+from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.arrays import is_reference, refer_to, to_bytes
+from embodied_env.record.audit import audit_run
 from embodied_env.record.differences import differences
 from embodied_env.record.rows import RESET, TRANSITION
 

@@ -25,7 +25,8 @@ from embodied_env.contract.schema import SHAPE
 from embodied_env.contract.urdf import MOST_LINKS, parse_urdf
 from embodied_env.envs.registration import make
 from embodied_env.errors import ContractError
-from embodied_env.record import audit_run, read_run
+from embodied_env.record import read_run
+from embodied_env.record.audit import audit_run
 from embodied_env.sim.model import SHIPPED
 
 DATA = Path(__file__).parents[1] / "support" / "data"

@@ -22,7 +22,8 @@ from embodied_env.core.latency.profile import (
     write_profile,
 )
 from embodied_env.errors import UsageError
-from embodied_env.record import audit_transition, read_run
+from embodied_env.record import read_run
+from embodied_env.record.audit import audit_transition
 
 ARM = embodied_env.load_contract("arm_reach")
 PERIOD_S = ARM.control_period_s

@@ -12,7 +12,8 @@ import embodied_env
 from embodied_env.analysis.replay import replay_run
 from embodied_env.core.codes import CODES
 from embodied_env.errors import UsageError
-from embodied_env.record import audit_run, read_run
+from embodied_env.record import read_run
+from embodied_env.record.audit import audit_run
 
 CART = embodied_env.load_contract("cart_goal")
 OWN = CART.actuators["base"].joints["linear.x"]

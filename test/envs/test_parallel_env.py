@@ -17,7 +17,7 @@ from embodied_env.backends.fake import Fault
 from embodied_env.contract.team import load_team, parse_team
 from embodied_env.core.codes import Severity
 from embodied_env.errors import ClosedError, ContractError, ResetNeededError, UsageError
-from embodied_env.record import audit_run
+from embodied_env.record.audit import audit_run
 
 pytest.importorskip("pettingzoo", reason="needs the extra multi")
 

@@ -20,7 +20,7 @@ from embodied_env.core.clock import Stamp
 from embodied_env.core.types import ResetReport, ResetRequest, Snapshot
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
-from embodied_env.record import audit_run
+from embodied_env.record.audit import audit_run
 
 ARM = randomised_arm()
 

@@ -23,7 +23,8 @@ from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.schema import TaskSpec
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ResetNeededError, TaskError
-from embodied_env.record import RecordTransitions, audit_lines, audit_run, read_run
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.audit import audit_lines, audit_run
 
 ARM = load_contract("arm_reach")
 WIDE = replace(ARM, task=replace(ARM.task, parameters={**ARM.task.parameters, "success_radius_m": 5.0}))

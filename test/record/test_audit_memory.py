@@ -14,7 +14,8 @@ import strategies
 from row_logs import RowLog
 
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.record import RecordTransitions, audit_lines, read_run
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.audit import audit_lines
 from embodied_env.record.rows import RESET
 from embodied_env.record.summary import Summary
 

@@ -26,7 +26,8 @@ from embodied_env.core.clock import ManualClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import Finding
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.record import RecordTransitions, audit_lines, audit_run, read_run
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.audit import audit_lines, audit_run
 from embodied_env.record.audit.order_rules import BLOCK, STILL
 from embodied_env.record.audit.run_rules import check_robot
 from embodied_env.record.manifest import describe_robot

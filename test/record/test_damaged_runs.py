@@ -30,8 +30,9 @@ from embodied_env.cli.main import main
 from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
-from embodied_env.record import RecordTransitions, audit_run, read_run
+from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record import mcap_file as log
+from embodied_env.record.audit import audit_run
 from embodied_env.record.row_decoder import RowDecoder
 from embodied_env.record.row_log import LogReader
 from embodied_env.record.rows import RESET

@@ -21,7 +21,8 @@ from embodied_env.backends.fake import Fault
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, ClosedError, RecordError, ResetNeededError, UsageError
-from embodied_env.record import RecordTransitions, audit_transition, read_run
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.audit import audit_transition
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.run_writer import RunWriter

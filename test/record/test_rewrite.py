@@ -30,7 +30,8 @@ from embodied_env.cli.main import main
 from embodied_env.contract import load_contract
 from embodied_env.core.process import signals
 from embodied_env.errors import RecordError
-from embodied_env.record import audit_run, read_run, repair, repair_run, rewrite
+from embodied_env.record import read_run, repair, repair_run, rewrite
+from embodied_env.record.audit import audit_run
 from embodied_env.record.mcap_file import IndexedFile
 from embodied_env.record.row_log import LogReader
 from embodied_env.record.run_writer import RunWriter

@@ -19,8 +19,9 @@ from safety_strategies import SEEDED
 from embodied_env.backends.fake import Fault
 from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.record import RecordTransitions, audit_transition, read_run
+from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.arrays import from_bytes, is_reference, refer_to, references, to_bytes
+from embodied_env.record.audit import audit_transition
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.row_log import parse_row
 from embodied_env.record.rows import FIELDS, encode_row, transition_row

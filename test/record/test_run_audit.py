@@ -18,7 +18,8 @@ import embodied_env
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
 from embodied_env.evaluation import evaluate
-from embodied_env.record import RecordTransitions, audit_run, read_run
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.audit import audit_run
 from embodied_env.record.audit.evaluator_leaks import STEPS, LeakDetector
 from embodied_env.record.row_log import LogReader
 from embodied_env.record.rows import RESET, TRANSITION

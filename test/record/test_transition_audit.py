@@ -25,7 +25,8 @@ from embodied_env.core.clock import ManualClock
 from embodied_env.core.codes import Quality
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
-from embodied_env.record import RecordTransitions, audit_transition, read_run
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.audit import audit_transition
 from embodied_env.safety import GATES
 
 STEP = json.loads(resources.files("embodied_env").joinpath("info.schema.json").read_text())["$defs"]["step"]

@@ -26,7 +26,8 @@ from embodied_env.contract.scan_resampling import resample_scan
 from embodied_env.contract.schema import ResampleSpec, ResizeSpec
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.image_processing import pixels_sha256, resize_image
-from embodied_env.record import RecordTransitions, audit_run, read_run
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.audit import audit_run
 from embodied_env.record.mcap_file import McapRecords
 from embodied_env.record.message_log import read_messages
 from embodied_env.record.row_decoder import RowDecoder

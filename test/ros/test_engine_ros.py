@@ -12,7 +12,7 @@ import embodied_env
 from embodied_env.evaluation import evaluate
 from embodied_env.evaluation.engine import Engine
 from embodied_env.evaluation.episodes import EvaluationJob, PolicySource
-from embodied_env.record import audit_run
+from embodied_env.record.audit import audit_run
 
 ARM = embodied_env.load_contract("arm_reach")
 

@@ -19,7 +19,7 @@ from grippers import ACTION, ARM, PARALLEL, TOPIC, gripper_contract, gripper_tex
 import embodied_env
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.record import audit_run
+from embodied_env.record.audit import audit_run
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.relay_node import run_relay

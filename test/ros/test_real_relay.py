@@ -39,7 +39,7 @@ from embodied_env.core.process.child import Child, relay, simulator
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 from embodied_env.core.types import Finding
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError, UsageError
-from embodied_env.record import audit_run
+from embodied_env.record.audit import audit_run
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient

@@ -8,7 +8,7 @@ from grippers import ACTION, TOPIC, gripper_contract, gripper_text
 
 from embodied_env.analysis.replay import replay_run
 from embodied_env.envs.registration import make
-from embodied_env.record import audit_run
+from embodied_env.record.audit import audit_run
 
 JOINT = "j1: {position: [-1.5, 1.5], velocity: 1.0, acceleration: 4.0}"
 IN_ONE_MESSAGE = f"{JOINT}, j2: {{position: [-0.02, 0.82], velocity: 2.0, acceleration: 20.0}}"

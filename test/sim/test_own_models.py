@@ -19,7 +19,7 @@ from embodied_env.contract.loader import dump_contract, parse_contract
 from embodied_env.contract.model_files import model_files
 from embodied_env.envs.registration import make
 from embodied_env.errors import ContractError
-from embodied_env.record import audit_run
+from embodied_env.record.audit import audit_run
 from embodied_env.sim.backend_profile import ServoGains, load_profile
 from embodied_env.sim.model import Model, import_mujoco
 from embodied_env.sim.servos import ELEMENTS, REFUSED, refusal, set_gains, why_no_servo

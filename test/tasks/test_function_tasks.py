@@ -16,7 +16,8 @@ from embodied_env.cli.main import main
 from embodied_env.contract import load_contract
 from embodied_env.envs.registration import make
 from embodied_env.errors import ContractError, ResetNeededError, TaskError
-from embodied_env.record import audit_run, read_run
+from embodied_env.record import read_run
+from embodied_env.record.audit import audit_run
 from embodied_env.tasks import describe_task, load_task
 
 ARGUMENTS = 'previous, current, applied, *, sensor: str = "beacon", low=-2.0'

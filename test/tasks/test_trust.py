@@ -27,7 +27,8 @@ from embodied_env.core.clock import ManualClock
 from embodied_env.envs.embodied_env import EmbodiedEnv, resolve_contract
 from embodied_env.envs.registration import make
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.record import RecordTransitions, audit_run, read_run
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.audit import audit_run
 from embodied_env.tasks import load_task
 
 SPY = """

@@ -20,7 +20,8 @@ from embodied_env.core.latency.statistics import KEPT
 from embodied_env.core.outcome_counts import describe_exclusions
 from embodied_env.envs.explanation import UNMOVED
 from embodied_env.errors import ContractError, RecordError
-from embodied_env.record import AuditReport, Run, audit_run
+from embodied_env.record import Run
+from embodied_env.record.audit import AuditReport, audit_run
 from embodied_env.record.manifest import contract_of_manifest, world_of, write_text
 from embodied_env.record.rows import RESET
 from embodied_env.record.run import inspect_run, row_violations

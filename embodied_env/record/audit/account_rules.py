@@ -11,8 +11,8 @@ from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.json_messages import COUNT, QUANTITY, check_object, list_of, object_with, one_of, or_null
 from embodied_env.core.policy import CHUNK_MODES
 from embodied_env.record.audit.sequence_rules import is_reset
-from embodied_env.record.audit.violation import Violation, make_violation, wrong_value
 from embodied_env.record.rows import Row, has_no_action
+from embodied_env.record.violation import Violation, make_violation, wrong_value
 from embodied_env.safety.relay.protocol import GRIPPER_ENDED, GRIPPER_FIELDS, SETPOINT_FIELDS
 
 Account = Mapping[str, Any]

@@ -16,9 +16,9 @@ from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality, Severity, end_kind
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.audit.latency_rules import USABLE, is_free_running, to_ns
-from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.rows import Row
 from embodied_env.record.schema import gates
+from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.safety.joint_limits import joint_bounds, limit_violation
 
 _REST = 1e-6  # share of the velocity limit

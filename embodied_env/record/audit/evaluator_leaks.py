@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.record.arrays import MOST_IN_A_ROW, is_reference
-from embodied_env.record.audit.violation import Violation, make_violation
 from embodied_env.record.rows import RESET
+from embodied_env.record.violation import Violation, make_violation
 
 STEPS = 20
 """Consecutive steps of equality that make a leak, counting only those in which the evaluator's component varied."""

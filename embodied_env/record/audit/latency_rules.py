@@ -9,8 +9,8 @@ from typing import Any
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
 from embodied_env.core.info_schema import host_keys
-from embodied_env.record.audit.violation import Violation, make_violation, wrong_value
 from embodied_env.record.rows import Row
+from embodied_env.record.violation import Violation, make_violation, wrong_value
 
 USABLE = (int(Quality.OK), int(Quality.OUT_OF_RANGE))
 """Qualities of a reading that is used; with any other the last usable one is held."""
@@ -146,7 +146,7 @@ def _check_sensors(row: Row) -> Iterator[Violation]:
             return
 
 
-ACCOUNT_RULES: tuple[Callable[[Row], Iterator[Violation]], ...] = (
+ACCOUNT_LATENCY_RULES: tuple[Callable[[Row], Iterator[Violation]], ...] = (
     _check_stamp_order,
     _check_stages,
     _check_sensor_stages,
@@ -155,5 +155,5 @@ ACCOUNT_RULES: tuple[Callable[[Row], Iterator[Violation]], ...] = (
 )
 """For a row with the environment's account."""
 
-INFO_RULES: tuple[Callable[[Row], Iterator[Violation]], ...] = (_check_stage_qualities, _check_total)
+INFO_LATENCY_RULES: tuple[Callable[[Row], Iterator[Violation]], ...] = (_check_stage_qualities, _check_total)
 """For a row with only the values that `step` returned."""

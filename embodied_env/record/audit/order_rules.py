@@ -14,8 +14,8 @@ from embodied_env.core.types import DRY_RUN_DETAIL
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.audit.latency_rules import to_ns
 from embodied_env.record.audit.sequence_rules import PAIR_RULES, LimitRule, is_reset
-from embodied_env.record.audit.violation import Violation, make_violation, wrong_value
 from embodied_env.record.rows import Row
+from embodied_env.record.violation import Violation, make_violation, wrong_value
 from embodied_env.safety.action_parsing import NO_ACTION
 from embodied_env.safety.late_agent import LATE, have_aged, is_explained, were_valid
 

@@ -30,11 +30,11 @@ from embodied_env.record.audit.run_rules import (
     warn_overridden,
 )
 from embodied_env.record.audit.transition_audit import inspect_reset, inspect_transition, warn_solved_in_place
-from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.manifest import world_of
 from embodied_env.record.row_log import DEEPEST, LARGEST_ROW
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.run import inspect_run
+from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 
 _MAX_LISTED = 100  # violations; further ones are only counted
 _OF_TIME_LIMIT = ("outside.truncated", "ending.both")  # what a TimeLimit changes in its last step

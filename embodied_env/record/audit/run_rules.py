@@ -14,12 +14,12 @@ from embodied_env.contract.fingerprint import differences
 from embodied_env.contract.robot_files import limit_paths
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.errors import ContractError
-from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.manifest import contract_of_manifest, describe_robot, world_of
 from embodied_env.record.rows import RESET, TRANSITION, Row, by_sensor, has_no_action, held_readings
 from embodied_env.record.run import read_json
 from embodied_env.record.run_writer import FIRST_TRANSITION, MANIFEST, SUMMARY
 from embodied_env.record.summary import OUTSIDE
+from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 
 _TIME_LIMIT = "gymnasium.wrappers.common:TimeLimit"
 _RECORDER = "embodied_env.record.recorder:RecordTransitions"

@@ -15,8 +15,8 @@ from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Severity, end_kind
 from embodied_env.record.audit.contract_rules import inside, reference_of
 from embodied_env.record.audit.latency_rules import USABLE, is_free_running, to_ns
-from embodied_env.record.audit.violation import Violation, make_violation, wrong_value
 from embodied_env.record.rows import RESET, Row
+from embodied_env.record.violation import Violation, make_violation, wrong_value
 
 MaybeContract = Contract | None
 

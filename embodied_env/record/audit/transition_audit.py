@@ -18,12 +18,12 @@ from embodied_env.contract import Contract
 from embodied_env.contract.fingerprint import differences
 from embodied_env.core.codes import CODES, TERMINATED_REASONS, TRUNCATED_REASONS, Severity, end_kind, order_end_reasons
 from embodied_env.core.outcome_counts import solved_at_reset
-from embodied_env.record.audit import latency_rules
 from embodied_env.record.audit.contract_rules import CONTRACT_RULES, RESET_CONTRACT_RULES
-from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
+from embodied_env.record.audit.latency_rules import ACCOUNT_LATENCY_RULES, INFO_LATENCY_RULES, has_host_timing
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.rows import FIELDS, Row
 from embodied_env.record.schema import gates, reset_schema, schema_violations, step_info_schema, transition_schema
+from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 
 _REPORTING = ("latency", "intervention", "joint_limits")
 """Gates that may report a code without changing the action."""
@@ -61,7 +61,7 @@ def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None)
     account = {field: to_json_types(value) for field, value in row.items() if isinstance(field, str)}
     if not is_ours and "inner" not in account:
         info = account["info"]
-        schema = step_info_schema(host_timing=latency_rules.has_host_timing(info))
+        schema = step_info_schema(host_timing=has_host_timing(info))
         misfits = schema_violations(info, schema, path="info")
     elif account.get("inner", account) is None:
         text = "inner is null: an outer wrapper returned a step without calling the environment"
@@ -275,7 +275,7 @@ ACCOUNT_RULES: tuple[Callable[[Row], Iterable[Violation]], ...] = (
     _check_gates,
     _check_clipping,
     _check_report,
-    *latency_rules.ACCOUNT_RULES,
+    *ACCOUNT_LATENCY_RULES,
 )
 """For a row with the environment's account."""
 
@@ -283,6 +283,6 @@ INFO_RULES: tuple[Callable[[Row], Iterable[Violation]], ...] = (
     _check_ending,
     _check_gates_of_info,
     _check_clipping,
-    *latency_rules.INFO_RULES,
+    *INFO_LATENCY_RULES,
 )
 """For a row with only the values that `step` returned."""
