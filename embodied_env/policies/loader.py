@@ -21,10 +21,9 @@ from embodied_env.core.policy import ADDRESSES, Policy, PolicyIdentity, as_polic
 from embodied_env.errors import UsageError, did_you_mean
 from embodied_env.policies.array_interface import ArrayInterface
 from embodied_env.policies.mapping import PolicyFileInterface
-from embodied_env.policies.model import Model, connect
+from embodied_env.policies.model import ContractModel, Model, connect
 from embodied_env.policies.onnx_model import find_onnx
 from embodied_env.policies.policy_file import SUFFIX, read_policy_file
-from embodied_env.policies.remote import RemoteModel
 
 _BUILT_IN = {
     "hold": "embodied_env.policies.built_in:make_hold",
@@ -104,8 +103,8 @@ def _load_connected(
     mapped = None if policy_file is None else PolicyFileInterface(read_policy_file(policy_file), contract)
     model = load_model(address, **options)
     try:
-        if mapped is None:
-            _check_server(model, contract)
+        if mapped is None and isinstance(model, ContractModel):
+            model.check_contract(contract)
         interface = mapped or ArrayInterface(model, contract)
         interface.check(model)
     except BaseException:
@@ -138,24 +137,6 @@ def find_policy_file(address: str) -> Path | None:
         return file if os.path.lexists(file) else None  # one that cannot be read is refused, not ignored
     except (OSError, ValueError):  # not a path
         return None
-
-
-def _check_server(model: Model, contract: Contract) -> None:
-    """Raise UsageError for a model that a server announces for another contract, or for a policy file."""
-    if not isinstance(model, RemoteModel):
-        return
-    label = f"policy {model.identity.name!r} is served"
-    if model.fingerprint not in (None, contract.fingerprint):
-        expected = f"expected {contract.fingerprint:.12}, {contract.name}"
-        problem = f"{label} for another contract: {model.fingerprint!s:.12} ({expected})"
-        raise UsageError(f"{problem}; serve it with --contract for this one")
-    if model.instruction not in (None, contract.task.instruction):
-        expected = f"expected {contract.task.instruction!r}, of {contract.name}"
-        problem = f"{label} for another task.instruction: {model.instruction!r:.80} ({expected})"
-        raise UsageError(f"{problem}; serve it with --contract for this one")
-    if model.policy_file is not None:
-        problem = f"{label} without its policy file: {model.policy_file!s:.80} (expected policy_file or --policy-file)"
-        raise UsageError(f"{problem}; name a copy of it here, or serve it with --contract")
 
 
 def _remedy(address: str) -> str:

@@ -92,6 +92,14 @@ class NormalizingModel(Protocol):
     normalizations: Mapping[str, Normalization]
 
 
+@runtime_checkable
+class ContractModel(Protocol):
+    """A model that may have been made for one contract, such as that of a policy server."""
+
+    def check_contract(self, contract: Contract, /) -> None:
+        """Raise UsageError unless the names of `contract` fit the inputs and outputs of the model."""
+
+
 class Interface(Protocol):
     """Connects the observations and actions of a contract with the inputs and outputs of a model.
 

@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.contract import Contract
 from embodied_env.core.arguments import checked_seconds
 from embodied_env.core.bounded_json import plain_copy
 from embodied_env.core.policy import NoAction, PolicyIdentity
@@ -127,6 +128,22 @@ class RemoteModel(Model):
         library = f"{self.package} {version(self.package)}"
         self.identity = PolicyIdentity(name=self.address, format=self.protocol, library=library, server=self._metadata)
         return self
+
+    def check_contract(self, contract: Contract, /) -> None:
+        """Raise UsageError for a model that its server announces for another contract, or for a policy file."""
+        label = f"policy {self.identity.name!r} is served"
+        if self.fingerprint not in (None, contract.fingerprint):
+            expected = f"expected {contract.fingerprint:.12}, {contract.name}"
+            problem = f"{label} for another contract: {self.fingerprint!s:.12} ({expected})"
+            raise UsageError(f"{problem}; serve it with --contract for this one")
+        if self.instruction not in (None, contract.task.instruction):
+            expected = f"expected {contract.task.instruction!r}, of {contract.name}"
+            problem = f"{label} for another task.instruction: {self.instruction!r:.80} ({expected})"
+            raise UsageError(f"{problem}; serve it with --contract for this one")
+        if self.policy_file is not None:
+            expected = "expected policy_file or --policy-file"
+            problem = f"{label} without its policy file: {self.policy_file!s:.80} ({expected})"
+            raise UsageError(f"{problem}; name a copy of it here, or serve it with --contract")
 
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Begin an episode; its first request carries the reset, if the protocol has a key for it."""
