@@ -7,12 +7,16 @@ order, little-endian; `sha256` is the hash of these bytes. They are the field ``
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
+
+from embodied_env.core.protobuf import describe_message, encode_field, encode_start, encode_varint, find_fields
 
 Reference = dict[str, Any]
 Store = Callable[[NDArray[Any]], Reference]
@@ -21,6 +25,11 @@ Store = Callable[[NDArray[Any]], Reference]
 MOST_IN_A_ROW = 4096
 """The largest array, in numbers, that is written into its row."""
 
+ARRAY, RAW_IMAGE = "embodied_env.Array", "foxglove.RawImage"
+"""Types of the messages that hold an array."""
+
+_ARRAY_FIELDS = "string dtype = 1; repeated uint32 shape = 2; bytes data = 3"
+_DATA_FIELDS = {ARRAY: 3, RAW_IMAGE: 6}
 _IMAGE_DIMENSIONS = 3  # height, width, channels
 _DOUBLE_BYTES = 8  # wider floats have no portable form
 _DTYPES = {"bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))}
@@ -79,3 +88,32 @@ def references(value: Any, path: str = "") -> Iterator[tuple[str, Reference]]:  
         for key, item in value.items():
             if isinstance(item, (list, dict)):
                 yield from references(item, f"{path}.{key}" if path else key)
+
+
+def array_schema() -> bytes:
+    """Return the definition of the message type `ARRAY`: its FileDescriptorSet."""
+    return describe_message(ARRAY, {ARRAY: _ARRAY_FIELDS})
+
+
+def encode_array(array: NDArray[Any]) -> tuple[bytes, memoryview]:
+    """Return the message of the schema `ARRAY`, and the bytes of the array in it: in C order, little-endian."""
+    portable = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
+    start = _array_start(array.dtype.name, array.shape)
+    message = b"".join((start, portable.reshape(-1).view(np.uint8).data))  # one copy: an image has a megabyte
+    return message, memoryview(message)[len(start) :]
+
+
+@functools.lru_cache(maxsize=256)
+def _array_start(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Return an encoded array up to its data, which end the message."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    dimensions = encode_field(2, b"".join(map(encode_varint, shape)))
+    return encode_field(1, dtype) + dimensions + encode_start(3, size)
+
+
+def find_array(schema: str, message: bytes) -> slice | None:
+    """Return the place of the bytes of the array in a message, or None without one; raises DamagedMessageError."""
+    if (number := _DATA_FIELDS.get(schema)) is None:
+        return None
+    found = [value for key, value in find_fields(memoryview(message)) if key == number]
+    return found[-1] if found and isinstance(found[-1], slice) else slice(0, 0)

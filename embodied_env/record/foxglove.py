@@ -10,24 +10,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from embodied_env.contract.message_types import ENCODINGS
 from embodied_env.contract.schema import SensorSpec
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.protobuf import (
-    describe_message,
-    encode_field,
-    encode_fixed32,
-    encode_start,
-    encode_varint,
-    find_fields,
-)
-from embodied_env.record.arrays import Reference, is_reference
+from embodied_env.core.protobuf import describe_message, encode_field, encode_fixed32
+from embodied_env.record.arrays import RAW_IMAGE, Reference, is_reference
 from embodied_env.record.rows import Row
 
-ARRAY, RAW_IMAGE = "embodied_env.Array", "foxglove.RawImage"
 POSE, JOINT_STATES = "foxglove.PoseInFrame", "foxglove.JointStates"
 
 FIXED_FRAME = "world"
@@ -35,7 +24,6 @@ FIXED_FRAME = "world"
 
 _STAMP = "google.protobuf.Timestamp timestamp = 1"
 _TYPES = {
-    ARRAY: "string dtype = 1; repeated uint32 shape = 2; bytes data = 3",
     "google.protobuf.Timestamp": "int64 seconds = 1; int32 nanos = 2",
     "foxglove.Vector3": "double x = 1; double y = 2; double z = 3",
     "foxglove.Quaternion": "double x = 1; double y = 2; double z = 3; double w = 4",
@@ -47,7 +35,6 @@ _TYPES = {
     POSE: f"{_STAMP}; string frame_id = 2; foxglove.Pose pose = 3",
     JOINT_STATES: f"{_STAMP}; repeated foxglove.JointState joints = 2",
 }
-_DATA_FIELDS = {ARRAY: 3, RAW_IMAGE: 6}
 _JOINT_FIELDS = {"position": 2, "velocity": 3, "effort": 5}
 _IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 _JOINTS = "sensor_msgs/msg/JointState"
@@ -56,36 +43,6 @@ _POSES = (
     *("geometry_msgs/msg/PointStamped", "nav_msgs/msg/Odometry"),
 )
 _NO_ROTATION = (0.0, 0.0, 0.0, 1.0)
-
-
-@functools.cache
-def schema_data(name: str) -> bytes:
-    """Return the definition of a message type: its FileDescriptorSet."""
-    return describe_message(name, _TYPES)
-
-
-def encode_array(array: NDArray[Any]) -> tuple[bytes, memoryview]:
-    """Return the message of the schema `ARRAY`, and the bytes of the array in it: in C order, little-endian."""
-    portable = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
-    start = _array_start(array.dtype.name, array.shape)
-    message = b"".join((start, portable.reshape(-1).view(np.uint8).data))  # one copy: an image has a megabyte
-    return message, memoryview(message)[len(start) :]
-
-
-@functools.lru_cache(maxsize=256)
-def _array_start(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return an encoded array up to its data, which end the message."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    dimensions = encode_field(2, b"".join(map(encode_varint, shape)))
-    return encode_field(1, dtype) + dimensions + encode_start(3, size)
-
-
-def find_array(schema: str, message: bytes) -> slice | None:
-    """Return the place of the bytes of the array in a message, or None without one; raises DamagedMessageError."""
-    if (number := _DATA_FIELDS.get(schema)) is None:
-        return None
-    found = [value for key, value in find_fields(memoryview(message)) if key == number]
-    return found[-1] if found and isinstance(found[-1], slice) else slice(0, 0)
 
 
 class Picture(NamedTuple):
@@ -114,6 +71,12 @@ class RowViews:
         self._cameras = [(name, spec) for name, spec in each if spec.type in _IMAGES and "image" in spec.fields]
         self._joints = [(name, spec) for name, spec in each if spec.type == _JOINTS]
         self._poses = [(name, spec) for name, spec in each if spec.type in _POSES and "position" in spec.fields]
+
+    @staticmethod
+    @functools.cache
+    def definition(schema: str) -> bytes:
+        """Return the definition of a message type: its FileDescriptorSet."""
+        return describe_message(schema, _TYPES)
 
     def pictures(self, row: Row) -> Iterator[Picture]:
         """Yield the images of a row, of any JSON types."""

@@ -12,18 +12,51 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from embodied_env.contract import Contract
+from embodied_env.core.extensions import find_extension
 from embodied_env.errors import RecordError, described
-from embodied_env.record.foxglove import RAW_IMAGE, Picture, RowViews, schema_data
+from embodied_env.record.arrays import RAW_IMAGE, Reference
 from embodied_env.record.mcap_file import IndexedFile, McapRecords, StoredRecord, regular_size
 from embodied_env.record.row_log import CHANNELS, find_stored_array, parse_row
 from embodied_env.record.rows import Row
 
+_VIEWS = "embodied_env.record.foxglove:RowViews"
 _MOST_WAITING = 2**28  # bytes of the arrays before one row
+
+
+class Picture(Protocol):
+    """An image of a row, in the form for viewers.
+
+    Attributes:
+        topic: topic of its message.
+        reference: array that has its pixels.
+        is_stacked: whether the array has more than this image.
+    """
+
+    topic: str
+    reference: Reference
+    is_stacked: bool
+
+    def encode(self, data: bytes, ns: int, /) -> bytes | None:
+        """Return the message of the type `RAW_IMAGE`, or None if `data` are not those of the image."""
+
+
+class RowViews(Protocol):
+    """Messages for viewers of the rows of one contract; its constructor takes the sensors of the contract."""
+
+    def definition(self, schema: str, /) -> bytes:
+        """Return the definition of a message type."""
+
+    def pictures(self, row: Row, /) -> Iterable[Picture]:
+        """Return the images of a row, of any JSON types."""
+
+    def messages(self, row: Row, ns: int, /) -> Iterable[tuple[str, str, bytes]]:
+        """Return topic, type and data of the other messages of a row, of any JSON types."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,20 +182,24 @@ def _copy_all(records: McapRecords, file: IndexedFile) -> _Content:
 
 
 def _copy_log(records: McapRecords, file: IndexedFile, contract: Contract | None, path: Path) -> _Content:
-    content, views = _Content(), RowViews({} if contract is None else contract.sensors)
-    arrays = _Arrays(file, path)
+    content, arrays = _Content(), _Arrays(file, path)
+    make_views = find_extension(_VIEWS)
+    views: RowViews | None = None if contract is None or make_views is None else make_views(contract.sensors)
     for stored in records.messages():
         if (array := content.add(stored)) is not None:
             arrays.add(stored, *array)
             continue
-        ns = stored.record.log_time
-        row = _parse_row(stored.record.data) if stored.channel.topic in CHANNELS else {}
+        if views is None or stored.channel.topic not in CHANNELS:
+            arrays.copy_waiting()
+            file.copy(stored)
+            continue
+        row, ns = _parse_row(stored.record.data), stored.record.log_time
         for picture in views.pictures(row):
-            arrays.show(picture, ns)
+            arrays.show(picture, views.definition(RAW_IMAGE), ns)
         arrays.copy_waiting()
         file.copy(stored)
         for topic, schema, message in views.messages(row, ns):
-            file.add(topic, schema, schema_data(schema), message, ns=ns)
+            file.add(topic, schema, views.definition(schema), message, ns=ns)
     arrays.copy_waiting()
     return content
 
@@ -183,7 +220,7 @@ class _Arrays:
         self._waiting[sha256] = stored
         self._places[sha256] = stored.place.end - size + found.start, found.stop - found.start
 
-    def show(self, picture: Picture, ns: int) -> None:
+    def show(self, picture: Picture, definition: bytes, ns: int) -> None:
         """Write an image unless it is the newest of its topic."""
         sha256 = picture.reference["sha256"]
         if self._shown.get(picture.topic) == sha256 or sha256 not in self._places:
@@ -193,7 +230,7 @@ class _Arrays:
             journal.seek(offset)
             message = picture.encode(journal.read(size), ns)
         if message is not None:
-            self._file.add(picture.topic, RAW_IMAGE, schema_data(RAW_IMAGE), message, ns=ns)
+            self._file.add(picture.topic, RAW_IMAGE, definition, message, ns=ns)
             self._shown[picture.topic] = sha256
             if not picture.is_stacked:
                 self._waiting.pop(sha256, None)

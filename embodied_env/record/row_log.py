@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.core.protobuf import DamagedMessageError
 from embodied_env.errors import RecordError
-from embodied_env.record.arrays import Reference, from_bytes, is_reference
-from embodied_env.record.foxglove import ARRAY, find_array, schema_data
+from embodied_env.record.arrays import ARRAY, Reference, array_schema, find_array, from_bytes, is_reference
 from embodied_env.record.mcap_file import McapFile, McapRecords, StoredRecord, read_chunk
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.schema import channel_schema
@@ -57,7 +56,7 @@ class LogWriter:
             for topic, name in CHANNELS.items():
                 schema_id = writer.register_schema(name, "jsonschema", json.dumps(channel_schema(name)).encode())
                 self._channels[topic] = writer.register_channel(topic, "json", schema_id)
-            schema_id = writer.register_schema(ARRAY, "protobuf", schema_data(ARRAY))
+            schema_id = writer.register_schema(ARRAY, "protobuf", array_schema())
             self._channels[ARRAYS] = writer.register_channel(ARRAYS, "protobuf", schema_id)
             self._file.begin()
 

@@ -20,8 +20,7 @@ from embodied_env.contract import Contract
 from embodied_env.core.message_tap import TappedMessage
 from embodied_env.core.types import Snapshot, Transition
 from embodied_env.errors import RecordError
-from embodied_env.record.arrays import Reference, refer_to
-from embodied_env.record.foxglove import encode_array
+from embodied_env.record.arrays import Reference, encode_array, refer_to
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import write_json
 from embodied_env.record.message_log import MessageLog

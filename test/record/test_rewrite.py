@@ -181,6 +181,13 @@ def test_image_is_stored_once_in_the_form_of_foxglove(rows):
         assert np.array_equal(reader.array(stored["depth_image"]), depth)
 
 
+def test_without_views_only_rows_and_arrays_are_rewritten(rows, monkeypatch):
+    monkeypatch.setattr(rewrite, "_VIEWS", "embodied_env.no_such_extension:RowViews")
+    stored = rows.add({"camera_image": picture(0)})
+    assert set(rows.found()) == {"array"}
+    assert np.array_equal(LogReader(rows.path).array(stored["camera_image"]), picture(0))
+
+
 def test_image_that_returns_is_shown_again(rows):
     for seed in (0, 1, 1, 0):
         rows.add({"camera_image": picture(seed)})

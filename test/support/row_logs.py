@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from embodied_env.record.arrays import refer_to
-from embodied_env.record.foxglove import encode_array
+from embodied_env.record.arrays import encode_array, refer_to
 from embodied_env.record.row_log import LogWriter
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from embodied_env.record.arrays import references
-from embodied_env.record.foxglove import encode_array
+from embodied_env.record.arrays import encode_array, references
 from embodied_env.record.mcap_file import McapRecords
 from embodied_env.record.row_log import CHANNELS, LogReader, LogWriter
 from embodied_env.record.rows import RESET, TRANSITION
