@@ -239,6 +239,14 @@ class BackendFactory(Protocol):
         """Build a backend for `contract`; raises UsageError for an unknown option."""
 
 
+@runtime_checkable
+class ContractSource(Protocol):
+    """A factory whose options name a contract, such as that of a recorded run."""
+
+    def find_contract(self, options: Mapping[str, Any], /) -> Contract:
+        """Return the contract to use if the environment is given none."""
+
+
 def find_estop_source(backend: Backend) -> EstopSource | None:
     """Return `backend` if it declares safety inputs, else None.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Literal, cast
 
-from embodied_env.backends.base import Backend, BackendFactory
+from embodied_env.backends.base import Backend, BackendFactory, ContractSource
 from embodied_env.backends.foreign import guard_backend
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Clock
@@ -78,6 +78,17 @@ def make_backend(
     if missing:
         raise UsageError(f"{problem}: {type(made).__name__} without {', '.join(missing)} (expected a Backend)")
     return cast("Backend", guard_backend(name, made))
+
+
+def find_contract_of(name: str, options: Mapping[str, Any]) -> Contract:
+    """Return the contract that the backend called `name` has itself; raises UsageError if it has none."""
+    factory = _factory(name, None)
+    if not isinstance(factory, ContractSource):
+        raise UsageError(
+            f"missing contract for the backend {name!r} (expected a name, a path or a Contract; optional only with "
+            'backend="replay", run=...)'
+        )
+    return factory.find_contract(options)
 
 
 def known_backends() -> list[str]:

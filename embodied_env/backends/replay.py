@@ -115,7 +115,7 @@ class ReplayBackend:
         trust_task: bool = False,
     ) -> None:
         """Open `run` (see `Recorded` for the others); raises RecordError or ContractError if it cannot be replayed."""
-        opened = run if isinstance(run, Run) else read_run(run)
+        opened = _opened(run)
         self.recorded_contract = recorded_contract(opened)
         self._reader = RowDecoder(self.recorded_contract, opened.array)
         self.playback = RecordedSteps(opened, self._reader)
@@ -125,6 +125,11 @@ class ReplayBackend:
         self.recorded_task = RecordedTask(opened, self.playback)
         first = next(opened.transitions(), None)
         self.pacer = self.playback.pacer if first is not None and "overrun_s" in _stages(first) else None
+
+    @classmethod
+    def find_contract(cls, options: Mapping[str, Any], /) -> Contract:
+        """Return the untrusted contract of the run in `options`; raises RecordError or ContractError if it has none."""
+        return recorded_contract(_opened(options["run"]))
 
     def open(self) -> None:
         """Do nothing."""
@@ -202,6 +207,10 @@ class RecordedTask:
         terms = info.get("task") if isinstance(info, dict) else None
         items = terms.items() if isinstance(terms, dict) else ()
         return {name: math.nan if value is None else value for name, value in items}
+
+
+def _opened(run: str | Path | Run) -> Run:
+    return run if isinstance(run, Run) else read_run(run)
 
 
 def recorded_contract(run: Run) -> Contract:

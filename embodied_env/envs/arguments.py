@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -14,11 +14,11 @@ from embodied_env.backends.base import Backend
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.loader import SAVED, restore_contract
 from embodied_env.core.arguments import checked_flag
+from embodied_env.core.extensions import load_extension
+from embodied_env.core.types import Observer
 from embodied_env.errors import UsageError
 
-if TYPE_CHECKING:
-    from embodied_env.record.live_view import LiveView
-
+_VIEW = "embodied_env.record.rerun_viewer:open_view"
 _SEED_BOUND = 2**53  # every JSON reader keeps integers below this exactly
 
 
@@ -71,25 +71,19 @@ def render_metadata(name: str, backend: Backend, contract: Contract, render_mode
     return {"render_modes": list(modes), "render_fps": max(1, round(1 / contract.control_period_s))}
 
 
-def open_view(view: object, contract: Contract, pacing: str) -> LiveView | None:
+class View(Observer, Protocol):
+    """An observer that shows steps in a viewer."""
+
+    def stop(self) -> None:
+        """End after the steps so far. Never blocks."""
+
+    def close(self) -> None:
+        """Wait for a short time until the steps are shown. Idempotent."""
+
+
+def open_view(view: object, contract: Contract, pacing: str) -> View | None:
     """Return the observer that shows steps in a viewer, or None for the view None or False."""
     if view is None or view is False:
         return None
-    from embodied_env.record.live_view import LiveView  # noqa: PLC0415 - the view is optional
-    from embodied_env.record.rerun_viewer import RerunViewer  # noqa: PLC0415
-
-    return LiveView(contract, RerunViewer(view, contract), pacing=pacing)
-
-
-def contract_of_run(backend: str, options: Mapping[str, Any]) -> Contract:
-    """Return the contract of the run to replay."""
-    if backend != "replay" or "run" not in options:
-        raise UsageError(
-            f"missing contract for the backend {backend!r} (expected a name, a path or a Contract; optional only with "
-            'backend="replay", run=...)'
-        )
-    from embodied_env.backends.replay import recorded_contract  # noqa: PLC0415 - the record is optional
-    from embodied_env.record import Run, read_run  # noqa: PLC0415
-
-    run = options["run"]
-    return recorded_contract(run if isinstance(run, Run) else read_run(run))
+    opened: View = load_extension(_VIEW, needed_for="a view")(view, contract, pacing=pacing)
+    return opened

@@ -13,7 +13,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from embodied_env.backends.base import Backend, MessageSource, Observed, Recorded
-from embodied_env.backends.registry import DELAYED_BACKENDS, check_options, make_backend
+from embodied_env.backends.registry import DELAYED_BACKENDS, check_options, find_contract_of, make_backend
 from embodied_env.backends.reported_delays import ReportedDelays
 from embodied_env.contract import Contract, JointLimits
 from embodied_env.contract.validation import suspected_degrees
@@ -29,7 +29,6 @@ from embodied_env.core.types import Observer
 from embodied_env.envs.arguments import (
     arguments_of,
     check_seed,
-    contract_of_run,
     draw_world_seed,
     open_view,
     rebuild,
@@ -86,7 +85,7 @@ class EmbodiedEnv(StepperEnv):
         if not isinstance(observers, (list, tuple)) or not all(isinstance(each, Observer) for each in observers):
             raise UsageError(f"invalid observers: {observers!r} (expected a list of objects with a method observe)")
         if contract is None:
-            contract = contract_of_run(backend, backend_options)
+            contract = find_contract_of(backend, backend_options)
         super().__init__(resolve_contract(contract), backend, clock)
         if not self.contract.trusted and backend != "replay":
             raise UsageError(

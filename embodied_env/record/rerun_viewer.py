@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract
 from embodied_env.core.optional_packages import import_optional
 from embodied_env.errors import UsageError
-from embodied_env.record.live_view import Path, encodings_of
+from embodied_env.record.live_view import LiveView, Path, encodings_of
 from embodied_env.record.step_values import Joints
 
 _EXPECTED = "True, 'web', 'web:PORT', 'FILE.rrd' or 'rerun+http://HOST:PORT/proxy'"
@@ -41,6 +41,11 @@ def checked_view(view: object) -> str:
         if is_port or text.endswith(".rrd") or text.startswith(("rerun://", "rerun+http://", "rerun+https://")):
             return text
     raise UsageError(f"invalid view={view!r} (expected {_EXPECTED})")
+
+
+def open_view(view: object, contract: Contract, *, pacing: str) -> LiveView:
+    """Return the observer that shows the steps of an environment; raises the errors of `RerunViewer`."""
+    return LiveView(contract, RerunViewer(view, contract), pacing=pacing)
 
 
 class RerunViewer:
