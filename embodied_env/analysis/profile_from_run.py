@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.analysis.progress import NO_PROGRESS, Progress
-from embodied_env.analysis.statistics import median_estimate
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
 from embodied_env.core.latency.profile import (
@@ -19,6 +17,8 @@ from embodied_env.core.latency.profile import (
     LatencyProfileError,
     MeasuredStepDelays,
 )
+from embodied_env.core.progress import NO_PROGRESS, Progress
+from embodied_env.core.sample_statistics import median_estimate
 from embodied_env.record.manifest import world_of
 from embodied_env.record.run import Run
 

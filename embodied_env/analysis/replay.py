@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.analysis.progress import NO_PROGRESS, Progress
 from embodied_env.backends.replay import recorded_contract
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import ManualClock, SteadyClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.policy import NoAction, Policy, PolicyFunction, as_policy, policy_errors, policy_seed
+from embodied_env.core.progress import NO_PROGRESS, Progress
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendError, ResetNeededError, TaskError, UsageError
 from embodied_env.policies.chunks import ChunkRunner

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
@@ -12,6 +11,7 @@ from embodied_env.backends.base import Backend, BackendFactory, ContractSource
 from embodied_env.backends.foreign import guard_backend
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Clock
+from embodied_env.core.extensions import load_extension
 from embodied_env.core.foreign_code import foreign_code
 from embodied_env.errors import UnknownOptionError, UsageError, did_you_mean
 
@@ -116,8 +116,8 @@ def _factory(name: str, pacing: str | None) -> BackendFactory:
         if pacing not in (None, *offered):
             expected = ", ".join(map(repr, (None, *offered)))
             raise UsageError(f"unsupported pacing for {name}: {pacing!r} (expected one of: {expected})")
-        module, _, attribute = offered[pacing or next(iter(offered))].partition(":")
-        return cast("BackendFactory", getattr(importlib.import_module(module), attribute))
+        factory = load_extension(offered[pacing or next(iter(offered))], needed_for=f"the backend {name!r}")
+        return cast("BackendFactory", factory)
     others = {point.name: point for point in entry_points(group="embodied_env.backends")}
     if name not in others:
         raise UsageError(unknown_backend(name))

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from embodied_env.cli import SOUND, UNSOUND, contract_init, contract_validate
+from embodied_env.cli import SOUND, UNSOUND, contract_validate
 from embodied_env.cli.arguments import add_json, add_seed
 from embodied_env.contract import Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
 from embodied_env.contract.loader import ROBOTS, load_robot_file, shipped_files
 from embodied_env.contract.spaces import action_scale, field_layouts
-from embodied_env.contract.team import load_team
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.arguments import checked_path
+from embodied_env.core.extensions import find_extension
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, UsageError
 
@@ -44,8 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     validate.add_argument("contracts", nargs="+", **name)
     validate.add_argument("--trust-task", action="store_true", help="load the task that each contract names")
     validate.add_argument("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
-    init = add(contract_init.run, "init", "write a draft contract of your robot, and list what is unknown")
-    contract_init.add_arguments(init)
+    if (drafts := find_extension("embodied_env.cli.contract_init:")) is not None:
+        init = add(drafts.run, "init", "write a draft contract of your robot, and list what is unknown")
+        drafts.add_arguments(init)
     add(_list, "list", "list the shipped contracts, robots and teams")
     show = add(_show, "show", "show spaces, limits, sensors, safety, task and backends")
     show.add_argument("contract", **name)
@@ -135,6 +136,8 @@ def _summary(kind: str, file: Path) -> Row:
     if kind == "robot":
         _, robot_file = load_robot_file(str(file.resolve()))
         return {"robot": robot_file.name, "backends": list(robot_file.backends)}
+    if (load_team := find_extension("embodied_env.contract.team:load_team")) is None:
+        return {}
     team = load_team(file)
     return {"robot": ", ".join(team.agents), "task": "one per robot", "backends": list(team.world.backends)}
 

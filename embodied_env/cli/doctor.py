@@ -23,6 +23,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.model_files import EMBEDDED
 from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
+from embodied_env.core.extensions import load_extension
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError, install_command
 from embodied_env.ros.installation import ros_checks
@@ -43,6 +44,7 @@ from embodied_env.ros.setup_checks import apt_package
 Sections = dict[str, list[Check]]
 
 _SIMULATORS = ("gazebo", "simulation_interfaces")
+_SIMULATOR = "embodied_env.ros.external_sim"  # the package of their checks
 _OVER_ROS = ("mujoco_ros", "real", *_SIMULATORS)
 _CLOCK_TYPES = ("rosgraph_msgs/msg/Clock",)
 _EMBEDDED_TYPES = (*_CLOCK_TYPES, "std_msgs/msg/String", "std_srvs/srv/Trigger", "rcl_interfaces/msg/Parameter")
@@ -283,10 +285,14 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, igno
             "profile", lambda: load_real_profile(contract, ignored=ignored) and detail, "correct backends.real"
         )
     elif backend in _SIMULATORS:
-        from embodied_env.ros.external_sim.backend_profile import load_simulator_profile
-
         remedy = f"correct backends.{backend}"
-        yield _attempt("profile", lambda: load_simulator_profile(contract, backend) and detail, remedy)
+        load_profile = f"{_SIMULATOR}.backend_profile:load_simulator_profile"
+        needed_for = f"the backend {backend!r}"
+        yield _attempt(
+            "profile",
+            lambda: load_extension(load_profile, needed_for=needed_for)(contract, backend) and detail,
+            remedy,
+        )
     else:
         yield Check(name="profile", passed=True, detail=detail)
 
@@ -350,11 +356,10 @@ def _simulator_checks(
     if wrong := _failed_before(sections):
         yield Check(name="simulator", passed=None, detail=f"not checked because of: {', '.join(wrong)}")
         return
-    from embodied_env.ros.external_sim.survey import survey_simulator
-    from embodied_env.ros.external_sim.versions import version_checks
-
+    needed_for = f"the backend {backend!r}"
     if backend == "gazebo":
-        yield from version_checks()
+        yield from load_extension(f"{_SIMULATOR}.versions:version_checks", needed_for=needed_for)()
+    survey_simulator = load_extension(f"{_SIMULATOR}.survey:survey_simulator", needed_for=needed_for)
     try:
         yield from survey_simulator(contract, backend, namespace=namespace, timeout_s=timeout_s)
     except EmbodiedEnvError as error:

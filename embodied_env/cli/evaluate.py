@@ -20,9 +20,8 @@ from embodied_env.cli.arguments import (
 from embodied_env.cli.evaluation_run import add_common_arguments, run_policies
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
-from embodied_env.evaluation.engine import Engine
+from embodied_env.evaluation.engine import Engine, make_cluster
 from embodied_env.evaluation.episodes import PolicySource
-from embodied_env.evaluation.ray_cluster import RayCluster
 
 _OPTIONS = ("clock", "pacing", "fifo_priority", "delay_profile", "namespace", "record_messages", "chunks", "view")
 
@@ -83,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     engine = None
     if args.engine is not None:
         workers = (os.cpu_count() or 1) if args.workers is None else args.workers
-        cluster = RayCluster(workers, args.address) if args.engine == "ray" else None
+        cluster = make_cluster(workers, args.address) if args.engine == "ray" else None
         engine = Engine(workers, cluster, episode_timeout_s=args.episode_timeout)
     options = {name: getattr(args, name) for name in _OPTIONS}
     options["trust_policy"] = args.trust_policy

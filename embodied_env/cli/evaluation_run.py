@@ -13,10 +13,11 @@ from embodied_env.cli.arguments import add_json, add_seed, integer_from
 from embodied_env.cli.live_table import LiveView
 from embodied_env.contract import Contract, load_contract
 from embodied_env.core.arguments import checked_path
+from embodied_env.core.extensions import load_extension
 from embodied_env.core.latency.statistics import ANNOTATED_STAGES, INJECTED_STAGES, STAGES
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.core.terminal import make_console, say
-from embodied_env.envs.explanation import UNMOVED, operator_remedy
+from embodied_env.envs.remedies import UNMOVED, operator_remedy
 from embodied_env.errors import RecordError
 from embodied_env.evaluation.episodes import PolicySource
 from embodied_env.evaluation.results import Evaluation, PolicyComparison, PolicyResult
@@ -24,7 +25,7 @@ from embodied_env.evaluation.runner import evaluate
 from embodied_env.ros.fastdds import enable_large_segments
 
 if TYPE_CHECKING:
-    from embodied_env.analysis.report.outcomes import Rate
+    from embodied_env.record.outcomes import Rate
 
 _MAIN_STAGES = ("obs_age_max_s", "policy_s", "obs_to_command_s", "actuation_s", "end_to_end_s", "period_s")
 _RARE = (
@@ -68,18 +69,16 @@ def run_policies(
     wants_report = getattr(args, "report", False)  # demo has none
     is_compared = len(policies) > 1 and not has_closing
     if wants_report:
-        from embodied_env.analysis.report.html import check_installed
-
+        check_installed = load_extension("embodied_env.analysis.report.html:check_installed", needed_for="--report")
         check_installed()  # before anything moves
     if is_compared:
-        import embodied_env.analysis.statistics  # noqa: F401 - requires scipy
+        import embodied_env.core.sample_statistics  # noqa: F401 - requires scipy
     options["confirm"] = confirm_at_terminal if sys.stdin is not None and sys.stdin.isatty() else None
     options |= {"backend": args.backend, "episodes": args.episodes, "seed": args.seed, "record": out}
     evaluation = evaluate_with_progress(contract, policies, **options)
     _print_results(evaluation, _compare(evaluation) if is_compared else (), as_json=args.json)
     if wants_report:
-        from embodied_env.analysis.report.run_report import write_report
-
+        write_report = load_extension("embodied_env.analysis.report.run_report:write_report", needed_for="--report")
         for path in (path for result in evaluation.results for path in result.parts or (result.path,)):
             say(f"report: {write_report(path).path}", file=sys.stderr)
     for result in evaluation.results:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Self
 
-from embodied_env.analysis.progress import Progress
+from embodied_env.core.progress import Progress
 from embodied_env.core.terminal import make_console
 
 

@@ -9,7 +9,7 @@ from embodied_env.errors import MissingDependencyError
 
 
 def find_extension(name: str) -> Any | None:  # noqa: ANN401 - any object
-    """Return the object at ``module:attribute``, or None if there is no such module."""
+    """Return the object at ``module:attribute``, ``module:`` itself, or None if there is no such module."""
     try:
         return resolve_name(name)
     except ModuleNotFoundError as error:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.contract import Contract
 from embodied_env.core.codes import CODES, Quality, Severity, end_kind
 from embodied_env.core.policy import CHUNK_MODES
+from embodied_env.envs.remedies import UNMOVED, operator_remedy
 from embodied_env.errors import UsageError
 from embodied_env.safety.findings import GATES
-from embodied_env.safety.interlocks import AFTER_ESTOP, INPUT_REMEDIES
+from embodied_env.safety.interlocks import AFTER_ESTOP
 
 CODE_WORDS: Mapping[str, str] = {
     "latch.stop": "an earlier stop is latched until reset()",
@@ -60,9 +60,6 @@ CODE_WORDS: Mapping[str, str] = {
     "relay.silent": "no answer from the relay",
 }
 """Gate code -> meaning."""
-
-UNMOVED = "has not moved since the reset: are joint names and controller right?"
-"""Why a joint may not follow its command at all."""
 
 _REACTIONS = {
     Severity.PASS: "noted",
@@ -211,23 +208,6 @@ def _explain_end(reason: str) -> Iterator[str]:
     if remedy := operator_remedy(reason):
         next_call = "then call reset()" if why in _WITHOUT_ESTOP else AFTER_ESTOP
         yield f"Next: {remedy}, {next_call}."
-
-
-def operator_remedy(reason: str, contract: Contract | None = None) -> str:
-    """Return what an operator does after a stop by a safety input, or "" for any other end reason.
-
-    With `contract`, each input that can have made the stop is named, with its topic and its own words.
-    """
-    code = reason.partition(":")[2]
-    remedy = INPUT_REMEDIES.get(code, "") if end_kind(reason) == "safety_stop" else ""
-    kind = {"estop.active": "estop", "robot.protective_stop": "robot_mode"}.get(code)
-    inputs = {} if contract is None else contract.backends.get("real", {}).get("estop") or {}
-    named = [
-        f"{name} on topic {spec['topic']}: {spec.get('release') or remedy}"
-        for name, spec in inputs.items()
-        if remedy and spec.get("kind", "estop") == kind
-    ]
-    return "; ".join(named) or remedy
 
 
 def _flat(action: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - one vector, or one per actuator

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env.backends.registry import accepts_option
+from embodied_env.core.extensions import load_extension
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError, UsageError
 from embodied_env.evaluation.episodes import EvaluationJob, find_failure
 from embodied_env.evaluation.local_workers import GRACE_S, SHORT_GRACE_S, LocalWorkers, Worker, WorkerPool, error_from
-from embodied_env.evaluation.ray_cluster import RayCluster
-from embodied_env.evaluation.ray_workers import RayWorkers
 from embodied_env.evaluation.results import PolicyResult, rows_of_episodes
 from embodied_env.record.manifest import write_json
 from embodied_env.record.recorder import make_run_directory
@@ -37,6 +36,8 @@ MOST_ATTEMPTS = 3
 DOMAINS = 102
 """Number of ROS domains whose ports are outside Linux's ephemeral range."""
 
+_CLUSTER = "embodied_env.evaluation.ray_cluster:RayCluster"
+_CLUSTER_WORKERS = "embodied_env.evaluation.ray_workers:RayWorkers"
 _START_S = 120.0  # for a worker to import its policy and make its environment
 _STEP_S, _PERIODS = 1.0, 10  # limit of a step: seconds, or control periods
 _RESET_S, _RESETS = 30.0, 2  # reset time if the profile declares none, and the safety factor on either
@@ -47,7 +48,7 @@ class Engine:
     """Runs the episodes of a job in worker processes."""
 
     workers: int  # number of processes
-    cluster: RayCluster | None = None  # Ray cluster of the processes; None: this machine
+    cluster: Any | None = None  # `RayCluster` of the processes; None: this machine
     episode_timeout_s: float | None = None  # after which a worker counts as hung, s; None: `longest_episode_s`
 
     def __post_init__(self) -> None:
@@ -96,7 +97,9 @@ class Engine:
         )
         try:
             pool: WorkerPool[Any] = (
-                LocalWorkers(job, folder) if self.cluster is None else RayWorkers(job, folder, self.cluster)
+                LocalWorkers(job, folder)
+                if self.cluster is None
+                else load_extension(_CLUSTER_WORKERS, needed_for="--engine ray")(job, folder, self.cluster)
             )
             scheduler.run(pool)
         except BaseException:
@@ -149,6 +152,11 @@ class Engine:
             parts=tuple(paths),
             losses=losses,
         )
+
+
+def make_cluster(cpus: int, address: str | None) -> Any:  # noqa: ANN401 - of the extension
+    """Return a `RayCluster`; raises MissingDependencyError."""
+    return load_extension(_CLUSTER, needed_for="--engine ray")(cpus, address)
 
 
 def longest_episode_s(job: EvaluationJob) -> float:

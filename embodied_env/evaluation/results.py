@@ -17,7 +17,7 @@ from embodied_env.record.rows import RESET, Row
 from embodied_env.record.run import read_run
 
 if TYPE_CHECKING:
-    from embodied_env.analysis.comparison.episode_pairing import Episodes, Outcome, Pairing, ReturnDifference
+    from embodied_env.record.episode_pairing import Episodes, Outcome, Pairing, ReturnDifference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Evaluation:
             MissingDependencyError: when scipy is not installed.
             RecordError: when a run cannot be read.
         """
-        from embodied_env.analysis.comparison.episode_pairing import compare_outcomes, compare_returns, pair_episodes
+        from embodied_env.record.episode_pairing import compare_outcomes, compare_returns, pair_episodes
 
         (first, baseline), *others = ((result, _episodes(result.where)) for result in self.results)
         found = []
@@ -130,8 +130,8 @@ def _find_episode(reader: Iterator[tuple[int, Iterator[Row]]], episode: int) -> 
 
 def _episodes(where: Mapping[int, Path]) -> Episodes:
     """Return how these episodes ended, by the situation in which they began."""
-    from embodied_env.analysis.comparison.episode_pairing import Episodes
-    from embodied_env.analysis.report.outcomes import Outcomes
+    from embodied_env.record.episode_pairing import Episodes
+    from embodied_env.record.outcomes import Outcomes
 
     episodes, outcomes = Episodes(), Outcomes()
     for row in rows_of_episodes(where):

@@ -16,6 +16,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from embodied_env.contract import Contract
+from embodied_env.core.extensions import load_extension
 from embodied_env.core.foreign_code import foreign_code
 from embodied_env.core.policy import ADDRESSES, Policy, PolicyIdentity, as_policy
 from embodied_env.errors import UsageError, did_you_mean
@@ -122,7 +123,8 @@ def load_model(address: str, *, trust: bool = False, **options: Any) -> Model:  
     if not location:
         form = next(each for each in ADDRESSES if each.startswith(f"{format_name}:"))
         raise UsageError(f"incomplete policy address {address!r} (expected {form})")
-    model: Model = _call(address, resolve_name(_FORMATS[format_name]), (location,), {"trust": trust, **options})
+    load = load_extension(_FORMATS[format_name], needed_for=f"the policy format {format_name!r}")
+    model: Model = _call(address, load, (location,), {"trust": trust, **options})
     return model
 
 

@@ -11,9 +11,9 @@ from report_pages import HOSTILE, Html, record, rows_of
 
 from embodied_env.analysis.report.episode_traces import MOST_TRACED, EpisodeTrace, EpisodeTraces
 from embodied_env.analysis.report.figures import FIGURES, draw_episode
-from embodied_env.analysis.report.outcomes import Episode
 from embodied_env.contract import load_contract
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.record.outcomes import Episode
 from embodied_env.record.rows import TRANSITION
 from embodied_env.record.step_values import Joints
 

@@ -19,12 +19,12 @@ from run_files import as_journal
 
 from embodied_env.analysis.report.html import POLICY, text
 from embodied_env.analysis.report.key_frames import MOST_FRAMES, KeyFrames, jpeg_base64
-from embodied_env.analysis.report.outcomes import MOST_REASONS, OTHER, Outcomes, Rate
 from embodied_env.analysis.report.run_report import RunStatistics
 from embodied_env.cli.main import main
 from embodied_env.core.codes import Quality
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.outcomes import MOST_REASONS, OTHER, Outcomes, Rate
 from embodied_env.record.rows import RESET, TRANSITION
 
 pytest.importorskip("jinja2", reason="pages need jinja2, of the extra `report`")

@@ -39,7 +39,6 @@ ROS_PACKAGES = ("rclpy", "rosgraph", "rcl_interfaces", "rosidl", "ament_index", 
 ROS_KINDS = ("_msgs", "_srvs", "_interfaces")
 IMPORTS_BY_NAME = {
     "__init__.py": "the public names, when they are used",
-    "backends/registry.py": "the table of backends",
     "ros/external_sim/control/__init__.py": "the table of simulator APIs",
     "tasks/loading.py": "the task's class, where it is trusted",
     "core/optional_packages.py": "optional packages, when they are there",

@@ -14,7 +14,7 @@ from embodied_env.analysis.comparison.compare import compare_runs
 from embodied_env.analysis.comparison.findings import label
 from embodied_env.analysis.report.run_report import write_report
 from embodied_env.cli.evaluation_run import print_losses_and_stops, print_table
-from embodied_env.envs.explanation import UNMOVED
+from embodied_env.envs.remedies import UNMOVED
 from embodied_env.record import read_run
 from embodied_env.record.audit import audit_run
 from embodied_env.testing import Fault

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import scipy
 
+from embodied_env.core.sample_statistics import peak
 from embodied_env.core.types import FloatArray
 
 Shape = Literal["line", "step"]
@@ -97,15 +98,6 @@ def delay_by_correlation(moves: Sequence[Move], period_s: float, shape: Shape, l
     score = np.abs(both) / np.maximum(1e-300, np.sqrt(commands * readings))
     best = int(score.argmax())
     return peak(delays, score, best), float(score[best])
-
-
-def peak(x: FloatArray, y: FloatArray, best: int) -> float:
-    """Return where the parabola through the greatest of `y`, at index `best`, and its neighbours is greatest."""
-    if not 0 < best < len(y) - 1:
-        return float(x[best])
-    left, middle, right = y[best - 1 : best + 2]
-    bend = left - 2.0 * middle + right
-    return float(x[best] + (x[1] - x[0]) * (0.5 * (left - right) / bend if bend < 0.0 else 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,11 +30,11 @@ from embodied_env.analysis.calibration.sensor_delay import (
     estimate_lag,
     stamp_latency,
 )
-from embodied_env.analysis.statistics import median_estimate
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.latency.profile import Estimate, LatencyProfile
+from embodied_env.core.sample_statistics import median_estimate
 from embodied_env.core.types import FloatArray, Sample
 
 _LONGEST_S = 0.6  # greatest delay of the search

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from embodied_env.analysis.calibration.actuator_response import Move, peak
-from embodied_env.analysis.statistics import CONFIDENCE, median_estimate
+from embodied_env.analysis.calibration.actuator_response import Move
 from embodied_env.core.latency.profile import Estimate
+from embodied_env.core.sample_statistics import CONFIDENCE, median_estimate, peak
 from embodied_env.core.types import FloatArray
 
 _LEAST_EXPLAINED = 0.8  # of the changes of a field; less may be chance

@@ -13,14 +13,14 @@ import numpy as np
 
 from embodied_env.analysis.comparison.comparability import Comparability, check_ignored, comparability
 from embodied_env.analysis.comparison.effects import CHANCE, Difference, find_differences
-from embodied_env.analysis.comparison.episode_pairing import Outcome, Pairing, compare_outcomes, pair_episodes
 from embodied_env.analysis.comparison.features import MISSED_DEADLINES, MOST_STREAMS, FeatureName, RunFeatures
 from embodied_env.analysis.comparison.findings import describe_findings
-from embodied_env.analysis.progress import NO_PROGRESS, Progress
 from embodied_env.analysis.report.html import describe_value, plural
 from embodied_env.contract import Contract
 from embodied_env.core.outcome_counts import describe_exclusions
+from embodied_env.core.progress import NO_PROGRESS, Progress
 from embodied_env.record import Run, read_run
+from embodied_env.record.episode_pairing import Outcome, Pairing, compare_outcomes, pair_episodes
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import name_of_policy, world_of
 

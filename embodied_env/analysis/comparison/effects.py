@@ -10,13 +10,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from embodied_env.analysis import statistics
-from embodied_env.analysis.comparison.episode_pairing import Pairing
 from embodied_env.analysis.comparison.features import MISSED_DEADLINES, FeatureName, RunFeatures
-from embodied_env.analysis.report.outcomes import Rate
-from embodied_env.analysis.statistics import MeanTest
 from embodied_env.contract import Contract
+from embodied_env.core import sample_statistics as statistics
+from embodied_env.core.sample_statistics import MeanTest
 from embodied_env.core.types import FloatArray
+from embodied_env.record.episode_pairing import Pairing
+from embodied_env.record.outcomes import Rate
 
 CHANCE = 0.05
 """Probability that equal runs show any difference that is reported as certain; success has as much of its own."""

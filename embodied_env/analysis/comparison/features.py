@@ -12,18 +12,18 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.analysis.comparison.episode_pairing import MOST_EPISODES, Episodes
 from embodied_env.analysis.comparison.response import Motion, MotionRecorder, fit_response
-from embodied_env.analysis.report.outcomes import Outcomes
 from embodied_env.analysis.report.time_series import BoundedDict, Sparse
-from embodied_env.analysis.statistics import Sample
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.latency.statistics import Stage, stages_of
+from embodied_env.core.sample_statistics import Sample
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, is_reference
+from embodied_env.record.episode_pairing import MOST_EPISODES, Episodes
+from embodied_env.record.outcomes import Outcomes
 from embodied_env.record.rows import RESET
 from embodied_env.record.step_values import action_values, commanded_joints, firings
 

@@ -18,7 +18,7 @@ from embodied_env.analysis.report.charts import Interval, Line, interval_chart, 
 from embodied_env.analysis.report.figures import draw_rates
 from embodied_env.analysis.report.html import describe_value, render_page
 from embodied_env.analysis.report.totals import stage_label
-from embodied_env.analysis.statistics import POWER
+from embodied_env.core.sample_statistics import POWER
 from embodied_env.record.manifest import name_of_policy, world_of, write_text
 
 _MOST_ROWS = 8  # of a chart

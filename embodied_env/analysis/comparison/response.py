@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from embodied_env.analysis.calibration.actuator_response import peak
+from embodied_env.core.sample_statistics import peak
 from embodied_env.core.types import FloatArray
 from embodied_env.record.step_values import CommandedJoint, read_joint
 

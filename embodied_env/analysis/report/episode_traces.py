@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from embodied_env.analysis.report.key_frames import KeyFrames
-from embodied_env.analysis.report.outcomes import Episode
 from embodied_env.analysis.report.time_series import BoundedDict, Spans, Trace
 from embodied_env.analysis.report.totals import age_is_known
 from embodied_env.contract import Contract
 from embodied_env.core.codes import Quality, Severity
+from embodied_env.record.outcomes import Episode
 from embodied_env.record.rows import has_no_action
 from embodied_env.record.step_values import Joints, firings
 

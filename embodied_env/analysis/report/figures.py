@@ -16,8 +16,8 @@ from embodied_env.analysis.report import charts
 from embodied_env.analysis.report.charts import Bar, Interval, Line, Marks
 from embodied_env.analysis.report.episode_traces import EpisodeTrace
 from embodied_env.analysis.report.html import format_number, plural, share_of
-from embodied_env.analysis.report.outcomes import Episode, Rate
 from embodied_env.analysis.report.time_series import Trace
+from embodied_env.record.outcomes import Episode, Rate
 
 KINDS = {
     "success": "success",

@@ -44,7 +44,7 @@ def text(value: object, longest: int = _LONGEST) -> str:
 def check_installed() -> None:
     """Raise MissingDependencyError when jinja2 or scipy is not installed."""
     _environment()
-    import embodied_env.analysis.statistics  # noqa: F401, PLC0415 - raises without scipy
+    import embodied_env.core.sample_statistics  # noqa: F401, PLC0415 - raises without scipy
 
 
 def format_number(value: float) -> str:

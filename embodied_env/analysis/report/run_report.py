@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env._version import __version__
-from embodied_env.analysis.progress import NO_PROGRESS, Progress
 from embodied_env.analysis.report.episode_traces import EpisodeTraces, is_underrun
 from embodied_env.analysis.report.figures import KINDS, draw_episode, draw_rates, draw_reasons, draw_strip
 from embodied_env.analysis.report.html import check_installed, describe_value, mapping_of, render_page
 from embodied_env.analysis.report.key_frames import can_draw
-from embodied_env.analysis.report.outcomes import Outcomes
 from embodied_env.analysis.report.totals import Clocks, Gates, Sensors, Stages, stage_label
 from embodied_env.contract import Contract
 from embodied_env.core.latency.statistics import KEPT
 from embodied_env.core.outcome_counts import describe_exclusions
-from embodied_env.envs.explanation import UNMOVED
+from embodied_env.core.progress import NO_PROGRESS, Progress
+from embodied_env.envs.remedies import UNMOVED
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.record import Run
 from embodied_env.record.audit import AuditReport, audit_run
 from embodied_env.record.manifest import contract_of_manifest, world_of, write_text
+from embodied_env.record.outcomes import Outcomes
 from embodied_env.record.rows import RESET
 from embodied_env.record.run import inspect_run, row_violations
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from embodied_env.analysis.report.charts import stacked_timeline
 from embodied_env.analysis.report.time_series import BoundedDict, Spans
-from embodied_env.analysis.statistics import Percentiles, Sample
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.latency.statistics import STAGES, Stage, all_stages_of
+from embodied_env.core.sample_statistics import Percentiles, Sample
 from embodied_env.record.step_values import Firing, firings
 
 SEGMENTS = {

@@ -10,7 +10,8 @@ import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_env.analysis.statistics import (
+from embodied_env.core.latency.statistics import KEPT
+from embodied_env.core.sample_statistics import (
     Percentiles,
     Sample,
     compare_means,
@@ -26,7 +27,6 @@ from embodied_env.analysis.statistics import (
     reject_by_holm,
     share_interval,
 )
-from embodied_env.core.latency.statistics import KEPT
 
 QUICK = settings(max_examples=25, deadline=None)
 numbers = st.one_of(st.floats(-1e9, 1e9), st.integers(-3, 3).map(float))  # the latter repeat

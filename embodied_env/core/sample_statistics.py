@@ -288,3 +288,15 @@ def median_effective_count(values: FloatArray) -> float:
             break
         total += correlation
     return max(1.0, n / (1.0 + 2.0 * total))
+
+
+# -------------------------------------------------------------------------------------------------------------- maxima
+
+
+def peak(x: FloatArray, y: FloatArray, best: int) -> float:
+    """Return where the parabola through the greatest of `y`, at index `best`, and its neighbours is greatest."""
+    if not 0 < best < len(y) - 1:
+        return float(x[best])
+    left, middle, right = y[best - 1 : best + 2]
+    bend = left - 2.0 * middle + right
+    return float(x[best] + (x[1] - x[0]) * (0.5 * (left - right) / bend if bend < 0.0 else 0.0))

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from embodied_env.analysis import statistics
-from embodied_env.analysis.report.outcomes import SUCCESS_RATES, Episode, Rate
-from embodied_env.analysis.statistics import PairedTest
+from embodied_env.core import sample_statistics as statistics
+from embodied_env.core.sample_statistics import PairedTest
+from embodied_env.record.outcomes import SUCCESS_RATES, Episode, Rate
 
 MOST_EPISODES = 50_000
 """Episodes of a run that are kept for pairing."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_env.analysis.statistics import share_interval
 from embodied_env.core.outcome_counts import counted_apart, solved_at_reset
+from embodied_env.core.sample_statistics import share_interval
 from embodied_env.record.rows import RESET, stopped_joints
 from embodied_env.record.summary import OUTSIDE, Summary
 
