@@ -114,11 +114,23 @@ class Relays(RuleBasedStateMachine):
         assert len(self.reports) == reported + 1
         report = self.reports[-1]
         assert report.published == (len(self.events) == published + 1)
+        if not report.published and self.events and self.events[-1].epoch == self.epoch:
+            assert report.applied_si.tolist() == self.events[-1].command.values.tolist()
         return report
 
-    @rule(wanted=finite_vectors(2))
-    def a_command_arrives(self, wanted):
-        tag = CommandId(epoch=self.epoch, seq=self.seq + 1)
+    def _refused(self, fields, code):
+        """Send a command that is refused for this reason, or because of the latch."""
+        report = self._send(fields)
+        assert not report.published
+        assert report.findings[0].code == (code if self.armed else self._latched_code)
+
+    @property
+    def _latched_code(self):
+        return "latch.estop" if self.latched is Severity.ESTOP else "latch.stop"
+
+    @rule(wanted=finite_vectors(2), lost=st.sampled_from([0, 0, 0, 1, 999]))
+    def a_command_arrives(self, wanted, lost=0):
+        tag = CommandId(epoch=self.epoch, seq=self.seq + 1 + lost)
         self._expected_stop()
         may = self.armed
         report = self._send(write_command(tag, wanted, self.layout))
@@ -128,7 +140,7 @@ class Relays(RuleBasedStateMachine):
             self.seq, self.accepted_ns = tag.seq, self.clock.now_ns()
             assert report.disposition < Severity.STOP
         else:
-            assert report.findings[0].code == ("latch.estop" if self.latched is Severity.ESTOP else "latch.stop")
+            assert report.findings[0].code == self._latched_code
         self._follow()
 
     @rule(steps=st.integers(2, 8), wanted=st.sampled_from([(1.9, -1.9), (-5.0, 5.0), (0.0, 0.0), (1e300, 1.0)]))
@@ -151,28 +163,33 @@ class Relays(RuleBasedStateMachine):
 
     @rule(wanted=finite_vectors(2), back=st.integers(0, 5))
     def an_old_number_arrives(self, wanted, back):
-        report = self._send(
-            write_command(CommandId(epoch=self.epoch, seq=max(0, self.seq - back)), wanted, self.layout)
-        )
-        assert not report.published
+        tag = CommandId(epoch=self.epoch, seq=max(0, self.seq - back))
+        self._refused(write_command(tag, wanted, self.layout), "act.dup")
+
+    @rule(wanted=finite_vectors(2), lost=st.sampled_from([1000, 10**15]))
+    def a_number_far_ahead_arrives(self, wanted, lost):
+        tag = CommandId(epoch=self.epoch, seq=self.seq + 1 + lost)
+        self._refused(write_command(tag, wanted, self.layout), "act.jump")
 
     @rule(wanted=finite_vectors(2), by=st.sampled_from([-1, 1, -1000, 10**6]), ahead=st.integers(1, 99))
     def a_command_of_another_epoch_arrives(self, wanted, by, ahead):
         tag = CommandId(epoch=max(0, self.epoch + by), seq=self.seq + ahead)
         if tag.epoch != self.epoch:
-            assert not self._send(write_command(tag, wanted, self.layout)).published
+            self._refused(write_command(tag, wanted, self.layout), "act.epoch")
 
     @rule(changes=MALFORMED)
     def a_malformed_command_arrives(self, changes):
         tag = CommandId(epoch=self.epoch, seq=self.seq + 1)
         fields = JointFields(frame_id=tag.to_text(), names=("j0", "j1"), positions=(), velocities=())
-        assert not self._send(dataclasses.replace(fields, **changes)).published
+        report = self._send(dataclasses.replace(fields, **changes))
+        assert (report.published, report.findings[0].code.partition(".")[0]) == (False, "form")
+        assert report.tag == (None if "frame_id" in changes else tag)
 
-    @rule(off=st.sampled_from([-1.0, 0.2, 3600.0]))
+    @rule(off=st.sampled_from([-0.11, 0.11, 3600.0]))
     def a_command_with_a_wrong_stamp_arrives(self, off):
         stamp_ns = self.clock.system_ns() + round(off * NS_PER_S)
         tag = CommandId(epoch=self.epoch, seq=self.seq + 1)
-        assert not self._send(write_command(tag, np.zeros(2), self.layout, stamp_ns=stamp_ns)).published
+        self._refused(write_command(tag, np.zeros(2), self.layout, stamp_ns=stamp_ns), "act.late")
 
     @rule(ticks=st.sampled_from([1, 3, 12]))
     def time_passes(self, ticks):
@@ -297,7 +314,9 @@ class Relays(RuleBasedStateMachine):
         assert [report.number for report in self.reports if report.published] == numbers
 
     @invariant()
-    def p17_nothing_of_an_epoch_is_used_in_the_next(self):
+    def p17_nothing_of_an_epoch_is_used_in_the_next_or_published_before_its_first_command(self):
+        if self.accepted_ns is None and self.events:
+            assert self.events[-1].epoch != self.epoch
         assert all(event.command.epoch == event.epoch for event in self.events)
         assert all(
             report.tag.epoch == event.epoch for report, event in zip(self._published(), self.events, strict=True)

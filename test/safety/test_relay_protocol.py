@@ -14,7 +14,7 @@ from safety_strategies import contract_of, joint_limits, plain_contract
 import embodied_env
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import Severity
-from embodied_env.core.types import Finding, GateReport
+from embodied_env.core.types import Finding
 from embodied_env.safety.relay.protocol import (
     STOP,
     Armed,
@@ -182,20 +182,6 @@ def test_report_round_trips_bit_for_bit():
     )
     (finding,) = back.findings
     assert (finding.before.tolist(), finding.margin, finding.severity) == ([math.inf], None, Severity.LIMIT)
-
-
-def local_report(*findings, disposition=Severity.PASS):
-    return GateReport(
-        disposition=disposition,
-        findings=findings,
-        intervened=False,
-        requested=np.array([1.0, 1.0]),
-        applied=np.array([1.0, 1.0]),
-        applied_si=np.array([2.0, 2.0]),
-        velocity_si=np.array([3.0, 3.0]),
-        dt_s=0.04,
-        guaranteed={"position": False, "velocity": False, "jerk": False},
-    )
 
 
 def test_report_is_strict_json():
