@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 
@@ -24,7 +23,6 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
-from std_srvs.srv import Trigger as TriggerType
 
 import embodied_env
 from embodied_env.analysis.replay import replay_run
@@ -37,28 +35,23 @@ from embodied_env.core.latency.info import ACTUATION_METHODS
 from embodied_env.core.policy import NoAction
 from embodied_env.core.process.child import Child, relay, simulator
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
-from embodied_env.core.types import Finding
-from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError, UsageError
+from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageError
 from embodied_env.record.audit import audit_run
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.receive_thread import ReceiveThread
-from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
+from embodied_env.ros.robot.relay_client import RELAY_STATE
 from embodied_env.ros.robot.service_calls import ServiceCaller
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.safety import GATES
 from embodied_env.safety.relay.protocol import (
-    Armed,
     CommandId,
-    JointFields,
     RelayReport,
     RelayState,
-    limits_fingerprint,
     write_command,
 )
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.tasks import load_task
-from embodied_env.testing import approve
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 
@@ -567,327 +560,6 @@ def test_braking_never_moves_a_base_at_rest(domain_id, leftovers, learners, mort
     assert max(abs(speeds[2]) for stamp, speeds in monitor.moves if stamp > resumed_utc_ns) < 2 * STILL
 
 
-# ------------------------------------------------------------------------------------------------ the relay client
-
-
-class FakeRelay:
-    """Arms, and responds to commands as configured; None: no response."""
-
-    def __init__(self, namespace):
-        self.namespace = namespace
-        self.ros = RosNode("relay", namespace=namespace, clock=SteadyClock())
-        self.listener = ReceiveThread(self.ros.node, SteadyClock())
-        self.reports = self.ros.node.create_publisher(String, "relay/report", DEEP)
-        self.ros.node.create_service(TriggerType, "relay/arm", self._arm)
-        self.listener.subscribe("command", "sensor_msgs/msg/JointState", "relay/command", DEEP, self._take)
-        self.armed = dict(fingerprint=ARM.fingerprint, limits=limits_fingerprint(LAYOUT))
-        self.success, self.message = True, ""
-        self.begins = np.zeros(6)
-        self.commands, self.armings = [], 0
-        self.answer = self.report
-        self.listener.start()
-
-    def _arm(self, _request, response):
-        self.armings += 1
-        response.success = self.success
-        response.message = self.message or Armed(epoch=self.armings, **self.armed).to_text()
-        return response
-
-    def _take(self, arrival):
-        fields = JointFields.of(arrival.message)
-        tag = CommandId.from_text(fields.frame_id)
-        if tag.seq == 0:
-            text = self.refusal(fields, "act.dup").to_text()
-        else:
-            self.commands.append(fields)
-            found = self.answer(fields)
-            text = found if found is None or isinstance(found, str) else found.to_text()
-        if text is not None:
-            self.reports.publish(String(data=text))
-
-    def report(self, fields, **changes):
-        """Return the report of a command published unchanged, or of a brake request at rest."""
-        values = np.array(fields.positions) if fields.names else self.begins
-        plain = dict(
-            tag=CommandId.from_text(fields.frame_id),
-            cause="command" if fields.names else "brake",
-            published=True,
-            disposition=Severity.PASS,
-            findings=(),
-            dt_s=PERIOD_S,
-            guaranteed={"position": True},
-            joints=LAYOUT.joints,
-            applied=np.zeros(6),
-            applied_si=values,
-            velocity_si=np.zeros(6),
-            number=1,
-            published_ns=0,
-        )
-        return RelayReport(**{**plain, **changes})
-
-    def refusal(self, fields, code, severity=Severity.HOLD):
-        findings = (Finding(gate="action_age", severity=severity, code=code, detail="no"),)
-        report = self.report(fields, findings=findings, disposition=severity, published=False)
-        return replace(report, applied_si=self.begins, guaranteed={}, dt_s=0.0, number=0)
-
-    def close(self):
-        self.listener.stop()
-        self.ros.close()
-
-
-@pytest.fixture
-def fake(domain_id, leftovers):
-    namespace = f"/fake_{os.getpid()}"
-    fake = FakeRelay(namespace)
-    ros = RosNode("client", namespace=namespace, clock=SteadyClock())
-    listener = ReceiveThread(ros.node, SteadyClock())
-    fake.outlet = RelayClient(ARM, listener, SteadyClock())
-    listener.start()
-    yield fake
-    listener.stop()
-    ros.close()
-    fake.close()
-
-
-def no_response(_fields):
-    """Send no response."""
-
-
-def in_s(seconds):
-    return time.monotonic_ns() + round(seconds * NS_PER_S)
-
-
-def arm(fake):
-    fake.outlet.arm(in_s(PATIENCE_S), lambda: np.zeros(6))
-
-
-def command(value=0.1):
-    return approve(ARM, np.full(6, value))
-
-
-def test_a_command_is_tagged_and_the_applied_values_are_returned(fake):
-    arm(fake)
-    asked = command()
-    sent = fake.outlet.send(asked)
-    assert fake.commands[-1].frame_id == "1/1"
-    np.testing.assert_array_equal(sent.values, asked.values)
-    np.testing.assert_array_equal(
-        sent.report.applied, asked.report.applied
-    )  # bit-identical, although not reported as such
-    assert sent.report.guaranteed == dict.fromkeys(asked.report.guaranteed, False) | {"position": True}
-    assert sent.report.disposition == Severity.PASS
-
-
-def test_a_report_is_actuation_evidence_once(fake):
-    arm(fake)
-    asked = command()
-    sent = fake.outlet.send(asked)
-    found = fake.outlet.take_evidence()
-    assert (found.seq, found.method) == (asked.seq, "echo")
-    assert sent.published_ns <= found.acted_ns
-    assert fake.outlet.take_evidence() is None
-
-
-def test_a_refused_command_is_not_evidence(fake):
-    arm(fake)
-    fake.answer = lambda fields: fake.refusal(fields, "latch.stop", Severity.STOP)
-    fake.outlet.send(command())
-    assert fake.outlet.take_evidence() is None
-
-
-def test_a_brake_request_names_no_joint(fake):
-    arm(fake)
-    fake.outlet.send(approve(ARM, np.full(6, np.nan)))
-    assert fake.commands[-1].names == ()
-
-
-def test_a_limiting_report_becomes_the_gate_report(fake):
-    arm(fake)
-    finding = Finding(gate="joint_limits", severity=Severity.LIMIT, code="acc.limit", joints=("j1",))
-    fake.answer = lambda fields: fake.report(
-        fields, findings=(finding,), applied=np.full(6, 0.02), applied_si=np.full(6, 0.004)
-    )
-    report = fake.outlet.send(command()).report
-    assert (report.findings[0].code, report.intervened, report.disposition) == ("acc.limit", True, Severity.LIMIT)
-    np.testing.assert_array_equal(report.applied, np.full(6, 0.02))
-
-
-def test_a_refused_command_keeps_the_relay_code_without_guarantees(fake):
-    arm(fake)
-    fake.answer = lambda fields: fake.refusal(fields, "latch.stop", Severity.STOP)
-    sent = fake.outlet.send(command())
-    assert [(f.code, f.severity) for f in sent.report.findings] == [("latch.stop", Severity.STOP)]
-    assert not any(sent.report.guaranteed.values())
-    np.testing.assert_array_equal(sent.values, fake.begins)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        lambda _fake, _fields: None,
-        lambda fake, fields: fake.report(fields, tag=CommandId(epoch=1, seq=99)),
-    ],
-    ids=["silence", "of another command"],
-)
-def test_a_missing_report_holds_and_withdraws_the_command(fake, answer):
-    arm(fake)
-    fake.answer = lambda fields: answer(fake, fields)
-    report = fake.outlet.send(command()).report
-    assert [(f.gate, f.code, f.severity) for f in report.findings] == [("relay", "relay.silent", Severity.HOLD)]
-    end = time.monotonic() + PATIENCE_S
-    while len(fake.commands) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    assert [fields.names == () for fields in fake.commands] == [False, True]
-
-
-def altered(fake, fields, **changes):
-    return json.dumps({**json.loads(fake.report(fields).to_text()), **changes})
-
-
-@pytest.mark.parametrize(
-    ("answer", "named"),
-    [
-        (lambda _fake, _fields: "no report", "Expecting value"),
-        (lambda _fake, _fields: "[" * 100_000, "nested deeper"),
-        (lambda _fake, _fields: '"' + "x" * 300_000 + '"', "at most 262144"),
-        (lambda fake, fields: altered(fake, fields, guaranteed=[]), r"guaranteed: \[\]"),
-        (
-            lambda fake, fields: altered(fake, fields, findings=[{"gate": "nope"}]),
-            "findings: field gate: 'nope'",
-        ),
-        (lambda fake, fields: fake.report(fields, joints=("another",) * 6), r"joints: \['another'"),
-        (lambda fake, fields: fake.report(fields, applied_si=np.zeros(2)), "applied_si: 2 values"),
-        (lambda fake, fields: fake.report(fields, applied_si=np.full(6, np.nan)), r"applied_si: \['nan'"),
-    ],
-    ids=["text", "deep", "large", "type", "finding", "of another robot", "of another size", "not finite"],
-)
-def test_an_invalid_report_loses_the_robot_until_it_is_armed_again(fake, answer, named):
-    arm(fake)
-    fake.answer = lambda fields: answer(fake, fields)
-    with pytest.raises(BackendLostError, match=f"invalid_message: relay/report: .*{named}"):
-        fake.outlet.send(command())
-    fake.answer = fake.report
-    end = time.monotonic() + PATIENCE_S
-    while len(fake.commands) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    assert fake.commands[1].names == ()
-    with pytest.raises(BackendLostError, match="invalid_message"):
-        fake.outlet.send(command())
-    assert [fields.names == () for fields in fake.commands[1:]] in ([True], [True, True])  # only braking is requested
-    arm(fake)
-    assert fake.outlet.send(command()).report.disposition == Severity.PASS
-
-
-def test_a_sequence_number_used_by_another_publisher_is_contention(fake):
-    arm(fake)
-    fake.answer = lambda fields: fake.refusal(fields, "act.dup")
-    report = fake.outlet.send(command()).report
-    assert (report.disposition, report.findings[0].code) == (Severity.STOP, "robot.contention")
-    assert "/relay/command" in report.findings[0].detail
-
-
-def test_too_many_missing_reports_are_a_lost_robot(fake):
-    arm(fake)
-    fake.answer = no_response
-    for _ in range(ARM.safety.watchdog.stop_steps - 1):
-        fake.outlet.send(command())
-    with pytest.raises(BackendLostError, match="relay_silent"):
-        fake.outlet.send(command())
-
-
-def test_a_report_resets_the_count_of_missing_reports(fake):
-    arm(fake)
-    for answer in (no_response, fake.report, no_response):
-        fake.answer = answer
-        fake.outlet.send(command())
-    assert fake.outlet._silent == 1
-
-
-def test_a_relay_armed_by_another_client_is_lost(fake):
-    arm(fake)
-    fake.answer = lambda fields: fake.refusal(fields, "act.epoch")
-    with pytest.raises(BackendLostError, match="relay_taken"):
-        fake.outlet.send(command())
-
-
-def test_an_unapproved_command_is_not_sent(fake):
-    with pytest.raises(TypeError, match="Approved"):
-        fake.outlet.send(np.zeros(6))
-
-
-@pytest.mark.parametrize("key", ["fingerprint", "limits"])
-def test_a_relay_with_another_fingerprint_is_rejected(fake, key):
-    fake.armed[key] = "0" * 64
-    with pytest.raises(BackendNotReadyError, match=r"has fingerprint 000000000000 \(expected"):
-        arm(fake)
-
-
-def test_a_relay_that_starts_at_another_position_is_rejected(fake):
-    fake.begins = np.full(6, 1.0)
-    with pytest.raises(BackendNotReadyError, match=r"it starts with j1 at 1 \(expected the measured 0, within"):
-        fake.outlet.arm(in_s(0.5), lambda: np.zeros(6))
-    assert fake.armings > 1
-    fake.outlet.arm(in_s(PATIENCE_S), lambda: np.ones(6))
-
-
-def test_the_reason_of_a_failed_arming_is_reported(fake):
-    fake.success, fake.message = False, "the robot is in motion"
-    with pytest.raises(BackendNotReadyError, match="could not be armed: the robot is in motion"):
-        fake.outlet.arm(in_s(0.5))
-
-
-class HastyClock(SteadyClock):
-    """Ten times as fast as time."""
-
-    def now_ns(self):
-        return 10 * time.monotonic_ns()
-
-    def sleep_until_ns(self, deadline_ns):
-        time.sleep(max(0.0, (deadline_ns - self.now_ns()) / (10 * NS_PER_S)))
-
-
-@pytest.mark.parametrize("is_killed", [True, False])
-def test_arming_waits_for_the_lease_of_a_killed_client_only(fake, is_killed):
-    fake.success, fake.message = False, "robot.contention: relay/command is contention: 2 publishers"
-    fake.outlet._clock = HastyClock()
-    released = threading.Timer(0.8, lambda: vars(fake).update(success=True, message=""))  # 8 s of its clock
-    with contextlib.ExitStack() as stack:
-        if not is_killed:
-            other = stack.enter_context(
-                contextlib.closing(RosNode("other", namespace=fake.namespace, clock=SteadyClock()))
-            )
-            other.node.create_publisher(JointState, "relay/command", 10)
-            assert other.wait_until(lambda: fake.ros.node.count_publishers("relay/command") == 2, PATIENCE_S)
-            stack.enter_context(pytest.raises(BackendNotReadyError, match=r"could not be armed: robot\.contention"))
-        released.start()
-        fake.outlet.arm(HastyClock().now_ns() + 100 * NS_PER_S)
-    released.join()
-
-
-def test_an_invalid_arm_response_is_rejected(fake):
-    fake.message = "armed and ready"
-    with pytest.raises(BackendNotReadyError, match=r"invalid response of /.*/relay/arm"):
-        arm(fake)
-
-
-def test_a_relay_without_a_state_is_an_unknown_input(fake):
-    assert fake.outlet.estop() == "unknown"
-
-
-@pytest.mark.parametrize(("state", "expected"), [("armed", "ok"), ("stopped", "ok"), ("estop", "active")])
-def test_the_state_of_the_relay_is_a_safety_input(fake, state, expected):
-    publisher = fake.ros.node.create_publisher(String, "relay/state", LATCHED)
-    message = RelayState(state=state, epoch=1, braking=False, latched="", detail="", fingerprint="", limits="")
-    publisher.publish(String(data=message.to_text()))
-    end = time.monotonic() + PATIENCE_S
-    while fake.outlet.estop() == "unknown":
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    assert fake.outlet.estop().partition(":")[0] == expected
-
-
 # ---------------------------------------------------------------------------------------------------- the reports
 
 
@@ -902,14 +574,6 @@ def test_the_relay_enforces_the_limits(env, monitor):
     assert env.unwrapped.capabilities.acknowledges_commands
 
 
-def test_a_feasible_action_is_applied_bit_identically(env):
-    action = np.array([0.01, -0.02, 0.03, 0.0, -0.0, 1e-7])
-    for _ in range(3):
-        *_, info = env.step(action)
-        if info["safety"]["disposition"] == Severity.PASS:  # a busy machine is refused because of its age
-            np.testing.assert_array_equal(info["action"]["applied"], action)
-
-
 def test_the_relay_report_is_actuation_evidence(env):
     info = None
     while info is None or is_refused(info):
@@ -918,15 +582,6 @@ def test_the_relay_report_is_actuation_evidence(env):
     assert (latency["actuation_method"], latency["actuation_behind"]) == (ACTUATION_METHODS["echo"], 0)
     assert 0.0 < latency["actuation_s"] < ARM.control_period_s
     assert latency["end_to_end_s"] == latency["data_age_s"]["joints"] + latency["actuation_s"]
-
-
-def test_each_episode_has_its_own_relay_epoch(env, monitor):
-    drive(env, monitor)
-    first = monitor.published()[-1].tag.epoch
-    env.reset(seed=2)
-    *_, info = env.step(FORWARD)
-    assert info["end_reason"] == ""
-    monitor.until(lambda: monitor.published()[-1].tag.epoch > first)
 
 
 def test_a_relay_estop_ends_the_episode_and_must_be_cleared_on_both_sides(env, monitor):
@@ -945,14 +600,6 @@ def test_a_relay_estop_ends_the_episode_and_must_be_cleared_on_both_sides(env, m
     env.reset(seed=3)
     *_, info = env.step(FORWARD)
     assert info["end_reason"] == ""
-
-
-def test_another_client_can_take_over_the_relay(env, monitor):
-    *_, info = env.step(np.zeros(6))
-    monitor.until(lambda: monitor.call("arm")[0])
-    while not info["end_reason"]:
-        *_, info = env.step(np.zeros(6))
-    assert info["end_reason"] == "backend_lost:relay_taken"
 
 
 @contextlib.contextmanager
@@ -1008,11 +655,6 @@ def test_invalid_relay_messages_end_the_episode_and_the_next_reset_works(env, ho
     env.unwrapped.clear_estop()
     env.reset(seed=3)
     assert not env.step(np.zeros(6))[-1]["end_reason"]
-
-
-def test_limits_cannot_be_changed_behind_a_relay(env):
-    with pytest.raises(UsageError, match=r"change_limits\(\) not supported with a relay"):
-        env.unwrapped.change_limits({"j1": replace(ARM.actuators["arm"].joints["j1"], velocity=1.0)})
 
 
 # ----------------------------------------------------- tests with their own environment: the one above is closed
@@ -1078,14 +720,6 @@ def test_closing_during_motion_brakes_through_the_relay(make, monitor):
     check_it_stopped(monitor)
 
 
-def test_a_relay_with_other_limits_is_rejected(make, monitor):
-    weak = ARM.actuators["arm"]
-    slow = replace(weak, joints={name: replace(limits, velocity=1.0) for name, limits in weak.joints.items()})
-    other = with_profile(replace(RELAYED, actuators={"arm": slow}), reset=None)
-    with pytest.raises(BackendNotReadyError, match=r"the relay's .* has fingerprint .*start it with this contract"):
-        make(other).reset(seed=1)
-
-
 @pytest.mark.parametrize(
     ("contract", "option", "is_relayed"),
     [(ARM, None, False), (ARM, True, True), (RELAYED, None, True), (RELAYED, False, False)],
@@ -1099,11 +733,6 @@ def test_the_option_overrides_the_profile(contract, option, is_relayed):
 def test_relay_must_be_a_boolean():
     with pytest.raises(UsageError, match="invalid relay='yes'"):
         make_backend("real", ARM, clock=SteadyClock(), relay="yes")
-
-
-def test_preflight_reports_a_missing_relay(domain_id, make):
-    with pytest.raises(BackendNotReadyError, match=r"(?s)not published by /nowhere/relay.*embodied-env relay"):
-        make(namespace="/nowhere", domain_id=domain_id, reset_timeout_s=0.5).reset(seed=1)
 
 
 # ------------------------------------------------------------------------------------------- killed and hung processes
