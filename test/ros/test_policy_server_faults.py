@@ -46,11 +46,6 @@ def stand_in(tmp_path):
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault_of_a_server(rig, stand_in, fault, record_property):
-    check_fault(rig, stand_in, fault, record_property)
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault_of_a_server_during_asynchronous_chunks(rig, tmp_path, fault, record_property):
     with StandIn(tmp_path, rows=8) as stand_in:
         check_fault(rig, stand_in, fault, record_property, "crossfade")
@@ -125,12 +120,6 @@ def test_policy_that_hangs_in_the_first_inference_moves_nothing(rig, stumbling):
 
 def check_rest(episode):
     assert all(values == episode.published[0] for values in episode.published)
-
-
-def test_frozen_server(rig, stand_in, record_property):
-    with RemoteEpisode(rig, stand_in) as remote:
-        remote.episode.inject(stand_in.freeze)
-        check_loss(remote, "no connection in time", record_property)
 
 
 def test_restarted_server(rig, stand_in):

@@ -13,7 +13,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from simulator_stand_ins import STEP_NS, Faults, hosted
 
 from embodied_env.core.clock import SteadyClock
-from embodied_env.errors import BackendLostError
+from embodied_env.errors import BackendLostError, UsageError
 from embodied_env.ros.external_sim.control import APIS
 from embodied_env.ros.external_sim.control.api import SimulatorNotReadyError
 from embodied_env.ros.external_sim.control.lockstep_control import LockstepControl
@@ -155,6 +155,14 @@ def test_pausing_a_paused_world_is_no_error(begun):
     control.pause(deadline())
     control.pause(deadline())
     assert stepping(stand_in, control, 1) == {0}
+
+
+@of("ros_gz")
+def test_a_fraction_of_a_physics_step_is_rejected(begun):
+    stand_in, control = begun()
+    with pytest.raises(UsageError, match=f"multiple of {STEP_NS} ns"):
+        control.step(STEP_NS // 2, deadline())
+    assert stand_in.requests == []
 
 
 @of("ros_gz")

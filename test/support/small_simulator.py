@@ -36,7 +36,6 @@ class Faults:
     late: dict[str, float] = field(default_factory=dict)  # sensor -> s after the step
     drops: set[str] = field(default_factory=set)  # silent sensors
     old_after: set[str] = field(default_factory=set)  # sensors that repeat an old stamp after the new one
-    repeats_clock: bool = True  # while stopped
     is_silent_until_step: bool = False  # sensors, after a reset
     drops_echo: bool = False  # no command is repeated
     refuses: str = ""
@@ -88,7 +87,7 @@ class SmallSimulator:
                     self._echo.publish(taken[0])
             if self.is_running and self.faults.stops_at is None:
                 self.tick(1)
-            elif self.faults.repeats_clock and time.monotonic() > repeat_at_s:
+            elif time.monotonic() > repeat_at_s:
                 repeat_at_s = time.monotonic() + 0.004
                 self._publish_clock()
             for due in [each for each in self._late if each[0] <= time.monotonic()]:
