@@ -45,11 +45,6 @@ def test_one_value_is_every_percentile():
     assert found["gate_s"] == StageStatistics(count=1, p50_s=0.25, p95_s=0.25, p99_s=0.25, max_s=0.25)
 
 
-def test_the_order_of_the_steps_has_no_effect():
-    values = [0.3, 0.1, 0.2]
-    assert latency_statistics(map(of_gate, values)) == latency_statistics(map(of_gate, sorted(values)))
-
-
 def test_a_stage_per_sensor_is_named_after_stage_and_sensor():
     assert list(latency_statistics([of_joints(0.1)])) == ["hold_s[joints]"]
 
@@ -76,18 +71,6 @@ def test_a_stage_that_was_never_measured_is_omitted():
 @pytest.mark.parametrize("info", [{}, {"latency": None}, {"latency": {}}, {"reset": {"duration_s": 1.0}}])
 def test_info_without_latency_is_ignored(info):
     assert latency_statistics([info]) == {}
-
-
-def test_no_info_has_no_statistics():
-    assert latency_statistics([]) == {}
-
-
-def test_incremental_statistics_equal_those_of_all_values():
-    infos = [of_gate(value) for value in (0.1, 0.5, 0.2)]
-    one_by_one = LatencyStatistics()
-    for info in infos:
-        one_by_one.add(info)
-    assert one_by_one.statistics() == latency_statistics(infos)
 
 
 def test_statistics_may_be_read_at_any_time():

@@ -94,31 +94,6 @@ def test_world_clock_starts_at_utc(clock, watch):
     assert watch.to_world_ns(123) == 123
 
 
-@pytest.mark.parametrize("step_s", [10.0, -10.0, 0.0025, -0.0025])
-def test_utc_step_is_reported_once_and_changes_no_age(clock, watch, step_s):
-    clock.pass_s(0.3)
-    stamp_ns = clock.system_ns()
-    placed_ns = watch.to_world_ns(stamp_ns)
-    clock.utc_ahead_ns += round(step_s * NS_PER_S)
-    clock.pass_s(0.1)
-    accounts = [look(clock, watch) for _ in range(3)]
-    assert [account.jump for account in accounts] == ["stepped", "", ""]
-    assert (accounts[-1].epoch, accounts[-1].jumps) == (1, 1)
-    age_ns = watch.now_ns() - placed_ns
-    assert abs(age_ns - NS_PER_S // 10) < MS
-    fresh_ns = watch.to_world_ns(clock.system_ns())
-    assert abs(watch.now_ns() - fresh_ns) < MS
-
-
-def test_undone_step_counts_as_two(clock, watch):
-    for step_ns in (NS_PER_S, -NS_PER_S):
-        clock.utc_ahead_ns += step_ns
-        account = look(clock, watch)
-        assert account.jump == "stepped"
-    assert (account.epoch, account.jumps) == (2, 2)
-    assert abs(watch.shift_ns) < MS
-
-
 def test_slew_is_not_a_jump(clock, watch):
     for _ in range(100):
         clock.pass_s(1.5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from embodied_env.core.clock import NS_PER_S
@@ -38,6 +38,7 @@ happenings = st.lists(st.tuples(st.integers(1 * MS, 3 * NS_PER_S), st.floats(-50
 
 
 @given(happenings)
+@example([(300 * MS, 0.0, 5 * MS // 2), (100 * MS, 0.0, -5 * MS // 2)])  # hardly more than STEP_NS
 def test_steps_change_no_age_and_are_counted_once(happened):
     clock = FreeClock()
     watch = SystemClockMonitor(clock)

@@ -14,10 +14,7 @@ from gymnasium.wrappers import FlattenObservation
 from run_files import as_journal, rewrite_log
 from shipped_contracts import with_hidden_velocities
 
-import embodied_env
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.errors import RecordError
-from embodied_env.evaluation import evaluate
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.audit import audit_run
 from embodied_env.record.audit.evaluator_leaks import STEPS, LeakDetector
@@ -70,31 +67,8 @@ def leaks_of(path):
 # ------------------------------------------------------------------------------------------------------- runs that pass
 
 
-def test_consistent_run_passes(tmp_path):
-    path = record(fake(), tmp_path, 30, resets=2)
-    report = audit_run(path)
-    assert report.problems == ()
-    assert (report.sound, report.transitions, report.path) == (True, 60, path)
-
-
-def test_scripted_simulator_run_passes(tmp_path):
-    pytest.importorskip("mujoco")
-    (done,) = evaluate("arm_reach", "scripted", episodes=2, seed=1, record=tmp_path).results
-    assert audit_run(done.path).problems == ()
-
-
 def test_requested_evaluator_info_passes(tmp_path):
     assert audit_run(record(fake(evaluator_info=True), tmp_path, 30)).problems == ()
-
-
-def test_run_without_transitions_fails(tmp_path):
-    assert audit_run(record(fake(), tmp_path, 0, resets=0)).problems == (
-        "no transitions recorded (expected at least one)",
-    )
-
-
-def test_audit_run_is_public():
-    assert embodied_env.audit_run is audit_run
 
 
 def with_cameras():
@@ -146,16 +120,6 @@ def test_leak_as_float32_is_detected(tmp_path):
             return {**observation, "hint": truth(self).astype(np.float32)}
 
     assert leaks_of(record(Rounding(fake()), tmp_path, 25)) == [f"observation.hint[0] {LEAK.format(25)}"]
-
-
-def test_leak_in_an_existing_field_is_detected(tmp_path):
-    class Hiding(Leaking):
-        def observation(self, observation):
-            position = observation["tcp_position"].copy()
-            position[1] = truth(self)[0]
-            return {**observation, "tcp_position": position}
-
-    assert leaks_of(record(Hiding(fake()), tmp_path, 25)) == [f"observation.tcp_position[1] {LEAK.format(25)}"]
 
 
 def test_leak_is_reported_among_many_row_problems(tmp_path):
@@ -314,20 +278,10 @@ def test_observation_with_new_fields_restarts_the_count():
 # ------------------------------------------------------------------------------------------------------ runs that fail
 
 
-class Camera(gymnasium.ObservationWrapper):
-    """Adds an image that differs in each step."""
-
-    count = 0
-
-    def observation(self, observation):
-        self.count += 1
-        return {**observation, "image": np.full((4, 5, 3), self.count, np.uint8)}
-
-
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    return {"sound": record(fake(), folder, 4, resets=2), "camera": record(Camera(fake()), folder, 2)}
+    return {"sound": record(fake(), folder, 4, resets=2)}
 
 
 @pytest.fixture
@@ -350,11 +304,6 @@ def the_problem(path):
     return problem
 
 
-def test_unclosed_run_fails(path):
-    change_manifest(path, clean=False)
-    assert the_problem(path) == "manifest.json: the run was never closed"
-
-
 def test_damaged_log_is_reported_and_its_earlier_rows_are_audited(path):
     log = as_journal(path)
     log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
@@ -373,11 +322,6 @@ def test_row_problem_is_reported_with_its_number(path):
     assert problem.startswith("row 3: reward is 100.0 (expected ")
 
 
-def test_missing_row_is_detected(path):
-    rewrite(path, lambda rows: [row for row in rows if row["row"] != 8])
-    assert the_problem(path) == "row 8: row is 9 (expected 8, its position in the log)"
-
-
 def test_incomplete_reset_is_reported(path):
     rewrite(path, lambda rows: [{k: v for k, v in rows[0].items() if k != "info"}, *rows[1:]])
     assert the_problem(path) == "row 0: info is missing"
@@ -390,46 +334,6 @@ def test_reset_invented_by_a_wrapper_is_reported(path):
     )
 
 
-def test_row_of_another_schema_is_reported(path):
-    rewrite(path, changed_at(1, schema="somebody/1"))
-    assert the_problem(path) == (
-        "row 1: schema is 'somebody/1' (expected embodied_env/reset/1 or embodied_env/transition/1)"
-    )
-
-
-def test_row_that_is_not_an_object_is_reported(path):
-    rewrite(path, lambda rows: [*rows, [1, 2]])
-    assert the_problem(path) == "row 10: not an object: [1, 2]"
-
-
-def test_array_missing_in_the_log_is_reported_with_its_path(originals, tmp_path):
-    path = shutil.copytree(originals["camera"], tmp_path / "run")
-    missing = [problem for problem in audit_run(path).problems if "no such array" in problem]
-    assert missing == []
-    rewrite(path, lambda rows: rows)  # the rows, without their arrays
-    missing = [problem for problem in audit_run(path).problems if "no such array" in problem]
-    assert len(missing) == 3
-    assert missing[0].startswith("row 0: observation.image: transitions.mcap: no such array: {'sha256': '")
-
-
-def test_rows_are_audited_under_the_contract_of_the_run(path):
-    rewrite(
-        path,
-        lambda rows: [
-            {**row, "info": {**row["info"], "contract": "0" * 64}} if row["row"] == 2 else row for row in rows
-        ],
-    )
-    assert the_problem(path).startswith(f"row 2: info.contract is '{'0' * 64}' (expected ")
-
-
-def test_contract_changed_after_recording_is_reported(path):
-    contract = json.loads((path / "manifest.json").read_text())["contract"]
-    text = contract["text"].replace('"horizon_steps": 200', '"horizon_steps": 100')
-    assert text != contract["text"]
-    change_manifest(path, contract={**contract, "text": text})
-    assert the_problem(path).startswith(f"manifest.json: contract.fingerprint is '{contract['fingerprint'][:9]}")
-
-
 @pytest.mark.parametrize("contract", [None, {}, {"text": 5}])
 def test_manifest_without_a_contract_is_reported(path, contract):
     change_manifest(path, contract=contract)
@@ -439,11 +343,6 @@ def test_manifest_without_a_contract_is_reported(path, contract):
 def test_unreadable_contract_is_reported(path):
     change_manifest(path, contract={"text": "contract: nonsense/1", "fingerprint": "0"})
     assert the_problem(path).startswith("manifest.json: contract.text cannot be read: ")
-
-
-def test_folder_that_is_not_a_run_is_rejected(tmp_path):
-    with pytest.raises(RecordError, match="not a run directory"):
-        audit_run(tmp_path)
 
 
 def test_a_report_is_frozen(path):

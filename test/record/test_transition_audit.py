@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import strategies
 from delayed_fake import FakeDelays
-from gymnasium.wrappers import RescaleAction, TimeLimit, TransformObservation, TransformReward
 from scripted_tasks import OneClock
 
 from embodied_env.backends.fake import Fault
@@ -238,11 +237,6 @@ def world(request, folder):
     return play(request.param, folder)
 
 
-def test_every_recorded_row_passes(world):
-    _, rows, _ = world
-    assert [audit_transition(row) for row in rows] == [[]] * len(rows)
-
-
 def test_every_recorded_row_passes_under_its_contract(world):
     contract, rows, _ = world
     assert [audit_transition(row, contract) for row in rows] == [[]] * len(rows)
@@ -279,18 +273,6 @@ def rows(folder):
     }
 
 
-@pytest.fixture
-def still(tmp_path):
-    """Return a row whose action passed every gate."""
-    env = RecordTransitions(arm(), tmp_path)
-    env.reset(seed=1)
-    env.step(np.zeros(6))
-    env.close()
-    (row,) = read_run(env.path).transitions()
-    assert row["info"]["safety"]["disposition"] == 0
-    return row
-
-
 def the_problem(row, contract=None):
     (problem,) = audit_transition(row, contract)
     return problem
@@ -316,12 +298,6 @@ def test_missing_inner_record_is_reported(rows):
     assert the_problem(changed(rows["first"], inner=ABSENT)) == "inner is missing"
 
 
-def test_step_invented_by_a_wrapper_is_reported(rows):
-    assert the_problem(changed(rows["first"], inner=None)) == (
-        "inner is null: an outer wrapper returned a step without calling the environment"
-    )
-
-
 def test_newer_schema_is_reported(rows):
     problem = the_problem(changed(rows["first"], schema="embodied_env/transition/2"))
     assert problem == "schema is 'embodied_env/transition/2' (expected const embodied_env/transition/1)"
@@ -335,11 +311,6 @@ def test_sensor_stage_that_contradicts_its_stamps_is_reported(rows, stage):
     )
 
 
-def test_hold_that_contradicts_its_stamps_is_reported(rows):
-    problem = the_problem(changed(rows["first"], info__latency__hold_s__joints=0.9))
-    assert problem.startswith("info.latency.hold_s.joints is 0.9 (expected")
-
-
 def test_stage_without_stamps_is_reported(rows):
     problem = the_problem(changed(rows["delayed"], inner__sensors__joints__header_ns=None))
     assert problem == "info.latency.driver_s.joints is 0.002 (expected null, because a stamp is missing)"
@@ -350,31 +321,9 @@ def test_missing_stage_of_quality_ok_is_reported(rows):
     assert problem == "info.latency.end_to_end_s is None (expected a duration >= 0, because its quality is OK)"
 
 
-def test_negative_stage_of_quality_ok_is_reported(rows):
-    problem = the_problem(changed(rows["delayed"], info__latency__data_age_s__tcp=-0.5))
-    assert problem == "info.latency.data_age_s.tcp is -0.5 (expected a duration >= 0, because its quality is OK)"
-
-
 def test_stage_with_other_sensors_than_its_quality_is_reported(rows):
     problem = the_problem(changed(rows["delayed"], info__latency__quality__data_age_s__tcp=ABSENT))
     assert problem.startswith("info.latency.quality.data_age_s has the sensors ['joints', 'target'] (expected")
-
-
-CHANGED_OUTSIDE = {
-    "observation__tcp_position__0": 9.0,
-    "action__2": 0.125,
-    "reward": 7.0,
-    "terminated": True,
-    "truncated": True,
-}
-
-
-@pytest.mark.parametrize("path", CHANGED_OUTSIDE)
-def test_wrapper_change_is_reported_with_both_values(rows, path):
-    problem = the_problem(changed(rows["first"], **{path: CHANGED_OUTSIDE[path]}))
-    name = path.replace("__0", "[0]").replace("__2", "[2]").replace("__", ".")
-    assert problem.startswith(f"{name} is {CHANGED_OUTSIDE[path]!r} (expected ")
-    assert problem.endswith("; changed by an outer wrapper")
 
 
 def test_observation_key_removed_by_a_wrapper_is_reported(rows):
@@ -384,27 +333,16 @@ def test_observation_key_removed_by_a_wrapper_is_reported(rows):
 
 CONTRADICTIONS = [  # row, changes, start of the one problem
     (
-        "time_limit",
-        {"truncated": False, "inner__truncated": False},
-        "inner.truncated is False (expected",
-    ),
-    (
         "success",
         {"terminated": False, "inner__terminated": False},
         "inner.terminated is False (expected",
     ),
     ("first", {"truncated": True, "inner__truncated": True}, "inner.truncated is True (expected"),
     (
-        "first",
-        {"info__end_reason": "time_limit"},
-        "info.end_reason is 'time_limit' (expected",
-    ),
-    (
         "lost",
         {"info__end_reason": ""},
         "info.end_reason is '' (expected",
     ),
-    ("first", {"info__is_success": True}, "info.is_success is True (expected"),
     ("success", {"info__is_success": False}, "info.is_success is False (expected"),
     (
         "lost",
@@ -413,7 +351,6 @@ CONTRADICTIONS = [  # row, changes, start of the one problem
     ),
     ("lost", {"inner__end_reasons": ["tired"]}, "inner.end_reasons[0] is 'tired' (expected"),
     ("first", {"info__end_reason": "tired"}, "info.end_reason is 'tired' (expected"),
-    ("first", {"info__safety__disposition": 2}, "info.safety.disposition is 2 (expected"),
     (
         "first",
         {f"info__safety__severity__{LIMITS}": 0},
@@ -430,20 +367,16 @@ CONTRADICTIONS = [  # row, changes, start of the one problem
         {"inner__report__disposition": "HOLD"},
         "inner.report.disposition is 'HOLD' (expected LIMIT from inner.findings)",
     ),
-    ("first", {"info__action_clipped": False}, "info.action_clipped is False (expected"),
     ("refused", {"info__action_clipped": False}, "info.action_clipped is False (expected"),
     ("monitored", {"info__action_clipped": True}, "info.action_clipped is True (expected"),
     ("first", {"info__safety__intervened": False}, "info.safety.intervened is False (expected"),
     ("first", {"info__action__requested__0": 0.0}, "info.action.requested is [0.0, "),
     ("first", {"info__action__applied__0": 0.0}, "info.action.applied is [0.0, "),
     ("first", {"info__action__applied_si__j1": 5.0}, "info.action.applied_si is [5.0, "),
-    ("first", {"info__safety__dt_s": 0.1}, "info.safety.dt_s is 0.1 (expected"),
     ("first", {"info__safety__guaranteed__jerk": True}, "info.safety.guaranteed is {"),
-    ("first", {"info__latency_ms": 123.0}, "info.latency_ms is 123.0 (expected"),
     ("first", {"info__step_index": 0}, "info.step_index is 0 (expected"),
     ("first", {"info__step_index": 1.5}, "info.step_index is 1.5 (expected"),
     ("first", {"info__latency__gate_s": -0.5}, "info.latency.gate_s is -0.5 (expected"),
-    ("first", {"info__sensors__tcp__quality": 77}, "info.sensors.tcp.quality is 77 (expected"),
     ("first", {"inner__sensors__tcp__quality": "FINE"}, "inner.sensors.tcp.quality is 'FINE' (expected"),
     ("first", {"inner__findings__0__code": "bad.luck"}, "inner.findings[0].code is 'bad.luck' (expected"),
     ("first", {"inner__findings__0__gate": "gut"}, "inner.findings[0].gate is 'gut' (expected"),
@@ -474,16 +407,6 @@ def test_stage_error_of_one_nanosecond_is_reported(rows, wrong_ns):
     assert problem.endswith(f"(expected the difference of its stamps, {ns} ns)")
 
 
-def test_stamps_out_of_order_are_reported(rows):
-    row = rows["second"]
-    stamps = row["inner"]["stamps_ns"]
-    between = (stamps["previous_returned"] + stamps["entered"] + 1) // 2
-    row = changed(
-        row, inner__stamps_ns__previous_entered=between, info__latency__period_s=(stamps["entered"] - between) / 1e9
-    )
-    assert the_problem(row).startswith(f"inner.stamps_ns.previous_returned is {stamps['previous_returned']} (expected ")
-
-
 def test_later_of_two_equally_severe_findings_gives_the_code(rows):
     row = rows["first"]
     (finding,) = row["inner"]["findings"]
@@ -493,21 +416,6 @@ def test_later_of_two_equally_severe_findings_gives_the_code(rows):
         == f"info.safety.code is {by_gate(joint_limits=32)} (expected {by_gate(joint_limits=31)} from inner.findings)"
     )
     assert audit_transition(changed(row, **{f"info__safety__code__{LIMITS}": 31})) == []
-
-
-def test_changed_action_without_a_fired_gate_is_reported(still):
-    applied = [0.5, 0.0, 0.0, 0.0, 0.0, 0.0]
-    problem = the_problem(changed(still, info__action__applied=applied, inner__report__applied=applied))
-    assert problem.startswith("info.action.applied is [0.5, 0.0, 0.0, 0.0, 0.0, 0.0] (expected [0.0, 0.0")
-
-
-def test_limit_without_effect_is_reported(rows):
-    row = rows["first"]
-    applied = row["info"]["action"]["applied"]
-    row = changed(row, info__action__requested=applied, inner__report__requested=applied)
-    for finding in row["inner"]["findings"]:
-        finding["margin"] = [0.0] * len(finding["margin"])
-    assert the_problem(row).endswith("because the disposition is LIMIT)")
 
 
 # ------------------------------------------------------------------------------------------------------------- contract
@@ -521,14 +429,6 @@ def contract():
 def both(path, value):
     """Return changes that put `value` at `path` in both records, so that only the contract contradicts it."""
     return {path: value, f"inner__{path}": value}
-
-
-def test_row_of_another_contract_is_reported(rows, contract):
-    row = changed(rows["first"], info__contract="0" * 64)
-    assert audit_transition(row) == []
-    assert the_problem(row, contract) == (
-        f"info.contract is '{'0' * 64}' (expected {contract.fingerprint}, the fingerprint of arm_reach)"
-    )
 
 
 @pytest.mark.parametrize(
@@ -669,48 +569,6 @@ def test_step_result_without_a_contract_is_checked_by_the_basic_rules(folder):
 
 
 # ------------------------------------------------------------------------------------------------------- real wrappers
-
-
-def recorded(env, folder, action, steps=1):
-    env = RecordTransitions(env, folder)
-    env.reset(seed=1)
-    for _ in range(steps):
-        env.step(action)
-    env.close()
-    return list(read_run(env.path).transitions())
-
-
-def test_hidden_time_limit_is_detected(tmp_path):
-    first, last = recorded(TimeLimit(arm(), 2), tmp_path, np.zeros(6), steps=2)
-    assert audit_transition(first) == []
-    assert (
-        the_problem(last)
-        == "truncated is True (expected False, as the environment returned); changed by an outer wrapper"
-    )
-
-
-def test_changed_reward_is_detected(tmp_path):
-    (row,) = recorded(TransformReward(arm(), lambda reward: reward + 100.0), tmp_path, np.zeros(6))
-    assert the_problem(row).startswith("reward is ")
-
-
-def test_changed_action_is_detected(tmp_path):
-    (row,) = recorded(RescaleAction(arm(), *np.float32([-2, 2])), tmp_path, np.full(6, 0.5))
-    assert the_problem(row).startswith(
-        "action[0] is 0.5 (expected 0.25, as the environment received, and 5 more differences)"
-    )
-
-
-def test_changed_observation_is_detected(tmp_path):
-    env = arm()
-    rounded = TransformObservation(env, lambda seen: {**seen, "tcp_position": seen["tcp_position"].round(1)}, None)
-    (row,) = recorded(rounded, tmp_path, np.zeros(6))
-    assert the_problem(row).startswith("observation.tcp_position[0] is ")
-
-
-def test_wrappers_that_change_nothing_pass(tmp_path):
-    (row,) = recorded(gymnasium.Wrapper(arm()), tmp_path, np.zeros(6))
-    assert audit_transition(row) == []
 
 
 def test_reset_row_is_not_a_transition(folder, tmp_path):

@@ -191,12 +191,6 @@ def test_a_missing_parameter_is_rejected(missing: str) -> None:
     assert caught.value.path == f"task.{missing}"
 
 
-def test_the_shipped_contract_loads_as_a_scripted_task() -> None:
-    task = load_task(CONTRACT)
-    assert isinstance(task, Navigate)
-    assert isinstance(task, ScriptedTask)
-
-
 # -------------------------------------------------------------------------------------------- the scripted policy
 
 

@@ -186,12 +186,6 @@ def test_an_invalid_parameter_is_rejected(parameters: dict[str, Any], path: str,
     assert caught.value.source == CONTRACT.source
 
 
-def test_the_shipped_contract_loads_as_a_scripted_task() -> None:
-    task = load_task(CONTRACT)
-    assert isinstance(task, OpenDoor)
-    assert isinstance(task, ScriptedTask)
-
-
 def test_the_true_state_of_the_door_is_for_the_evaluator_only() -> None:
     hidden = {name for name, sensor in CONTRACT.sensors.items() if sensor.visibility == "evaluator"}
     assert hidden == {"door_state", "latch_state", "handle_distance"}

@@ -151,12 +151,6 @@ def test_a_class_that_is_not_a_task_is_rejected() -> None:
     assert caught.value.path == "task.type"
 
 
-def test_the_shipped_contract_loads_as_a_scripted_task() -> None:
-    task = load_task(CONTRACT)
-    assert isinstance(task, Reach)
-    assert isinstance(task, ScriptedTask)
-
-
 # -------------------------------------------------------------------------------------------- the scripted policy
 
 
