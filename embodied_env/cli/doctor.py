@@ -26,6 +26,7 @@ from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
 from embodied_env.core.extensions import load_extension
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError, install_command
+from embodied_env.ros.checks import Check
 from embodied_env.ros.installation import ros_checks
 from embodied_env.ros.robot.backend_profile import (
     EMULATOR_RESET,
@@ -37,7 +38,7 @@ from embodied_env.ros.robot.backend_profile import (
     unreadable_inputs,
     with_inputs_in_use,
 )
-from embodied_env.ros.robot.contract_checks import Check, chosen_check, contract_checks
+from embodied_env.ros.robot.contract_checks import chosen_check, contract_checks
 from embodied_env.ros.robot.estops import InputSpec
 from embodied_env.ros.setup_checks import apt_package
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from embodied_env import __version__
 from embodied_env.contract.loader import shipped_files
+from embodied_env.ros.checks import Check
 from embodied_env.ros.installation import launch_checks, ros_checks, sourced_prefixes
-from embodied_env.ros.robot.contract_checks import Check
 
 _PACKAGE = "embodied_env"
 _PROGRAM = "embodied-env"

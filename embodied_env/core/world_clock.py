@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Literal
 
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.types import ClockStatus
@@ -27,6 +28,16 @@ _PAIR_PERIOD_NS = NS_PER_S
 _SLEW = 500e-6  # largest slew rate of NTP
 _RTF_WINDOW_NS = 2 * NS_PER_S
 _SKIP_PERIODS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockSpec:
+    """The clock that stamps a sensor's messages: ``backends.real.clocks.<sensor>``."""
+
+    # relation of the sensor's clock to ours, see [clocks](../concepts/clocks.md)
+    sync: Literal["auto", "same_host", "ptp", "chrony", "none"] = "auto"
+    error_s: float | None = None  # bound of a `ptp` or `chrony` clock, > 0
+    least_delay_s: float | None = None  # least transport delay, for `auto` and `none`, >= 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

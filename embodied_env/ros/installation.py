@@ -12,7 +12,7 @@ from pathlib import Path
 
 from embodied_env.contract.message_types import message_class
 from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError
-from embodied_env.ros.robot.contract_checks import Check
+from embodied_env.ros.checks import Check
 from embodied_env.ros.setup_checks import rclpy_import_errors
 
 _PACKAGE = "embodied_env"

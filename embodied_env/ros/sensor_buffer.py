@@ -12,9 +12,9 @@ from embodied_env.core.types import Sample
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.stamp_translation import NO_STAMP, StampTranslator, TranslatedStamp, TransportTiming
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.serialization.layout_cache import as_message
+from embodied_env.ros.stamp_translation import NO_STAMP, StampTranslator, TranslatedStamp, TransportTiming
 
 _MAX_UNSTAMPED = 64  # messages without a stamp that are kept for `assign_stamp`
 _NO_TRANSPORT = TransportTiming()

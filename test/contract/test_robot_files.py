@@ -669,7 +669,8 @@ def test_every_key_of_a_robot_file_has_a_rule():
 
 
 def test_every_key_of_a_profile_of_a_robot_has_a_rule_and_its_default():
-    from embodied_env.ros.robot.backend_profile import ClockSpec, RealProfile, ResetSpec
+    from embodied_env.core.world_clock import ClockSpec
+    from embodied_env.ros.robot.backend_profile import RealProfile, ResetSpec
 
     for found, rules in ((RealProfile(), REAL_RULES), (ResetSpec(), RESET_RULES)):
         assert {key: to_plain(value) for key, value in vars(found).items()} == {

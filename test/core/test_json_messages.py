@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from embodied_env.core.codes import Severity
 from embodied_env.core.json_messages import ARRAY, MAX_BYTES, MAX_DEPTH, check_object, read_object
 from embodied_env.core.types import Finding
-from embodied_env.ros.embedded_sim.protocol import ResetReply, SimulatorFault
+from embodied_env.ros.embedded_sim.protocol import SimulatorFault
+from embodied_env.ros.reset_protocol import ResetReply
 from embodied_env.safety.findings import gate_arrays
 from embodied_env.safety.relay.protocol import Armed, CommandId, RelayReport, RelayState
 

@@ -39,6 +39,7 @@ from embodied_env.policies.server import PolicyServer
 from embodied_env.policies.wire import unpack
 from embodied_env.record import export, read_run, rows
 from embodied_env.record.schema import RUN
+from embodied_env.ros import reset_protocol
 from embodied_env.ros.embedded_sim import protocol as embedded
 from embodied_env.safety.relay import protocol as relay
 
@@ -138,7 +139,7 @@ def wire(_):
     state = relay.RelayState(
         state="armed", epoch=3, braking=True, latched="x", detail="y", fingerprint="f", limits="l", inputs={"a": "ok"}
     )
-    reset = embedded.ResetReply(epoch=1, stamp_ns=2, sampled={"a": [1.0]}, fingerprint="f", details={"gl": "egl"})
+    reset = reset_protocol.ResetReply(epoch=1, stamp_ns=2, sampled={"a": [1.0]}, fingerprint="f", details={"gl": "egl"})
     texts = {
         "report": report,
         "state": state,
@@ -154,8 +155,8 @@ def wire(_):
     }
     return {
         **{
-            name: {key: text for key, text in vars(module).items() if key.isupper() and isinstance(text, str | int)}
-            for name, module in (("relay", relay), ("embedded", embedded))
+            name: {key: text for key, text in constants.items() if key.isupper() and isinstance(text, str | int)}
+            for name, constants in (("relay", vars(relay)), ("embedded", vars(embedded) | vars(reset_protocol)))
         },
         "message": {name: json.loads(message.to_text()) for name, message in texts.items()},
         "command": {name: dataclasses.asdict(fields) for name, fields in commands.items()},

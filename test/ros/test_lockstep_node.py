@@ -17,8 +17,9 @@ from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.embedded_sim.base_node import node_with_executor
 from embodied_env.ros.embedded_sim.lockstep_node import SimulatorNode, run_simulator
-from embodied_env.ros.embedded_sim.protocol import RESET_SERVICE, STEP_TOPIC
+from embodied_env.ros.embedded_sim.protocol import STEP_TOPIC
 from embodied_env.ros.node import RosNode
+from embodied_env.ros.reset_protocol import RESET_SERVICE
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.world import World
 

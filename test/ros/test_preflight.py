@@ -27,11 +27,12 @@ import embodied_env
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, Domain, Stamp, SteadyClock
 from embodied_env.errors import BackendNotReadyError
+from embodied_env.ros.checks import raise_unless_passed
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE, sensor_qos
 from embodied_env.ros.robot import graph_checks as graph_check_module
 from embodied_env.ros.robot.backend_profile import ActiveSpec, RealProfile
-from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, raise_unless_passed, security_check
+from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, security_check
 from embodied_env.ros.robot.estops import InputSpec
 from embodied_env.ros.robot.graph_checks import (
     contention,

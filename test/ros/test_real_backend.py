@@ -32,7 +32,7 @@ from embodied_env.core.clock import NS_PER_S, Domain, ManualClock, Stamp, Steady
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.core.types import ResetRequest
-from embodied_env.core.world_clock import SystemClockMonitor
+from embodied_env.core.world_clock import ClockSpec, SystemClockMonitor
 from embodied_env.errors import (
     BackendLostError,
     BackendNotReadyError,
@@ -45,10 +45,10 @@ from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import LATCHED as LATCHED_QOS
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.robot.backend_profile import ClockSpec, RealProfile, load_real_profile
+from embodied_env.ros.robot.backend_profile import RealProfile, load_real_profile
 from embodied_env.ros.robot.safety_inputs import CONTENTION
 from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS
-from embodied_env.ros.robot.stamp_translation import StampTranslator, Sync
+from embodied_env.ros.stamp_translation import StampTranslator, Sync
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.tasks import load_task

@@ -40,8 +40,8 @@ from embodied_env.record.audit import audit_run
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.robot.relay_client import RELAY_STATE
-from embodied_env.ros.robot.service_calls import ServiceCaller
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
+from embodied_env.ros.service_calls import ServiceCaller
 from embodied_env.safety import GATES
 from embodied_env.safety.relay.protocol import (
     CommandId,

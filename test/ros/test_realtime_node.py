@@ -28,10 +28,10 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError
 from embodied_env.ros.command_messages import to_command
-from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH, RESET_SERVICE, ResetReply
 from embodied_env.ros.embedded_sim.realtime_node import run_free_running
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.reset_protocol import ANY_EPOCH, RESET_SERVICE, ResetReply
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.world import World

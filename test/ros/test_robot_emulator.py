@@ -22,9 +22,9 @@ from embodied_env.contract.message_types import JOINT_SENSOR, message_class
 from embodied_env.core.clock import SteadyClock
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.ros.command_messages import to_command
-from embodied_env.ros.embedded_sim.protocol import RESET_SERVICE, ResetReply
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.reset_protocol import RESET_SERVICE, ResetReply
 from embodied_env.ros.sensor_readers import stamp_ns
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics

@@ -14,13 +14,12 @@ from embodied_env.contract.safety_schema import ObservationAge
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import Sample, field_values
-from embodied_env.core.world_clock import SimTimeTracker, SystemClockMonitor
+from embodied_env.core.world_clock import ClockSpec, SimTimeTracker, SystemClockMonitor
 from embodied_env.errors import BackendNotReadyError, ContractError
 from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.backend_profile import ClockSpec
-from embodied_env.ros.robot.stamp_translation import StampTranslator
 from embodied_env.ros.sensor_buffer import SensorBuffer
+from embodied_env.ros.stamp_translation import StampTranslator
 
 pytestmark = pytest.mark.ros
 

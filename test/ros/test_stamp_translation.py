@@ -9,15 +9,8 @@ import pytest
 from embodied_env.contract.safety_schema import ObservationAge
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
-from embodied_env.core.world_clock import SimTimeTracker, SystemClockMonitor
-from embodied_env.ros.robot.backend_profile import ClockSpec
-from embodied_env.ros.robot.stamp_translation import (
-    SlidingMinimum,
-    StampTranslator,
-    Sync,
-    is_on_our_host,
-    suspect_clock,
-)
+from embodied_env.core.world_clock import ClockSpec, SimTimeTracker, SystemClockMonitor
+from embodied_env.ros.stamp_translation import SlidingMinimum, StampTranslator, Sync, is_on_our_host, suspect_clock
 
 MS = 1_000_000
 UTC_NS = 1_700_000_000 * NS_PER_S

@@ -21,8 +21,8 @@ from std_srvs.srv import Trigger
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError, UsageError
 from embodied_env.ros.embedded_sim.base_node import RESET_ERRORS, SPIN_TIMEOUT_S, node_with_executor
 from embodied_env.ros.embedded_sim.lockstep_node import SimulatorNode
-from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
 from embodied_env.ros.external_sim.control.api import ControlCapabilities, Request, SimulatorApi, SimulatorRefusedError
+from embodied_env.ros.reset_protocol import ANY_EPOCH
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.world import World
 

@@ -27,17 +27,17 @@ from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.core.types import ResetReport, ResetRequest, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError, UsageError
-from embodied_env.ros.embedded_sim.protocol import (
+from embodied_env.ros.embedded_sim.protocol import RENDER_SERVICE
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.receiver import Receiver
+from embodied_env.ros.reset_protocol import (
     EPOCH_PARAMETER,
     NODE,
     OPTIONS_PARAMETER,
-    RENDER_SERVICE,
     RESET_SERVICE,
     SEED_PARAMETER,
     ResetReply,
 )
-from embodied_env.ros.node import RosNode
-from embodied_env.ros.receiver import Receiver
 from embodied_env.ros.sensor_readers import stamp_ns
 from embodied_env.ros.setup_checks import check_namespace_and_domain, timeout_s, unique_namespace
 

@@ -22,7 +22,8 @@ from embodied_env.core.json_messages import ARRAY, MAX_BYTES, MAX_DEPTH, object_
 from embodied_env.core.types import Sample
 from embodied_env.errors import BackendLostError, ContractError, MissingDependencyError, UsageError
 from embodied_env.ros.command_messages import from_command
-from embodied_env.ros.embedded_sim.protocol import (
+from embodied_env.ros.embedded_sim.sensor_messages import Message, SensorEncoder, to_message
+from embodied_env.ros.reset_protocol import (
     ANY_EPOCH,
     EPOCH_PARAMETER,
     NODE,
@@ -30,7 +31,6 @@ from embodied_env.ros.embedded_sim.protocol import (
     SEED_PARAMETER,
     ResetReply,
 )
-from embodied_env.ros.embedded_sim.sensor_messages import Message, SensorEncoder, to_message
 from embodied_env.ros.serialization.layout_cache import LayoutDecoder
 from embodied_env.ros.setup_checks import rclpy_import_errors, ros_init_errors
 from embodied_env.sim.world import World

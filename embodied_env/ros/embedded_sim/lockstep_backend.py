@@ -25,7 +25,6 @@ from embodied_env.ros.embedded_sim.protocol import (
     IMAGE_TOPIC,
     STEP_TOPIC,
     STEPPED_TOPIC,
-    ResetReply,
     SimulatorFault,
     StepAck,
     StepRequest,
@@ -35,6 +34,7 @@ from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.receiver import POLL_S, RETRY_S, ReceivedMessage, Receiver
+from embodied_env.ros.reset_protocol import ResetReply
 from embodied_env.ros.serialization.layout_cache import as_message
 from embodied_env.ros.serialization.message_template import ArrayEncoder, integer_encoder
 from embodied_env.ros.step_arrivals import ExpectedReading, StepArrivals

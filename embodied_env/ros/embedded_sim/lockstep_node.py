@@ -20,16 +20,9 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.types import Sample
 from embodied_env.errors import BackendLostError, UsageError
-from embodied_env.ros.embedded_sim.protocol import (
-    ANY_EPOCH,
-    CLOCK_TOPIC,
-    EPOCH_PARAMETER,
-    SimulatorFault,
-    StepAck,
-    StepRequest,
-    command_crc32,
-)
+from embodied_env.ros.embedded_sim.protocol import CLOCK_TOPIC, SimulatorFault, StepAck, StepRequest, command_crc32
 from embodied_env.ros.message_fields import set_stamp
+from embodied_env.ros.reset_protocol import ANY_EPOCH, EPOCH_PARAMETER
 from embodied_env.ros.serialization.layout_cache import LayoutDecoder
 from embodied_env.ros.serialization.message_template import MessageTemplate, Numbers, integer_encoder
 from embodied_env.ros.setup_checks import rclpy_import_errors

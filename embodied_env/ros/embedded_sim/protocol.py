@@ -12,29 +12,22 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from embodied_env.contract import FloatArray
-from embodied_env.core.json_messages import ARRAY, INTEGER, TEXT, WORD, object_of, read_object
+from embodied_env.core.json_messages import INTEGER, TEXT, WORD, read_object
+from embodied_env.ros.reset_protocol import NODE
 
-NODE = "simulator"
 STEP_TOPIC = f"{NODE}/step"  # std_msgs/msg/Int64MultiArray: StepRequest.to_data()
 STEPPED_TOPIC = f"{NODE}/stepped"  # std_msgs/msg/Int64MultiArray: StepAck.to_data(), after the readings of that step
 FAULT_TOPIC = f"{NODE}/fault"  # std_msgs/msg/String: SimulatorFault.to_text()
-RESET_SERVICE = f"{NODE}/reset"  # std_srvs/srv/Trigger; the message of its response is ResetReply.to_text()
 RENDER_SERVICE = f"{NODE}/render"  # std_srvs/srv/Trigger; the image is published on IMAGE_TOPIC before the response
 IMAGE_TOPIC = f"{NODE}/picture"  # sensor_msgs/msg/Image
 CLOCK_TOPIC = "clock"  # rosgraph_msgs/msg/Clock, in the namespace of the simulator
-
-EPOCH_PARAMETER = "reset.epoch"
-SEED_PARAMETER = "reset.seed"
-OPTIONS_PARAMETER = "reset.options"  # a JSON object: reset option -> value
-
-ANY_EPOCH = -1  # no epoch; `RESET_SERVICE` in lockstep refuses it
 
 
 def command_crc32(command: FloatArray) -> int:
@@ -90,31 +83,6 @@ class StepAck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResetReply:
-    """Result of a reset: its epoch, the simulated time at its end, sampled values, and the contract's fingerprint.
-
-    `details`: other choices of the simulator, e.g. the rendering library.
-    """
-
-    epoch: int
-    stamp_ns: int
-    sampled: Mapping[str, Any]
-    fingerprint: str
-    details: Mapping[str, str]
-
-    def to_text(self) -> str:
-        """Return the reply as JSON; floats keep every bit."""
-        sampled = {name: np.asarray(value).tolist() for name, value in self.sampled.items()}
-        return json.dumps({**vars(self), "sampled": sampled, "details": dict(self.details)})
-
-    @classmethod
-    def from_text(cls, text: str) -> ResetReply:
-        """Parse JSON; raises ValueError with the invalid field."""
-        reply = cls(**read_object(text, RESET_SERVICE, _REPLY))
-        return replace(reply, sampled={name: np.array(x, dtype=np.float64) for name, x in reply.sampled.items()})
-
-
-@dataclass(frozen=True, kw_only=True)
 class SimulatorFault:
     """Failure that ends `epoch`; `why` is a code."""
 
@@ -132,11 +100,4 @@ class SimulatorFault:
         return cls(**read_object(text, FAULT_TOPIC, _FAULT))
 
 
-_REPLY = {
-    "epoch": INTEGER,
-    "stamp_ns": INTEGER,
-    "sampled": object_of(ARRAY),
-    "fingerprint": TEXT,
-    "details": object_of(TEXT),
-}
 _FAULT = {"epoch": INTEGER, "why": WORD, "detail": TEXT}

@@ -17,10 +17,11 @@ from embodied_env.core.clock import Stamp, deadline_to_monotonic_s
 from embodied_env.core.pacing import Pacer
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
-from embodied_env.ros.embedded_sim.protocol import IMAGE_TOPIC, ResetReply
+from embodied_env.ros.embedded_sim.protocol import IMAGE_TOPIC
 from embodied_env.ros.fastdds import profile_environment
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.receiver import POLL_S, Receiver
+from embodied_env.ros.reset_protocol import ResetReply
 from embodied_env.ros.robot.backend import RealBackend
 
 _IMAGE = "image"

@@ -28,9 +28,9 @@ from embodied_env.ros.command_messages import from_trajectory
 from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, WorldNode, node_with_executor
 from embodied_env.ros.embedded_sim.emulated_grippers import make_grippers
 from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedService, EmulatedTopic, Inputs, services_of, topics_of
-from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
 from embodied_env.ros.embedded_sim.sensor_messages import Extras, Message, SensorEncoder, Values
 from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.reset_protocol import ANY_EPOCH
 from embodied_env.ros.setup_checks import rclpy_import_errors
 from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
 from embodied_env.sim.world import World

@@ -16,6 +16,7 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.contract.schema import QosSpec
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, MissingDependencyError
+from embodied_env.ros.checks import Check, failed, passed
 from embodied_env.ros.external_sim.auxiliary_topics import EntityTopics
 from embodied_env.ros.external_sim.backend_profile import SimulatorProfile, check_offered, load_simulator_profile
 from embodied_env.ros.external_sim.control import APIS
@@ -24,7 +25,6 @@ from embodied_env.ros.external_sim.control.service_session import ServiceSession
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import profile_of
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.contract_checks import Check, failed, passed
 from embodied_env.ros.robot.graph_checks import publisher_problems, reader_problems, surroundings, topic_check
 from embodied_env.ros.sensor_readers import stamp_ns
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from embodied_env.ros.robot.contract_checks import Check, failed, passed
+from embodied_env.ros.checks import Check, failed, passed
 from embodied_env.ros.setup_checks import apt_package
 
 GAZEBO_OF: Mapping[str, int] = {"jazzy": 8, "kilted": 9, "lyrical": 10, "rolling": 10}

@@ -31,6 +31,7 @@ from embodied_env.core.types import (
     check_approved,
 )
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
+from embodied_env.ros.checks import raise_unless_passed
 from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.publishers import LEASE_NS
 from embodied_env.ros.qos import ANY
@@ -43,16 +44,16 @@ from embodied_env.ros.robot.backend_profile import (
     inputs_by_variant,
     load_real_profile,
 )
-from embodied_env.ros.robot.contract_checks import check_positions, chosen_check, contract_checks, raise_unless_passed
+from embodied_env.ros.robot.contract_checks import check_positions, chosen_check, contract_checks
 from embodied_env.ros.robot.diagnostics import Diagnostics
 from embodied_env.ros.robot.graph_checks import surroundings
 from embodied_env.ros.robot.operator_confirmation import Prompt, RosConfirmation, make_confirmation
 from embodied_env.ros.robot.preflight import preflight
 from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
+from embodied_env.ros.robot.reset_service import ResetService
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
 from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS
 from embodied_env.ros.robot.sensor_set import SensorSet
-from embodied_env.ros.robot.service_calls import ResetService
 from embodied_env.ros.setup_checks import check_namespace_and_domain, check_node_name, ros_arguments, timeout_s
 from embodied_env.ros.transforms import Frames
 

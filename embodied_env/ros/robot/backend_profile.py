@@ -13,8 +13,9 @@ from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.required_sensors import commanded_joints
 from embodied_env.contract.value_checks import allow, check_positive, check_topic, one_of, require
 from embodied_env.core.reset_spec import ResetRoutine, validate_home
+from embodied_env.core.world_clock import ClockSpec
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.ros.embedded_sim.protocol import RESET_SERVICE
+from embodied_env.ros.reset_protocol import RESET_SERVICE
 from embodied_env.ros.robot.estops import (
     EstopSpec,
     InputSpec,
@@ -131,16 +132,6 @@ class ActiveSpec:
         if self.node is not None:
             return (GET_STATE, TRANSITION_EVENT)
         return (LIST_CONTROLLERS,) if self.controller is not None else (self.type,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClockSpec:
-    """The clock that stamps a sensor's messages: ``backends.real.clocks.<sensor>``."""
-
-    # relation of the sensor's clock to ours, see [clocks](../concepts/clocks.md)
-    sync: Literal["auto", "same_host", "ptp", "chrony", "none"] = "auto"
-    error_s: float | None = None  # bound of a `ptp` or `chrony` clock, > 0
-    least_delay_s: float | None = None  # least transport delay, for `auto` and `none`, >= 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.validation import suspected_degrees
-from embodied_env.errors import BackendNotReadyError
+from embodied_env.ros.checks import Check, failed, passed
 from embodied_env.ros.robot.backend_profile import RealProfile
 
 START_OUT_OF_LIMITS = "start_out_of_limits"
@@ -26,12 +25,6 @@ _TIMEOUT_REMEDY = (
     "set backends.real.downstream_timeout_s to the controller's own timeout (e.g. cmd_vel_timeout of "
     "diff_drive_controller), or backends.real.allow_no_downstream_timeout: true if the robot stops by other means"
 )
-_START_ROBOT = "start the robot's driver, or its emulator: embodied-env sim <contract> --free-running"
-_ABSENT = {
-    **dict.fromkeys(("pub.none", "sub.none", "service.none"), _START_ROBOT),
-    "relay.silent": "start the relay: embodied-env relay <contract>",
-}
-"""Code of a check that fails because a node is absent -> remedy."""
 _SECURITY_REMEDY = (
     "export ROS_SECURITY_ENABLE=true ROS_SECURITY_STRATEGY=Enforce ROS_SECURITY_KEYSTORE=<folder>, and create the "
     "keys: ros2 security create_keystore <folder>; ros2 security create_enclave <folder> <enclave>"
@@ -44,69 +37,6 @@ _ENCLAVE_FILES = (
     "governance.p7s",
     "permissions.p7s",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One line of the checklist.
-
-    `passed` None: not checked, for the reason in `detail`. A failure has a machine-readable `code`, and a `remedy`,
-    unless a later check has the remedy of both.
-    """
-
-    name: str
-    passed: bool | None
-    detail: str
-    remedy: str = ""
-    code: str = ""
-
-
-def passed(name: str, detail: str) -> Check:
-    """Return a check that passed."""
-    return Check(name=name, passed=True, detail=detail)
-
-
-def failed(name: str, detail: str, remedy: str, code: str) -> Check:
-    """Return a check that failed."""
-    return Check(name=name, passed=False, detail=detail, remedy=remedy, code=code)
-
-
-def share_remedy(checks: tuple[Check, ...], surroundings: str) -> tuple[Check, ...]:
-    """Return `checks` with one remedy for all absent nodes, at the last of them, if the whole robot is absent."""
-    absent = [check for check in checks if check.code in _ABSENT]
-    of_topics = [check for check in checks if check.name.startswith(("sensors.", "actuators.", "estop.", "active."))]
-    if len(absent) < 2 or any(check not in absent for check in of_topics):
-        return checks
-    remedy = "; ".join([*dict.fromkeys(_ABSENT[check.code] for check in absent), surroundings])
-    last = absent[-1]
-    return tuple(replace(check, remedy=remedy * (check is last)) if check in absent else check for check in checks)
-
-
-def raise_unless_passed(checks: Iterable[Check], *, surroundings: str = "") -> None:
-    """Raise BackendNotReadyError with each failed check and its remedy; several absent nodes have one remedy.
-
-    `surroundings` describes what the absent nodes must share with ours.
-    """
-    checks = tuple(checks)
-    failures = [check for check in checks if check.passed is False]
-    absent = [check for check in failures if check.code in _ABSENT]
-    absent = absent if len(absent) > 1 else []
-    problems = [
-        f"[{check.code}] {check.name}: {check.detail}" + (f" ({check.remedy})" if check.remedy else "")
-        for check in failures
-        if check not in absent
-    ]
-    topics: dict[str, list[str]] = {}
-    for check in absent:
-        topic, _, problem = check.detail.partition(": ")
-        topics.setdefault(f"[{check.code}] {problem}", []).append(topic)
-    problems += [f"{problem}: {', '.join(names)}" for problem, names in topics.items()]
-    if absent:
-        remedies = dict.fromkeys([*(_ABSENT[check.code] for check in absent), surroundings])
-        problems.append("; ".join(filter(None, remedies)))
-    if problems:
-        lines = [f"preflight: {len(failures)} of {len(checks)} checks failed", *problems]
-        raise BackendNotReadyError("\n- ".join(lines))
 
 
 def contract_checks(

@@ -14,10 +14,10 @@ from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import ActuatorSpec, Contract, SensorSpec
 from embodied_env.contract.schema import is_latched
+from embodied_env.ros.checks import Check, failed, passed
 from embodied_env.ros.publishers import node_name, publisher_names
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.robot.backend_profile import RealProfile
-from embodied_env.ros.robot.contract_checks import Check, failed, passed
 from embodied_env.ros.robot.grippers import SEND_GOAL
 from embodied_env.ros.robot.sensor_publishers import CONFLICT, REMEDY, SensorPublishers
 from embodied_env.safety.relay.protocol import COMMAND_TOPIC, NODE, REPORT_TOPIC, STATE_TOPIC

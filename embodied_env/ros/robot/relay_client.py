@@ -23,7 +23,7 @@ from embodied_env.ros.qos import LATCHED, RELIABLE
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.graph_checks import UNNAMED
-from embodied_env.ros.robot.service_calls import ServiceCaller
+from embodied_env.ros.service_calls import ServiceCaller
 from embodied_env.safety.relay.protocol import (
     ARM_SERVICE,
     CLEAR_ESTOP_SERVICE,

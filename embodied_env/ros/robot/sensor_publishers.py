@@ -11,9 +11,9 @@ from embodied_env.contract import Contract
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.ros.checks import Check, failed, passed
 from embodied_env.ros.publishers import TopicPublishers, log_wait_for_lease, publisher_names
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.contract_checks import Check, failed, passed
 
 SENSOR_TOPICS = "sensor topics"
 """The name of the safety input that reports conflicting publishers of readings."""

@@ -22,9 +22,9 @@ from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.contract_checks import measured_positions
 from embodied_env.ros.robot.graph_checks import latched_remedy
 from embodied_env.ros.robot.sensor_publishers import SensorPublishers
-from embodied_env.ros.robot.stamp_translation import StampTranslator, is_on_our_host
 from embodied_env.ros.sensor_buffer import SensorBuffer
 from embodied_env.ros.sensor_readers import SensorReader
+from embodied_env.ros.stamp_translation import StampTranslator, is_on_our_host
 from embodied_env.ros.transforms import Frames, Tf2Frames, TransformedReader
 
 CLOCK_TOPIC = "/clock"

@@ -1,64 +1,21 @@
-"""Call the services of a robot, or the reset service of an embedded simulator."""
+"""Reset a robot, or its emulator, by the service that its profile declares."""
 
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
-from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.clock import Clock
 from embodied_env.core.types import ResetReport, ResetRequest
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.ros.embedded_sim.protocol import (
-    ANY_EPOCH,
-    EPOCH_PARAMETER,
-    OPTIONS_PARAMETER,
-    SEED_PARAMETER,
-    ResetReply,
-)
 from embodied_env.ros.receive_thread import ReceiveThread
-from embodied_env.ros.receiver import POLL_S
+from embodied_env.ros.reset_protocol import ANY_EPOCH, EPOCH_PARAMETER, OPTIONS_PARAMETER, SEED_PARAMETER, ResetReply
 from embodied_env.ros.robot.backend_profile import EMULATOR_RESET, ResetSpec
-
-TRIGGER = "std_srvs/srv/Trigger"
-
-_DISCOVERY_POLL_NS = NS_PER_S // 500
-
-
-class ServiceCaller:
-    """A client of one service, whose responses `listener` receives."""
-
-    def __init__(self, listener: ReceiveThread, service: str, clock: Clock, kind: str = TRIGGER) -> None:
-        """Create the client of `service`, of the type `kind`; relative names resolve in the node's namespace."""
-        self.name = listener.node.resolve_service_name(service)
-        self._listener = listener
-        self._clock = clock
-        self._client = listener.node.create_client(message_class(kind), service)
-
-    def call(self, deadline_ns: int, **fields: Any) -> Any:  # noqa: ANN401 - generated types
-        """Call the service once, with a request of these `fields`, and return the response.
-
-        Raises BackendNotReadyError without a response at `deadline_ns` (steady clock).
-        """
-        client, answered = self._client, threading.Event()
-        while not client.service_is_ready():
-            self._listener.raise_if_failed()
-            if (now_ns := self._clock.now_ns()) > deadline_ns:
-                raise BackendNotReadyError(f"service {self.name} is not available")
-            self._clock.sleep_until_ns(now_ns + _DISCOVERY_POLL_NS)
-        future = client.call_async(client.srv_type.Request(**fields))
-        future.add_done_callback(lambda _: answered.set())
-        while not answered.wait(POLL_S):
-            self._listener.raise_if_failed()
-            if self._clock.now_ns() > deadline_ns:
-                client.remove_pending_request(future)
-                raise BackendNotReadyError(f"service {self.name} did not respond in time")
-        return future.result()
+from embodied_env.ros.service_calls import ServiceCaller
 
 
 class ResetService:
-    """Calls the reset service that a profile declares."""
+    """Calls the reset service of a robot, or of an embedded simulator."""
 
     def __init__(self, spec: ResetSpec, listener: ReceiveThread, clock: Clock, fingerprint: str) -> None:
         """Create the clients of `spec`; a simulator must run the contract of this `fingerprint`."""

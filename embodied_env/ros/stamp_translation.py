@@ -13,9 +13,8 @@ from embodied_env.contract.safety_schema import ObservationAge
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import SuspectClock
-from embodied_env.core.world_clock import SystemClockMonitor, WorldClock
+from embodied_env.core.world_clock import ClockSpec, SystemClockMonitor, WorldClock
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.backend_profile import ClockSpec
 
 SYNCED_TOLERANCE_S = 0.02
 """How far ahead of its arrival a stamp of a synchronised clock may be, at least."""
