@@ -76,7 +76,7 @@ def __dir__() -> list[str]:
 for _id, _contract in (("ArmReach", "arm_reach"), ("CartGoal", "cart_goal"), ("DoorOpen", "door_open")):
     gymnasium.register(
         id=f"embodied_env/{_id}-v0",
-        entry_point="embodied_env.envs.embodied_env:EmbodiedEnv",
-        vector_entry_point="embodied_env.envs.vector_env:EmbodiedVectorEnv",
+        entry_point="embodied_env:EmbodiedEnv",
+        vector_entry_point="embodied_env:EmbodiedVectorEnv",
         kwargs={"contract": _contract},
     )

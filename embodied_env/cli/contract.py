@@ -214,7 +214,7 @@ def describe(contract: Contract) -> dict[str, Any]:
         "sensors": [{"sensor": name, **_without("fields", spec)} for name, spec in sensors.items()],
         "fields": [row for name, sensor in contract.sensors.items() for row in _field_rows(name, sensor)],
         "safety": plain["safety"],
-        "task": {**_without("parameters", plain["task"] | task_meaning(contract)), **plain["task"]["parameters"]},
+        "task": {**_without("parameters", task_meaning(contract) | plain["task"]), **plain["task"]["parameters"]},
         "reset_options": [{"option": name, **spec} for name, spec in plain["reset_options"].items()],
         "backends": {
             name: {"fingerprint": contract.backend_fingerprint(name), "profile": profile}

@@ -47,7 +47,7 @@ def _report(result: Mapping[str, Any]) -> None:
 
 def _validated(name: str, *, trust_task: bool, task: str | None) -> dict[str, Any]:
     """Load one contract, and its task if shipped or trusted; print every error on stderr."""
-    from embodied_env.tasks import is_shipped, load_task
+    from embodied_env.tasks import find_task, is_shipped, load_task
 
     errors: list[ContractError] = []
     is_loaded = False
@@ -58,6 +58,8 @@ def _validated(name: str, *, trust_task: bool, task: str | None) -> dict[str, An
         is_loaded = trust_task or task is not None or is_shipped(contract)
         if is_loaded:
             load_task(contract, trust=trust_task, file=task)
+        else:
+            find_task(contract)
     except ContractError as error:
         errors += [error, *error.others]
     if errors:

@@ -259,7 +259,7 @@ def _shared_memory() -> Check:
 
 
 def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, ignored: Sequence[str]) -> Iterator[Check]:
-    from embodied_env.tasks import is_shipped, load_task
+    from embodied_env.tasks import find_task, is_shipped, load_task
 
     detail = f"{contract.name} version {contract.version}, fingerprint {contract.fingerprint[:16]}, {contract.source}"
     yield Check(name="contract", passed=True, detail=detail)
@@ -273,6 +273,8 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, igno
     yield Check(name="lost sensors", passed=True if stops else None, detail=detail, remedy=remedy)
     if is_trusted or is_shipped(contract):
         yield _attempt("task", lambda: load_task(contract, trust=is_trusted) and contract.task.type, "correct the task")
+    elif not (found := _attempt("task", lambda: find_task(contract), "correct the task")).passed:
+        yield found
     else:
         yield Check(name="task", passed=None, detail=f"{contract.task.type}: not loaded; use --trust-task")
     if backend not in contract.backends:

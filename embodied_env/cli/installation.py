@@ -21,7 +21,7 @@ from embodied_env.ros.installation import launch_checks, ros_checks, sourced_pre
 _PACKAGE = "embodied_env"
 _PROGRAM = "embodied-env"
 _TESTED = ((3, 11), (3, 13))  # first and last
-_PLUG_INS = ("embodied_env.backends", "embodied_env.gates", "embodied_env.policies")
+_PLUG_INS = ("embodied_env.backends", "embodied_env.gates", "embodied_env.policies", "embodied_env.tasks")
 _DEVELOPMENT = ("all", "bench", "dev", "docs", "lint", "test")  # extras that are not reported
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*(?:[><=]=\s*([\d.]+))?")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")

@@ -33,7 +33,7 @@ AXES: Mapping[str, Document] = {
 
 PERIOD_S, BASE_PERIOD_S = 0.05, 0.1
 MAX_AGE_S = 0.15
-TASK = "embodied_env.tasks.no_goal:NoGoal"
+TASK = "no_goal"
 
 _MARGIN = 0.02  # the default of `safety.margins.position`
 _TWO_TURNS = 4.0 * math.pi

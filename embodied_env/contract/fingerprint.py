@@ -44,24 +44,28 @@ def _is_default(key: dataclasses.Field[Any], value: object) -> bool:
     return key.default is not dataclasses.MISSING and bool(value == key.default)
 
 
-SHIPPED_TASKS: Mapping[str, int] = {
-    "embodied_env.tasks.navigate:Navigate": 1,
-    "embodied_env.tasks.no_goal:NoGoal": 1,
-    "embodied_env.tasks.open_door:OpenDoor": 2,
-    "embodied_env.tasks.reach:Reach": 2,
-    EACH_ITS_OWN: 1,
+SHIPPED_TASKS: Mapping[str, tuple[str, int]] = {
+    "navigate": ("embodied_env.tasks.navigate:Navigate", 1),
+    "no_goal": ("embodied_env.tasks.no_goal:NoGoal", 1),
+    "open_door": ("embodied_env.tasks.open_door:OpenDoor", 2),
+    "reach": ("embodied_env.tasks.reach:Reach", 2),
+    EACH_ITS_OWN: ("embodied_env.contract.team:EachItsOwn", 1),
 }
-"""Tasks of this package and their versions. They are loaded without trust."""
+"""Task of this package -> its fixed text in the fingerprint, which names no place in the code, and its version.
+
+These tasks are loaded without trust.
+"""
 
 
 def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
-    """Return the fingerprinted part of the task: class, parameters, and the version of a shipped one."""
-    version = SHIPPED_TASKS.get(contract.task.type)
-    plain = to_plain(contract.task, with_defaults=with_defaults)
+    """Return the fingerprinted part of the task: type, parameters, and the version of a shipped one."""
+    plain: dict[str, Any] = to_plain(contract.task, with_defaults=with_defaults)
     plain.pop("instruction", None)  # a condition of an episode
     if ".py:" in contract.task.type:  # a file by its name, in any folder; its content has a hash of its own
         plain["type"] = f"./{PurePosixPath(contract.task.type).name}"
-    return {**plain, **({} if version is None else {"version": version})}
+    if contract.task.type in SHIPPED_TASKS:
+        plain["type"], plain["version"] = SHIPPED_TASKS[contract.task.type]
+    return plain
 
 
 def meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:

@@ -41,8 +41,8 @@ APPLIED_ACTIONS = "applied_actions"
 AGES = "_age_s"
 """Ends the observation key of the ages of a field's history."""
 
-EACH_ITS_OWN = "embodied_env.contract.team:EachItsOwn"
-"""The task of a team's world, in which each robot has its own contract, gate and task."""
+EACH_ITS_OWN = "each_its_own"
+"""The task in the contract of a team's world, never loaded: each robot has its own contract, gate and task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,7 +414,9 @@ class ResetOption:
 class TaskSpec(FrozenFields):
     """The task's class or function, its instruction to a language-conditioned policy, and its own parameters."""
 
-    type: str  # a class or function: `module:NAME`, or `FILE.py:NAME` relative to the contract
+    # name of a task of this package or of another (entry point `embodied_env.tasks`), or a class or function:
+    # `module:NAME`, or `FILE.py:NAME` relative to the contract
+    type: str
     parameters: Mapping[str, Any]  # in YAML, written next to `type`: the parameters of the class or function
     instruction: str | None = None  # prompt of a language-conditioned policy
 

@@ -31,12 +31,6 @@ _NAMES |= {"joints", "mass", "friction", "gain", "damping", "delay"}
 """The keys of a profile whose values are names of the model, or sensors."""
 
 
-class EachItsOwn:
-    """The task in the contract of a team's world, never loaded: each robot has its own task."""
-
-    version = 1
-
-
 @dataclass(frozen=True, kw_only=True)
 class TeamMember:
     """A robot of the file. `changes` are merged over its contract; null removes a key."""

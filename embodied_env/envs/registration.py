@@ -27,8 +27,8 @@ from embodied_env.errors import UsageError
 if TYPE_CHECKING:
     from embodied_env.record import RecordTransitions
 
-_ENTRY_POINT = "embodied_env.envs.embodied_env:EmbodiedEnv"
-VECTOR_ENTRY_POINT = "embodied_env.envs.vector_env:EmbodiedVectorEnv"
+_ENTRY_POINT = "embodied_env:EmbodiedEnv"
+VECTOR_ENTRY_POINT = "embodied_env:EmbodiedVectorEnv"
 _DEFAULTS = {
     name: option.default
     for name, option in inspect.signature(EmbodiedEnv).parameters.items()

@@ -26,6 +26,9 @@ from embodied_env.record.schema import RUN
 ROS_VARIABLES = ("ROS_DISTRO", "ROS_DOMAIN_ID", "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE")
 DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
 
+RECORDER = "embodied_env:RecordTransitions"
+"""The class of the recorder in the wrappers of a manifest."""
+
 
 @runtime_checkable
 class RecordableEnv(Protocol):
@@ -168,11 +171,17 @@ def _wrapper_stack(env: gymnasium.Env[Any, Any]) -> list[dict[str, Any]]:
     layers.append((env, None if env.spec is None else env.spec.kwargs))
     return [
         {
-            "class": f"{type(layer).__module__}:{type(layer).__qualname__}",
+            "class": _class_name(type(layer)),
             "kwargs": None if kwargs is None else {k: _argument(v) for k, v in kwargs.items() if k != "env"},
         }
         for layer, kwargs in layers
     ]
+
+
+def _class_name(kind: type) -> str:
+    """Return ``module:NAME``; a class of this package has no module in it, so that code may move."""
+    package = kind.__module__.partition(".")[0]
+    return f"{package if package == 'embodied_env' else kind.__module__}:{kind.__qualname__}"
 
 
 def _argument(value: Any) -> Any:  # noqa: ANN401 - of any constructor

@@ -3,7 +3,7 @@
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.tasks.base import ResettableTask, ScriptedTask, Task
 from embodied_env.tasks.common import ArrayTask, components, is_fresh
-from embodied_env.tasks.loading import describe_task, is_shipped, load_task
+from embodied_env.tasks.loading import describe_task, find_task, is_shipped, load_task
 
 __all__ = [
     "ArrayTask",
@@ -15,6 +15,7 @@ __all__ = [
     "Verdict",
     "components",
     "describe_task",
+    "find_task",
     "is_fresh",
     "is_shipped",
     "load_task",

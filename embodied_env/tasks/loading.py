@@ -9,6 +9,7 @@ import importlib
 import inspect
 import sys
 import traceback
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, cast
@@ -17,12 +18,22 @@ from embodied_env.contract import Contract
 from embodied_env.contract.files import read_file
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.loader import parse_as
-from embodied_env.contract.value_checks import naming_file
+from embodied_env.contract.value_checks import naming_file, one_of
 from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import ContractError, described, did_you_mean
 from embodied_env.tasks.base import Task
 from embodied_env.tasks.common import ArrayTask
 from embodied_env.tasks.judging import class_of_function, hint
+
+GROUP = "embodied_env.tasks"
+"""The entry-point group of tasks in other packages: name -> class or function."""
+
+_SHIPPED = {
+    "navigate": "embodied_env.tasks.navigate:Navigate",
+    "no_goal": "embodied_env.tasks.no_goal:NoGoal",
+    "open_door": "embodied_env.tasks.open_door:OpenDoor",
+    "reach": "embodied_env.tasks.reach:Reach",
+}
 
 
 def load_task(contract: Contract, *, trust: bool = False, file: str | Path | None = None) -> Task:
@@ -30,7 +41,7 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
 
     Args:
         contract: the contract of the task.
-        trust: load the module or file that the contract names; a shipped task needs no trust.
+        trust: load the package, module or file that the contract names; a shipped task needs no trust.
         file: load this file instead, as ``FILE.py`` or ``FILE.py:NAME``; the default name is the contract's.
 
     Raises:
@@ -84,16 +95,23 @@ def is_shipped(contract: Contract) -> bool:
     return contract.task.type in SHIPPED_TASKS
 
 
+def find_task(contract: Contract) -> str:
+    """Return ``module:NAME`` or ``FILE.py:NAME`` of the task; raises ContractError for an unknown name."""
+    name = contract.task.type
+    if ":" in name or name in _SHIPPED:
+        return _SHIPPED.get(name, name)
+    others = {point.name: f"{point.module}:{point.attr}" for point in entry_points(group=GROUP)}
+    if name not in others:
+        problem = f"no installed package provides this task: {one_of(name, {**_SHIPPED, **others})}"
+        raise ContractError("task.type", problem, source=contract.source)
+    return others[name]
+
+
 def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> type:
     """Import the class of the task; a file is executed from its exact path, independent of ``sys.path``."""
-    name = contract.task.type
-    module_name, _, class_name = name.rpartition(":")
-    path = Path(contract.source).parent / module_name if module_name.endswith(".py") else None
-    if file is not None:
-        name = str(file)
-        given, _, own = name.rpartition(":")
-        path, class_name = (Path(given), own) if given.endswith(".py") else (Path(name), class_name)
-    elif not (trust or is_shipped(contract)):
+    name = contract.task.type if file is None else str(file)
+    path, module_name, class_name = _place_of(contract, file)
+    if file is None and not (trust or is_shipped(contract)):
         remedy = "pass --trust-task or --task FILE (in Python: trust=True or file=...)"
         raise ContractError(
             "task.type",
@@ -122,6 +140,17 @@ def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> 
         problem = f"{name!r} is a {type(found).__name__} (expected a class or a function)"
         raise ContractError("task.type", problem, source=contract.source)
     return found
+
+
+def _place_of(contract: Contract, file: str | Path | None) -> tuple[Path | None, str, str]:
+    """Return the file of a task or None, its module if it has no file, and the name of its class or function."""
+    given, _, own = str(file or "").rpartition(":")
+    if given.endswith(".py"):
+        return Path(given), "", own
+    module, _, name = find_task(contract).rpartition(":")
+    if file is not None:
+        return Path(file), "", name
+    return (Path(contract.source).parent / module, "", name) if module.endswith(".py") else (None, module, name)
 
 
 def _load_file(path: Path) -> ModuleType:

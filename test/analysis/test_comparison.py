@@ -571,7 +571,7 @@ def layers(*classes, **kwargs):
     return {"wrappers": [{"class": name, "kwargs": kwargs.get(name)} for name in classes]}
 
 
-RECORDER, ENV = "embodied_env.record.recorder:RecordTransitions", "embodied_env.envs.embodied_env:EmbodiedEnv"
+RECORDER, ENV = "embodied_env:RecordTransitions", "embodied_env:EmbodiedEnv"
 
 
 def test_different_wrappers_are_rejected(tmp_path):

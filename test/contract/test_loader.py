@@ -296,7 +296,7 @@ def test_impossible_path_is_a_contract_error(path):
 
 def test_task_parameters_are_its_other_keys():
     task = parse(document()).task
-    assert task.type == "embodied_env.tasks.reach:Reach"
+    assert task.type == "reach"
     assert task.parameters == {"tip": "tcp", "target": "target", "success_radius_m": 0.03}
 
 

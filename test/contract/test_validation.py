@@ -473,7 +473,7 @@ def test_joint_with_only_a_velocity_sensor_is_rejected():
         (TARGET, {**CHOICE, "visibility": "evaluator", "observed": True}, f"{TARGET}.observed: true (expected false: visib"),
         ("reset_options.tcp_position", OBSERVED, "sensors.tcp.fields.position: duplicate observation key 'tcp_position'"),
         ("reset_options.applied_actions", OBSERVED, "reset_options.applied_actions: duplicate observation key"),
-        ("task.type", "reach", "task.type: 'reach' (expected"),
+        ("task.type", "own.reach", "task.type: 'own.reach' (expected"),
     ],
 )  # fmt: skip
 def test_reset_options_and_the_task_are_checked(path, value, message):
@@ -588,7 +588,7 @@ actuators:
   hand: {topic: hand, type: std_msgs/msg/Float64MultiArray, command: position, joints: {
     wrist: {position: [-1.0, 1.0], velocity: 1.0, acceleration: 4.0, unit: rad},
     finger: {position: [-0.5, 0.5], velocity: 1.0, acceleration: 4.0, unit: m}}}
-task: {type: "embodied_env.tasks.reach:Reach"}
+task: {type: reach}
 """
 
 

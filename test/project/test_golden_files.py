@@ -176,7 +176,7 @@ class Model:
 
 def run(folder):
     """Return manifest, summary and rows of a recorded run whose step is clipped."""
-    document = changed("task", {"type": "embodied_env.tasks.no_goal:NoGoal"})
+    document = changed("task", {"type": "no_goal"})
     del document["sensors"]["tcp"], document["sensors"]["target"]
     contract = parse(document)
     env = embodied_env.make(contract, backend="fake", clock="virtual", record=folder, max_episode_steps=1)

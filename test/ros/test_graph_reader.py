@@ -121,7 +121,7 @@ robot: {name}
 control_period_s: 0.05
 episode: {{horizon_steps: 100}}
 action: {{dtype: float32}}
-task: {{type: "embodied_env.tasks.no_goal:NoGoal"}}
+task: {{type: no_goal}}
 """
 ROBOT_FILES = ("fr3", "xarm7", "husky")
 SHIPPED = ("arm_reach", "cart_goal", "turtlebot4_goal", "ur5e_reach")

@@ -731,7 +731,7 @@ actuators:
     a: {position: [-6.28, 6.28], velocity: 3.1, acceleration: 8.0, deceleration: 10.0},
     b: {position: [-0.3, 0.4], velocity: 2.0, acceleration: 20.0, deceleration: 5.0, jerk: 100.0}}}
 safety: {nonfinite: {stop_after: 1000000000}}
-task: {type: "embodied_env.tasks.reach:Reach"}
+task: {type: reach}
 """
 TWIST = """
   arm: {topic: arm, type: geometry_msgs/msg/Twist, command: twist, scale: SCALE, joints: {

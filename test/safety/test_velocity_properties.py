@@ -41,7 +41,7 @@ actuators:
     rail: {position: [-1.0, 1.0], velocity: 0.5, acceleration: 1.0}}}
   arm: {topic: arm, type: std_msgs/msg/Float64, command: position, scale: normalized, joints: {
     arm: {position: [-2.0, 2.0], velocity: 1.0, acceleration: 4.0}}}
-task: {type: "embodied_env.tasks.reach:Reach"}
+task: {type: reach}
 """
 CONTRACT = parse_contract(MIXED)
 LAYOUT = SafetyGate(CONTRACT).layout

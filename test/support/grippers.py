@@ -19,7 +19,7 @@ name: grasp
 version: 1
 control_period_s: 0.05
 episode: {{horizon_steps: 400}}
-task: {{type: "embodied_env.tasks.no_goal:NoGoal"}}
+task: {{type: no_goal}}
 sensors:
   joints: {{topic: joint_states, type: sensor_msgs/msg/JointState, fields: {{position: {{joints: [j1, j2], unit: rad, low: -3.0, high: 3.0}}}}, max_age_s: 0.5}}
 actuators:

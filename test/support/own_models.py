@@ -63,7 +63,7 @@ name: own
 version: 1
 control_period_s: 0.05
 episode: {horizon_steps: 20}
-task: {type: "embodied_env.tasks.no_goal:NoGoal"}
+task: {type: no_goal}
 """
 OF_ARM = """
 sensors:

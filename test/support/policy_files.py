@@ -53,7 +53,7 @@ actuators:
     command: position
     joints: {finger: {position: [0.0, 0.1], velocity: 0.5, acceleration: 2.0, unit: m}}
 safety: {margins: {position: 0.0}}
-task: {type: "embodied_env.tasks.no_goal:NoGoal", instruction: pick up the cube}
+task: {type: no_goal, instruction: pick up the cube}
 backends: {fake: {}}
 """
 

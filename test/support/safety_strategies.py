@@ -294,7 +294,7 @@ def contract_of(
             for name, part in parts.items()
         },
         safety=Safety(margins=margins or Margins(position=0.0, velocity=1.0, acceleration=1.0), **safety),
-        task=TaskSpec(type="embodied_env.tasks.reach:Reach", parameters={}),
+        task=TaskSpec(type="reach", parameters={}),
     )
 
 

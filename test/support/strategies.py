@@ -64,7 +64,7 @@ def document() -> Document:
         "safety": {"margins": {"position": 0.02, "velocity": 0.95, "acceleration": 0.9}},
         "reset_options": {"target": {"type": "vector", "low": [0.1, 0.1, 0.1], "high": [0.5, 0.5, 0.5]}},
         "task": {
-            "type": "embodied_env.tasks.reach:Reach",
+            "type": "reach",
             "tip": "tcp",
             "target": "target",
             "success_radius_m": 0.03,
@@ -436,7 +436,7 @@ def documents(draw: st.DrawFn) -> Document:
         "reset_options": draw(st.dictionaries(names, reset_options(), max_size=2)),
         "task": {
             **draw(st.dictionaries(names.filter(lambda name: name != "type"), plain_values, max_size=3)),
-            "type": "embodied_env.tasks.reach:Reach",
+            "type": "reach",
         },
         "backends": draw(st.dictionaries(names, st.dictionaries(names, plain_values, max_size=3), max_size=2)),
     }

@@ -25,7 +25,7 @@ from embodied_env.tasks.reach import Reach, ReachParameters
 CONTRACT = load_contract("arm_reach")
 PROFILE = load_profile(CONTRACT, "mujoco")
 LAYOUT = ActionLayout(CONTRACT)
-REACH = "embodied_env.tasks.reach:Reach"
+REACH = "reach"
 ZERO = np.zeros(6)
 
 

@@ -13,7 +13,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scripted_tasks
-from strategies import changed, document
+from distributions import install
+from strategies import changed, document, parse
 
 import embodied_env
 from embodied_env.analysis.comparison.compare import compare_runs
@@ -239,6 +240,7 @@ def test_a_worker_loads_the_task_file_by_its_exact_path(world, monkeypatch, tmp_
 @pytest.mark.parametrize(
     ("type_", "problem"),
     [
+        ("nowhere", "no installed package provides this task: 'nowhere' (expected one of: navigate, "),
         ("nowhere.at_all:Task", "No module named 'nowhere' (expected an installed module); name a file by its path "),
         ("json:Task", "has no attribute 'Task'"),
         ("json:dumps", "expected a class"),
@@ -277,6 +279,16 @@ def test_an_invalid_task_file_is_one_error(file, tmp_path, monkeypatch):
 def test_an_unshipped_task_of_the_package_is_rejected_without_import(type_):
     with pytest.raises(ContractError, match=r"task\.type"):
         embodied_env.contract.parse_contract(json.dumps(changed("task.type", type_)))
+
+
+def test_a_task_of_an_installed_package_is_found_by_name_and_imported_with_trust_only(tmp_path, monkeypatch):
+    spy = SPY.format(marker=str(tmp_path / "marker"), version=3)
+    install(monkeypatch, tmp_path, {"tasks": {"spied": "trust_spy:Spy"}}, trust_spy=spy)
+    contract = parse(changed("task.type", "spied"))
+    with pytest.raises(ContractError, match=r"task\.type: task not loaded: 'spied' is not trusted"):
+        load_task(contract)
+    assert not (tmp_path / "marker").exists()
+    assert load_task(contract, trust=True).version == 3
 
 
 def test_an_untrusted_task_is_rejected_by_name():

@@ -13,9 +13,8 @@ from embodied_env.contract.fingerprint import SHIPPED_TASKS, differences, meanin
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError, EmbodiedEnvError, RecordError, UsageError
 from embodied_env.record import Run
-from embodied_env.record.manifest import contract_of_manifest
+from embodied_env.record.manifest import RECORDER, contract_of_manifest
 
-RECORDER = "embodied_env.record.recorder:RecordTransitions"
 _SHA256 = re.compile("[0-9a-f]{64}")
 _OF_TASK = ("version", "terms", "source_sha256")  # of the loaded task
 

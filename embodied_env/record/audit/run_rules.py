@@ -14,7 +14,7 @@ from embodied_env.contract.fingerprint import differences
 from embodied_env.contract.robot_files import limit_paths
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.errors import ContractError
-from embodied_env.record.manifest import contract_of_manifest, describe_robot, world_of
+from embodied_env.record.manifest import RECORDER, contract_of_manifest, describe_robot, world_of
 from embodied_env.record.rows import RESET, TRANSITION, Row, by_sensor, has_no_action, held_readings
 from embodied_env.record.run import read_json
 from embodied_env.record.run_writer import FIRST_TRANSITION, MANIFEST, SUMMARY
@@ -22,7 +22,6 @@ from embodied_env.record.summary import OUTSIDE
 from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 
 _TIME_LIMIT = "gymnasium.wrappers.common:TimeLimit"
-_RECORDER = "embodied_env.record.recorder:RecordTransitions"
 _REL_TOLERANCE = 1e-9  # of means that were summed in another order
 
 
@@ -106,8 +105,8 @@ class ManifestRules:
     def check_run(self) -> Iterator[Violation]:
         """Check that the recorder was the outermost wrapper: it does not see wrappers outside of it."""
         first = self._wrappers[0].get("class") if isinstance(self._wrappers, list) and self._wrappers else None
-        if isinstance(self._wrappers, list) and first != _RECORDER:
-            text = f"{MANIFEST}: the outermost wrapper is {short_repr(first)} (expected {_RECORDER})"
+        if isinstance(self._wrappers, list) and first != RECORDER:
+            text = f"{MANIFEST}: the outermost wrapper is {short_repr(first)} (expected {RECORDER})"
             yield make_violation("manifest.wrappers", f"{MANIFEST}: wrappers", first, text)
 
     def add(self, row: Row) -> Iterator[Violation]:

@@ -109,7 +109,7 @@ def _spec(contract: Contract) -> EnvSpec:
     shipped = contract.name in shipped_files() and load_contract(contract.name).fingerprint == contract.fingerprint
     return EnvSpec(
         id=contract.environment_id,
-        entry_point="embodied_env.envs.embodied_env:EmbodiedEnv",
+        entry_point="embodied_env:EmbodiedEnv",
         kwargs={"contract": contract.name if shipped else None},
         order_enforce=False,
         disable_env_checker=True,
