@@ -8,6 +8,28 @@ NAME = "embodied_env"
 HERE = Path(__file__).resolve().parent  # colcon --symlink-install runs a link to this file from its build folder
 VERSION: dict[str, str] = {}
 exec((HERE / NAME / "_version.py").read_text(encoding="utf-8"), VERSION)  # noqa: S102 - our own file, without imports
+VERBS = (
+    *("audit", "calibrate", "compare", "contract", "demo", "doctor", "evaluate", "export", "launch"),
+    *("policy", "profile", "relay", "repair", "replay", "report", "serve", "sim", "view"),
+)
+RUN_VERB = """#!/bin/sh
+# `ros2 run embodied_env VERB`: run the verb that this file is named after. The program is in the same folder after
+# colcon, in bin after pip.
+folder=$(dirname "$0")
+program=$folder/embodied-env
+[ -x "$program" ] || program=$folder/../../bin/embodied-env
+exec "$program" "$(basename "$0")" "$@"
+"""
+
+
+def write_executables() -> list[str]:
+    """Write an executable for each verb below the current folder, and return their paths."""
+    folder = Path("build", "ros2_run")
+    folder.mkdir(parents=True, exist_ok=True)
+    for verb in VERBS:
+        (folder / verb).write_text(RUN_VERB, encoding="utf-8")
+        (folder / verb).chmod(0o755)
+    return [str(folder / verb) for verb in VERBS]
 
 
 class RosDistribution(Distribution):
@@ -85,7 +107,7 @@ setup(
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),
-        (f"lib/{NAME}", sorted(map(str, Path("scripts").glob("*")))),  # for ros2 run
+        (f"lib/{NAME}", write_executables()),  # for ros2 run
         (f"share/{NAME}/launch", sorted(map(str, Path("launch").glob("*.launch.py")))),
         (f"share/{NAME}/config", [*sorted(map(str, Path("config").glob("*.*"))), f"{NAME}/ros/large_messages.xml"]),
         (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").glob("*.*")))),

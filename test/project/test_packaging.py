@@ -18,22 +18,22 @@ from embodied_env.cli.main import VERBS
 from embodied_env.errors import EXTRAS, MissingDependencyError
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "scripts"
 
 
 @pytest.fixture(scope="module")
-def setup_arguments():
-    """Return the arguments of ``setup`` in setup.py."""
+def setup_arguments(tmp_path_factory):
+    """Return the arguments of ``setup`` in setup.py, which writes the executables into a folder of the test."""
     given = {}
     setuptools = types.ModuleType("setuptools")
     setuptools.find_packages = lambda **_: []
     setuptools.Distribution = type("Distribution", (), {"has_data_files": None})
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "setuptools", setuptools)
-        patch.chdir(ROOT)
+        patch.chdir(folder := tmp_path_factory.mktemp("setup"))
         setuptools.setup = lambda **arguments: given.update(arguments)
-        runpy.run_path("setup.py")
-    return given
+        runpy.run_path(str(ROOT / "setup.py"))
+    executables = [folder / file for file in dict(given["data_files"])["lib/embodied_env"]]
+    return {**given, "executables": {file.name: file for file in executables}}
 
 
 def packages(requirements):
@@ -61,16 +61,14 @@ def test_installation_page_lists_the_extras(setup_arguments):
 
 
 def test_each_verb_has_an_executable_for_ros2_run(setup_arguments):
-    assert {script.name for script in SCRIPTS.iterdir()} == {*VERBS}
-    assert len({script.read_bytes() for script in SCRIPTS.iterdir()}) == 1
-    assert all(os.access(script, os.X_OK) for script in SCRIPTS.iterdir())
-    assert dict(setup_arguments["data_files"])["lib/embodied_env"] == sorted(f"scripts/{verb}" for verb in VERBS)
+    assert list(setup_arguments["executables"]) == sorted(VERBS)
+    assert all(os.access(file, os.X_OK) for file in setup_arguments["executables"].values())
 
 
 @pytest.mark.parametrize("program", ["lib/embodied_env/embodied-env", "bin/embodied-env"], ids=["colcon", "pip"])
-def test_executable_runs_its_verb_with_the_program_of_its_prefix(tmp_path, program):
-    verb = tmp_path / "lib" / "embodied_env" / "sim"
-    for file, text in ((tmp_path / program, '#!/bin/sh\necho "$@"\n'), (verb, (SCRIPTS / "sim").read_text())):
+def test_executable_runs_its_verb_with_the_program_of_its_prefix(tmp_path, program, setup_arguments):
+    verb, script = tmp_path / "lib" / "embodied_env" / "sim", setup_arguments["executables"]["sim"].read_text()
+    for file, text in ((tmp_path / program, '#!/bin/sh\necho "$@"\n'), (verb, script)):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         file.chmod(0o755)
@@ -83,7 +81,7 @@ def test_editable_installation_is_found_by_the_ament_index(tmp_path, monkeypatch
     index = pytest.importorskip("ament_index_python", reason="needs ament_index_python, of ROS 2")
     source, prefix = tmp_path / "source", tmp_path / "prefix"
     source.mkdir()
-    for each in ("README.md", "config", "embodied_env", "examples", "launch", "resource", "scripts", "setup.cfg"):
+    for each in ("README.md", "config", "embodied_env", "examples", "launch", "resource", "setup.cfg"):
         (source / each).symlink_to(ROOT / each)
     for each in ("package.xml", "pyproject.toml", "setup.py"):
         (source / each).symlink_to(ROOT / each)
