@@ -73,7 +73,7 @@ def ours(steps: int) -> dict[str, float]:
         env = embodied_env.make(contract, backend="fake", pacing="realtime", record=folder)
         with contextlib.closing(env):
             env.reset(seed=1)
-            pacer = env.unwrapped._stepper.backend.pacer  # noqa: SLF001 - nothing public has the deadlines
+            pacer = env.unwrapped.stepper.backend.pacer
             for step in range(steps):
                 start_ns = time.monotonic_ns()
                 *_, terminated, truncated, info = env.step(np.zeros(6))

@@ -101,7 +101,7 @@ def durations(env: Any, returned_s: float) -> dict[str, float]:  # noqa: ANN401 
     """Return the stages of the last step in seconds."""
     stamps = {name: stamp_ns / NS_PER_S for name, stamp_ns in env.last_transition.stamps_ns.items()}
     ends = {"command": stamps["published"]}
-    control = getattr(env._stepper.backend, "_control", None)  # noqa: SLF001 - nothing public has the request's times
+    control = getattr(env.stepper.backend, "_control", None)
     if (times := getattr(control, "last_step", None)) is not None:
         reached_s = max(times.answered_s, times.reached_s)
         ends |= {"request": times.answered_s, "physics": reached_s, "clock": times.at_rest_s}

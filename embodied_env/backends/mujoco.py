@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -35,7 +34,6 @@ class MujocoBackend:
 
     Attributes:
         delays: the injected delays, or None.
-        build_world, close_world: build the world in `open`, and free it in `close`.
     """
 
     name = "mujoco"
@@ -66,8 +64,6 @@ class MujocoBackend:
         self.reset_timeout_s = self._profile.reset_timeout_s
         self._world: World | None = None
         self._running: World | None = None  # the same one, from a reset until `halt`
-        self.build_world: Callable[[], World] = self._build
-        self.close_world: Callable[[World], None] = World.close
 
     def open(self) -> None:
         """Build the world, and check fields with a path against the ROS message, if it is installed."""
@@ -75,10 +71,10 @@ class MujocoBackend:
             if any(spec.path is not None for spec in sensor.fields.values()):
                 with suppress(MissingDependencyError):
                     check_message(name, sensor)
-        self._world = self.build_world()
+        self._world = self._build_world()
         self._profile = self._world.profile
 
-    def _build(self) -> World:
+    def _build_world(self) -> World:
         return World(
             self._contract,
             self._profile,
@@ -134,7 +130,7 @@ class MujocoBackend:
         """Free the world."""
         world, self._world, self._running = self._world, None, None
         if world is not None:
-            self.close_world(world)
+            world.close()
 
     def processes(self) -> list[dict[str, Any]]:
         """Return no process."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.backends.mujoco import MujocoBackend
+from embodied_env.contract import Contract
 from embodied_env.contract.message_types import MessageField
 from embodied_env.core.batches import ApprovedCommandBatch, BoolArray, IntArray, SampleBatch, SnapshotBatch, merge_rows
 from embodied_env.core.codes import Quality
@@ -36,27 +36,41 @@ class _Instant(NamedTuple):
     targets: FloatArray
 
 
+class SlotBackend(MujocoBackend):
+    """The backend of a slot, whose world is that of all slots if its states can be saved."""
+
+    def __init__(self, contract: Contract, *, worlds: WorldBatch, slot: int, **options: Any) -> None:  # noqa: ANN401
+        """Take the `options` of `MujocoBackend`."""
+        super().__init__(contract, **options)
+        self._worlds, self._slot = worlds, slot
+
+    def _build_world(self) -> World:
+        return self._worlds.open(self._slot, super()._build_world, is_delayed=self.delays is not None)
+
+    def close(self) -> None:
+        """Free the world with the last of its slots."""
+        if self._worlds.leave(self._slot, self._world):
+            self._world = None
+        super().close()
+
+
 class WorldBatch:
     """Steps the worlds of several slots, and reads their sensors as arrays.
 
-    The backends of all slots have the same `World`. It has the state of the slot of the last `select`; those of the
+    Each `SlotBackend` has the same `World`. It has the state of the slot of the last `select`; those of the
     others are saved. `slots` are ascending indices. No array that was returned is written later.
 
     Attributes:
         latest: the newest snapshot of each slot; rows of slots that were never loaded are undefined.
     """
 
-    def __init__(self, backends: Sequence[MujocoBackend], *, threads: int | None = None) -> None:
-        """Batch the worlds of backends that are not open yet; `threads`: of the physics, one per CPU by default."""
-        self._backends, size = backends, len(backends)
+    def __init__(self, size: int, *, threads: int | None = None) -> None:
+        """Share no world yet; `threads`: of the physics, one per CPU by default."""
         self._threads = max(1, (os.cpu_count() or 1) if threads is None else threads)
         self._world: World | None = None
         self._physics: BatchedPhysics | None = None  # if nothing else happens during a step
         self._is_ideal = False  # whether all sensors are read as arrays
         self._alone: set[int] = set()  # slots whose world cannot be saved
-        for slot, backend in enumerate(backends):
-            backend.build_world = partial(self._open_world, slot, backend.build_world)
-            backend.close_world = partial(self._close_world, slot)
         self._users: set[int] = set()  # slots that have opened the common world
         self._selected: int | None = None
         self._saved: list[WorldState | None] = [None] * size
@@ -86,7 +100,7 @@ class WorldBatch:
         self._put_away()
         for slot in snapshots if self._physics is not None else ():
             self._load_physics(slot)
-        self.latest = self.latest.with_rows(snapshots, len(self._backends))
+        self.latest = self.latest.with_rows(snapshots, len(self._saved))
 
     def hand_over(self, slot: int) -> None:
         """Undo the last step of a slot, which its own environment takes again."""
@@ -97,9 +111,9 @@ class WorldBatch:
         """Return whether the slot's world can be saved, so that it is the one of all such slots."""
         return slot not in self._alone
 
-    def _open_world(self, slot: int, build: Callable[[], World]) -> World:
-        """Return the world of a slot, which is built at the first call."""
-        if self._world is not None and self._backends[slot].delays is None:
+    def open(self, slot: int, build: Callable[[], World], *, is_delayed: bool) -> World:
+        """Return the world of a slot: the common one, which the first slot builds, or its own."""
+        if self._world is not None and not is_delayed:
             self._users.add(slot)
             return self._world
         world = build()
@@ -109,17 +123,16 @@ class WorldBatch:
         self._world = world
         self._users.add(slot)
         if world.reads_at_end:
-            self._physics = BatchedPhysics(world, size=len(self._backends), threads=self._threads)
+            self._physics = BatchedPhysics(world, size=len(self._saved), threads=self._threads)
             self._is_ideal = world.is_ideal
         return world
 
-    def _close_world(self, slot: int, world: World) -> None:
-        """Free the world of a slot, the common one with the last slot."""
+    def leave(self, slot: int, world: World | None) -> bool:
+        """Return whether other slots still use the world of a slot, which does no longer."""
         self._users.discard(slot)
         if world is self._world and not self._users:
             self._world = self._physics = self._selected = None
-        if world is not self._world:
-            world.close()
+        return world is not None and world is self._world
 
     def _put_away(self) -> None:
         """Save the state that the world has."""

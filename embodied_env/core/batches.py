@@ -135,8 +135,6 @@ class SafetyContextBatch:
     qualities: Mapping[str, NDArray[np.int8]]  # sensor that an action depends on -> (n_slots,)
     ages_s: Mapping[str, FloatArray]  # the same sensors -> (n_slots,)
     measured: FloatArray  # (n_slots, n_joints), NaN where unknown
-    action_age_s: FloatArray  # (n_slots,), as the next
-    latency_s: FloatArray
     forces: Mapping[str, FloatArray] = field(default_factory=dict)  # sensor -> norm of its limited field, to rounding
 
 
@@ -172,7 +170,7 @@ class GateReportBatch:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class ApprovedCommandBatch:
-    """Commands that passed the gate. Only `safety.approved_commands` creates one, and only this is sent.
+    """Commands that passed the gate. Only `safety.batched_gate` creates one, and only this is sent.
 
     `is_decided` is False in rows that the gate of a single environment must judge; their other values are undefined.
     """

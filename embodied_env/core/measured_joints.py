@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.schema import ActuatorSpec, FloatArray, SensorSpec
-from embodied_env.core.batches import SnapshotBatch
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.types import Snapshot
 
@@ -44,7 +43,7 @@ def find_positions(contract: Contract) -> dict[str, tuple[str, int]]:
 
 
 class MeasuredJoints:
-    """Reads the positions of joints from the agent's sensors, in one slot or in each of a batch.
+    """Reads the positions of joints from the agent's sensors.
 
     Attributes:
         known: whether a sensor reports the position of each joint, shape (n_joints,).
@@ -64,26 +63,25 @@ class MeasuredJoints:
         is_whole = len(sensors) == 1 and contract.sensors[sensors[0]].fields["position"].joints == joints
         self._whole = sensors[0] if is_whole else ""  # the sensor that reports these joints, in this order
 
-    def measured(self, snapshot: Snapshot | SnapshotBatch) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the position of each joint and its age in s, both of shape (..., n_joints).
+    def measured(self, snapshot: Snapshot) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the position of each joint and its age in s, both of shape (n_joints,).
 
         A joint without a sensor is at 0 with age 0: contracts allow that only where its position has no effect.
         """
-        positions, ages_s = np.zeros((2, *np.shape(snapshot.now_ns), self._size))
+        positions, ages_s = np.zeros((2, self._size))
         for sensor, (_, joints) in self.by_sensor.items():
-            age_s = (snapshot.now_ns - snapshot.samples[sensor].stamp_ns) / NS_PER_S
-            ages_s[..., joints] = np.asarray(age_s)[..., np.newaxis]
+            ages_s[joints] = (snapshot.now_ns - snapshot.samples[sensor].stamp_ns) / NS_PER_S
         return self._positions(snapshot, positions), ages_s
 
-    def positions_or_nan(self, snapshot: Snapshot | SnapshotBatch) -> NDArray[np.float64]:
-        """Return the position of each joint, shape (..., n_joints); NaN without a sensor."""
+    def positions_or_nan(self, snapshot: Snapshot) -> NDArray[np.float64]:
+        """Return the position of each joint, shape (n_joints,); NaN without a sensor."""
         if self._whole:
             return snapshot.samples[self._whole].values["position"].astype(np.float64, copy=False)
-        return self._positions(snapshot, np.full((*np.shape(snapshot.now_ns), self._size), np.nan))
+        return self._positions(snapshot, np.full(self._size, np.nan))
 
-    def _positions(self, snapshot: Snapshot | SnapshotBatch, positions: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _positions(self, snapshot: Snapshot, positions: NDArray[np.float64]) -> NDArray[np.float64]:
         for sensor, (indices, joints) in self.by_sensor.items():
-            positions[..., joints] = snapshot.samples[sensor].values["position"][..., indices]
+            positions[joints] = snapshot.samples[sensor].values["position"][indices]
         return positions
 
 

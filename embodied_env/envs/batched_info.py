@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any, get_type_hints, is_typeddict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,7 @@ from embodied_env.core.batches import BoolArray, GateReportBatch, IntArray, Snap
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
 from embodied_env.core.info_schema import without_host_timing
-from embodied_env.core.latency.info_types import LatencyInfo, LatencyQuality
 from embodied_env.core.latency.ledger import StepEvent
-from embodied_env.envs.info_types import ActionInfo, SafetyInfo, SensorInfo, StepInfo
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.transition_builder import Info, TransitionBuilder
 
@@ -30,8 +27,14 @@ class BatchedTransitions:
         """Take contract and options from the builder of any slot, whose world is in lockstep and without delays."""
         self._builder, self._layout, self._n_slots = builder, layout, n_slots
         self._fixed = {name: self._full(value) for name, value in builder.origin.items()}
-        self._zero = self._full(0)
-        self._ordinary = {int: self._zero, bool: self._full(False), str: self._full("")}
+        self._zero, no = self._full(0), self._full(False)
+        self._all_arrived = dict.fromkeys(("lost", "duplicated", "reordered"), self._zero)  # without a middleware
+        self._without_stops = {  # stops and tracking errors are left to the slot's own environment
+            "unmoved": self._full(""),
+            "latched": no,
+            "watchdog": {"trips": self._zero},
+            "estop": no,
+        }
         self._ok_by_sensor = dict.fromkeys(builder.sensors, self._zero)
 
     def observe(
@@ -82,34 +85,32 @@ class BatchedTransitions:
         """Return ``info`` with a row per slot in each array; `own`: the values that are its keys already."""
         joints, sensors = self._layout.joints, self._sensors(snapshot, stamps_ns[StepEvent.OBSERVED], origin_ns)
         obs_to_command_ns = stamps_ns[StepEvent.PUBLISHED] - stamps_ns[StepEvent.PREVIOUS_OBSERVED]
-        of_step = {
+        info = {
             **self._fixed,
             **own,
             "is_success": own["end_reason"] == "success",
             "sensors": sensors,
             "latency_ms": obs_to_command_ns / 1e6,
             "action_clipped": report.intervened,
-            "action": self._complete(
-                ActionInfo,
-                requested=self._layout.as_action(report.requested),
-                applied=self._layout.as_action(report.applied),
-                applied_si=dict(zip(joints, report.applied_si.T, strict=True)),
-            ),
-            "safety": self._complete(  # stops and tracking errors are left to the slot's own environment
-                SafetyInfo,
-                disposition=report.disposition.astype(np.int64),
-                intervened=report.intervened,
-                severity=report.severity,
-                code=report.code,
-                joints=dict(zip(joints, report.joint_code.T.astype(np.int64), strict=True)),
-                guaranteed=dict(report.guaranteed),
-                dt_s=self._full(report.dt_s),
-                intervention_share=intervention_share,
-            ),
+            "action": {
+                "requested": self._layout.as_action(report.requested),
+                "applied": self._layout.as_action(report.applied),
+                "applied_si": dict(zip(joints, report.applied_si.T, strict=True)),
+            },
+            "safety": {
+                "disposition": report.disposition.astype(np.int64),
+                "intervened": report.intervened,
+                "severity": report.severity,
+                "code": report.code,
+                "joints": dict(zip(joints, report.joint_code.T.astype(np.int64), strict=True)),
+                "guaranteed": dict(report.guaranteed),
+                "dt_s": self._full(report.dt_s),
+                "intervention_share": intervention_share,
+                **self._without_stops,
+            },
             "latency": self._latency(snapshot, sensors, stamps_ns, is_first, is_marked),
             "task": dict(terms),
         }
-        info = self._complete(StepInfo, **of_step)
         if not self._builder.host_timing:
             info = without_host_timing(info)
         if self._builder.evaluator_info:
@@ -123,14 +124,14 @@ class BatchedTransitions:
         sensors: Info = {}
         for name in self._builder.sensors:
             sample = snapshot.samples[name]
-            reading = sensors[name] = self._complete(
-                SensorInfo,
-                age_s=(snapshot.now_ns - sample.stamp_ns) / NS_PER_S,
-                arrival_age_s=(observed_ns - sample.arrival_ns) / NS_PER_S,
-                stamp_ns=sample.stamp_ns - origin_ns,
-                seq=sample.seq,
-                quality=sample.quality.astype(np.int64),
-            )
+            reading = sensors[name] = {
+                "age_s": (snapshot.now_ns - sample.stamp_ns) / NS_PER_S,
+                "arrival_age_s": (observed_ns - sample.arrival_ns) / NS_PER_S,
+                "stamp_ns": sample.stamp_ns - origin_ns,
+                "seq": sample.seq,
+                "quality": sample.quality.astype(np.int64),
+                **self._all_arrived,
+            }
             if sample.confidence is not None:
                 reading["confidence"] = np.ma.masked_invalid(sample.confidence)  # an unknown one is absent
         return sensors
@@ -160,31 +161,7 @@ class BatchedTransitions:
         quality |= {"capture_age_s": self._ok_by_sensor, "hold_s": self._ok_by_sensor}
         quality["policy_s"] = np.where(is_marked, 0, int(Quality.UNMARKED))
         quality["period_s"] = np.where(is_first, int(Quality.FIRST), 0)
-        return self._complete(LatencyInfo, **stages, quality=self._complete(LatencyQuality, **quality))
-
-    def _complete(self, kind: type, **values: Any) -> Info:  # noqa: ANN401 - arrays, or mappings of them
-        """Return a part of ``info``: `values`, and 0, False or "" in each slot for the other required keys of `kind`.
-
-        Raises:
-            TypeError: for a value that `kind` does not have, and for a missing one that is not a number, flag or text.
-        """
-        types, required = _keys(kind)
-        if unknown := values.keys() - types.keys():
-            raise TypeError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
-        for key in required - values.keys():
-            if is_typeddict(types[key]):
-                values[key] = self._complete(types[key])
-            elif types[key] in self._ordinary:
-                values[key] = self._ordinary[types[key]]
-            else:
-                raise TypeError(f"{kind.__name__} without {key}")
-        return values
+        return {**stages, "quality": quality}
 
     def _full(self, value: Any) -> NDArray[Any]:  # noqa: ANN401 - text or a number
         return np.full(self._n_slots, value, dtype=object if isinstance(value, str) else None)
-
-
-@cache
-def _keys(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:  # noqa: ANN401 - a TypedDict
-    """Return the type of each key of a part of ``info``, and the required keys."""
-    return get_type_hints(kind), kind.__required_keys__

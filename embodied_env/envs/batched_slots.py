@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from gymnasium import Env
@@ -14,9 +15,9 @@ from gymnasium.wrappers import TimeLimit
 from embodied_env.core.batches import BoolArray, CommandStateBatch, IntArray, SnapshotBatch
 from embodied_env.core.clock import VirtualClock
 from embodied_env.core.latency.ledger import LedgerState, StepEvent
-from embodied_env.core.types import CommandState, FloatArray, Snapshot, TaskResult
-from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.envs.stepper_state import SavedStepper
+from embodied_env.core.types import CommandState, FloatArray, Snapshot, TaskResult, Verdict
+from embodied_env.envs.stepper import Stepper
+from embodied_env.envs.stepper_state import PendingStep, SavedStepper
 from embodied_env.errors import ClosedError, ResetNeededError, TaskError
 
 
@@ -42,12 +43,41 @@ class SlotStates:
         return self.history[-1]
 
 
+class SlotStepper(Stepper):
+    """The stepper of a slot, which repeats steps that its world has taken.
+
+    Attributes:
+        judged: the result of the task in the step that is repeated, or its error: a task judges a step once.
+    """
+
+    judged: TaskResult | TaskError | None = None
+
+    def _judge(self, step: PendingStep, snapshot: Snapshot) -> tuple[TaskResult, TaskError | None]:
+        judged, self.judged = self.judged, None
+        if judged is None or step.lost is not None:
+            return super()._judge(step, snapshot)
+        if isinstance(judged, TaskResult):
+            return judged, None
+        terms = dict.fromkeys(self.task.terms, math.nan)
+        return TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms), judged
+
+
+class UpToDateStepper:
+    """The stepper of a slot with its true state: `sync` repeats the steps that it has not seen before each access."""
+
+    def __init__(self, stepper: SlotStepper, sync: Callable[[], None]) -> None:
+        self._stepper, self._sync = stepper, sync
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - an attribute of the stepper
+        self._sync()
+        return getattr(self._stepper, name)
+
+
 class BatchedSlots:
     """Holds the state of each slot from `load` until `write` or `forget`.
 
     Attributes:
-        bases: the environments of the slots, without their wrappers.
-        steppers: their steppers.
+        steppers: the steppers of the slots.
         state: the current state.
         before: the state before the last step.
         is_loaded: whether the arrays hold the state of a slot.
@@ -55,13 +85,11 @@ class BatchedSlots:
         episode_index, origin_ns, sampled: the number and start of the episode, and its observed reset options.
     """
 
-    def __init__(self, envs: Sequence[Env[Any, Any]]) -> None:
-        """Load nothing. Each of `envs` is an `EmbodiedEnv`, which may be in a `TimeLimit`."""
-        self.bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
-        self.steppers = [base.stepper for base in self.bases]
-        self._judges = [each.judge for each in self.steppers]
+    def __init__(self, envs: Sequence[Env[Any, Any]], steppers: Sequence[SlotStepper]) -> None:
+        """Load nothing. Each of `envs` may be in a `TimeLimit`."""
+        self.steppers = steppers
         self._limits = {slot: env for slot, env in enumerate(envs) if isinstance(env, TimeLimit)}
-        contract, n_slots = self.bases[0].contract, len(envs)
+        contract, n_slots = steppers[0].contract, len(envs)
         joints = np.zeros((n_slots, self.steppers[0].gate.layout.size))
         ints, no = np.zeros(n_slots, dtype=np.int64), np.zeros(n_slots, dtype=np.bool_)
         self.state = self.before = SlotStates(
@@ -83,7 +111,7 @@ class BatchedSlots:
         ready = {slot: saved for slot in slots if (saved := self._ordinary(slot)) is not None}
         if not ready:
             return {}
-        state, n_slots = self.state, len(self.bases)
+        state, n_slots = self.state, len(self.steppers)
         state.history = tuple(
             batch.with_rows({slot: own.episode.history[place] for slot, own in ready.items()}, n_slots)
             for place, batch in enumerate(state.history)
@@ -159,22 +187,10 @@ class BatchedSlots:
         """Return the snapshot before the step, with the report of a reset, if the slot's own environment has it."""
         return None if self.lag[slot] else self.steppers[slot].save().episode.snapshot
 
-    def set_result(self, slot: int, result: TaskResult | TaskError) -> None:
-        """Let the slot's own environment take the result of its next step as known: a task judges a step once."""
-        stepper = self.steppers[slot]
-
-        def judge(*_: Any) -> TaskResult:  # noqa: ANN401 - as a task
-            stepper.judge = self._judges[slot]
-            if isinstance(result, TaskError):
-                raise result
-            return result
-
-        stepper.judge = judge
-
     def forget(self, slot: int) -> None:
         """Drop the state of a slot, which must be reset next; only its clock goes on."""
         stepper = self.steppers[slot]
-        stepper.judge = self._judges[slot]
+        stepper.judged = None
         if self.is_loaded[slot]:
             self.is_loaded[slot], stepper.last_transition = False, None
             stepper.abort_step()  # its own state is older than its world

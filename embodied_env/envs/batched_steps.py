@@ -19,7 +19,7 @@ from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from embodied_env.backends.mujoco import MujocoBackend
-from embodied_env.backends.mujoco_batch import WorldBatch
+from embodied_env.backends.mujoco_batch import SlotBackend, WorldBatch
 from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.core.batches import (
     BoolArray,
@@ -37,14 +37,15 @@ from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import FloatArray
 from embodied_env.envs.batched_gap_policy import BatchedGapPolicy
 from embodied_env.envs.batched_info import BatchedTransitions
-from embodied_env.envs.batched_slots import BatchedSlots, SlotStates
+from embodied_env.envs.batched_judging import is_judged_at_once, judge_steps
+from embodied_env.envs.batched_slots import BatchedSlots, SlotStates, SlotStepper, UpToDateStepper
+from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.transition_builder import Info, copy_action
 from embodied_env.errors import TaskError
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
-from embodied_env.safety.approved_commands import states_after
-from embodied_env.safety.batched_gate import BatchedGate
-from embodied_env.tasks.judging import is_judged_at_once, judge_step, judge_steps
+from embodied_env.safety.batched_gate import BatchedGate, states_after
+from embodied_env.tasks.judging import judge_step
 
 logger = logging.getLogger(__name__)
 
@@ -96,34 +97,50 @@ class BatchedSteps:
     """Takes the ordinary steps of the slots of a vector environment, in `begin` and `finish`.
 
     Attributes:
+        steppers: the steppers of the slots, which may be behind their last step.
         taken: the number of steps taken as arrays.
     """
 
     def __init__(self, envs: Sequence[Env[Any, Any]], threads: int | None) -> None:
         """Batch the slots, none of which is open yet; `supports` must hold."""
-        self._slots = slots = BatchedSlots(envs)
-        first, self._contract = slots.steppers[0], slots.bases[0].contract
+        self._bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
+        self._worlds = WorldBatch(len(envs), threads=threads)
+        self.steppers = [self._replace_stepper(slot, base) for slot, base in enumerate(self._bases)]
+        self._slots = BatchedSlots(envs, self.steppers)
+        first, self._contract = self.steppers[0], self.steppers[0].contract
         self._clock, self._joints = first.clock, MeasuredJoints(self._contract, first.gate.layout.joints)
         self._builder, self._layout = first.transitions, first.gate.layout
-        self._gate = BatchedGate([each.gate for each in slots.steppers])
-        self._worlds = WorldBatch([cast("MujocoBackend", each.backend) for each in slots.steppers], threads=threads)
+        self._gate = BatchedGate([each.gate for each in self.steppers])
         self._gap_policy = BatchedGapPolicy(self._contract)
         self._transitions = BatchedTransitions(first.transitions, self._layout, len(envs))
         self._required = required_sensors(self._contract)
         self._task = first.task if is_judged_at_once(first.task) else None
         if self._task is None:
             logger.warning("%s: the task judges slots one by one", self._contract.task.type)
-        self._zeros, self._no = np.zeros(len(envs)), np.zeros(len(envs), dtype=np.bool_)
+        self._no = np.zeros(len(envs), dtype=np.bool_)
         self._rows = self._no  # the slots of the step under way
         self.taken = 0
-        for slot, base in enumerate(slots.bases):
-            base.before_access = partial(self.sync, slot)
+
+    def _replace_stepper(self, slot: int, base: EmbodiedEnv) -> SlotStepper:
+        """Return the stepper of a slot, which replaces that of its environment, with the same parts and options."""
+        old, world = base.stepper, cast("MujocoBackend", base.stepper.backend)
+        options = {"clock": old.clock, "step_timeout_s": world.step_timeout_s, "delays": world.delays}
+        stepper = SlotStepper(
+            old.contract,
+            SlotBackend(old.contract, worlds=self._worlds, slot=slot, **options),
+            old.task,
+            clock=old.clock,
+            evaluator_info=base.evaluator_info,
+            host_timing=base.host_timing,
+        )
+        base.stepper = cast("SlotStepper", UpToDateStepper(stepper, partial(self.sync, slot)))
+        return stepper
 
     @staticmethod
     def supports(envs: Sequence[Env[Any, Any]]) -> bool:
         """Return whether these slots can be batched: in-process lockstep worlds, not wrapped, recorded or observed."""
-        slots = BatchedSlots(envs)
-        first = slots.bases[0]
+        bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
+        first = bases[0]
         return all(
             (env is base or (isinstance(env, TimeLimit) and env.env is base))
             and type(base.stepper.backend) is MujocoBackend
@@ -131,7 +148,7 @@ class BatchedSteps:
             and (base.clock_name, base.evaluator_info, base.host_timing)
             == (first.clock_name, first.evaluator_info, first.host_timing)
             and not (base.render_mode == "human" or base.stepper.observers)
-            for env, base in zip(envs, slots.bases, strict=True)
+            for env, base in zip(envs, bases, strict=True)
         ) and bool(first.stepper.transitions.sensors and BatchedGate.supports(first.contract))
 
     # ----------------------------------------------------------------------------------------------- step
@@ -212,15 +229,16 @@ class BatchedSteps:
         stamps_ns, period_ns = self._stamps_ns, self._contract.control_period_ns
         lost = self._worlds.step(np.flatnonzero(rows).tolist())
         rows[list(lost)] = False
-        now_ns = stamps_ns[StepEvent.OBSERVED] = self._now_ns(slots.before, period_ns) + self._zeros.astype(np.int64)
-        snapshot, are_valid = self._gap_policy.apply(self._worlds.read(np.flatnonzero(rows).tolist(), now_ns))
+        stamps_ns[StepEvent.OBSERVED] = self._now_ns(slots.before, period_ns)
+        readings = self._worlds.read(np.flatnonzero(rows).tolist(), stamps_ns[StepEvent.OBSERVED])
+        snapshot, are_valid = self._gap_policy.apply(readings)
         rows &= are_valid
         with np.errstate(all="ignore"):  # of undefined rows
             self._result, failed = self._judge(snapshot, rows)  # it removes the slots whose task fails
         for slot in np.flatnonzero(self._rows & ~rows).tolist():
             self._repeat(slot)
             if slot in failed:
-                slots.set_result(slot, failed[slot])
+                self.steppers[slot].judged = failed[slot]
         stamps_ns[StepEvent.RETURNED] = self._now_ns(slots.before, period_ns)
         slots.state = self._state_after(slots.before, snapshot, stamps_ns)
         slots.lag += rows
@@ -231,13 +249,13 @@ class BatchedSteps:
         """Stamp the end of a stage outside the step in each slot (`Ledger.mark`)."""
         state, event = self._slots.state, event_of_mark(name)
         for slot in np.flatnonzero(~self._slots.is_loaded).tolist():
-            self._slots.steppers[slot].ledger.mark(name)
+            self.steppers[slot].ledger.mark(name)
         state.stamps_ns[event] = self._now_ns(state)
         state.is_marked[:] = event is StepEvent.MARKED
 
     def sync(self, slot: int) -> None:
         """Let the slot's own environment repeat its last step, so that it has its state and its last transition."""
-        slots, stepper = self._slots, self._slots.steppers[slot]
+        slots, stepper = self._slots, self.steppers[slot]
         if not slots.is_loaded[slot]:
             self._worlds.select(slot)
             return
@@ -246,7 +264,7 @@ class BatchedSteps:
                 slots.lag[slot] -= 1
                 self._repeat(slot)
                 self._worlds.select(slot)
-                slots.set_result(slot, self._result.slot(slot))
+                stepper.judged = self._result.slot(slot)
                 stepper.begin(self._actions[slot])
                 stepper.finish()
             else:
@@ -260,9 +278,9 @@ class BatchedSteps:
 
     def close(self) -> None:
         """Write the state of every slot back. Idempotent."""
-        for slot, base in enumerate(self._slots.bases):
+        for slot, base in enumerate(self._bases):
             self.sync(slot)
-            base.before_access = None
+            base.stepper = self.steppers[slot]
 
     # -------------------------------------------------------------------------------------- parts of a step
 
@@ -291,10 +309,20 @@ class BatchedSteps:
         snapshot, is_velocity = before.snapshot, self._layout.is_velocity
         if not is_velocity.any():
             return before.reference
-        measured, ages_s = self._joints.measured(snapshot)
+        ages_s = np.zeros(before.reference.positions.shape)
+        for sensor, (_, joints) in self._joints.by_sensor.items():
+            ages_s[:, joints] = ((snapshot.now_ns - snapshot.samples[sensor].stamp_ns) / NS_PER_S)[:, np.newaxis]
+        measured = np.where(self._joints.known, self._measured(snapshot), 0.0)
         positions = np.where(is_velocity, measured, before.reference.positions)
         slack = np.where(is_velocity, self._layout.limits.fastest, 0.0) * np.where(is_velocity, ages_s, 0.0)
         return replace(before.reference, positions=positions, slack=slack)
+
+    def _measured(self, snapshot: SnapshotBatch) -> FloatArray:
+        """Return the position of each joint in each slot; NaN without a sensor (`MeasuredJoints`)."""
+        positions = np.full((len(self._no), self._layout.size), np.nan)
+        for sensor, (indices, joints) in self._joints.by_sensor.items():
+            positions[:, joints] = snapshot.samples[sensor].values["position"][:, indices]
+        return positions
 
     def _context(self, snapshot: SnapshotBatch) -> SafetyContextBatch:
         samples, forces = snapshot.samples, self._contract.safety.forces.items()
@@ -302,9 +330,7 @@ class BatchedSteps:
         return SafetyContextBatch(
             qualities={name: samples[name].quality for name in self._required},
             ages_s={name: (snapshot.now_ns - samples[name].stamp_ns) / NS_PER_S for name in self._required},
-            measured=self._joints.positions_or_nan(snapshot),
-            action_age_s=self._zeros,
-            latency_s=self._zeros,
+            measured=self._measured(snapshot),
             forces={name: np.linalg.norm(rows, axis=1) for name, rows in values.items()},
         )
 
@@ -318,7 +344,7 @@ class BatchedSteps:
                 return result, failed
         results = {}
         for slot in np.flatnonzero(rows).tolist():
-            task = self._slots.steppers[slot].task
+            task = self.steppers[slot].task
             before = self._slots.own_snapshot(slot) or previous.slot(slot)
             try:
                 judged = judge_step(task, self._contract, before, snapshot.slot(slot), applied[slot])
@@ -326,7 +352,7 @@ class BatchedSteps:
                 failed[slot], rows[slot] = error, False
             else:
                 results[slot] = replace(judged, terms=dict(judged.terms))  # slots may share the dict of their task
-        return TaskResultBatch.of(results, self._slots.steppers[0].task.terms, len(rows)), failed
+        return TaskResultBatch.of(results, self.steppers[0].task.terms, len(rows)), failed
 
     def _state_after(self, before: SlotStates, snapshot: SnapshotBatch, stamps_ns: IntArray) -> SlotStates:
         applied = before.applied

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,6 @@ class EmbodiedEnv(StepperEnv):
     Attributes:
         delays: the delays injected into the world (`delay_profile`), or None.
         evaluator_info: whether infos have the sensors with ``visibility: evaluator``.
-        stepper: runs the steps; read its state by the methods of the environment.
-        before_access: called before each access to the state; for vector environments.
         feed: tap of the ROS 2 messages of the backend's nodes, or None.
     """
 
@@ -120,7 +118,6 @@ class EmbodiedEnv(StepperEnv):
         if isinstance(world, Observed):
             observers = (*observers, *world.observers)
         self._is_observed = bool(observers)
-        self.before_access: Callable[[], None] | None = None
         self.stepper = Stepper(
             self.contract,
             world,
@@ -133,14 +130,7 @@ class EmbodiedEnv(StepperEnv):
         )
         if self.pacing == "realtime":
             exit_on_sigterm()  # not possible in `reset` if a thread calls it
-            weakref.finalize(self, _orphan, self._stepper, self._scheduling, os.getpid()).atexit = False
-
-    @property
-    def _stepper(self) -> Stepper:  # type: ignore[override]
-        """The stepper, with its true state: a slot of a vector environment may be behind its last step."""
-        if self.before_access is not None:
-            self.before_access()
-        return self.stepper
+            weakref.finalize(self, _orphan, self.stepper, self._scheduling, os.getpid()).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle by the constructor's arguments: a copy is not opened, also one of an open environment."""
@@ -203,12 +193,12 @@ class EmbodiedEnv(StepperEnv):
     @property
     def epoch(self) -> int:
         """The number of the episode, counted from 0 and never repeated; -1 before the first reset."""
-        return self._stepper.epoch
+        return self.stepper.epoch
 
     @property
     def step_index(self) -> int:
         """The number of steps taken in this episode."""
-        return self._stepper.step_index
+        return self.stepper.step_index
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -229,17 +219,17 @@ class EmbodiedEnv(StepperEnv):
         """
         self._begun = False
         check_seed(seed)
-        self._stepper.check_reset(options)  # a rejected reset draws no seed
+        self.stepper.check_reset(options)  # a rejected reset draws no seed
         self._scheduling.begin()
         if self.pacing == "realtime":
             # not the stepper, which may be freed before its watchdog thread has closed the world
-            close_at_exit(self._stepper.lifecycle, aside=self.capabilities.transport)
+            close_at_exit(self.stepper.lifecycle, aside=self.capabilities.transport)
             exit_on_sigterm()
         super().reset(seed=seed)
         world_seed = draw_world_seed(self.np_random)
-        observation, info = self._stepper.reset(world_seed=world_seed, options=options, seeded=seed is not None)
+        observation, info = self.stepper.reset(world_seed=world_seed, options=options, seeded=seed is not None)
         if self.render_mode == "human":
-            self._stepper.renderer().show()
+            self.stepper.renderer().show()
         if self._is_observed and not (self.host_timing or self._is_recorded):
             info = without_host_timing(info)
         return observation, info
@@ -253,7 +243,7 @@ class EmbodiedEnv(StepperEnv):
             super().reset(seed=seed)
             for _ in range(episode_index):
                 draw_world_seed(self.np_random)
-        self._stepper.set_next_episode(episode_index)
+        self.stepper.set_next_episode(episode_index)
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         """Take one step of one control period.
@@ -267,8 +257,6 @@ class EmbodiedEnv(StepperEnv):
             InternalFaultError: when the gate's own checks fail. Nothing is published, and the backend is halted.
             ClosedError: after `close`.
         """
-        if self.before_access is not None:
-            self.before_access()
         stepper = self.stepper
         if not self._begun:
             stepper.begin(action)
@@ -287,14 +275,14 @@ class EmbodiedEnv(StepperEnv):
         So the worlds of many environments move at the same time, while their wrappers see an ordinary step. Raises like
         `step`.
         """
-        self._stepper.begin(action)
+        self.stepper.begin(action)
         self._begun = True
 
     def abort_step(self) -> None:
         """Abandon a step that was begun and end the episode; does nothing without one."""
         if self._begun:
             self._begun = False
-            self._stepper.abort_step()
+            self.stepper.abort_step()
 
     def render(self) -> Any:  # noqa: ANN401 - Gymnasium's: an array, or None
         """Return an image of the world, uint8 (height, width, 3), with render_mode "rgb_array".
@@ -309,20 +297,20 @@ class EmbodiedEnv(StepperEnv):
         if self.render_mode is None:
             gymnasium.logger.warn(f"render() without a render_mode (expected one of {self.metadata['render_modes']})")
             return None
-        return self._stepper.renderer().render() if self.render_mode == "rgb_array" else None
+        return self.stepper.renderer().render() if self.render_mode == "rgb_array" else None
 
     def clear_estop(self) -> None:
         """Clear an ESTOP after an operator has resolved its cause. Nothing moves before `reset`."""
-        self._stepper.gate.clear_estop()
+        self.stepper.gate.clear_estop()
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
         """Tighten the limits of joints during operation; see `SafetyGate.change_limits`."""
-        return self._stepper.change_limits(changes)
+        return self.stepper.change_limits(changes)
 
     def close(self) -> None:
         """Brake, then free everything. Idempotent."""
         try:
-            self._stepper.close()
+            self.stepper.close()
         finally:
             self._scheduling.end()
             if self._view is not None:

@@ -66,7 +66,7 @@ class AgentEnv(StepperEnv):
         self.host_timing = host_timing
         self.world_seed = 0
         task, filters = load_task(contract, trust=True), make_command_filters(contract)
-        self.stepper = self._stepper = Stepper(
+        self.stepper = Stepper(
             contract,
             view,
             task,

@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import gymnasium
@@ -54,15 +53,12 @@ from embodied_env.safety import CommandFilter, SafetyGate, merge_relay_report
 from embodied_env.tasks import Task
 from embodied_env.tasks.judging import judge_step
 
-Judge = Callable[[Snapshot, Snapshot, FloatArray], TaskResult]
-
 
 class Stepper:
     """Steps one robot in one world with one task: `begin` and `finish` are the two halves of a step.
 
     Attributes:
         contract, backend, task, clock, gate, transitions: its parts.
-        judge: returns the result of the task for the snapshots before and after a step and what was applied.
         capabilities: those of the backend.
         ledger: the stamps of the step.
         observers: receive the transitions, and may keep them.
@@ -92,7 +88,6 @@ class Stepper:
         `filters`: command filters by name. `advances_clock`: each step advances a virtual clock (robots may share one).
         """
         self.contract, self.backend, self.task, self.clock = contract, backend, task, clock
-        self.judge: Judge = partial(judge_step, task, contract)
         self.capabilities = capabilities = backend.capabilities
         self.last_transition: Transition | None = None
         self.last_reset: Snapshot | None = None
@@ -245,7 +240,8 @@ class Stepper:
         failed = None
         if step.lost is None:
             try:
-                return self.judge(self._episode.snapshot, snapshot, step.approved.report.applied), None
+                before, applied = self._episode.snapshot, step.approved.report.applied
+                return judge_step(self.task, self.contract, before, snapshot, applied), None
             except TaskError as error:
                 failed = error
         terms = dict.fromkeys(self.task.terms, math.nan)

@@ -26,6 +26,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         clock_name: name of the clock under the ledger.
         host_timing: whether the agent's infos have the durations of the host.
         pacing: "lockstep" (the world waits for the agent) or "realtime".
+        stepper: runs the steps; read its state by the methods of the environment.
         task_description: the task in the manifest (`embodied_env.tasks.describe_task`).
         contract_files: files of the contract that a replay needs, by name.
     """
@@ -36,7 +37,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
     contract_files: Mapping[str, bytes]
     host_timing = True
     _is_recorded = False
-    _stepper: Stepper
+    stepper: Stepper
 
     def __init__(self, contract: Contract, backend: str, clock: str | Clock | None) -> None:
         """Create the spaces; the subclass sets the other attributes."""
@@ -47,7 +48,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
 
     def __repr__(self) -> str:
         known = f"{self.contract.name} v{self.contract.version} ({self.contract.fingerprint[:12]})"
-        return f"<{type(self).__name__} {known} on {self.backend_name}, {self.pacing}, {self._stepper.state}>"
+        return f"<{type(self).__name__} {known} on {self.backend_name}, {self.pacing}, {self.stepper.state}>"
 
     def __str__(self) -> str:
         return repr(self)
@@ -60,26 +61,26 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
     @property
     def capabilities(self) -> Capabilities:
         """The abilities of the backend."""
-        return self._stepper.capabilities
+        return self.stepper.capabilities
 
     @property
     def last_transition(self) -> Transition | None:
         """The last step in full, or None before the first. Without observers, `step` returned its own info."""
-        return self._stepper.last_transition
+        return self.stepper.last_transition
 
     @property
     def last_reset(self) -> Snapshot | None:
         """The snapshot of the last reset with its report, or None before the first."""
-        return self._stepper.last_reset
+        return self.stepper.last_reset
 
     def keep_host_timing(self) -> None:
         """Return the durations of the host from now on, for a recorder, which removes them without `host_timing`."""
         self._is_recorded = True
-        self._stepper.transitions.host_timing = True
+        self.stepper.transitions.host_timing = True
 
     def mark(self, name: str) -> None:
         """Stamp the end of a stage outside the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
-        self._stepper.ledger.mark(name)
+        self.stepper.ledger.mark(name)
 
     def annotate(self, name: str, values: Mapping[str, Any]) -> None:
         """Attach an account, such as that of a chunk or a remote policy, to the step that follows.
@@ -97,7 +98,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
             ResetNeededError: outside an episode.
             ClosedError: after `close`.
         """
-        self._stepper.inputs_for("annotate").annotate(name, values)
+        self.stepper.inputs_for("annotate").annotate(name, values)
 
     def require(self, sensors: Iterable[str]) -> None:
         """Require a valid reading of these sensors for each action until the next reset, as a policy's inputs.
@@ -109,7 +110,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
             ResetNeededError: outside an episode.
             ClosedError: after `close`.
         """
-        self._stepper.inputs_for("require").require(sensors)
+        self.stepper.inputs_for("require").require(sensors)
 
     def preview(self, actions: Iterable[Any]) -> None:
         """Set the actions of a chunk from the next step on, for a trajectory (`trajectory_steps`).
@@ -123,8 +124,8 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
             ResetNeededError: outside an episode.
             ClosedError: after `close`.
         """
-        self._stepper.inputs_for("preview").preview(actions)
+        self.stepper.inputs_for("preview").preview(actions)
 
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that this environment has started."""
-        return self._stepper.backend.processes()
+        return self.stepper.backend.processes()

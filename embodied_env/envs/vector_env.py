@@ -101,6 +101,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
                 self.envs.append(make(contract, record=folder, **own))
             self._bases = [cast("EmbodiedEnv", env.unwrapped) for env in self.envs]
             self._check_backend(self._bases[0], threads)
+            self._steppers = self._batched.steppers if self._batched else [base.stepper for base in self._bases]
             self._steps_taken = 0
             super().__init__([partial(_same, env) for env in self.envs], copy=copy, autoreset_mode=mode)
         except BaseException:
@@ -156,7 +157,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
             never = np.flatnonzero(~(self._was_reset | mask)).tolist()
             raise ResetNeededError(f"reset_mask excludes slots that were never reset: {never}")
         slots = np.flatnonzero(mask).tolist()
-        self._bases[slots[0]].stepper.check_reset(options)  # a rejected reset changes nothing
+        self._steppers[slots[0]].check_reset(options)  # a rejected reset changes nothing
         infos = self._reset_slots(slots, seeds, options)
         self.mark("returned")  # each slot has waited for the others until now
         return self._batch(), self._stack(infos, {})
@@ -177,7 +178,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
             return self.envs[slot].reset(seed=None if seeds is None else seeds[slot], options=own)
 
         calls: list[Callable[[], SlotResult]] = [partial(reset, slot) for slot in slots]
-        if len(slots) > 1 and self._bases[0].stepper.capabilities.transport:
+        if len(slots) > 1 and self._steppers[0].capabilities.transport:
             calls = [future.result for future in self._reset_together(slots, calls)]
         infos: dict[int, Info] = {}
         problems: list[BackendError] = []
@@ -207,7 +208,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
                 while wait(futures, 0.05).not_done:  # repeated, since a world may not have been opened yet
                     for slot, future in zip(slots, futures, strict=True):
                         if not future.done():
-                            self._bases[slot].stepper.backend.halt("reset aborted")
+                            self._steppers[slot].backend.halt("reset aborted")
                 raise
         return futures
 
@@ -325,7 +326,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         while waiting:
             timeout_s = _POLL_S if polls and polls % len(waiting) == 0 else 0.0  # all are polled, then one is awaited
             is_late = polls >= _MAX_POLLS * len(waiting)  # and so are all others
-            if is_late or self._bases[waiting[0]].stepper.has_arrived(timeout_s):
+            if is_late or self._steppers[waiting[0]].has_arrived(timeout_s):
                 polls = polls if is_late else 0
                 yield waiting.popleft()
             else:

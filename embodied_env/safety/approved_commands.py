@@ -1,6 +1,6 @@
 """Approved commands: of one gate, of a gate and its relay, of several robots in one world.
 
-The only module that makes an `ApprovedCommand`, or a batch of them.
+The only module that makes an `ApprovedCommand`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.core.batches import ApprovedCommandBatch, BoolArray, CommandStateBatch, GateReportBatch
 from embodied_env.core.types import ApprovedCommand, CommandState, GateReport, SentCommand, Trajectory
 from embodied_env.safety.findings import sorted_by_gate
 
@@ -38,24 +37,6 @@ def state_after(
         epoch=command.epoch,
         slack=before.slack,
         accelerations=(velocities - before.velocities) / report.dt_s if report.dt_s > 0.0 else None,
-    )
-
-
-def approve_commands(report: GateReportBatch, *, is_decided: BoolArray) -> ApprovedCommandBatch:
-    """Return the approved commands of several slots, whose values are `report.applied_si`."""
-    return ApprovedCommandBatch(values=report.applied_si, is_decided=is_decided, report=report)
-
-
-def states_after(
-    before: CommandStateBatch, approved: ApprovedCommandBatch, is_velocity: BoolArray
-) -> CommandStateBatch:
-    """Return the references after `before` once `approved` was published; undefined where it is not decided."""
-    velocities = approved.report.velocity_si
-    return CommandStateBatch(
-        positions=np.where(is_velocity, before.positions, approved.values),
-        velocities=velocities,
-        accelerations=(velocities - before.velocities) / approved.report.dt_s,
-        slack=before.slack,
     )
 
 

@@ -17,12 +17,11 @@ from embodied_env.core.batches import (
 )
 from embodied_env.core.codes import CODES, Quality
 from embodied_env.core.measured_joints import nearest_turn
-from embodied_env.safety.approved_commands import approve_commands
 from embodied_env.safety.batched_limiter import BatchedLimiter
 from embodied_env.safety.command_limiter import CommandLimiter
 from embodied_env.safety.findings import GATES
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.interlocks import JUDGED_BY_AGE, LatencyGate, ObservationGate, TrackingGate
+from embodied_env.safety.interlocks import JUDGED_BY_AGE, ObservationGate, TrackingGate
 
 _INTERVENTION, _RATE = GATES.index("intervention"), CODES["rate.intervention"]
 _IS_JUDGED_BY_AGE = np.array([quality in JUDGED_BY_AGE for quality in Quality])
@@ -49,7 +48,6 @@ class BatchedGate:
         self._max_age_s = {name: self._contract.sensors[name].max_age_s for name in required_sensors(self._contract)}
         found = [each for gate in gates for each in gate.interlocks]
         self._observation = [each for each in found if isinstance(each, ObservationGate)]
-        self._latency = [each for each in found if isinstance(each, LatencyGate)]
         self._tracking = [each for each in found if isinstance(each, TrackingGate)]
         self._changed = np.zeros((self._contract.safety.intervention.window_steps, len(gates)), dtype=np.int8)
         self.intervention_share = np.zeros(len(gates))
@@ -68,10 +66,7 @@ class BatchedGate:
 
     def load(self, slot: int) -> None:
         """Read the state of the slot's own gate, after it has judged an action or was reset."""
-        is_counting = self._observation[slot].in_a_row or any(
-            any(each.missed) for each in self._latency[slot : slot + 1]
-        )
-        self._are_clean[slot] = self._gates[slot].is_ordinary and not is_counting
+        self._are_clean[slot] = self._gates[slot].is_ordinary and not self._observation[slot].in_a_row
         rate = self._gates[slot].interventions
         self._changed[:, slot] = [_NO_STEP] * (len(self._changed) - len(rate.window)) + list(rate.window)
         self.intervention_share[slot] = rate.share
@@ -94,8 +89,6 @@ class BatchedGate:
             tracking.in_a_row = int(in_a_row[slot])
             tracking.sent.clear()
             tracking.sent.extend(sent.tolist() for sent in all_sent[:, slot] if not np.isnan(sent[0]))
-        if undo and self._latency:
-            self._latency[slot].missed.pop()
 
     def judge(
         self,
@@ -124,15 +117,12 @@ class BatchedGate:
             report, is_sound = self._limiter.limit(actions, reference, dt_s)
         is_decided &= is_brief & is_sound & self._judge_interventions(report)
         self._count(reference.positions, are_hit, report.intervened, is_decided)
-        return approve_commands(report, is_decided=is_decided)
+        return ApprovedCommandBatch(values=report.applied_si, is_decided=is_decided, report=report)
 
     def _are_passed(self, context: SafetyContextBatch) -> BoolArray:
         """Return the slots whose interlocks, apart from tracking, have no finding and count nothing."""
         safety = self._contract.safety
-        passed = context.action_age_s <= safety.action.max_age_steps * self._contract.control_period_s
-        passed &= self._are_clean
-        if safety.latency.budget_s is not None:
-            passed &= context.latency_s <= safety.latency.budget_s
+        passed = self._are_clean.copy()
         for name, max_age_s in self._max_age_s.items():
             age_s = context.ages_s[name]
             passed &= _IS_JUDGED_BY_AGE[context.qualities[name]]
@@ -171,6 +161,16 @@ class BatchedGate:
         self._changed = np.where(is_decided, np.concatenate((self._changed[1:], intervened[None])), self._changed)
         counted = np.count_nonzero(self._changed != _NO_STEP, axis=0)
         self.intervention_share = np.count_nonzero(self._changed == 1, axis=0) / np.maximum(counted, 1)
-        if self._latency:
-            for slot in np.flatnonzero(is_decided):
-                self._latency[slot].missed.append(False)
+
+
+def states_after(
+    before: CommandStateBatch, approved: ApprovedCommandBatch, is_velocity: BoolArray
+) -> CommandStateBatch:
+    """Return the references after `before` once `approved` was published; undefined where it is not decided."""
+    velocities = approved.report.velocity_si
+    return CommandStateBatch(
+        positions=np.where(is_velocity, before.positions, approved.values),
+        velocities=velocities,
+        accelerations=(velocities - before.velocities) / approved.report.dt_s,
+        slack=before.slack,
+    )

@@ -10,6 +10,7 @@ from embodied_env.core.codes import CODES, Severity
 from embodied_env.safety.batched_limits import BatchedBounds, clipped, keep_limits, limit_joints
 from embodied_env.safety.command_limiter import ROUNDING, CommandLimiter
 from embodied_env.safety.findings import GATES
+from embodied_env.safety.joint_limits import keeps_jerk, limit_jerk
 
 _BOX, _JERK, _LIMITS = (GATES.index(gate) for gate in ("space_box", "jerk", "joint_limits"))
 
@@ -33,7 +34,7 @@ class BatchedLimiter:
             bounds = BatchedBounds(layout.limits, layout.is_velocity, reference.slack)
         boxed = clipped(requested, layout.scale.low, layout.scale.high)
         target = self._target(boxed, reference)
-        smooth = limiter.limit_jerk(target, reference, dt_s)
+        smooth = self._smooth(target, reference, dt_s)
         steps = limit_joints(reference.positions, reference.velocities, smooth, bounds, dt_s)
         positions, velocities = steps.positions, steps.velocities
         are_sound = steps.are_feasible & keep_limits(
@@ -57,7 +58,8 @@ class BatchedLimiter:
         np.multiply(code != 0, np.int8(Severity.LIMIT), out=severity)
         disposition = severity.max(axis=1)
         always = np.ones(len(requested), dtype=np.bool_)
-        jerk = limiter.keeps_jerk(reference, velocities, dt_s) if limiter.has_jerk else ~always
+        changes = (velocities - reference.velocities) / dt_s - reference.accelerations
+        jerk = keeps_jerk(changes, layout.limits, dt_s) if limiter.has_jerk else ~always
         report = GateReportBatch(
             disposition=disposition,
             intervened=disposition >= int(Severity.LIMIT),
@@ -100,6 +102,16 @@ class BatchedLimiter:
         below, above = within
         is_held = (reference.positions - below < target) & (target < reference.positions + above)
         return np.where(is_held, reference.positions, target)
+
+    def _smooth(self, target: FloatArray, reference: CommandStateBatch, dt_s: float) -> FloatArray:
+        """Return the targets nearest to `target` within the jerk limits (`CommandLimiter.limit_jerk`)."""
+        if not self._limiter.has_jerk:
+            return target
+        is_velocity, start, velocities = self._layout.is_velocity, reference.positions, reference.velocities
+        desired = np.where(is_velocity, target, (target - start) / dt_s)
+        accelerations = np.where(velocities == 0.0, 0.0, reference.accelerations)  # braked to rest
+        kept = limit_jerk(desired, velocities, accelerations, self._layout.limits, dt_s)
+        return np.where(kept == desired, target, np.where(is_velocity, kept, start + kept * dt_s))
 
     def _as_action(self, published: FloatArray, reference: CommandStateBatch) -> FloatArray:
         """Map published values back to actions (`CommandLimiter.as_action`)."""

@@ -14,7 +14,6 @@ import numpy as np
 
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.batches import BoolArray, CommandStateBatch
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, Trajectory
 from embodied_env.errors import InternalFaultError
@@ -207,7 +206,7 @@ class CommandLimiter:
         findings = findings + limit_findings(names, target, target, limited)
         return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
 
-    def limit_jerk(self, target: FloatArray, reference: CommandState | CommandStateBatch, dt_s: float) -> FloatArray:
+    def limit_jerk(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
         """Return the target nearest to `target` within the jerk limits; `target` itself without any."""
         limits = self._limits
         if not self.has_jerk:
@@ -219,14 +218,12 @@ class CommandLimiter:
         kept = limit_jerk(desired, reference.velocities, accelerations, limits, dt_s)
         return np.where(kept == desired, target, np.where(is_velocity, kept, start + kept * dt_s))
 
-    def keeps_jerk(
-        self, reference: CommandState | CommandStateBatch, velocities: FloatArray, dt_s: float
-    ) -> np.bool_ | BoolArray:
-        """Return whether every joint is certainly within its jerk limit; with rows of joints, for each row."""
+    def keeps_jerk(self, reference: CommandState, velocities: FloatArray, dt_s: float) -> bool:
+        """Return whether every joint is certainly within its jerk limit."""
         if not (self._fixed_rate and dt_s > 0.0):
-            return np.zeros(velocities.shape[:-1], dtype=np.bool_)
+            return False
         before = 0.0 if reference.accelerations is None else reference.accelerations
-        return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
+        return bool(keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s))
 
     def as_action(self, published: list[float], reference: CommandState) -> list[float]:
         """Map published positions or velocities back to an action."""
@@ -396,7 +393,7 @@ class CommandLimiter:
                 "position": sound and not any_late and is_inside,
                 "velocity": sound and not any_late,
                 "acceleration": sound,
-                "jerk": sound and self.has_jerk and bool(self.keeps_jerk(reference, velocity_si, dt_s)),
+                "jerk": sound and self.has_jerk and self.keeps_jerk(reference, velocity_si, dt_s),
                 "workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False),
             },
         )

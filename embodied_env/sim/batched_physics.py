@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from embodied_env.contract import FloatArray
 from embodied_env.contract.spaces import FieldLayout
 from embodied_env.core.batches import BoolArray, IntArray
 from embodied_env.sim.actuators import Actuation
-from embodied_env.sim.model import MjData, import_batch
+from embodied_env.sim.model import MjData
 from embodied_env.sim.randomization import scaled_fields
 from embodied_env.sim.rendering import Renderer
 from embodied_env.sim.sensor_reader import ArrayReader, SensorReader
@@ -52,7 +53,7 @@ class BatchedPhysics:
 
     def _make_batch(self, size: int, threads: int) -> None:
         compiled = self._model.original or self._model
-        module = import_batch()
+        module = importlib.import_module("mujoco.batch")
         self._pid, self._batch = os.getpid(), module.Batch(compiled.mj, size, threads)
         self._error: type[Exception] = module.SimulationError
         self.states: FloatArray = self._batch.state

@@ -67,11 +67,6 @@ def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
     return mujoco
 
 
-def import_batch() -> Any:  # noqa: ANN401 - as above
-    """Return the module `mujoco.batch`, which only vector environments need."""
-    return importlib.import_module("mujoco.batch")
-
-
 class Model:
     """The compiled model of a profile. Unknown names raise ContractError.
 

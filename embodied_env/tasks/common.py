@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of, require
-from embodied_env.core.batches import SnapshotBatch
 from embodied_env.core.codes import Quality
 from embodied_env.core.measured_joints import find_positions
 from embodied_env.core.policy import PolicyFunction
@@ -35,7 +34,7 @@ def check_sensor(contract: Contract, path: str, name: str, *fields: str, joints:
     return contract.sensors[name]
 
 
-def is_fresh(snapshot: Snapshot | SnapshotBatch, *sensors: str) -> Any:  # noqa: ANN401 - as described
+def is_fresh(snapshot: Any, *sensors: str) -> Any:  # noqa: ANN401 - as `ArrayTask.evaluate`
     """Return whether the readings of `sensors` are new ones, not the last valid ones: a bool, or one for each slot."""
     fresh: Any = True
     for name in sensors:

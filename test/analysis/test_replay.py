@@ -90,7 +90,7 @@ def test_run_with_gaps_records_the_velocities_used_and_replays_equal(tmp_path):
     env = RecordTransitions(EmbodiedEnv(cart, backend="fake", free_running=True, clock=clock), tmp_path)
     with env:
         env.reset(seed=1)
-        env.unwrapped._stepper._arbiter._rest_after_ns = 150_000_000, NS_PER_S // 2
+        env.unwrapped.stepper._arbiter._rest_after_ns = 150_000_000, NS_PER_S // 2
         for step in range(12):
             if step in (5, 9):
                 clock.sleep_until_ns(clock.now_ns() + 6 * NS_PER_S // 10)
@@ -221,7 +221,7 @@ def test_timing_decisions_are_replayed_from_the_record(tmp_path):
 def test_estop_and_its_clearing_are_replayed(tmp_path):
     env = EmbodiedEnv(ARM, backend="fake")
     recorded = RecordTransitions(env, tmp_path)
-    world = env._stepper.backend
+    world = env.stepper.backend
     with recorded:
         recorded.reset(seed=1)
         recorded.step(np.ones(6))
@@ -380,7 +380,7 @@ def test_run_of_an_old_version_is_rejected(simulated, tmp_path):
 
 def test_unpublished_command_is_counted(close_later, simulated):
     env = close_later(embodied_env.make(backend="replay", run=simulated))
-    backend = env.unwrapped._stepper.backend
+    backend = env.unwrapped.stepper.backend
     env.reset()
     action = np.array(next(read_run(simulated).transitions())["action"])
     env.step(action)
@@ -409,7 +409,7 @@ def test_early_reset_continues_with_the_next_recorded_episode(close_later, simul
 
 def test_backend_accepts_only_approved_commands(close_later, simulated):
     env = close_later(embodied_env.make(backend="replay", run=simulated))
-    backend = env.unwrapped._stepper.backend
+    backend = env.unwrapped.stepper.backend
     env.reset()
     with pytest.raises(TypeError, match="expected an ApprovedCommand"):
         backend.send(np.zeros(6))

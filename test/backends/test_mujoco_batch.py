@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from embodied_env.backends.mujoco import MujocoBackend
-from embodied_env.backends.mujoco_batch import WorldBatch
+from embodied_env.backends.mujoco_batch import SlotBackend, WorldBatch
 from embodied_env.contract import load_contract
 from embodied_env.core.batches import ApprovedCommandBatch
 from embodied_env.core.clock import Domain, ManualClock, Stamp
@@ -23,17 +22,22 @@ SLOTS = 3
 
 
 @pytest.fixture
-def batch() -> Iterator[WorldBatch]:
-    """Return a batch of worlds of `arm_reach` that were reset."""
+def backends() -> Iterator[list[SlotBackend]]:
+    """Return the backends of a batch of worlds of `arm_reach` that were reset."""
+    made, contract = WorldBatch(SLOTS, threads=2), load_contract("arm_reach")
+    backends = [SlotBackend(contract, worlds=made, slot=slot, clock=ManualClock()) for slot in range(SLOTS)]
     with ExitStack() as stack:
-        backends = [MujocoBackend(load_contract("arm_reach"), clock=ManualClock()) for _ in range(SLOTS)]
-        made = WorldBatch(backends, threads=2)
         for slot, backend in enumerate(backends):
             stack.enter_context(closing(backend))
             made.select(slot)
             backend.open()
             made.load({slot: backend.reset(ResetRequest(epoch=0, seed=slot), DEADLINE)})
-        yield made
+        yield backends
+
+
+@pytest.fixture
+def batch(backends: list[SlotBackend]) -> WorldBatch:
+    return backends[0]._worlds
 
 
 def approved(values: NDArray[Any]) -> ApprovedCommandBatch:
@@ -44,29 +48,29 @@ def commands(batch: WorldBatch) -> NDArray[Any]:
     return 0.01 + batch.latest.samples["joints"].values["position"]
 
 
-def read_alone(batch: WorldBatch, slot: int) -> Snapshot:
-    batch.select(slot)
-    return batch._backends[slot].read(DEADLINE, DEADLINE)
+def read_alone(backend: SlotBackend) -> Snapshot:
+    backend._worlds.select(backend._slot)
+    return backend.read(DEADLINE, DEADLINE)
 
 
-def test_a_slot_that_is_selected_has_the_state_of_the_arrays(batch: WorldBatch) -> None:
+def test_a_slot_that_is_selected_has_the_state_of_the_arrays(batch: WorldBatch, backends: list[SlotBackend]) -> None:
     for _ in range(3):
         batch.send(approved(commands(batch)), [0, 2])
         batch.step([0, 2])
         batch.read([0, 2], np.zeros(SLOTS, int))
     for slot in range(SLOTS):
-        alone = read_alone(batch, slot)
+        alone = read_alone(backends[slot])
         assert repr(replace(alone, reset=None, clock=None)) == repr(batch.latest.slot(slot))
 
 
-def test_a_step_that_is_handed_over_was_not_taken(batch: WorldBatch) -> None:
+def test_a_step_that_is_handed_over_was_not_taken(batch: WorldBatch, backends: list[SlotBackend]) -> None:
     before = batch.latest.slot(1)
     batch.send(approved(commands(batch)), range(SLOTS))
     batch.step(range(SLOTS))
     batch.read(range(SLOTS), np.zeros(SLOTS, int))
     batch.hand_over(1)
-    assert repr(read_alone(batch, 1)) == repr(before)
-    assert read_alone(batch, 0).now_ns > before.now_ns
+    assert repr(read_alone(backends[1])) == repr(before)
+    assert read_alone(backends[0]).now_ns > before.now_ns
 
 
 def test_only_approved_commands_are_sent(batch: WorldBatch) -> None:

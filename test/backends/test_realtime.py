@@ -227,7 +227,7 @@ def test_steps_on_the_steady_clock_keep_the_grid(close_later):
     env.reset(seed=1)
     for _ in range(5):
         env.step(np.zeros(6))
-    backend = env.unwrapped._stepper.backend
+    backend = env.unwrapped.stepper.backend
     snapshot = env.unwrapped.last_transition.snapshot
     assert env.unwrapped.pacing == "realtime"
     assert snapshot.now_ns - env.unwrapped.last_reset.now_ns >= (5 - 1) * PERIOD_NS

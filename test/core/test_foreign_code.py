@@ -26,7 +26,7 @@ from embodied_env.errors import (
 )
 from embodied_env.safety.command_filters import load_plugin_filters
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.tasks.judging import judge_reset, judge_step, judge_steps
+from embodied_env.tasks.judging import judge_reset, judge_step
 from embodied_env.tasks.loading import load_task
 
 MODULE = """
@@ -165,11 +165,10 @@ def in_foreign_code():
         terminate()
 
 
-TASK = SimpleNamespace(judge=terminate, evaluate=terminate, reset=terminate, terms=())
+TASK = SimpleNamespace(judge=terminate, reset=terminate, terms=())
 TERMINATED = {
     "foreign code": in_foreign_code,
     "a step": lambda: judge_step(TASK, *[None] * 4),
-    "steps": lambda: judge_steps(TASK, *[None] * 4),
     "a reset": lambda: judge_reset(TASK, *[None] * 3),
 }
 

@@ -7,6 +7,7 @@ import itertools
 import operator
 import os
 import signal
+from types import SimpleNamespace
 from typing import ClassVar
 
 import gymnasium
@@ -22,8 +23,10 @@ from test_delay_model import VARYING
 import embodied_env
 from embodied_env import NoAction
 from embodied_env.contract.schema import TaskSpec
+from embodied_env.core.process.signals import Terminated
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.envs import vector_env
+from embodied_env.envs.batched_judging import judge_steps
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.errors import ResetNeededError, TaskError, UsageError
 from embodied_env.sim.batched_physics import BatchedPhysics
@@ -259,6 +262,14 @@ def test_a_task_that_fails_in_one_slot_ends_only_that_one(pair):
     assert infos["step_index"].tolist() == [3, 1, 3]
 
 
+def test_sigterm_in_a_task_ends_the_program():
+    def terminate(*_: object) -> None:
+        raise Terminated(143)
+
+    with pytest.raises(Terminated):
+        judge_steps(SimpleNamespace(evaluate=terminate), *[None] * 4)
+
+
 class FailsOnce(OneByOne):
     """A task that fails in its third step, and would not fail if it were called again."""
 
@@ -395,7 +406,7 @@ def test_an_unstable_world_ends_only_its_slot(pair):
     for step in range(5):
         if step == 2:
             for env in (both.ours, both.theirs):
-                world = env.envs[1].unwrapped._stepper.backend.world
+                world = env.envs[1].unwrapped.stepper.backend.world
                 world.physics.edit()
                 world._data.qvel[:] = np.inf
         infos = both.step()

@@ -69,9 +69,9 @@ def test_wrappers_are_copied_with_the_environment(close_later, duplicate):
 def test_a_copy_made_during_a_step_is_not_opened(close_later, duplicate):
     env = close_later(EmbodiedEnv("arm_reach", backend="fake"))
     env.reset(seed=1)
-    env._stepper.begin(env.action_space.sample())
+    env.stepper.begin(env.action_space.sample())
     assert "not opened" in repr(duplicate(env))
-    env._stepper.finish()
+    env.stepper.finish()
 
 
 def test_a_copy_of_an_open_free_running_environment_is_not_opened(duplicate):

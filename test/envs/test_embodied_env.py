@@ -113,7 +113,7 @@ def test_info_names_contract_backend_and_version(env):
 
 
 def sent(env):
-    return len(env._stepper.backend.sent)
+    return len(env.stepper.backend.sent)
 
 
 def test_step_finishes_a_step_begun_by_begin(env):

@@ -130,6 +130,6 @@ def test_the_workspace_filter_allows_for_a_late_command_in_a_free_running_world(
     latencies_s = []
     for free_running in (False, True):
         env = embodied_env.make(beside_a_wall(0.45), backend="fake", free_running=free_running)
-        latencies_s.append(env.unwrapped._stepper.gate._filters["workspace"]._latency_s)
+        latencies_s.append(env.unwrapped.stepper.gate._filters["workspace"]._latency_s)
         env.close()
     assert latencies_s == [0.0, OWN.control_period_s]

@@ -41,7 +41,7 @@ def record(folder, contract, *, late, slow, steps=14, follows=False, **options):
     patient = replace(contract.safety.watchdog, hold_steps=1000, stop_steps=2000)
     contract = replace(contract, safety=replace(contract.safety, watchdog=patient))
     with RecordTransitions(EmbodiedEnv(contract, backend="fake", free_running=True, **options), folder) as env:
-        stepper, size = env.unwrapped._stepper, env.action_space.shape[0]
+        stepper, size = env.unwrapped.stepper, env.action_space.shape[0]
         clock, send, waits = stepper.clock, stepper.backend.send, []
 
         def pause(duration_s):

@@ -59,7 +59,7 @@ class Episode:
     def __init__(self, env, stand_in, timeout_s=0.4):
         address = f"openpi://127.0.0.1:{stand_in.port}?timeout_s={timeout_s}&connect_timeout_s=5"
         self.env, self.stand_in, self.policy = env, stand_in, embodied_env.load_policy(address, ARM)
-        self.runner, self.backend = ChunkRunner(self.policy), env.unwrapped._stepper.backend
+        self.runner, self.backend = ChunkRunner(self.policy), env.unwrapped.stepper.backend
         self.observation, _ = env.reset(seed=1)
         self.runner.reset(seed=0, episode_index=0)
         self.first, self.missed, self.ended, self.account = len(self.backend.sent), [], "", {}

@@ -30,13 +30,13 @@ def sent():
 @pytest.fixture
 def env(sent):
     env = embodied_env.make(arm_of({"setpoint_rate_hz": RATE_HZ}), backend="fake", pacing="realtime")
-    send = env.unwrapped._stepper.backend.send
+    send = env.unwrapped.stepper.backend.send
 
     def recorded(command):
         sent.append((time.monotonic_ns(), command))
         return send(command)
 
-    env.unwrapped._stepper._arbiter._send = recorded
+    env.unwrapped.stepper._arbiter._send = recorded
     yield env
     env.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("embodied_env")]
@@ -82,7 +82,7 @@ def test_a_stalled_policy_ends_at_rest(env, sent):
 
 
 def test_a_motion_that_a_lost_backend_interrupted_does_not_continue_after_the_reset(env, sent):
-    backend = env.unwrapped._stepper.backend
+    backend = env.unwrapped.stepper.backend
     advance, reset = backend.advance, backend.reset
 
     def lose(*_):

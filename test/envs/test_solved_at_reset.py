@@ -155,7 +155,7 @@ def test_an_episode_solved_at_reset_is_never_rated(tmp_path):
     contract = small("resettable_tasks:Solved", episode__horizon_steps=1)
     env = RecordTransitions(EmbodiedEnv(contract, backend="fake"), tmp_path)
     env.reset(seed=1)
-    env.unwrapped._stepper.backend.halt("lost")
+    env.unwrapped.stepper.backend.halt("lost")
     *_, truncated, _ = env.step(np.zeros(2))
     env.close()
     summary = summary_of(env.path)
@@ -326,7 +326,7 @@ def test_each_slot_of_a_vector_has_its_own_task_state():
         actions = vector.action_space.sample()
         rewards.append([env.step(actions)[1].tolist() for env in (vector, single)])
     assert all(ours == theirs for ours, theirs in rewards)
-    assert len({id(env.unwrapped._stepper.task) for env in vector.envs}) == 2
+    assert len({id(env.unwrapped.stepper.task) for env in vector.envs}) == 2
     for env in (vector, single):
         env.close()
 

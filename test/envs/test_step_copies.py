@@ -37,7 +37,7 @@ WORLDS = {
     "behind a middleware": lambda: stepper(ARM, MiddlewareBackend),
     "of two actuators": lambda: stepper(two_actuators()),
     "of images": lambda: stepper(load_contract("door_open")),
-    "with delays": lambda: EmbodiedEnv(ARM, delay_profile=VARYING, clock="virtual")._stepper,
+    "with delays": lambda: EmbodiedEnv(ARM, delay_profile=VARYING, clock="virtual").stepper,
 }
 
 

@@ -30,7 +30,7 @@ def contract_of(more=NO_CHANGES, **actuator):
 def following(contract=None):
     """Return an environment in a free-running world whose controller executes trajectories."""
     env = EmbodiedEnv(contract or contract_of(), backend="fake", free_running=True, clock=ManualClock())
-    env._stepper._arbiter._has_trajectories = True
+    env.stepper._arbiter._has_trajectories = True
     return env
 
 
@@ -53,7 +53,7 @@ def test_the_actions_after_that_of_the_step_are_in_the_trajectory(env):
     assert found["points"][1] == list(info["action"]["applied_si"].values())
     assert found["points"][-1] == found["points"][-2]
     assert found["duration_s"] == pytest.approx((len(found["points"]) - 2) * 0.05)
-    (point,) = {tuple(p.positions) for p in env._stepper._arbiter.trajectory.points[2:3]}
+    (point,) = {tuple(p.positions) for p in env.stepper._arbiter.trajectory.points[2:3]}
     assert list(point) == found["points"][2]
 
 
@@ -105,10 +105,10 @@ def test_chunks_of_a_learner_are_previewed(env):
     chunks = ActionChunks(env, len(CHUNK))
     chunks.reset(seed=1)
     seen = []
-    advance = env._stepper.backend.advance
-    env._stepper.backend.advance = lambda *to: (
+    advance = env.stepper.backend.advance
+    env.stepper.backend.advance = lambda *to: (
         advance(*to),
-        seen.append(env._stepper._arbiter.trajectory.previewed),
+        seen.append(env.stepper._arbiter.trajectory.previewed),
     )
     chunks.step(np.array(CHUNK))
     assert seen == [STEPS, STEPS, STEPS, 3, 2, 1, 0]
@@ -148,7 +148,7 @@ def test_a_run_has_a_clean_audit_and_replays_equal(tmp_path):
     for k in range(12):
         chunk = [np.full(6, 0.3 * np.sin(0.5 * (k + i))) for i in range(6)]
         env.unwrapped.preview(chunk)
-        env.unwrapped._stepper.clock.advance_ns(30_000_000 * (k % 3))
+        env.unwrapped.stepper.clock.advance_ns(30_000_000 * (k % 3))
         env.step(chunk[0])
     env.close()
     report = embodied_env.audit_run(env.path)

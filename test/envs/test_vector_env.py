@@ -50,7 +50,7 @@ def make_vec(close_later):
 
 
 def backend_of(env, slot):
-    return env.envs[slot].unwrapped._stepper.backend
+    return env.envs[slot].unwrapped.stepper.backend
 
 
 # -------------------------------------------------------------------------------------- equality with SyncVectorEnv

@@ -95,6 +95,7 @@ IMPORTS_BY_NAME = {
     "policies/loader.py": "the policy that the user names, and the loader of its format",
     "record/mcap_file.py": "mcap, when it is there",
     "sim/model.py": "mujoco, when it is there",
+    "sim/batched_physics.py": "mujoco's module of batches, when a world is shared",
     "sim/gl_libraries.py": "mujoco's module of an OpenGL library, and what it imports",
 }
 
@@ -133,8 +134,10 @@ def calls(file: Path) -> list[tuple[str, ast.Call]]:
 
 
 def test_approved_command_is_created_in_one_place():
-    made = {place_of(file) for file in MODULES for name, _ in calls(file) if name.split(".")[-1] == "ApprovedCommand"}
-    assert made == {"safety/approved_commands.py"}
+    places = {"ApprovedCommand": "safety/approved_commands.py", "ApprovedCommandBatch": "safety/batched_gate.py"}
+    for kind, place in places.items():
+        made = {place_of(file) for file in MODULES for name, _ in calls(file) if name.split(".")[-1] == kind}
+        assert made == {place}
 
 
 def test_only_command_limiter_approves_commands():

@@ -58,7 +58,7 @@ def with_camera():
 def slow_paced():
     """Return a paced world whose pacer has another period than its contract."""
     env = EmbodiedEnv("arm_reach", backend="fake", free_running=True, clock=ManualClock())
-    env._stepper.backend.pacer._period_ns += 2 * MS
+    env.stepper.backend.pacer._period_ns += 2 * MS
     return env
 
 
@@ -72,12 +72,12 @@ def following():
     trajectory = {"type": "trajectory_msgs/msg/JointTrajectory", "trajectory_steps": 3}
     contract = small(**{f"actuators__arm__{key}": value for key, value in trajectory.items()})
     env = EmbodiedEnv(contract, backend="fake", free_running=True, clock=ManualClock())
-    env._stepper._arbiter._has_trajectories = True
+    env.stepper._arbiter._has_trajectories = True
     return env
 
 
 def latch(env):
-    env._stepper.gate.latch(Finding(gate="latch", severity=Severity.STOP, code="latch.stop"))
+    env.stepper.gate.latch(Finding(gate="latch", severity=Severity.STOP, code="latch.stop"))
 
 
 GOAL = {"type": "scalar", "low": 0.0, "high": 1.0, "observed": True}

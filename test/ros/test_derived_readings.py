@@ -80,7 +80,7 @@ def actions(contract, steps=STEPS):
 def played(env, contract, seed=3):
     """Return what each observation of an episode has, and the hashes of the raw images."""
     observation, _ = env.reset(seed=seed)
-    found = [(bits(observation), hashes(env.unwrapped._stepper.last_reset))]
+    found = [(bits(observation), hashes(env.unwrapped.stepper.last_reset))]
     for action in actions(contract):
         observation, *_ = env.step(action)
         found.append((bits(observation), hashes(env.unwrapped.last_transition.snapshot)))

@@ -177,5 +177,5 @@ def test_armed_must_be_a_boolean():
 
 def test_an_unarmed_relay_is_not_a_safety_input():
     env = embodied_env.make(with_relay(True), backend="real", armed=False)
-    assert RELAY_STATE not in env.unwrapped._stepper.backend.estops()
+    assert RELAY_STATE not in env.unwrapped.stepper.backend.estops()
     env.close()

@@ -128,7 +128,7 @@ def episode(rig):
 
 
 def check_reset_fails(rig, why="foreign_node"):
-    backend = rig.env.unwrapped._stepper.backend
+    backend = rig.env.unwrapped.stepper.backend
     patient = backend.reset_timeout_s
     try:
         for backend.reset_timeout_s in (0.3, 3.0, TIMEOUT_S):  # retried, since a busy machine may report fewer at first
@@ -328,7 +328,7 @@ def test_f31_pressed_estop_stops_the_robot_and_only_an_operator_clears_it(rig, e
     hold, _rest = episode.note(record_property)
     assert hold * PERIOD_S < PERIOD_S + BUSY_S
     rig.monitor.pressed = False
-    wait_for(lambda: rig.env.unwrapped._stepper.backend.estops()["button"] == "ok")
+    wait_for(lambda: rig.env.unwrapped.stepper.backend.estops()["button"] == "ok")
     with pytest.raises(BackendNotReadyError, match=r"an ESTOP is latched \(estop\.active"):
         rig.env.reset()
     episode.check()
@@ -461,7 +461,7 @@ def test_f47_thousand_resets_leak_no_threads_files_or_subscriptions(rig):
 def check_resets(rig, count):
     episode = rig.begin()
     episode.run(1)
-    backend = rig.env.unwrapped._stepper.backend
+    backend = rig.env.unwrapped.stepper.backend
     backend._connection.sink, rig.monitor.commands = episode.spy.outlet, deque(maxlen=1)  # these store every command
     before, epoch = held(rig.env, rig.robot.pid), rig.env.unwrapped.epoch
     resident = resident_kb(rig.robot.pid)
@@ -550,7 +550,7 @@ def test_f01_killed_sensor_publisher_stops_the_robot_and_is_named_at_reset(other
     assert rows[-1].info["sensors"]["tcp"]["age_s"] < MAX_AGE_S  # only one sensor is silent
     episode.note(record_property)
     episode.check()
-    env.unwrapped._stepper.backend.reset_timeout_s = 0.3
+    env.unwrapped.stepper.backend.reset_timeout_s = 0.3
     started = time.monotonic()
     with pytest.raises(BackendNotReadyError, match="joints"):
         env.reset(seed=SEED)
@@ -566,7 +566,7 @@ def test_f31_reset_waits_for_a_message_of_every_safety_input(other_robot, make):
         env = make(replace(contract, sensors=ARM.sensors))
         check_reset_reports(env, "no message from safety inputs on button", SHORT_S)
         monitor.pressed = False
-        env.unwrapped._stepper.backend.reset_timeout_s = TIMEOUT_S
+        env.unwrapped.stepper.backend.reset_timeout_s = TIMEOUT_S
         episode = Episode(env)
         episode.run(2, SLOW)
         episode.check()
@@ -643,7 +643,7 @@ def pending(env):
     """Return the pending requests of this environment."""
     return [
         request
-        for client in env.unwrapped._stepper.backend._connection.ros.node.clients
+        for client in env.unwrapped.stepper.backend._connection.ros.node.clients
         for request in client._pending_requests
     ]
 
@@ -668,7 +668,7 @@ def test_f25_unanswered_reset_times_out_and_its_late_response_is_ignored(other_r
             executor.spin_once(timeout_sec=0.1)
         assert answered == [True]
         time.sleep(2 * PERIOD_S)  # the response has arrived and is ignored
-        assert env.unwrapped._stepper.backend._connection.listener.failure is None
+        assert env.unwrapped.stepper.backend._connection.listener.failure is None
         assert pending(env) == []
     finally:
         executor.shutdown()
@@ -698,7 +698,7 @@ def test_f26_robot_killed_during_reset_fails_the_reset_in_time(environment_varia
         psutil.Process(robot.pid).suspend()  # the middleware accepts the request, the robot does not process it
         killer = threading.Timer(0.5, os.kill, (robot.pid, signal.SIGKILL))
         killer.start()
-        env.unwrapped._stepper.backend.reset_timeout_s = 1.0
+        env.unwrapped.stepper.backend.reset_timeout_s = 1.0
         started = time.monotonic()
         with pytest.raises(BackendNotReadyError):
             env.reset(seed=SEED)

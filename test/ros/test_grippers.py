@@ -184,7 +184,7 @@ def test_results_that_never_come_are_not_awaited_forever(shared_cell):
     for _ in range(8):
         robot.step_until(OPEN, "accepted")
         robot.step_until(CLOSE, "accepted")
-    (client,) = robot.env.unwrapped._stepper.backend._connection.sink._grippers.values()
+    (client,) = robot.env.unwrapped.stepper.backend._connection.sink._grippers.values()
     assert len(client._results._pending_requests) <= 10
 
 

@@ -43,7 +43,7 @@ def own_env():
 
 
 def backend_of(env):
-    return env.unwrapped._stepper.backend
+    return env.unwrapped.stepper.backend
 
 
 @pytest.fixture

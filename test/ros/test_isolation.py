@@ -51,7 +51,7 @@ def env(lasting):
 def foreign_node(env):
     """A second node in the simulator's namespace."""
     env.reset(seed=0)
-    node = env.unwrapped._stepper.backend._ros.node
+    node = env.unwrapped.stepper.backend._ros.node
     domain_id = node.context.get_domain_id()
     other = RosNode("foreign", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=domain_id)
     yield other
@@ -131,7 +131,7 @@ def test_overflow_of_foreign_commands_does_not_stop_the_world(env, foreign_node,
 
 def test_duplicate_commands_cause_no_step(env, reference):
     env.reset(seed=4)
-    backend = env.unwrapped._stepper.backend
+    backend = env.unwrapped.stepper.backend
     rows = readings(env, seed=4, between=lambda: [backend._publish_again() for _ in range(3)])
     assert rows == reference(4)
 
@@ -141,7 +141,7 @@ def last_token(backend, tokens):
 
 
 def test_late_token_of_an_old_step_causes_no_step(env, foreign_node, reference):
-    backend = env.unwrapped._stepper.backend
+    backend = env.unwrapped.stepper.backend
     tokens = foreign_node.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
     assert foreign_node.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
 
@@ -154,7 +154,7 @@ def test_late_token_of_an_old_step_causes_no_step(env, foreign_node, reference):
 
 
 def test_token_of_a_foreign_epoch_causes_no_step(env, foreign_node, reference):
-    backend = env.unwrapped._stepper.backend
+    backend = env.unwrapped.stepper.backend
     tokens = foreign_node.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
     assert foreign_node.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
 
@@ -175,7 +175,7 @@ def test_malformed_token_is_ignored(env, foreign_node, reference):
 
 def test_braking_command_without_a_token_causes_no_step(env, reference):
     env.reset(seed=9)
-    stepper = env.unwrapped._stepper
+    stepper = env.unwrapped.stepper
     from embodied_env.core.codes import Severity
     from embodied_env.core.types import Finding
 

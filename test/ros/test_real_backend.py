@@ -214,7 +214,7 @@ def test_a_scripted_episode_succeeds(episode):
     ages_s = [s["age_s"] for _, info, _ in rows for name, s in info["sensors"].items() if name in ("joints", "odom")]
     assert 0.0 <= min(ages_s) <= np.median(ages_s) < 0.5
     if end == "time_limit":  # for a cart: after a gap its velocities restart from the measured ones
-        backend = env.unwrapped._stepper.backend
+        backend = env.unwrapped.stepper.backend
         assert backend.downstream_timeout_s == CART_TIMEOUT_S
         newest = [backend.newest(("odom",)).samples["odom"] for _ in range(2)]
         assert all(sample.quality is Quality.OK and sample.values["linear"].shape == (3,) for sample in newest)

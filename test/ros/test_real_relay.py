@@ -615,7 +615,7 @@ def intruding(hosted, kind, topic, qos, subscribers=1):
 
 
 def test_a_foreign_publisher_on_the_command_topic_ends_the_episode_and_blocks_the_next(env, monitor, hosted):
-    backend = env.unwrapped._stepper.backend
+    backend = env.unwrapped.stepper.backend
     drive(env, monitor)
     info = {"end_reason": ""}
     with intruding(hosted, JointState, "relay/command", 10) as intruder:

@@ -70,11 +70,11 @@ def test_the_world_moves_while_the_policy_computes(env):
     env.reset(seed=1)
     for _ in range(4):
         before, *_, earlier = env.step(FORWARD)
-    overruns = env.unwrapped._stepper.backend.pacer.overruns
+    overruns = env.unwrapped.stepper.backend.pacer.overruns
     time.sleep(1.6 * ARM.control_period_s)
     after, *_, later = env.step(ZERO)
     assert after["joints_position"][0] - before["joints_position"][0] > 0.01
-    assert env.unwrapped._stepper.backend.pacer.overruns == overruns + 1
+    assert env.unwrapped.stepper.backend.pacer.overruns == overruns + 1
     passed_ns = later["sensors"]["joints"]["stamp_ns"] - earlier["sensors"]["joints"]["stamp_ns"]
     assert passed_ns > ARM.control_period_ns / 2  # not a reading from the queue
 
@@ -131,4 +131,4 @@ def test_closing_an_unopened_backend_is_safe():
 @pytest.mark.long
 def test_a_rendered_image_shows_the_moving_world(env):
     env.reset(seed=1)
-    assert env.unwrapped._stepper.renderer().render().shape == (480, 640, 3)
+    assert env.unwrapped.stepper.renderer().render().shape == (480, 640, 3)

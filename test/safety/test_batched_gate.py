@@ -22,6 +22,7 @@ from safety_strategies import (
     with_safety,
 )
 from test_gate_chain_properties import with_jerk
+from test_one_way_joints import BACKWARDS, FORWARDS
 from test_velocity_properties import CONTRACT as MIXED
 
 from embodied_env import load_contract
@@ -34,8 +35,8 @@ from embodied_env.core.codes import CODES, Quality, Severity
 from embodied_env.core.types import CommandState, Finding, SafetyContext, SensorStatus
 from embodied_env.errors import InternalFaultError
 from embodied_env.safety import SafetyGate
-from embodied_env.safety.approved_commands import state_after, states_after
-from embodied_env.safety.batched_gate import BatchedGate
+from embodied_env.safety.approved_commands import state_after
+from embodied_env.safety.batched_gate import BatchedGate, states_after
 from embodied_env.safety.batched_limiter import BatchedLimiter
 from embodied_env.safety.batched_limits import BatchedBounds, keep_limits, limit_joints
 from embodied_env.safety.findings import gate_arrays
@@ -56,14 +57,13 @@ def counters(gate: SafetyGate) -> list:
     """Return the state of a gate and of its interlocks: the window, the commands and counts."""
     found = [str(gate.latched), gate._malformed_in_a_row, list(gate.interventions.window), gate.interventions.share]
     for interlock in gate.interlocks:
-        found += [getattr(interlock, "in_a_row", 0), *getattr(interlock, "missed", ())]
-        found += [*getattr(interlock, "sent", ())]
+        found += [getattr(interlock, "in_a_row", 0), *getattr(interlock, "sent", ())]
     return found
 
 
 def is_ordinary(gate: SafetyGate) -> bool:
     """Return whether the batched gate may decide the next step of a gate."""
-    return gate.is_ordinary and not gate.interlocks[0].in_a_row and not any(getattr(gate.interlocks[-1], "missed", ()))
+    return gate.is_ordinary and not gate.interlocks[0].in_a_row
 
 
 def draw_actions(rng, size: int, faults: float) -> np.ndarray:
@@ -82,20 +82,19 @@ def draw_context(contract, rng, measured: np.ndarray, faults: float) -> SafetyCo
     return SafetyContext(
         sensors={n: SensorStatus(quality=value(Quality.OK, *Quality), age_s=value(0.0, *ages_s)) for n in sensors},
         measured=measured + value(0.0, 1e-3, 5.0, np.nan),
-        action_age_s=value(0.0, 0.01, 10.0),
-        latency_s=value(0.0, 0.1, 0.2),
+        action_age_s=0.0,
+        latency_s=0.0,
         forces={name: value(0.5, 0.9, 0.9, 0.9, 2.0, np.nan) for name in contract.safety.forces},
     )
 
 
 def stacked(contexts: list[SafetyContext]) -> SafetyContextBatch:
     names, forces = contexts[0].sensors, contexts[0].forces
-    parts = ("measured", "action_age_s", "latency_s")
     return SafetyContextBatch(
         qualities={n: np.array([each.sensors[n].quality for each in contexts], np.int8) for n in names},
         ages_s={n: np.array([each.sensors[n].age_s for each in contexts]) for n in names},
         forces={n: np.array([each.forces[n] for each in contexts]) for n in forces},
-        **{part: np.array([getattr(each, part) for each in contexts]) for part in parts},
+        measured=np.array([each.measured for each in contexts]),
     )
 
 
@@ -240,6 +239,20 @@ def test_maps_of_actions_equal_the_scalar_ones(g, data):
         assert back[i].tobytes() == np.array(limiter.as_action(target, g.reference)).tobytes()
 
 
+@pytest.mark.parametrize("limits", [FORWARDS, BACKWARDS])
+def test_the_actions_that_hold_one_way_joints_are_kept_as_by_single_gates(limits):
+    rng, contract = np.random.default_rng(3), contract_of(limits, command="position")
+    gate, zeros = SafetyGate(contract), np.zeros((60, 1))
+    positions = rng.uniform(gate.limits.position_low, gate.limits.position_high, (60, 1))
+    states = [CommandState(positions=row, velocities=zeros[0], seq=0, epoch=0) for row in positions]
+    holds = np.array([gate.hold_action(state) for state in states])
+    reference = CommandStateBatch(positions=positions, velocities=zeros, accelerations=zeros)
+    batched, _ = BatchedLimiter(gate._limiter).limit(holds, reference, 0.05)
+    single = [SafetyGate(contract).judge(*each, 0.05).values for each in zip(holds, states, strict=True)]
+    assert batched.applied_si.tolist() == np.array(single).tolist()
+    assert not batched.intervened.any()
+
+
 @examples(60)
 @given(CONTRACTS, st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([0.0, 0.05, 0.2]))
 def test_every_decided_row_equals_the_gate_of_its_slot(contract, seed, outside, faults):
@@ -273,13 +286,11 @@ def test_a_latch_changed_limits_and_a_stopping_share_are_not_decided():
     own[0].latch(Finding(gate="latch", severity=Severity.STOP, code="latch.stop"))
     own[1].change_limits({"j0": dataclasses.replace(joint_limits(), velocity=0.5)})
     own[2].interventions.count(intervened=True)
-    rows, zeros = np.zeros((4, 1)), np.zeros(4)
+    rows = np.zeros((4, 1))
     context = SafetyContextBatch(
         qualities={"joints": np.zeros(4, np.int8)},
-        ages_s={"joints": zeros},
+        ages_s={"joints": np.zeros(4)},
         measured=rows,
-        action_age_s=zeros,
-        latency_s=zeros,
     )
     reference = CommandStateBatch(positions=rows, velocities=rows, accelerations=rows)
     decided = BatchedGate(own).judge(rows, reference, 0.05, context, np.ones(4, np.bool_)).is_decided

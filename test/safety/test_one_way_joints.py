@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from safety_strategies import any_time, contract_of, examples, journeys, safe_state, situations
 
 from embodied_env.contract import JointLimits
-from embodied_env.core.batches import CommandStateBatch
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import CommandState, Finding
 from embodied_env.safety import SafetyGate
 from embodied_env.safety.approved_commands import state_after
-from embodied_env.safety.batched_limiter import BatchedLimiter
 from embodied_env.safety.command_filters import FilterDecision
 from embodied_env.safety.joint_limits import (
     braking_bounds,
@@ -190,9 +188,3 @@ def test_the_action_that_holds_a_one_way_joint_is_kept(limits, seed):
     assert report.findings == ()
     moved = report.applied_si - state.positions
     assert 0.0 <= (moved[0] if limits is FORWARDS else -moved[0]) < 1e-14
-    batch = CommandStateBatch(
-        positions=state.positions[None], velocities=np.zeros((1, 1)), accelerations=np.zeros((1, 1))
-    )
-    batched, _ = BatchedLimiter(gate._limiter).limit(hold[None], batch, PERIOD_S)
-    assert batched.applied_si.tolist() == [report.applied_si.tolist()]
-    assert not batched.intervened.any()

@@ -17,7 +17,7 @@ def held(env, *others):
 
     Only nodes in the environment's namespace are counted, since other suites may run on this machine.
     """
-    backend = env.unwrapped._stepper.backend
+    backend = env.unwrapped.stepper.backend
     node = (backend._connection.ros if hasattr(backend, "_connection") else backend._ros).node
     found = {"nodes": sum(ns.startswith(node.get_namespace()) for _, ns in node.get_node_names_and_namespaces())}
     for kind in ("subscriptions", "publishers", "clients", "services", "timers", "guards"):

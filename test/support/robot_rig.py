@@ -146,7 +146,7 @@ class Episode:
     def begin(self):
         env, monitor, self.rows = self.env, self.monitor, []
         self.observation, self.reset_info = env.reset(seed=SEED)
-        backend = env.unwrapped._stepper.backend
+        backend = env.unwrapped.stepper.backend
         if isinstance(backend._connection.sink, SinkSpy):
             backend._connection.sink = backend._connection.sink.outlet
         self.spy = backend._connection.sink = SinkSpy(backend._connection.sink)
@@ -284,7 +284,7 @@ class Rig:
         self.chaos.set_faults()
         self.monitor.publish_safe_inputs()
         self.env.unwrapped.clear_estop()
-        backend = self.env.unwrapped._stepper.backend
+        backend = self.env.unwrapped.stepper.backend
         wait_for(lambda: {backend.estops()[name] for name in ESTOPS} == {"ok"})
         return Episode(self.env, self.monitor)
 
