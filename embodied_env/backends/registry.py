@@ -1,48 +1,22 @@
-"""Backends by name and pacing: a table of lazily imported factories, extensible by entry points."""
+"""Backends by name and pacing, built in or of other packages."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from importlib.metadata import entry_points
 from typing import Any, Literal, cast
 
 from embodied_env.backends.base import Backend, BackendFactory, ContractSource
 from embodied_env.backends.foreign import guard_backend
 from embodied_env.contract import Contract
+from embodied_env.contract.plugins import Plugin, get_plugin, plugin_names
 from embodied_env.core.clock import Clock
-from embodied_env.core.extensions import load_extension
+from embodied_env.core.extensions import load_plugin
 from embodied_env.core.foreign_code import foreign_code
 from embodied_env.errors import UnknownOptionError, UsageError, did_you_mean
 
 BackendName = Literal["fake", "mujoco", "mujoco_ros", "gazebo", "simulation_interfaces", "real", "replay"]
 """The backends of this package."""
-
-BACKENDS: Mapping[str, Mapping[str, str]] = {
-    "fake": {
-        "lockstep": "embodied_env.backends.fake:FakeBackend",
-        "realtime": "embodied_env.backends.fake:realtime_fake",
-    },
-    "mujoco": {
-        "lockstep": "embodied_env.backends.mujoco:MujocoBackend",
-        "realtime": "embodied_env.backends.mujoco_realtime:RealtimeMujocoBackend",
-    },
-    "mujoco_ros": {
-        "lockstep": "embodied_env.ros.embedded_sim.lockstep_backend:MujocoRosBackend",
-        "realtime": "embodied_env.ros.embedded_sim.realtime_backend:RealtimeMujocoRosBackend",
-    },
-    "gazebo": {"lockstep": "embodied_env.ros.external_sim.backend:GazeboBackend"},
-    "simulation_interfaces": {"lockstep": "embodied_env.ros.external_sim.backend:SimulationInterfacesBackend"},
-    "real": {"realtime": "embodied_env.ros.robot.backend:RealBackend"},
-    "replay": {  # with the pacing of the run
-        "lockstep": "embodied_env.backends.replay:ReplayBackend",
-        "realtime": "embodied_env.backends.replay:ReplayBackend",
-    },
-}
-"""Name -> pacing -> module:factory; the first pacing is the default.
-
-Third parties add a `BackendFactory` in the entry-point group ``embodied_env.backends``.
-"""
 
 DELAYED_BACKENDS = ("mujoco", "mujoco_ros")
 """Backends that in lockstep inject the delays of their option `delays`."""
@@ -66,11 +40,11 @@ def make_backend(
         ContractError: when the contract has no valid profile for the backend.
     """
     check_options(name, options, pacing=pacing)
-    factory = _factory(name, pacing)
-    if pacing is not None and name not in BACKENDS and "pacing" in inspect.signature(factory).parameters:
-        options["pacing"] = pacing
-    if name in BACKENDS:
+    plugin, factory = _find(name, pacing)
+    if plugin.is_built_in:
         return factory(contract, clock=clock, **options)
+    if pacing is not None and "pacing" in inspect.signature(factory).parameters:
+        options["pacing"] = pacing
     problem = f"backend {name!r} cannot be made"
     with foreign_code(lambda what: UsageError(f"{problem}: {what}; correct its package")):
         made = factory(contract, clock=clock, **options)
@@ -82,7 +56,7 @@ def make_backend(
 
 def find_contract_of(name: str, options: Mapping[str, Any]) -> Contract:
     """Return the contract that the backend called `name` has itself; raises UsageError if it has none."""
-    factory = _factory(name, None)
+    _, factory = _find(name, None)
     if not isinstance(factory, ContractSource):
         raise UsageError(
             f"missing contract for the backend {name!r} (expected a name, a path or a Contract; optional only with "
@@ -93,39 +67,42 @@ def find_contract_of(name: str, options: Mapping[str, Any]) -> Contract:
 
 def known_backends() -> list[str]:
     """Return the names of our backends and of third parties'."""
-    return [*BACKENDS, *(point.name for point in entry_points(group="embodied_env.backends"))]
+    return list(dict.fromkeys(name.partition(".")[0] for name in plugin_names("backends")))
 
 
 def unknown_backend(name: str) -> str:
     """Return the message for a backend that is not known."""
     known = known_backends()
-    return f"unknown backend {name!r} (expected one of: {', '.join(known)}){did_you_mean(name, known)}"
+    expected = f"expected one of: {', '.join(known)}; group embodied_env.backends"
+    return f"unknown backend {name!r} ({expected}){did_you_mean(name, known)}"
 
 
 def accepts_option(name: str, option: str, *, pacing: str | None = None) -> bool:
     """Return whether the backend called `name` has the option; raises UsageError for an unknown name or pacing."""
-    return option in inspect.signature(_factory(name, pacing)).parameters
+    return option in inspect.signature(_find(name, pacing)[1]).parameters
 
 
-def _factory(name: str, pacing: str | None) -> BackendFactory:
-    """Return the factory of the backend called `name` with this pacing; None: its default."""
+def _find(name: str, pacing: str | None) -> tuple[Plugin, BackendFactory]:
+    """Return the plug-in and the factory of the backend called `name` with this pacing; None: its default.
+
+    Its entry points are ``NAME.PACING``, or ``NAME`` for a factory of every pacing.
+    """
     if not isinstance(name, str):
-        raise UsageError(f"invalid backend: {name!r} (expected a name, one of: {', '.join(BACKENDS)})")
-    if name in BACKENDS:
-        offered = BACKENDS[name]
-        if pacing not in (None, *offered):
-            expected = ", ".join(map(repr, (None, *offered)))
-            raise UsageError(f"unsupported pacing for {name}: {pacing!r} (expected one of: {expected})")
-        factory = load_extension(offered[pacing or next(iter(offered))], needed_for=f"the backend {name!r}")
-        return cast("BackendFactory", factory)
-    others = {point.name: point for point in entry_points(group="embodied_env.backends")}
-    if name not in others:
+        raise UsageError(f"invalid backend: {name!r} (expected a name, one of: {', '.join(known_backends())})")
+    names = [known for known in plugin_names("backends") if known.partition(".")[0] == name]
+    offered = {known.partition(".")[2]: get_plugin("backends", known) for known in names}
+    if not offered:
         raise UsageError(unknown_backend(name))
-    problem, remedy = f"backend {name!r} cannot be loaded from {others[name].value}", "correct or reinstall its package"
-    with foreign_code(lambda what: UsageError(f"{problem}: {what} (expected a callable); {remedy}")):
-        factory = others[name].load()
-        inspect.signature(factory)
-    return cast("BackendFactory", factory)
+    if len(packages := sorted({plugin.package for plugin in offered.values()})) > 1:
+        raise UsageError(f"backend {name!r} is registered twice: by {' and '.join(packages)}; uninstall one of them")
+    if pacing not in (None, *offered) and "" not in offered:
+        expected = ", ".join(map(repr, (None, *offered)))
+        raise UsageError(f"unsupported pacing for {name}: {pacing!r} (expected one of: {expected})")
+    plugin = offered.get("" if pacing is None else pacing) or offered.get("") or next(iter(offered.values()))
+    factory = cast("BackendFactory", load_plugin(plugin, f"the backend {name!r}"))
+    if not callable(factory):
+        raise UsageError(f"the backend {name!r} cannot be loaded from {plugin.target}: {factory!r:.80} is not callable")
+    return plugin, factory
 
 
 def check_options(
@@ -135,7 +112,7 @@ def check_options(
 
     `others` are the options of the caller, which may be meant.
     """
-    parameters = inspect.signature(_factory(name, pacing)).parameters.values()
+    parameters = inspect.signature(_find(name, pacing)[1]).parameters.values()
     known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _NO_OPTIONS}
     if missing := [option for option, p in known.items() if p.default is p.empty and option not in options]:
         raise UsageError(f"missing option of backend {name!r}: {', '.join(missing)}")

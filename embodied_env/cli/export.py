@@ -15,7 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run_directory(parser)
     option = parser.add_argument
-    option("--format", required=True, help="output format: jsonl, parquet, minari or lerobot (required)")
+    option(
+        "--format",
+        required=True,
+        help="output format: jsonl, parquet, minari, lerobot or a plug-in (required)",
+    )
     option("-o", "--out", required=True, metavar="DIR", help="output directory, which must not exist (required)")
     option("--evaluator", action="store_true", help="include evaluator-only values")
     option(

@@ -9,19 +9,20 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution, entry_points, requires, version
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from embodied_env import __version__
 from embodied_env.contract.loader import shipped_files
+from embodied_env.contract.plugins import BUILT_IN, Plugin, find_plugin, installed_plugins
+from embodied_env.errors import UsageError
 from embodied_env.ros.checks import Check
 from embodied_env.ros.installation import launch_checks, ros_checks, sourced_prefixes
 
 _PACKAGE = "embodied_env"
 _PROGRAM = "embodied-env"
 _TESTED = ((3, 11), (3, 13))  # first and last
-_PLUG_INS = ("embodied_env.backends", "embodied_env.gates", "embodied_env.policies", "embodied_env.tasks")
 _DEVELOPMENT = ("all", "bench", "dev", "docs", "lint", "test")  # extras that are not reported
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*(?:[><=]=\s*([\d.]+))?")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
@@ -92,13 +93,21 @@ def _package_checks() -> Iterator[Check]:
     contracts = shipped_files()
     detail = f"{len(contracts)} shipped" + (f", in {next(iter(contracts.values())).parent}" if contracts else "")
     yield Check(name="contracts", passed=bool(contracts), detail=detail, remedy="" if contracts else "install it again")
-    for group in _PLUG_INS:
-        for point in entry_points(group=group):
-            is_found = find_spec(point.module.partition(".")[0]) is not None
-            detail = f"{point.value}, of the group {group}" + ("" if is_found else ": no such module")
-            remedy = "" if is_found else "install its package again, or uninstall it"
-            code = "" if is_found else "missing"
-            yield Check(name=f"plug-in {point.name}", passed=is_found, detail=detail, remedy=remedy, code=code)
+    for plugin in (plugin for kind in BUILT_IN for plugin in installed_plugins(kind)):
+        yield _plugin_check(plugin)
+
+
+def _plugin_check(plugin: Plugin) -> Check:
+    """Check that the module of a plug-in is there, and that no other package registers its name."""
+    detail, name = f"{plugin.target}, of the group {plugin.group}", f"plug-in {plugin.name}"
+    try:
+        find_plugin(plugin.group.partition(".")[2], plugin.name)
+    except UsageError as error:
+        return Check(name=name, passed=False, detail=str(error), code="ambiguous")
+    if find_spec(re.split(r"[.:]", plugin.target)[0]) is None:
+        remedy = "install its package again, or uninstall it"
+        return Check(name=name, passed=False, detail=f"{detail}: no such module", remedy=remedy, code="missing")
+    return Check(name=name, passed=True, detail=detail)
 
 
 def _requirements(extra: str) -> list[tuple[str, str]]:

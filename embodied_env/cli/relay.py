@@ -21,10 +21,10 @@ def run(args: argparse.Namespace) -> int:
     """Relay until SIGINT or SIGTERM, or with ``-`` until the end of standard input; then brake the robot to rest."""
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.core.process.child import STOP_GRACE_S, read_first_line, watch_parent
-    from embodied_env.envs.filters_from_contract import make_command_filters
     from embodied_env.errors import UsageError, did_you_mean
     from embodied_env.ros.fastdds import enable_large_segments
     from embodied_env.ros.setup_checks import check_namespace
+    from embodied_env.safety.command_filters import make_command_filters
     from embodied_env.safety.relay.relay import check_relayed, stopping_time_s
 
     if args.namespace is not None:

@@ -1,11 +1,14 @@
-"""Objects of extensions by name: the core imports no extension, and runs without one that was removed."""
+"""Objects of extensions and plug-ins by name: the core imports no extension, and runs without one that was removed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import Any
 
-from embodied_env.errors import MissingDependencyError
+from embodied_env.contract.plugins import Plugin
+from embodied_env.core.foreign_code import foreign_code
+from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError
 
 
 def find_extension(name: str) -> Any | None:  # noqa: ANN401 - any object
@@ -24,3 +27,17 @@ def load_extension(name: str, *, needed_for: str) -> Any:  # noqa: ANN401 - any 
         module = name.partition(":")[0]
         raise MissingDependencyError(module, needed_for=needed_for, remedy="install embodied_env with this extension")
     return found
+
+
+def load_plugin(plugin: Plugin, label: str, *, error: Callable[[str], EmbodiedEnvError] = UsageError) -> Any:  # noqa: ANN401 - any object
+    """Import and return the target of a plug-in, which errors call `label`.
+
+    Raises:
+        MissingDependencyError: for one of an extension of ours that was removed.
+        UsageError, or `error`: for one of another package whose import fails.
+    """
+    if plugin.is_built_in:
+        return load_extension(plugin.target, needed_for=label)
+    problem = f"{label} cannot be loaded from {plugin.target}"
+    with foreign_code(lambda what: error(f"{problem}: {what}; correct or reinstall its package")):
+        return resolve_name(plugin.target)

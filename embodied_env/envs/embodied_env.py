@@ -36,12 +36,13 @@ from embodied_env.envs.arguments import (
     resolve_contract,
     ros_options,
 )
-from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
+from embodied_env.envs.filters_from_contract import recorded_files
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.stepper_env import StepperEnv
 from embodied_env.envs.transition_builder import copy_info, copy_observation
 from embodied_env.errors import UsageError
+from embodied_env.safety.command_filters import make_command_filters
 from embodied_env.tasks import Task, describe_task, is_shipped, load_task
 
 

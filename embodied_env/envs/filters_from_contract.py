@@ -1,31 +1,31 @@
-"""Build the command filters of a contract: those of third parties, then the workspace filter."""
+"""Build the workspace filter of a contract, and find the files that a replay of its filters needs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from embodied_env.contract import Contract, KinematicModel
 from embodied_env.contract.recorded_shapes import dump_shape, parse_shape
+from embodied_env.contract.safety_schema import WorkspaceSpec
 from embodied_env.contract.schema import SHAPE
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ContractError
-from embodied_env.safety.command_filters import CommandFilter, load_plugin_filters
+from embodied_env.safety.command_filters import CommandFilter
 from embodied_env.safety.joint_limits import joint_bounds
 from embodied_env.safety.workspace.filter import Workspace, WorkspaceFilter
 
 
-def make_command_filters(contract: Contract, *, latency_s: float = 0.0) -> dict[str, CommandFilter]:
-    """Return the command filters of `contract` by name, in order. `latency_s`: delay until a command acts.
+def make_workspace_filter(contract: Contract, *, latency_s: float) -> WorkspaceFilter:
+    """Return the filter of ``safety.workspace``. `latency_s`: delay until a command acts.
 
-    Raises ContractError for an unknown filter or a workspace that does not fit the robot, and MissingDependencyError
-    if the shape of the robot needs MuJoCo.
+    Raises ContractError for a workspace that does not fit the robot, and MissingDependencyError if the shape of the
+    robot needs MuJoCo.
     """
-    filters, spec = load_plugin_filters(contract), contract.safety.workspace
-    if spec is not None:
-        layout = ActionLayout(contract)
-        workspace = Workspace(spec, _kinematics(contract), layout.joints, joint_bounds(layout.limits))
-        filters["workspace"] = WorkspaceFilter(workspace, latency_s=latency_s)
-    return filters
+    layout = ActionLayout(contract)
+    spec = cast("WorkspaceSpec", contract.safety.workspace)
+    workspace = Workspace(spec, _kinematics(contract), layout.joints, joint_bounds(layout.limits))
+    return WorkspaceFilter(workspace, latency_s=latency_s)
 
 
 def _kinematics(contract: Contract) -> KinematicModel:

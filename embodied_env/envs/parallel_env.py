@@ -21,7 +21,7 @@ from embodied_env.core.clock import Clock, make_clock
 from embodied_env.core.process.signals import closing_together
 from embodied_env.core.types import ResetReport, Transition
 from embodied_env.envs.arguments import arguments_of, check_seed, draw_world_seed, render_metadata, ros_options
-from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
+from embodied_env.envs.filters_from_contract import recorded_files
 from embodied_env.envs.lifecycle import check_open
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.shared_backend import AgentBackend, SharedBackend
@@ -29,6 +29,7 @@ from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.stepper_env import StepperEnv
 from embodied_env.envs.transition_builder import copy_observation
 from embodied_env.errors import MissingDependencyError, ResetNeededError, UsageError
+from embodied_env.safety.command_filters import make_command_filters
 from embodied_env.tasks import describe_task, load_task
 
 if TYPE_CHECKING:

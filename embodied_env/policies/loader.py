@@ -9,14 +9,13 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from importlib.metadata import entry_points
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Any
+from typing import Any, Literal, cast
 
 from embodied_env.contract import Contract
-from embodied_env.core.extensions import load_extension
+from embodied_env.contract.plugins import BUILT_IN, Plugin, find_plugin, plugin_names
+from embodied_env.core.extensions import load_plugin
 from embodied_env.core.foreign_code import foreign_code
 from embodied_env.core.policy import ADDRESSES, Policy, PolicyIdentity, as_policy
 from embodied_env.errors import UsageError, did_you_mean
@@ -26,20 +25,10 @@ from embodied_env.policies.model import ContractModel, Model, connect
 from embodied_env.policies.onnx_model import find_onnx
 from embodied_env.policies.policy_file import SUFFIX, read_policy_file
 
-_BUILT_IN = {
-    "hold": "embodied_env.policies.built_in:make_hold",
-    "random": "embodied_env.policies.built_in:make_random",
-    "scripted": "embodied_env.policies.built_in:make_scripted",
-}
-_FORMATS = {
-    "onnx": "embodied_env.policies.onnx_model:load_onnx",
-    "sb3": "embodied_env.policies.sb3_model:load_sb3",
-    "openpi": "embodied_env.policies.openpi_model:load_openpi",
-    "gr00t": "embodied_env.policies.gr00t_model:load_gr00t",
-    "lerobot": "embodied_env.policies.lerobot_model:load_lerobot",
-}
 _SERVERS = ("openpi", "gr00t")
-_GROUP = "embodied_env.policies"
+
+_Takes = Literal["contract", "location", "both"]
+"""What a factory of policies takes: ``NAME``, a model at ``NAME:LOCATION``, or a policy at ``NAME:LOCATION``."""
 
 
 def load_policy(
@@ -56,8 +45,8 @@ def load_policy(
         address: ``hold`` (keep the joint positions), ``random`` (uniform over the action space), ``scripted`` (provided
             by the task), ``module:callable`` (a policy, or a callable from observation to action),
             ``module:factory(literals)`` (which returns one), ``onnx:FILE``, ``sb3:FILE.zip``, ``lerobot:DIR``,
-            ``openpi://host:port``, ``gr00t://host:port``, or ``format:location`` of another package in the entry-point
-            group ``embodied_env.policies``.
+            ``openpi://host:port``, ``gr00t://host:port``, or ``name`` and ``name:location`` of another package in the
+            entry-point group ``embodied_env.policies``.
         contract: contract of its observations and actions.
         policy_file: maps inputs and outputs of a model to the contract; None: the file ``NAME.policy.yaml`` beside
             ``NAME.onnx``, if there is one, else those of the contract.
@@ -71,29 +60,39 @@ def load_policy(
             contract.
         MissingDependencyError: if the library of the format is not installed.
     """
-    format_name, separator, location = address.partition(":")
-    remedy = _remedy(address)
-    if policy_file is not None and format_name not in _FORMATS and not remedy:
+    name, separator, location = address.partition(":")
+    remedy, takes = _remedy(address), None
+    if (plugin := find_plugin("policies", name)) is not None:
+        factory, takes = _load(plugin)
+    if policy_file is not None and takes != "location" and not remedy:
         raise UsageError(f"policy file for {address!r}: {str(policy_file)!r} (expected a model: {_formats()})")
-    if address in _BUILT_IN:
-        return as_policy(_call(address, resolve_name(_BUILT_IN[address]), (contract,), options))
-    if separator and format_name in _FORMATS:
-        return _load_connected(address, contract, policy_file, {"trust": trust, **options})
-    points = {point.name: point for point in entry_points(group=_GROUP)}
-    if separator and format_name in points:
-        problem = f"policy format {format_name!r} cannot be loaded from {points[format_name].value}"
-        expected = "expected a callable; correct or reinstall its package"
-        with foreign_code(lambda what: UsageError(f"{problem}: {what} ({expected})")):
-            loader = points[format_name].load()
-        with foreign_code(lambda what: UsageError(f"policy {address!r} cannot be made: {what}")):
-            made = _call(address, loader, (location, contract), {"trust": trust, **options})
-        return as_policy(made, PolicyIdentity(name=address, format=format_name))
-    if remedy or not (format_name and location):
-        expected = f"expected one of: {', '.join((*ADDRESSES, *(f'{name}:...' for name in points)))}"
-        raise UsageError(f"unknown policy {address!r} ({expected}){remedy or did_you_mean(address, _BUILT_IN)}")
+    if plugin is not None and bool(separator) == (takes != "contract"):
+        if takes == "location":
+            return _load_connected(address, contract, policy_file, {"trust": trust, **options})
+        arguments, given = (
+            ((contract,), options) if takes == "contract" else ((location, contract), {"trust": trust, **options})
+        )
+        made = _call(address, plugin, factory, arguments, given)
+        return as_policy(made, PolicyIdentity(name=address, format=name))
+    if remedy or not (name and location):
+        names = plugin_names("policies")
+        others = (f"{each}:..." for each in names[len(BUILT_IN["policies"]) :])
+        expected = f"expected one of: {', '.join((*ADDRESSES, *others))}; group embodied_env.policies"
+        raise UsageError(f"unknown policy {address!r} ({expected}){remedy or did_you_mean(address, names)}")
     if options:
         raise UsageError(f"unknown option of the policy {address!r}: {next(iter(options))!r} (it has no options)")
     return _imported(address)
+
+
+def _load(plugin: Plugin) -> tuple[Callable[..., Any], _Takes]:
+    """Return the factory of a plug-in, and what it takes; raises UsageError for one that is none."""
+    factory = cast("Callable[..., Any]", load_plugin(plugin, f"the policy {plugin.name!r}"))
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"loader of the policy {plugin.name!r} is not callable: {factory!r:.80}") from error
+    names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return factory, "contract" if names == ["contract"] else "location" if len(names) == 1 else "both"
 
 
 def _load_connected(
@@ -116,15 +115,16 @@ def _load_connected(
 
 def load_model(address: str, *, trust: bool = False, **options: Any) -> Model:  # noqa: ANN401 - of the format
     """Return the model at an address of a model format, ``onnx:FILE``; raises the errors of `load_policy`."""
-    format_name, _, location = address.partition(":")
-    if format_name not in _FORMATS:
+    name, _, location = address.partition(":")
+    plugin = find_plugin("policies", name)
+    factory, takes = (None, None) if plugin is None else _load(plugin)
+    if plugin is None or factory is None or takes != "location":
         remedy = _remedy(address) or "; any other policy needs a contract"
         raise UsageError(f"unknown model {address!r} (expected one of: {_formats()}){remedy}")
     if not location:
-        form = next(each for each in ADDRESSES if each.startswith(f"{format_name}:"))
+        form = next((each for each in ADDRESSES if each.startswith(f"{name}:")), f"{name}:LOCATION")
         raise UsageError(f"incomplete policy address {address!r} (expected {form})")
-    load = load_extension(_FORMATS[format_name], needed_for=f"the policy format {format_name!r}")
-    model: Model = _call(address, load, (location,), {"trust": trust, **options})
+    model: Model = _call(address, plugin, factory, (location,), {"trust": trust, **options})
     return model
 
 
@@ -157,20 +157,24 @@ def _remedy(address: str) -> str:
 
 
 def _formats() -> str:
-    return ", ".join(f"{name}:..." for name in _FORMATS)
+    return ", ".join(f"{name}:..." for name in plugin_names("policies") if name not in ADDRESSES)
 
 
 def accepts_option(address: str, option: str) -> bool:
-    """Return whether the policy at a built-in address has the option."""
-    return address in _BUILT_IN and option in inspect.signature(resolve_name(_BUILT_IN[address])).parameters
+    """Return whether the policy at an address without a location has the option."""
+    plugin = find_plugin("policies", address)
+    return plugin is not None and option in inspect.signature(_load(plugin)[0]).parameters
 
 
-def _call(address: str, make: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def _call(
+    address: str,
+    plugin: Plugin,
+    make: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    options: Mapping[str, Any],
+) -> Any:  # noqa: ANN401 - a policy or a model
     """Call a factory with `options` that it has; raises UsageError for another one."""
-    try:
-        parameters = inspect.signature(make).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"loader of the policy {address!r} is not callable: {make!r:.80}") from error
+    parameters = inspect.signature(make).parameters.values()
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for option in options:
@@ -179,7 +183,9 @@ def _call(address: str, make: Callable[..., Any], arguments: tuple[Any, ...], op
                 problem = f"unknown option of the policy {address!r}: {option!r} ({expected})"
                 raise UsageError(problem + did_you_mean(option, known))
         options = {name: value for name, value in options.items() if name in known}
-    return make(*arguments, **options)
+    guard = foreign_code(lambda what: UsageError(f"policy {address!r} cannot be made: {what}"))
+    with nullcontext() if plugin.is_built_in else guard:
+        return make(*arguments, **options)
 
 
 # ------------------------------------------------------------------------------------------------------ Python policies

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.value_checks import one_of
+from embodied_env.contract.plugins import get_plugin
 from embodied_env.core.codes import Severity
+from embodied_env.core.extensions import load_plugin
 from embodied_env.core.foreign_code import foreign_code
 from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import ContractError
-
-GROUP = "embodied_env.gates"
-"""The entry-point group of third-party filters: name -> factory(contract, **parameters) -> CommandFilter."""
 
 _MAX_DETAIL = 500  # characters of a plug-in's own text
 
@@ -63,35 +59,37 @@ class CommandFilter(Protocol):
         ...
 
 
-def load_plugin_filters(contract: Contract) -> dict[str, CommandFilter]:
-    """Return the third-party filters of `contract`, in its order.
+def make_command_filters(contract: Contract, *, latency_s: float = 0.0) -> dict[str, CommandFilter]:
+    """Return the command filters of `contract` by name: those of ``safety.gates``, then the workspace.
+
+    `latency_s`: delay until a command acts.
 
     Raises:
         ContractError: for a filter that no installed package provides, or whose entry point or factory fails.
     """
-    wanted: Mapping[str, Mapping[str, Any]] = contract.safety.gates
-    if not wanted:
-        return {}
-    offered = {point.name: point for point in entry_points(group=GROUP)}
-    filters: dict[str, CommandFilter] = {}
-    for name, parameters in wanted.items():
-        path = f"safety.gates.{name}"
-        if name not in offered:
-            problem = f"no installed package provides this gate: {one_of(name, offered)}"
-            raise ContractError(path, problem, source=contract.source)
-        problem = f"gate could not be created from {offered[name].value}"
-        with foreign_code(partial(_error_of, path, problem, contract.source)):
-            command_filter = offered[name].load()(contract, **parameters)
-        if not isinstance(command_filter, CommandFilter):
-            kind = type(command_filter).__name__
-            problem = f"{offered[name].value} returned a {kind} (expected an object with the methods reset and filter)"
-            raise ContractError(path, problem, source=contract.source)
-        filters[name] = command_filter
-    return filters
+    made = {name: load_for(contract, "gates", name, given) for name, given in contract.safety.gates.items()}
+    for name, each in made.items():
+        if not isinstance(each, CommandFilter):
+            problem = f"{name} made a {type(each).__name__} (expected an object with the methods reset and filter)"
+            raise ContractError(f"safety.gates.{name}", problem, source=contract.source)
+    if contract.safety.workspace is not None:
+        made["workspace"] = load_plugin(get_plugin("gates", "workspace"), "safety.workspace")(
+            contract, latency_s=latency_s
+        )
+    return made
 
 
-def _error_of(path: str, problem: str, source: str, what: str) -> ContractError:
-    return ContractError(path, f"{problem}: {what}", source=source)
+def load_for(contract: Contract, kind: str, name: str, parameters: Mapping[str, Any]) -> Any:  # noqa: ANN401 - foreign
+    """Return what the factory of ``safety.<kind>.<name>`` makes of these parameters; raises ContractError."""
+    path = f"safety.{kind}.{name}"
+
+    def error_of(problem: str) -> ContractError:
+        return ContractError(path, problem, source=contract.source)
+
+    plugin = get_plugin(kind, name, error=error_of)
+    factory = load_plugin(plugin, f"the plug-in {name!r}", error=error_of)
+    with foreign_code(lambda what: error_of(f"{name!r} could not be created from {plugin.target}: {what}")):
+        return factory(contract, **parameters)
 
 
 def ask_filter(command_filter: CommandFilter, proposal: ProposedCommand) -> FilterDecision:

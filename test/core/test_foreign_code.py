@@ -24,7 +24,7 @@ from embodied_env.errors import (
     ResetNeededError,
     UsageError,
 )
-from embodied_env.safety.command_filters import load_plugin_filters
+from embodied_env.safety.command_filters import make_command_filters
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.tasks.judging import judge_reset, judge_step
 from embodied_env.tasks.loading import load_task
@@ -89,7 +89,7 @@ def contract_with_gate(**parameters):
 MAKERS = {
     "backend": (lambda: embodied_env.make("arm_reach", backend="party"), UsageError, "backend 'party' cannot be "),
     "policy": (lambda: embodied_env.load_policy("party:x", load_contract("arm_reach")), UsageError, "policy .*'party"),
-    "gate": (lambda: load_plugin_filters(contract_with_gate()), ContractError, r"safety\.gates\.party: "),
+    "gate": (lambda: make_command_filters(contract_with_gate()), ContractError, r"safety\.gates\.party: "),
 }
 
 

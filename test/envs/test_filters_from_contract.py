@@ -16,8 +16,8 @@ from embodied_env.contract.safety_schema import BoxSpec, KeepOutSpec, SphereSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import parse_urdf
 from embodied_env.core.codes import CODES
-from embodied_env.envs.filters_from_contract import make_command_filters
 from embodied_env.errors import ContractError
+from embodied_env.safety.command_filters import make_command_filters
 
 DATA = Path(__file__).parents[1] / "support" / "data"
 OWN = load_contract("arm_reach")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
 import pytest
+from distributions import install
 from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.analysis.replay import replay_policy
 from embodied_env.cli.main import main
+from embodied_env.contract.plugins import BUILT_IN
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import (
     BatchPolicy,
@@ -123,17 +124,23 @@ def test_unknown_option_is_wrong_usage(module):
             load(address, speed=3)
 
 
-def test_policy_of_another_package_is_found_by_its_entry_point(monkeypatch):
-    def load_one(location, contract, *, trust):
-        assert trust
-        return lambda _: np.full(6, float(location))
+PARTY = """
+import numpy as np
+def load(location, contract, *, trust):
+    assert trust
+    return lambda _: np.full(6, float(location))
+def still(contract):
+    return np.zeros_like
+"""
 
-    point = EntryPoint("fixed", "nowhere:load", loader._GROUP)
-    monkeypatch.setattr(EntryPoint, "load", lambda _: load_one)
-    monkeypatch.setattr(loader, "entry_points", lambda **_: [point])
+
+def test_policy_of_another_package_is_found_by_its_entry_point(monkeypatch, tmp_path):
+    points = {"policies": {"fixed": "a_policy_party:load", "still": "a_policy_party:still"}}
+    install(monkeypatch, tmp_path, points, a_policy_party=PARTY)
     policy = load("fixed:0.25", trust=True)
     assert policy({})[0] == 0.25
     assert policy.identity == PolicyIdentity(name="fixed:0.25", format="fixed")
+    assert load("still").identity == PolicyIdentity(name="still", format="still")
 
 
 def test_random_is_seeded_by_reset():
@@ -219,9 +226,9 @@ def test_the_rest_of_a_chunk_is_a_copy():
 
 
 def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
-    monkeypatch.setitem(loader._BUILT_IN, "chunks", "")
     made = Chunks()
-    monkeypatch.setattr(loader, "resolve_name", lambda _: lambda contract: made)  # noqa: ARG005 - the signature of a loader
+    monkeypatch.setattr(loader, "made_for_test", lambda contract: made, raising=False)  # noqa: ARG005 - of a factory
+    monkeypatch.setitem(BUILT_IN["policies"], "chunks", "embodied_env.policies.loader:made_for_test")
     options = {"backend": "fake", "episodes": 2, "seed": 7, "record": tmp_path, "clock": "virtual"}
     (done,) = evaluate(ARM, "chunks", **options).results
     first, second = [("reset", policy_seed(7, index), index) for index in range(2)]

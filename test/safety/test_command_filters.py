@@ -16,7 +16,7 @@ from embodied_env.core.codes import Severity
 from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import ContractError
 from embodied_env.safety import CommandState, SafetyGate
-from embodied_env.safety.command_filters import FilterDecision, load_plugin_filters, scale_of
+from embodied_env.safety.command_filters import FilterDecision, make_command_filters, scale_of
 
 HALF = FilterDecision(severity=Severity.LIMIT, share=0.5, detail="near the table")
 STATE = {"positions": (0.25, 0.0), "velocities": (0.5, -0.25)}
@@ -389,26 +389,26 @@ def contract_naming(**gates):
 
 
 def test_no_plugins_without_names_in_the_contract():
-    assert load_plugin_filters(scripted_tasks.contract()) == {}
+    assert make_command_filters(scripted_tasks.contract()) == {}
 
 
 @pytest.mark.usefixtures("installed")
 def test_plugin_is_created_with_the_contract_and_its_parameters():
     contract = contract_naming(slow={"share": 0.25})
-    made = load_plugin_filters(contract)["slow"]
+    made = make_command_filters(contract)["slow"]
     assert (made.contract, made.share) == (contract, 0.25)
 
 
 @pytest.mark.usefixtures("installed")
 def test_plugins_are_in_the_order_of_the_contract():
-    assert list(load_plugin_filters(contract_naming(still={}, slow={}))) == ["still", "slow"]
-    assert list(load_plugin_filters(contract_naming(slow={}, still={}))) == ["slow", "still"]
+    assert list(make_command_filters(contract_naming(still={}, slow={}))) == ["still", "slow"]
+    assert list(make_command_filters(contract_naming(slow={}, still={}))) == ["slow", "still"]
 
 
 @pytest.mark.usefixtures("installed")
 def test_plugin_scales_the_command():
     contract = contract_naming(slow={})
-    approved = SafetyGate(contract, filters=load_plugin_filters(contract)).judge([1.0, -1.0], reference(), PERIOD_S)
+    approved = SafetyGate(contract, filters=make_command_filters(contract)).judge([1.0, -1.0], reference(), PERIOD_S)
     assert approved.report.velocity_si.tolist() == pytest.approx(((np.array(BRAKED) + REQUESTED) / 2).tolist())
 
 
@@ -416,13 +416,13 @@ def test_plugin_scales_the_command():
 @pytest.mark.parametrize(
     ("gates", "message"),
     [
-        ({"swift": {}}, "no installed package provides this gate"),
-        ({"slow": {"shape": 1}}, "gate could not be created"),
-        ({"slow": {"share": 7}}, "gate could not be created.*share 7"),
+        ({"swift": {}}, "unknown name .swift. .*group embodied_env.gates"),
+        ({"slow": {"shape": 1}}, "could not be created"),
+        ({"slow": {"share": 7}}, "could not be created.*share 7"),
         ({"unfinished": {}}, "expected an object with the methods reset and filter"),
     ],
 )
 def test_plugin_that_cannot_be_created_is_a_contract_error(gates, message):
     with pytest.raises(ContractError, match=message) as caught:
-        load_plugin_filters(contract_naming(**gates))
+        make_command_filters(contract_naming(**gates))
     assert caught.value.path == f"safety.gates.{next(iter(gates))}"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from embodied_env.backends.fake import FakeBackend
-from embodied_env.backends.registry import BACKENDS
+from embodied_env.contract.plugins import BUILT_IN
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.types import ActuationEvidence
 
@@ -71,4 +71,4 @@ def ns(duration_s):
     return round(duration_s * NS_PER_S)
 
 
-BACKENDS["delayed_fake"] = {"realtime": f"{__name__}:DelayedFake"}
+BUILT_IN["backends"]["delayed_fake.realtime"] = f"{__name__}:DelayedFake"

@@ -12,8 +12,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
-from embodied_env.backends.registry import BACKENDS
+from embodied_env.backends.registry import BackendName
 from embodied_env.contract.loader import config_folders, find_contract, load_contract
 from embodied_env.core.policy import ADDRESSES
 from embodied_env.core.process.child import CLI, STOP_GRACE_S, ProcessSpec, relay, simulator
@@ -163,7 +164,7 @@ def _is_armed(values: Values) -> bool:
 
 def _check_armed(values: Values) -> None:
     """Raise UsageError if a robot could move that is not armed: on any backend but our simulators."""
-    backend, simulators = values["backend"], [name for name in BACKENDS if name != _ROBOT]
+    backend, simulators = values["backend"], [name for name in get_args(BackendName) if name != _ROBOT]
     if not _is_armed(values) and backend not in simulators:
         name = load_contract(values["contract"]).name
         expected = f"expected armed:={name}, or one of: {', '.join(simulators)}"

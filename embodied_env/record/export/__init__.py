@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from embodied_env._version import __version__
+from embodied_env.contract.plugins import BUILT_IN, get_plugin
+from embodied_env.core.extensions import load_plugin
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.record.export.episodes import DRY_RUN, THE_SOURCES, EpisodeEnd, EpisodeReader, Step, open_episodes
-from embodied_env.record.export.json_lines import JsonLines
-from embodied_env.record.export.lerobot import LerobotDataset
-from embodied_env.record.export.minari import MinariDataset
-from embodied_env.record.export.parquet import ParquetFiles
 from embodied_env.record.manifest import world_of
 from embodied_env.record.run import read_run
 
@@ -23,8 +21,8 @@ __all__ = ["FORMATS", "export_run"]
 EXPORT = "embodied_env/export/1"
 
 
-class _Writer(Protocol):
-    """Writes one format into an empty folder."""
+class Exporter(Protocol):
+    """Writes one format; its class takes an empty folder, the `EpisodeReader`, and an `ExitStack` for open files."""
 
     def step(self, step: Step) -> None: ...
 
@@ -33,13 +31,8 @@ class _Writer(Protocol):
     def close(self, metadata: Mapping[str, Any]) -> None: ...  # of the export
 
 
-_WRITERS: Mapping[str, Callable[..., _Writer]] = {
-    "jsonl": JsonLines,
-    "parquet": ParquetFiles,
-    "minari": MinariDataset,
-    "lerobot": LerobotDataset,
-}
-FORMATS = tuple(_WRITERS)
+FORMATS = tuple(BUILT_IN["exporters"])
+"""The formats of this package; others are plug-ins of the group ``embodied_env.exporters``."""
 
 
 def export_run(  # noqa: PLR0913 - the public options
@@ -61,7 +54,7 @@ def export_run(  # noqa: PLR0913 - the public options
     Args:
         path: a run directory.
         out: a folder that does not exist yet.
-        format: one of `FORMATS`.
+        format: one of `FORMATS`, or that of another package.
         evaluator: include the values visible only to the evaluator.
         allow_unclean: accept a run that was not closed, or whose log is truncated; the metadata has the reason.
         environment_state: keys of the observation in LeRobot's ``observation.environment_state``; None: those that do
@@ -76,8 +69,7 @@ def export_run(  # noqa: PLR0913 - the public options
         RecordError: if the run cannot be read, is not clean, or a dry run, or the action of a step is not known.
         MissingDependencyError: if the library of the format is not installed.
     """
-    if format not in FORMATS:
-        raise UsageError(f"unknown format {format!r} (expected one of: {', '.join(FORMATS)})")
+    make_exporter = load_plugin(get_plugin("exporters", format), f"the format {format!r}")
     if environment_state is not None and format != "lerobot":
         raise UsageError(f"environment_state is not in the format {format!r} (expected lerobot)")
     options = {} if environment_state is None else {"environment_state": environment_state}
@@ -95,7 +87,7 @@ def export_run(  # noqa: PLR0913 - the public options
     try:
         partial.mkdir(parents=True)
         with ExitStack() as files:  # closes the open files if the export fails
-            metadata = _write(_WRITERS[format](partial, source, files, **options), source, format, progress)
+            metadata = _write(make_exporter(partial, source, files, **options), source, format, progress)
         partial.rename(out)
     except OSError as error:
         raise RecordError(f"cannot write the export {out}: {error}") from None
@@ -104,20 +96,22 @@ def export_run(  # noqa: PLR0913 - the public options
     return metadata
 
 
-def _write(writer: _Writer, source: EpisodeReader, kind: str, progress: Callable[[int], None] | None) -> dict[str, Any]:
+def _write(
+    exporter: Exporter, source: EpisodeReader, kind: str, progress: Callable[[int], None] | None
+) -> dict[str, Any]:
     counts = {"episodes": 0, "unfinished": 0, "steps": 0}
     for item in source:
         if isinstance(item, Step):
-            writer.step(item)
+            exporter.step(item)
             counts["steps"] += 1
             if progress is not None:
                 progress(counts["steps"])
         else:
-            writer.end(item)
+            exporter.end(item)
             counts["episodes"] += 1
             counts["unfinished"] += not item.ended
     metadata = _metadata(source, kind, counts)
-    writer.close(metadata)
+    exporter.close(metadata)
     return metadata
 
 
