@@ -1,7 +1,7 @@
 """Define the keys of ``info``, from which schema and documentation are generated.
 
-`TransitionBuilder` writes them as literals, which mypy checks. ``python .ci/info.py`` writes ``info.schema.json`` from
-them, and the site its info page. Keys that are not required depend on backend, clock or options.
+`TransitionBuilder` writes them as literals, which mypy checks. ``python tools/info.py`` writes ``info.schema.json``
+from them, and the site its info page. Keys that are not required depend on backend, clock or options.
 """
 
 from typing import Annotated, Any, Literal, NotRequired, TypedDict

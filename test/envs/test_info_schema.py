@@ -28,7 +28,7 @@ from embodied_env.record.schema import schema_violations, step_info_schema, tran
 from embodied_env.safety import GATES
 from embodied_env.tasks import load_task
 
-INFO = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / ".ci" / "info.py")))
+INFO = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "tools" / "info.py")))
 SCHEMA = json.loads(resources.files("embodied_env").joinpath("info.schema.json").read_text(encoding="utf-8"))
 DEFS = SCHEMA["$defs"]
 STEP = DEFS["step"]["properties"]
@@ -67,7 +67,7 @@ def test_every_leaf_has_dtype_and_shape(path, leaf):
 
 
 def test_the_schema_file_matches_the_types():
-    assert INFO.FILE.read_text() == INFO.write_schema(), "run: python .ci/info.py"
+    assert INFO.FILE.read_text() == INFO.write_schema(), "run: python tools/info.py"
 
 
 def test_quality_codes_are_those_of_the_package():

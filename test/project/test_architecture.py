@@ -382,7 +382,7 @@ def test_error_tree_lists_every_error():
     assert {name for name in public if f" {name} " not in tree.replace("\n", " ")} == set()
 
 
-@pytest.mark.parametrize("folder", ["benchmarks", "examples", ".ci", "launch"])
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "tools", "launch"])
 def test_names_imported_by_scripts_exist(folder):
     pytest.importorskip("rclpy")
     missing = []
@@ -399,5 +399,5 @@ def test_names_imported_by_scripts_exist(folder):
 
 
 def test_every_mutant_matches_the_source():
-    mutants = runpy.run_path(str(Path(__file__).parents[2] / ".ci" / "mutants.py"))["MUTANTS"]
+    mutants = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "mutants.py"))["MUTANTS"]
     assert [each.name for each in mutants if (PACKAGE / each.file).read_text().count(each.old) != 1] == []

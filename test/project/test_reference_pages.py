@@ -17,7 +17,7 @@ from embodied_env.contract.schema import RESERVED
 from embodied_env.core.codes import CODES, END_REASONS
 
 ROOT = Path(__file__).parents[2]
-TABLES = runpy.run_path(str(ROOT / ".ci" / "reference_tables.py"))
+TABLES = runpy.run_path(str(ROOT / "tools" / "reference_tables.py"))
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Clean episodes pass the audit: the small edition of ``.ci/clean_episodes.py``."""
+"""Clean episodes pass the audit: the small edition of ``tools/clean_episodes.py``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-FILE = Path(__file__).parents[2] / ".ci" / "clean_episodes.py"
+FILE = Path(__file__).parents[2] / "tools" / "clean_episodes.py"
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ The oracles follow the definitions in ``reference/safety.md`` in rational number
 test: without rounding or square roots.
 
 The examples are the same in every run, unless ``--hypothesis-seed`` is given. ``EMBODIED_ENV_EXAMPLES=20000`` draws that
-many new ones per property. ``EMBODIED_ENV_SHRINK=0`` reports failures unshrunk, as `.ci/mutants.py` needs.
+many new ones per property. ``EMBODIED_ENV_SHRINK=0`` reports failures unshrunk, as `tools/mutants.py` needs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One hour of robot time without faults, in `mujoco`: the gate never holds or stops without a reason.
 
-python .ci/clean_hour.py [SECONDS] [CONTRACT ...]
+python tools/clean_hour.py [SECONDS] [CONTRACT ...]
 
 The scripted policy drives. Every finding of HOLD or above is a false positive, and printed.
 """

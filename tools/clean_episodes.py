@@ -1,6 +1,6 @@
 """Record clean episodes of every contract on every backend, and audit them: there must be no finding or warning.
 
-Usage: python .ci/clean_episodes.py [EPISODES] [BACKEND ...]    (of all contracts and worlds together; default 1000)
+Usage: python tools/clean_episodes.py [EPISODES] [BACKEND ...]    (of all contracts and worlds together; default 1000)
 
 A backend is fake, mujoco or mujoco_ros, with ``:realtime`` behind it where the agent waits for the world. Horizons are
 cut to 15 steps. What acts are random actions, a policy that holds still, and every fifth episode malformed actions.

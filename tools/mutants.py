@@ -1,6 +1,6 @@
 """Mutation tests of the safety package: one textual mutant at a time, in a copy of the package.
 
-    python .ci/mutants.py [part of a mutant's name ...]
+    python tools/mutants.py [part of a mutant's name ...]
 
 `mutants.diff` lists the mutants. After `--- FILE`, a file of the package, each is
 

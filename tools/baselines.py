@@ -1,6 +1,6 @@
 """The scripted policies solve their contracts and holding still does not: 50 seeds each, in `mujoco`.
 
-python .ci/baselines.py [EPISODES] [CONTRACT ...]
+python tools/baselines.py [EPISODES] [CONTRACT ...]
 """
 
 from __future__ import annotations

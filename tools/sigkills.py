@@ -1,6 +1,6 @@
 """SIGKILL while a run is recorded: is every acknowledged row there? By hand; the figures go to docs/long_run.md.
 
-    python .ci/sigkills.py [--kills N] [--mujoco-ros N] [--workers N] [--seed S]
+    python tools/sigkills.py [--kills N] [--mujoco-ros N] [--workers N] [--seed S]
 
 Each victim records a run and writes to a pipe: ``w N`` when its thread is about to write row N, and ``a N F E`` when
 `step` (or `reset`) has returned N rows in all, of which F are flushed; E is 1 where all of them must be: behind a

@@ -1,6 +1,6 @@
 """Draw `docs/pictures/arm_reach.gif`: the arm, with the requested and the applied command of one joint next to it.
 
-    python .ci/animation.py [OUTPUT]
+    python tools/animation.py [OUTPUT]
 
 A scripted policy with too much gain and with noise runs one episode on `mujoco`; the gate limits what it requests.
 """

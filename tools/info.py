@@ -1,4 +1,4 @@
-"""Write `info.schema.json` from the types of `info`: `python .ci/info.py [--check]`; the site shows them as tables."""
+"""Write `info.schema.json` from the types of `info`: `python tools/info.py [--check]`; the site shows its tables."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def main() -> int:
     """Write the file, or with ``--check`` report that it is stale."""
     is_stale = not FILE.exists() or FILE.read_text() != write_schema()
     if is_stale and "--check" in sys.argv:
-        print(f"{FILE} is stale; run: python .ci/info.py")
+        print(f"{FILE} is stale; run: python tools/info.py")
         return 1
     if is_stale:
         FILE.write_text(write_schema())
