@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import logging
 import os
 import select
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 
 from embodied_env import __version__
 from embodied_env.cli import INTERRUPTED, READER_LEFT, SOUND, UNSOUND, WRONG_USAGE
+from embodied_env.core.extensions import load_extension
 from embodied_env.core.process.signals import terminate
 from embodied_env.core.terminal import PrintableFormatter, say
 from embodied_env.errors import ContractError, EmbodiedEnvError, PolicyError, TaskError, UsageError, did_you_mean
@@ -139,7 +139,7 @@ def _run(argv: list[str]) -> int:
     for name, description in VERBS.items():
         subparser = verbs.add_parser(name, help=description, description=description)
         if name == named:
-            module = importlib.import_module(f"embodied_env.cli.{name}")
+            module = load_extension(f"embodied_env.cli.{name}:", needed_for=f"the verb {name!r}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
             options = tuple(subparser._option_string_actions)  # noqa: SLF001 - argparse has no other list of them

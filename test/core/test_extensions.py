@@ -2,6 +2,8 @@ import sys
 
 import pytest
 
+from embodied_env.cli import UNSOUND
+from embodied_env.cli.main import VERBS, main
 from embodied_env.core.extensions import find_extension, load_extension
 from embodied_env.errors import MissingDependencyError
 
@@ -27,3 +29,10 @@ def test_removed_extension_is_named(module):
 def test_missing_package_of_an_extension_is_no_removed_extension(packages):
     with pytest.raises(ModuleNotFoundError, match="package_that_is_not_there"):
         find_extension("extension_with_need:thing")
+
+
+def test_verb_of_a_removed_extension_is_named_in_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(VERBS, "gone", "do nothing")
+    assert main(["gone", "--help"]) == UNSOUND
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("embodied-env: error: the verb 'gone' needs embodied_env.cli.gone, which is not installed; ")

@@ -91,7 +91,6 @@ IMPORTS_BY_NAME = {
     "tasks/loading.py": "the task's class, where it is trusted",
     "core/optional_packages.py": "optional packages, when they are there",
     "contract/message_types.py": "message classes, when ROS is there",
-    "cli/main.py": "one verb per file",
     "policies/loader.py": "the policy that the user names, and the loader of its format",
     "record/mcap_file.py": "mcap, when it is there",
     "sim/model.py": "mujoco, when it is there",
