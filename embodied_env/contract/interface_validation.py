@@ -19,8 +19,6 @@ from embodied_env.contract.message_types import (
     TWIST_AXES,
     MessageField,
     Shape,
-    derived_shape,
-    message_field,
 )
 from embodied_env.contract.schema import (
     AGES,
@@ -36,6 +34,7 @@ from embodied_env.contract.schema import (
     QosSpec,
     SensorSpec,
 )
+from embodied_env.contract.spaces import derived_shape, message_field
 from embodied_env.contract.value_checks import (
     allow,
     check_bounds,

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from embodied_env.contract.schema import FieldSpec, SensorSpec
 from embodied_env.errors import ContractError, MissingDependencyError, install_command
 
 Shape = tuple[int | None, ...]
@@ -166,26 +165,6 @@ ACTUATOR_MESSAGES: Mapping[str, ActuatorMessage] = {
 
 TRAJECTORY = "trajectory_msgs/msg/JointTrajectory"
 TWIST_AXES = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "angular.z")
-
-
-def message_field(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageField:
-    """Return the description of the valid field `name` of `sensor`, with the lengths that the contract declares."""
-    if spec.path is not None:
-        known = MessageField(shape=(1,) if spec.shape is None else (None,) * len(spec.shape), units=None)
-        known = replace(known, dtype=spec.dtype or known.dtype)
-    else:
-        known = SENSOR_MESSAGES[sensor.type].fields[name]
-        if sensor.encoding is not None and ENCODINGS[sensor.encoding].metres_per_unit is not None:
-            known = replace(known, units=("m",), dtype="float32", ranging=True)
-    return known if spec.shape is None else replace(known, shape=spec.shape)
-
-
-def derived_shape(spec: FieldSpec, raw: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a reading from that of its message: after `resample` or `resize`."""
-    if spec.resample is not None:
-        angles = spec.resample.angles
-        return (angles if isinstance(angles, int) else angles.count,)
-    return raw if spec.resize is None else (*spec.resize.size, *raw[2:])
 
 
 @functools.cache

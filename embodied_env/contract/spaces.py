@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from embodied_env.contract.message_types import derived_shape, message_field
+from embodied_env.contract.message_types import ENCODINGS, SENSOR_MESSAGES, MessageField
 from embodied_env.contract.schema import (
     AGES,
     APPLIED_ACTIONS,
@@ -20,6 +20,7 @@ from embodied_env.contract.schema import (
     ActuatorSpec,
     ContractFields,
     EffectiveLimits,
+    FieldSpec,
     FloatArray,
     SensorSpec,
 )
@@ -269,3 +270,23 @@ class ActionLayout:
     def as_action(self, vector: FloatArray) -> Any:  # noqa: ANN401 - an action
         """Return a flat vector, or rows of them, as a new array, or a dict of them by actuator."""
         return vector.copy() if len(self.slices) == 1 else self.split(vector)
+
+
+def message_field(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageField:
+    """Return the description of the valid field `name` of `sensor`, with the lengths that the contract declares."""
+    if spec.path is not None:
+        known = MessageField(shape=(1,) if spec.shape is None else (None,) * len(spec.shape), units=None)
+        known = replace(known, dtype=spec.dtype or known.dtype)
+    else:
+        known = SENSOR_MESSAGES[sensor.type].fields[name]
+        if sensor.encoding is not None and ENCODINGS[sensor.encoding].metres_per_unit is not None:
+            known = replace(known, units=("m",), dtype="float32", ranging=True)
+    return known if spec.shape is None else replace(known, shape=spec.shape)
+
+
+def derived_shape(spec: FieldSpec, raw: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a reading from that of its message: after `resample` or `resize`."""
+    if spec.resample is not None:
+        angles = spec.resample.angles
+        return (angles if isinstance(angles, int) else angles.count,)
+    return raw if spec.resize is None else (*spec.resize.size, *raw[2:])

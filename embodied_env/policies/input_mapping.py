@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.message_types import message_field
 from embodied_env.contract.schema import FieldSpec, FloatArray, ResizeSpec, SensorSpec
-from embodied_env.contract.spaces import FieldLayout, field_layouts
+from embodied_env.contract.spaces import FieldLayout, field_layouts, message_field
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import Observation

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import SensorSpec
 from embodied_env.contract.field_paths import check_message
-from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES, message_field
+from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES
 from embodied_env.contract.reading_values import InvalidReadingError, check_rotation, position_confidence
-from embodied_env.contract.spaces import field_layouts
+from embodied_env.contract.spaces import field_layouts, message_field
 from embodied_env.core.image_processing import pixels_sha256, read_image
 from embodied_env.ros.message_fields import (
     VECTOR_PATHS,

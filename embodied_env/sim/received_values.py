@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from embodied_env.contract.message_types import ENCODINGS, MessageField, message_field
+from embodied_env.contract.message_types import ENCODINGS, MessageField
 from embodied_env.contract.reading_values import (
     InvalidReadingError,
     check_rotation,
@@ -18,6 +18,7 @@ from embodied_env.contract.reading_values import (
     to_units,
 )
 from embodied_env.contract.schema import FieldSpec, SensorSpec
+from embodied_env.contract.spaces import message_field
 from embodied_env.core.codes import Quality
 from embodied_env.core.image_processing import pixels_sha256, read_image
 from embodied_env.sim.backend_profile import Rays

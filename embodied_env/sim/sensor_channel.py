@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray, SensorSpec
-from embodied_env.contract.message_types import SENSOR_MESSAGES, message_field
+from embodied_env.contract.message_types import SENSOR_MESSAGES
 from embodied_env.contract.reading_values import fitted, position_confidence
-from embodied_env.contract.spaces import field_layouts
+from embodied_env.contract.spaces import field_layouts, message_field
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import Sample
 from embodied_env.sim.backend_profile import Source

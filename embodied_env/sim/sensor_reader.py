@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray, SensorSpec
 from embodied_env.contract.field_paths import is_boolean
-from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES, message_field
+from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES
 from embodied_env.contract.reading_values import InvalidReadingError, fitted
-from embodied_env.contract.spaces import FieldLayout, field_layouts
+from embodied_env.contract.spaces import FieldLayout, field_layouts, message_field
 from embodied_env.contract.value_checks import one_of
 from embodied_env.sim.backend_profile import KINDS, Contact, Rays, Source, WheelOdometry
 from embodied_env.sim.model import MjData, Model

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.message_types import message_field
-from embodied_env.contract.spaces import ActionLayout
+from embodied_env.contract.spaces import ActionLayout, message_field
 from embodied_env.errors import UsageError
 from embodied_env.policies.input_mapping import ObservedField, observed_fields
 from embodied_env.record.export.episodes import EpisodeReader, Step
