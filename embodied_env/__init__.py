@@ -57,7 +57,8 @@ _LAZY_EXPORTS = {  # public name -> its module
     "read_run": "record",
     "register": "envs.registration",
 }
-__all__ = ["__version__", *_LAZY_EXPORTS]  # noqa: PLE0604 - all are strings
+_NEED_AN_EXTRA = {"parallel_env"}  # not in ``import *``, which works without extras
+__all__ = ["__version__", *sorted({*_LAZY_EXPORTS} - _NEED_AN_EXTRA)]  # noqa: PLE0604 - all are strings
 
 
 if not TYPE_CHECKING:  # a type checker reports unknown names
@@ -70,7 +71,7 @@ if not TYPE_CHECKING:  # a type checker reports unknown names
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_LAZY_EXPORTS})
 
 
 for _id, _contract in (("ArmReach", "arm_reach"), ("CartGoal", "cart_goal"), ("DoorOpen", "door_open")):

@@ -9,7 +9,6 @@ import importlib
 import inspect
 import sys
 import traceback
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, cast
@@ -18,22 +17,13 @@ from embodied_env.contract import Contract
 from embodied_env.contract.files import read_file
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.loader import parse_as
-from embodied_env.contract.value_checks import naming_file, one_of
+from embodied_env.contract.plugins import get_plugin
+from embodied_env.contract.value_checks import naming_file
 from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import ContractError, described, did_you_mean
 from embodied_env.tasks.base import Task
 from embodied_env.tasks.common import ArrayTask
 from embodied_env.tasks.judging import class_of_function, hint
-
-GROUP = "embodied_env.tasks"
-"""The entry-point group of tasks in other packages: name -> class or function."""
-
-_SHIPPED = {
-    "navigate": "embodied_env.tasks.navigate:Navigate",
-    "no_goal": "embodied_env.tasks.no_goal:NoGoal",
-    "open_door": "embodied_env.tasks.open_door:OpenDoor",
-    "reach": "embodied_env.tasks.reach:Reach",
-}
 
 
 def load_task(contract: Contract, *, trust: bool = False, file: str | Path | None = None) -> Task:
@@ -98,13 +88,9 @@ def is_shipped(contract: Contract) -> bool:
 def find_task(contract: Contract) -> str:
     """Return ``module:NAME`` or ``FILE.py:NAME`` of the task; raises ContractError for an unknown name."""
     name = contract.task.type
-    if ":" in name or name in _SHIPPED:
-        return _SHIPPED.get(name, name)
-    others = {point.name: f"{point.module}:{point.attr}" for point in entry_points(group=GROUP)}
-    if name not in others:
-        problem = f"no installed package provides this task: {one_of(name, {**_SHIPPED, **others})}"
-        raise ContractError("task.type", problem, source=contract.source)
-    return others[name]
+    if ":" in name:
+        return name
+    return get_plugin("tasks", name, error=functools.partial(ContractError, "task.type", source=contract.source)).target
 
 
 def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> type:

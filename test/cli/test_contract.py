@@ -216,7 +216,7 @@ def test_rejection_exits_2_without_traceback(write):
         ("task.success_radius_m", ABSENT, "task.success_radius_m: missing key"),
         ("task.success_radius_m", "far", 'task.success_radius_m: "far" (expected a number)'),
         ("task.tip", "tool", "task.tip: "),
-        ("task.type", "raech", "task.type: no installed package provides this task: 'raech' (expected one of: "),
+        ("task.type", "raech", "task.type: unknown name 'raech' (expected one of: "),
         ("task.type", "embodied_env.tasks.reach:Rich", "task.type: unknown task 'embodied_env.tasks.reach:Rich'"),
     ],
 )

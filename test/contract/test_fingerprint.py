@@ -12,6 +12,7 @@ from strategies import ABSENT, changed, document, parse
 
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.fingerprint import SEMANTICS, SHIPPED_TASKS, differences, meaning, to_plain
+from embodied_env.contract.plugins import BUILT_IN
 from embodied_env.contract.schema import EACH_ITS_OWN
 from embodied_env.errors import ContractError
 from embodied_env.tasks import find_task
@@ -169,7 +170,7 @@ def test_the_folder_of_a_task_file_changes_no_fingerprint():
     assert len({parse(changed("task.type", f"{file}:Hover")).fingerprint for file in files}) == 2
 
 
-@pytest.mark.parametrize("name", sorted({*SHIPPED_TASKS} - {EACH_ITS_OWN}))
+@pytest.mark.parametrize("name", sorted({*SHIPPED_TASKS, *BUILT_IN["tasks"]} - {EACH_ITS_OWN}))
 def test_the_table_of_shipped_tasks_has_the_version_of_each_class(name):
     module, _, attribute = find_task(parse(changed("task.type", name))).partition(":")
     assert getattr(importlib.import_module(module), attribute).version == SHIPPED_TASKS[name][1]

@@ -97,7 +97,7 @@ def names(_):
         "function": as_policy(json.dumps).identity.name,
         "policy_seed": policy_seed(1, 2),
         "spec": dataclasses.asdict(gymnasium.spec("embodied_env/ArmReach-v0")),
-        "public": [name for name in embodied_env.__all__ if not name.startswith("_")],
+        "public": sorted(embodied_env._LAZY_EXPORTS),
         "errors": {
             name: [base.__name__ for base in each.__bases__]
             for name, each in inspect.getmembers(errors, inspect.isclass)

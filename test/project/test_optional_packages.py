@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+EXTRAS = [  # modules of the packages in `embodied_env.errors.EXTRAS`
+    *("rclpy", "mujoco", "PIL", "mcap", "orjson", "scipy", "jinja2", "pettingzoo", "onnxruntime", "msgpack", "zmq"),
+    *("websockets", "stable_baselines3", "ray", "pyarrow", "minari", "rerun"),
+]
 HEAVY = [
     "rclpy",
     "mujoco",
@@ -26,6 +30,12 @@ def test_importing_package_imports_nothing_heavy():
     script = f"import sys, embodied_env; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_import_of_all_names_needs_no_extra():
+    script = f"import sys; sys.modules |= dict.fromkeys({sorted(EXTRAS)!r}); from embodied_env import *; print(make.__name__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "make\n"
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def test_a_worker_loads_the_task_file_by_its_exact_path(world, monkeypatch, tmp_
 @pytest.mark.parametrize(
     ("type_", "problem"),
     [
-        ("nowhere", "no installed package provides this task: 'nowhere' (expected one of: navigate, "),
+        ("nowhere", "unknown name 'nowhere' (expected one of: navigate, "),
         ("nowhere.at_all:Task", "No module named 'nowhere' (expected an installed module); name a file by its path "),
         ("json:Task", "has no attribute 'Task'"),
         ("json:dumps", "expected a class"),
