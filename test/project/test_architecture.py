@@ -79,6 +79,9 @@ EXTENSIONS = {  # may be removed: only what is listed in ALLOWED imports one, th
     "replay": "analysis/replay backends/replay record/differences cli/replay",
     "report": "analysis/report/ cli/report",
     "teams": "contract/team envs/parallel_env envs/shared_backend",
+    "vector": "backends/mujoco_batch core/batches envs/batched_gap_policy envs/batched_info envs/batched_judging "
+    "envs/batched_slots envs/batched_steps envs/vector_env envs/vector_slots safety/batched_gate safety/batched_limiter "
+    "safety/batched_limits sim/batched_physics",
     "viewers": "record/foxglove record/live_view record/rerun_viewer cli/view",
 }
 ALLOWED = {("comparison", "report"), ("ray", "evaluation"), ("report", "audit")}
