@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from embodied_env.core.clock import Clock
+from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.types import ResetReport, ResetRequest
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.receive_thread import ReceiveThread
@@ -63,7 +63,7 @@ class ResetService:
             OPTIONS_PARAMETER: json.dumps({name: value.tolist() for name, value in request.options.items()}),
         }
         parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
-        results = service.call(deadline_ns, parameters=parameters).results
+        results = service.call(deadline_ns, repeat_ns=NS_PER_S, parameters=parameters).results
         if refused := [result.reason for result in results if not result.successful]:
             raise BackendNotReadyError(f"{service.name} refused seed and options: {'; '.join(refused)}")
 
