@@ -16,7 +16,7 @@ from embodied_env.cli import SOUND, UNSOUND, contract_validate
 from embodied_env.cli.arguments import add_json, add_seed
 from embodied_env.contract import Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
-from embodied_env.contract.loader import ROBOTS, load_robot_file, shipped_files
+from embodied_env.contract.loader import ROBOTS, known_robots, load_robot_file, shipped_files
 from embodied_env.contract.spaces import action_scale, field_layouts
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.arguments import checked_path
@@ -112,7 +112,7 @@ def _list(args: argparse.Namespace) -> int:
     """Print one row for each shipped file; one that does not load is listed with its error."""
     rows: list[Row] = []
     for folder, kind in (("", "contract"), (ROBOTS, "robot"), ("teams", "team")):
-        for name, file in shipped_files(folder).items():
+        for name, file in (known_robots() if folder == ROBOTS else shipped_files(folder)).items():
             row: Row = {"name": name, "kind": kind, "robot": None, "task": None, "backends": []}
             try:
                 row |= _summary(kind, file)
@@ -220,6 +220,7 @@ def describe(contract: Contract) -> dict[str, Any]:
             name: {"fingerprint": contract.backend_fingerprint(name), "profile": profile}
             for name, profile in plain["backends"].items()
         },
+        **({"blocks": plain["blocks"]} if plain["blocks"] else {}),
     }
 
 

@@ -14,6 +14,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.model_files import EMBEDDED
 from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
 from embodied_env.contract.validation import suspected_degrees, suspicious_values
+from embodied_env.core.contract_blocks import check_blocks
 from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.terminal import say
 from embodied_env.errors import ContractError
@@ -53,6 +54,7 @@ def _validated(name: str, *, trust_task: bool, task: str | None) -> dict[str, An
     is_loaded = False
     try:
         contract = load_contract(name)
+        check_blocks(contract)
         fingerprint = contract.fingerprint
         errors += _errors_of_backends(contract)
         is_loaded = trust_task or task is not None or is_shipped(contract)

@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Host the simulator until SIGINT or SIGTERM, or with ``-`` until the end of standard input."""
     from embodied_env.contract import load_contract, parse_contract
+    from embodied_env.core.contract_blocks import check_blocks
     from embodied_env.core.latency.delay_model import load_delays
     from embodied_env.core.process.child import read_first_line, watch_parent
     from embodied_env.ros.embedded_sim.emulated_inputs import emulated_inputs
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
         watch_parent(stop.set)
     else:
         contract = load_contract(args.contract)
+    check_blocks(contract)
     enable_large_segments(contract)
     profile = load_profile(contract, args.profile, stand_in=stand_in)
     world = World(contract, profile, path=f"backends.{args.profile}", free_running=args.free_running, delays=delays)

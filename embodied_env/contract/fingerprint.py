@@ -71,9 +71,9 @@ def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> di
 def meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
     """Return the fingerprinted part of `contract`, as JSON types. Imports nothing and opens no file.
 
-    It excludes the name, topic names with their QoS, the origin of values (`PROVENANCE`), the backend profiles and the
-    instruction. The order counts for joints only. A file is represented by the hash of its content, which must have
-    been read.
+    It excludes the name, topic names with their QoS, the origin of values (`PROVENANCE`), the backend profiles, the
+    blocks with ``fingerprint: false`` and the instruction. The order counts for joints only. A file is represented by
+    the hash of its content, which must have been read.
     """
     plain = to_plain(contract, with_defaults=with_defaults)
     for key in ("name", "backends", *PROVENANCE, *RESERVED):
@@ -83,6 +83,14 @@ def meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[st
         topic_owner.pop("qos", None)
     plain["joint_order"] = [joint for actuator in contract.actuators.values() for joint in actuator.joints]
     plain["task"] = task_meaning(contract, with_defaults=with_defaults)
+    if contract.blocks:  # as written, so that it needs no plug-in
+        plain["blocks"] = {
+            name: {key: value for key, value in block.items() if key != "fingerprint"}
+            for name, block in plain["blocks"].items()
+            if block.get("fingerprint", True)
+        }
+        if not plain["blocks"] and not with_defaults:
+            del plain["blocks"]
     if (file := contract.safety.urdf) is not None:
         plain["safety"]["urdf"] = hashlib.sha256(contract.content_of(file)).hexdigest()
     return {"schema": SCHEMA, "semantics": SEMANTICS, **plain}

@@ -12,6 +12,7 @@ import sys
 import types
 import typing
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from embodied_env.contract.contract import Contract
 from embodied_env.contract.files import read_file, read_text_file
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.model_files import with_model_hashes
+from embodied_env.contract.plugins import installed_plugins
 from embodied_env.contract.robot_files import RobotFile, loosened, merge_robot, rebase_robot
 from embodied_env.contract.schema import RESERVED, SCHEMA, RobotSource
 from embodied_env.contract.value_checks import one_of
@@ -72,13 +74,31 @@ def shipped_files(folder: str = "", suffix: str = ".yaml") -> dict[str, Path]:
     return known
 
 
+def known_robots() -> dict[str, Path]:
+    """Return the robot files by name: shipped ones, and those of plug-ins, whose packages are not imported.
+
+    Raises ContractError for a name that is registered twice.
+    """
+    known = shipped_files(ROBOTS)
+    for plugin in installed_plugins("robots"):
+        if plugin.name in known:
+            problem = f"{plugin.name!r} is registered twice in the group {plugin.group}: also by {plugin.package}"
+            raise ContractError("robot", f"{problem}; uninstall it")
+        module, _, name = plugin.target.partition(":")
+        top, *parts = module.split(".")
+        spec = find_spec(top)
+        folders = (spec.submodule_search_locations if spec is not None else None) or [""]
+        known[plugin.name] = Path(folders[0], *parts, name)
+    return known
+
+
 def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: str = "") -> Path:
     """Return the file of a contract or team, given its path or its name; raises ContractError with the known names."""
     text = str(name_or_path)
     is_path = text.endswith((".yaml", ".yml")) or os.sep in text
     if is_path and os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
         return Path(text)
-    known = shipped_files(folder)
+    known = known_robots() if folder == ROBOTS else shipped_files(folder)
     if not is_path and text in known:
         return known[text]
     guess = did_you_mean(Path(text).stem, known)

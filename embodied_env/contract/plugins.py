@@ -52,7 +52,7 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
         "latency": "embodied_env.safety.interlocks:LatencyGate",
     },
     "action_stages": {},
-    "observers": {},
+    "observers": {"rerun": "embodied_env.record.rerun_viewer:open_view"},
     "exporters": {
         "jsonl": "embodied_env.record.export.json_lines:JsonLines",
         "parquet": "embodied_env.record.export.parquet:ParquetFiles",

@@ -36,12 +36,13 @@ class RobotFile(FrozenFields):
     actuators: Mapping[str, ActuatorSpec]  # actuators by name, at least one
     safety: Safety = field(default_factory=Safety)  # safety gates
     backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profiles by backend
+    blocks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # keys of plug-ins by name
     chosen: Mapping[str, str] = field(default_factory=dict)  # path to reason: conservative values that no source gives
     # longest control period for which the times in `safety` that count steps were chosen, such as the watchdog's, > 0
     control_period_s: float = 0.1
 
 
-_MERGED = ("sensors", "actuators", "safety", "backends")
+_MERGED = ("sensors", "actuators", "safety", "backends", "blocks")
 _FILES = (("safety", "urdf"), ("backends", "*", "model"), ("backends", "*", "stand_in", "robot_description"))
 """Keys that name a file, relative to the folder of the file that they stand in."""
 

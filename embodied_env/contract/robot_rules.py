@@ -189,6 +189,7 @@ SAFETY_RULES: Mapping[str, Rule] = {
     "workspace.margin_m": _at_least,
     "workspace.gamma": _at_most,
     "gates": _keeps,
+    "interlocks": _keeps,
 }
 
 REAL_RULES: Mapping[str, tuple[Any, Rule]] = {  # of `backends.real`: the default, and the rule

@@ -188,3 +188,5 @@ class Safety(FrozenFields):
     workspace: WorkspaceSpec | None = None  # regions in which the links may be; null: not checked
     # third-party filter (entry point `embodied_env.gates`) and its parameters
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # interlock of another package (entry point `embodied_env.interlocks`) and its parameters
+    interlocks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

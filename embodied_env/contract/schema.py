@@ -457,6 +457,8 @@ class ContractFields(FrozenFields):
     applied_actions: int = 0  # number of last applied actions in the observation, oldest first, 0 to 1000
     # profiles by backend, see [backends](#backends)
     backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # keys of plug-ins by name, see [blocks](#blocks)
+    blocks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # name or path of the robot file that the contract builds on, see [robot files](#robot-files)
     robot: RobotSource | None = None
     override_robot_limits: bool = False  # allow looser limits and safety settings than the robot file's

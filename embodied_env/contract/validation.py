@@ -12,6 +12,7 @@ import numpy as np
 
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.interface_validation import actuator_checks, check_keys, check_sensor, check_topics_differ
+from embodied_env.contract.plugins import BUILT_IN
 from embodied_env.contract.required_sensors import commanded_joints, required_sensors
 from embodied_env.contract.safety_schema import KeepOutSpec, Margins, OwnMargins, Tracking, WorkspaceSpec
 from embodied_env.contract.schema import EACH_ITS_OWN, ActuatorSpec, ContractFields, ResetOption, TaskSpec
@@ -76,6 +77,7 @@ def _checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
         yield functools.partial(check_sensor, name, sensor)
     yield lambda: check_keys(contract)
     yield lambda: _check_safety(contract)
+    yield lambda: _check_plugins(contract)
     yield from actuator_checks(contract)
     yield lambda: check_topics_differ(contract.sensors, contract.actuators)
     yield lambda: _check_precision(contract)
@@ -189,6 +191,19 @@ def _check_robot(contract: ContractFields) -> None:
         require(path in chosen, "confirmed", f"not a chosen value: {one_of(path, chosen)}")
 
 
+def _check_plugins(contract: ContractFields) -> None:
+    """Check the parameters of plug-ins as plain data; whether they are installed matters when they are used."""
+    for kind, named in (("gates", contract.safety.gates), ("interlocks", contract.safety.interlocks)):
+        for name, parameters in named.items():
+            allow(name not in BUILT_IN[kind], f"safety.{kind}.{name}", f"reserved name {name!r}", "another name")
+            check_plain(f"safety.{kind}.{name}", parameters)
+    for name, block in contract.blocks.items():
+        check_name(f"blocks.{name}", name)
+        flag = block.get("fingerprint", True)
+        allow(isinstance(flag, bool), f"blocks.{name}.fingerprint", flag, "true or false")
+        check_plain(f"blocks.{name}", block)
+
+
 def _check_safety(contract: ContractFields) -> None:
     safety, margins = contract.safety, contract.safety.margins
     joints = commanded_joints(contract.actuators)
@@ -227,9 +242,6 @@ def _check_safety(contract: ContractFields) -> None:
         check_positive(f"{path}.limit", limit.limit, str(fields[limit.field].unit))
     if safety.workspace is not None:
         check_workspace("safety.workspace", safety.workspace, contract.actuators)
-    for name, parameters in safety.gates.items():
-        allow(name != "workspace", f"safety.gates.{name}", f"reserved name {name!r}", "another name")
-        check_plain(f"safety.gates.{name}", parameters)
 
 
 def _own(path: str, spec: Margins | Tracking, *known: Collection[str]) -> Iterator[tuple[str, Any]]:

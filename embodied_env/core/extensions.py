@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
 from typing import Any
 
-from embodied_env.contract.plugins import Plugin
+from embodied_env.contract import Contract
+from embodied_env.contract.plugins import Plugin, get_plugin
 from embodied_env.core.foreign_code import foreign_code
-from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError
+from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
 
 
 def find_extension(name: str) -> Any | None:  # noqa: ANN401 - any object
@@ -41,3 +42,16 @@ def load_plugin(plugin: Plugin, label: str, *, error: Callable[[str], EmbodiedEn
     problem = f"{label} cannot be loaded from {plugin.target}"
     with foreign_code(lambda what: error(f"{problem}: {what}; correct or reinstall its package")):
         return resolve_name(plugin.target)
+
+
+def make_plugin(contract: Contract, kind: str, name: str, parameters: Mapping[str, Any]) -> Any:  # noqa: ANN401 - foreign
+    """Return what the plug-in of ``safety.<kind>.<name>`` makes of these parameters; raises ContractError."""
+    path = f"safety.{kind}.{name}"
+
+    def error_of(problem: str) -> ContractError:
+        return ContractError(path, problem, source=contract.source)
+
+    plugin = get_plugin(kind, name, error=error_of)
+    factory = load_plugin(plugin, f"the plug-in {name!r}", error=error_of)
+    with foreign_code(lambda what: error_of(f"{name!r} could not be created from {plugin.target}: {what}")):
+        return factory(contract, **parameters)

@@ -184,6 +184,7 @@ class SafetyContext:
     forces: Mapping[str, float] = field(default_factory=dict)  # sensor -> norm of its limited field
     clock_jump: str = ""  # `ClockStatus.jump` since the last action
     required: tuple[str, ...] = ()  # those of `sensors` that the policy requires in addition to the contract
+    snapshot: Snapshot | None = None  # the readings that the agent acted on
 
 
 @value_type(frozen=True, slots=True, kw_only=True)
@@ -260,7 +261,7 @@ class SentCommand:
     annotations: Mapping[str, Any] = field(default_factory=dict)  # accounts by name, in JSON types
 
 
-OWN_ANNOTATIONS = ("grippers", "setpoints", "trajectory")
+OWN_ANNOTATIONS = ("action_stages", "grippers", "setpoints", "trajectory")
 """Names in ``info["annotations"]`` that only the environment itself writes."""
 
 

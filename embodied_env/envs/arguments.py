@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -13,12 +14,13 @@ from gymnasium.envs.registration import EnvSpec
 from embodied_env.backends.base import Backend
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.loader import SAVED, restore_contract
+from embodied_env.contract.plugins import get_plugin
 from embodied_env.core.arguments import checked_flag
-from embodied_env.core.extensions import load_extension
+from embodied_env.core.extensions import load_plugin
+from embodied_env.core.foreign_code import foreign_code
 from embodied_env.core.types import Observer
 from embodied_env.errors import UsageError
 
-_VIEW = "embodied_env.record.rerun_viewer:open_view"
 _SEED_BOUND = 2**53  # every JSON reader keeps integers below this exactly
 
 
@@ -71,8 +73,9 @@ def render_metadata(name: str, backend: Backend, contract: Contract, render_mode
     return {"render_modes": list(modes), "render_fps": max(1, round(1 / contract.control_period_s))}
 
 
+@runtime_checkable
 class View(Observer, Protocol):
-    """An observer that shows steps in a viewer."""
+    """An observer that the environment ends and closes, such as one that shows steps in a viewer."""
 
     def stop(self) -> None:
         """End after the steps so far. Never blocks."""
@@ -81,9 +84,33 @@ class View(Observer, Protocol):
         """Wait for a short time until the steps are shown. Idempotent."""
 
 
-def open_view(view: object, contract: Contract, pacing: str) -> View | None:
-    """Return the observer that shows steps in a viewer, or None for the view None or False."""
-    if view is None or view is False:
-        return None
-    opened: View = load_extension(_VIEW, needed_for="a view")(view, contract, pacing=pacing)
-    return opened
+def open_observers(
+    given: Iterable[str | Observer], view: object, contract: Contract, pacing: str
+) -> tuple[list[Observer], list[View]]:
+    """Return all observers, and those that the environment must close: those made by name, and that of a `view`.
+
+    ``NAME`` and ``NAME:TARGET`` are those of a factory ``(target, contract, *, pacing)`` in the group
+    ``embodied_env.observers``; without a target it is True. Raises UsageError for one that is none.
+    """
+    named: list[tuple[str, object]] = []
+    for each in given:
+        if isinstance(each, str):
+            name, _, target = each.partition(":")
+            named.append((name, target or True))
+    if view is not None and view is not False:
+        named.append(("rerun", view))
+    opened = [_open_observer(name, target, contract, pacing) for name, target in named]
+    objects = [each for each in given if not isinstance(each, str)]
+    return [*objects, *opened], [each for each in opened if isinstance(each, View)]
+
+
+def _open_observer(name: str, target: object, contract: Contract, pacing: str) -> Observer:
+    label = f"the observer {name!r}"
+    plugin = get_plugin("observers", name)
+    factory = load_plugin(plugin, label)
+    guard = foreign_code(lambda what: UsageError(f"{label} cannot be made: {what}"))
+    with nullcontext() if plugin.is_built_in else guard:
+        made = factory(target, contract, pacing=pacing)
+    if not isinstance(made, Observer):
+        raise UsageError(f"invalid observer {name!r}: {made!r:.80} (expected an object with a method observe)")
+    return made

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -17,8 +18,10 @@ from embodied_env.backends.registry import DELAYED_BACKENDS, check_options, find
 from embodied_env.backends.reported_delays import ReportedDelays
 from embodied_env.contract import Contract, JointLimits
 from embodied_env.contract.validation import suspected_degrees
+from embodied_env.core.action_stages import ActionStage
 from embodied_env.core.arguments import checked_flag
 from embodied_env.core.clock import Clock, VirtualClock, make_clock
+from embodied_env.core.contract_blocks import check_blocks
 from embodied_env.core.info_schema import without_host_timing
 from embodied_env.core.latency.delay_model import DelayModel, load_delays
 from embodied_env.core.latency.profile import LatencyProfile
@@ -30,7 +33,7 @@ from embodied_env.envs.arguments import (
     arguments_of,
     check_seed,
     draw_world_seed,
-    open_view,
+    open_observers,
     rebuild,
     render_metadata,
     resolve_contract,
@@ -44,6 +47,9 @@ from embodied_env.envs.transition_builder import copy_info, copy_observation
 from embodied_env.errors import UsageError
 from embodied_env.safety.command_filters import make_command_filters
 from embodied_env.tasks import Task, describe_task, is_shipped, load_task
+
+if TYPE_CHECKING:
+    from embodied_env.envs.action_stages import ActionStages
 
 
 class EmbodiedEnv(StepperEnv):
@@ -71,7 +77,8 @@ class EmbodiedEnv(StepperEnv):
         evaluator_info: bool = False,
         spawn: bool = True,
         namespace: str | None = None,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[str | Observer] = (),
+        action_stages: Sequence[str | ActionStage] = (),
         fifo_priority: int | None = None,
         switch_interval_s: float | None = None,
         delay_profile: str | Path | LatencyProfile | DelayModel | None = None,
@@ -81,8 +88,9 @@ class EmbodiedEnv(StepperEnv):
         self._arguments = arguments_of(locals(), "backend_options")
         check_options(backend, backend_options, pacing=pacing, others=self._arguments.keys() - backend_options.keys())
         self.evaluator_info = checked_flag("evaluator_info", evaluator_info)
-        if not isinstance(observers, (list, tuple)) or not all(isinstance(each, Observer) for each in observers):
-            raise UsageError(f"invalid observers: {observers!r} (expected a list of objects with a method observe)")
+        if not isinstance(observers, (list, tuple)) or not all(isinstance(each, (str, Observer)) for each in observers):
+            expected = "expected a list of names, or of objects with a method observe"
+            raise UsageError(f"invalid observers: {observers!r} ({expected})")
         if contract is None:
             contract = find_contract_of(backend, backend_options)
         super().__init__(resolve_contract(contract), backend, clock)
@@ -111,14 +119,14 @@ class EmbodiedEnv(StepperEnv):
         latency_s = self.contract.control_period_s if self.pacing == "realtime" else 0.0
         filters = make_command_filters(self.contract, latency_s=latency_s)
         self.contract_files = recorded_files(self.contract, filters)
+        self._stages = self._make_stages(action_stages, world)
         self._begun = False
-        self._view = open_view(view, self.contract, self.pacing)
-        if self._view is not None:
-            observers = (*observers, self._view)
-            weakref.finalize(self, self._view.stop).atexit = False
+        observing, self._views = open_observers(observers, view, self.contract, self.pacing)
+        for each in self._views:
+            weakref.finalize(self, each.stop).atexit = False
         if isinstance(world, Observed):
-            observers = (*observers, *world.observers)
-        self._is_observed = bool(observers)
+            observing += world.observers
+        self._is_observed = bool(observing)
         self.stepper = Stepper(
             self.contract,
             world,
@@ -126,8 +134,9 @@ class EmbodiedEnv(StepperEnv):
             clock=the_clock,
             evaluator_info=self.evaluator_info,
             host_timing=self.host_timing or self._is_observed,
-            observers=observers,
+            observers=observing,
             filters=filters,
+            stages=self._stages,
         )
         if self.pacing == "realtime":
             exit_on_sigterm()  # not possible in `reset` if a thread calls it
@@ -158,6 +167,20 @@ class EmbodiedEnv(StepperEnv):
                 return world.recorded_task, nothing
         task = load_task(contract, trust=is_trusted, file=file)
         return task, describe_task(task, contract)
+
+    def _make_stages(self, given: Sequence[str | ActionStage], world: Backend) -> ActionStages | None:
+        """Return the action stages, whose space is then that of the agent's actions; a replay has their output."""
+        if isinstance(world, Recorded):
+            return None
+        given = (*given, *check_blocks(self.contract))  # those of the contract are the last ones before the gate
+        if not given:
+            return None
+        from embodied_env.envs.action_stages import make_action_stages  # noqa: PLC0415 - only where there are any
+
+        stages = make_action_stages(self.contract, given)
+        if stages.action_space is not None:
+            self.action_space = deepcopy(stages.action_space)
+        return stages
 
     def _make_world(self, options: dict[str, Any]) -> Backend:
         """Build the backend, with injected delays if requested."""
@@ -314,8 +337,10 @@ class EmbodiedEnv(StepperEnv):
             self.stepper.close()
         finally:
             self._scheduling.end()
-            if self._view is not None:
-                self._view.close()
+            for each in self._views:
+                each.close()
+            if self._stages is not None:
+                self._stages.close()
 
 
 def _orphan(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:

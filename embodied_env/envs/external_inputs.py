@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
@@ -24,6 +24,9 @@ from embodied_env.errors import UsageError
 from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 from embodied_env.safety.interlocks import SafetyContextBuilder
+
+if TYPE_CHECKING:
+    from embodied_env.envs.action_stages import ActionStages
 
 _NAME = re.compile("[a-z][a-z0-9_]{0,63}")
 _MOST_NAMES = 32  # in a step
@@ -92,6 +95,13 @@ class ExternalInputsSource:
         if len(self._annotations) >= _MOST_NAMES and name not in self._annotations:
             raise UsageError(f"too many annotations of a step: {name!r} (expected at most {_MOST_NAMES})")
         self._annotations[name] = account
+
+    def apply_stages(self, stages: ActionStages, action: Any, snapshot: Snapshot) -> Any:  # noqa: ANN401 - as an agent
+        """Return the action after the stages, whose account is part of the inputs of the step that follows."""
+        action, account = stages.apply(action, snapshot, self._guard.arbiter.reference)
+        if account:
+            self._annotations["action_stages"] = account
+        return action
 
     def preview(self, actions: Iterable[Any]) -> None:
         """Store the actions from the next step on; raises UsageError unless they are a sequence."""

@@ -18,6 +18,7 @@ from embodied_env.contract.runtime_values import checked_options
 from embodied_env.contract.team import WORLD, Team, load_team, name_in_world
 from embodied_env.core.arguments import checked_flag, checked_path
 from embodied_env.core.clock import Clock, make_clock
+from embodied_env.core.contract_blocks import check_blocks
 from embodied_env.core.process.signals import closing_together
 from embodied_env.core.types import ResetReport, Transition
 from embodied_env.envs.arguments import arguments_of, check_seed, draw_world_seed, render_metadata, ros_options
@@ -47,6 +48,7 @@ _UNSUPPORTED = {
     "max_episode_steps": "each contract has its own horizon",
     "record_messages": "the messages of a shared world belong to no single robot",
     "view": "a view shows a single robot",
+    "action_stages": "a stage acts for a single robot",
 }
 
 
@@ -66,6 +68,8 @@ class AgentEnv(StepperEnv):
         super().__init__(contract, *names)
         self.host_timing = host_timing
         self.world_seed = 0
+        if stages := check_blocks(contract):
+            raise UsageError(f"action stages not supported for a team: {', '.join(stages)} (expected none)")
         task, filters = load_task(contract, trust=True), make_command_filters(contract)
         self.stepper = Stepper(
             contract,

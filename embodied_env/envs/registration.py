@@ -15,6 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 from embodied_env.backends.registry import BackendName, check_options
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.loader import save_contract
+from embodied_env.core.action_stages import ActionStage
 from embodied_env.core.arguments import checked_count, checked_flag, checked_path
 from embodied_env.core.clock import Clock
 from embodied_env.core.latency.delay_model import DelayModel
@@ -45,7 +46,8 @@ def make(
     delay_profile: str | Path | LatencyProfile | DelayModel | None = ...,
     clock: str | Clock | None = ..., host_timing: bool | None = ..., evaluator_info: bool = ...,
     max_episode_steps: None = ..., spawn: bool = ...,
-    namespace: str | None = ..., observers: Sequence[Observer] = ..., fifo_priority: int | None = ...,
+    namespace: str | None = ..., observers: Sequence[str | Observer] = ...,
+    action_stages: Sequence[str | ActionStage] = ..., fifo_priority: int | None = ...,
     switch_interval_s: float | None = ..., **backend_options: Any,  # noqa: ANN401 - the backend checks its options
 ) -> EmbodiedEnv: ...
 @overload
@@ -55,7 +57,8 @@ def make(
     render_mode: str | None = ..., view: bool | str | None = ...,
     delay_profile: str | Path | LatencyProfile | DelayModel | None = ...,
     clock: str | Clock | None = ..., host_timing: bool | None = ..., evaluator_info: bool = ..., spawn: bool = ...,
-    namespace: str | None = ..., observers: Sequence[Observer] = ..., fifo_priority: int | None = ...,
+    namespace: str | None = ..., observers: Sequence[str | Observer] = ...,
+    action_stages: Sequence[str | ActionStage] = ..., fifo_priority: int | None = ...,
     switch_interval_s: float | None = ..., **backend_options: Any,  # noqa: ANN401 - the backend checks its options
 ) -> RecordTransitions: ...
 @overload
@@ -65,7 +68,8 @@ def make(
     render_mode: str | None = ..., view: bool | str | None = ...,
     delay_profile: str | Path | LatencyProfile | DelayModel | None = ...,
     clock: str | Clock | None = ..., host_timing: bool | None = ..., evaluator_info: bool = ..., spawn: bool = ...,
-    namespace: str | None = ..., observers: Sequence[Observer] = ..., fifo_priority: int | None = ...,
+    namespace: str | None = ..., observers: Sequence[str | Observer] = ...,
+    action_stages: Sequence[str | ActionStage] = ..., fifo_priority: int | None = ...,
     switch_interval_s: float | None = ..., **backend_options: Any,  # noqa: ANN401 - the backend checks its options
 ) -> gymnasium.Env[Observation, Any]: ...
 # fmt: on
@@ -87,7 +91,8 @@ def make(  # noqa: PLR0913 - the public options
     max_episode_steps: int | None = None,
     spawn: bool = True,
     namespace: str | None = None,
-    observers: Sequence[Observer] = (),
+    observers: Sequence[str | Observer] = (),
+    action_stages: Sequence[str | ActionStage] = (),
     fifo_priority: int | None = None,
     switch_interval_s: float | None = None,
     **backend_options: Any,
@@ -118,7 +123,10 @@ def make(  # noqa: PLR0913 - the public options
         max_episode_steps: an outer `TimeLimit`, at most the contract's own horizon.
         spawn: start the simulator; False: attach to a running one.
         namespace: ROS namespace of the world.
-        observers: objects whose method `observe` receives every transition.
+        observers: objects whose method `observe` receives every transition, or names of the entry-point group
+            ``embodied_env.observers``, as ``NAME`` or ``NAME:TARGET``; ``rerun:web`` is the view ``"web"``.
+        action_stages: what may replace or translate an action before the safety gate, in order: names of the
+            entry-point group ``embodied_env.action_stages``, or objects with the methods of `ActionStage`.
         fifo_priority: 1 to 99: the stepping thread runs under ``SCHED_FIFO`` from the reset to `close`.
         switch_interval_s: thread switch interval of the interpreter, for policies in Python threads.
         **backend_options: options of the backend, e.g. `domain_id`, `step_timeout_s`, `reset_timeout_s` over ROS 2.

@@ -9,7 +9,7 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
 import numpy as np
@@ -53,6 +53,9 @@ from embodied_env.safety import CommandFilter, SafetyGate, merge_relay_report
 from embodied_env.tasks import Task
 from embodied_env.tasks.judging import judge_step
 
+if TYPE_CHECKING:
+    from embodied_env.envs.action_stages import ActionStages
+
 
 class Stepper:
     """Steps one robot in one world with one task: `begin` and `finish` are the two halves of a step.
@@ -61,6 +64,7 @@ class Stepper:
         contract, backend, task, clock, gate, transitions: its parts.
         capabilities: those of the backend.
         ledger: the stamps of the step.
+        stages: replace or translate actions before the gate; None: there are none.
         observers: receive the transitions, and may keep them.
         epoch: the number of resets minus one; -1 before the first. It never repeats.
         history_length: the number of snapshots that an observation needs.
@@ -81,11 +85,13 @@ class Stepper:
         host_timing: bool = True,
         observers: Sequence[Observer] = (),
         filters: Mapping[str, CommandFilter] | None = None,
+        stages: ActionStages | None = None,
         advances_clock: bool = True,
     ) -> None:
         """Connect the parts; nothing is started before the first `reset`.
 
-        `filters`: command filters by name. `advances_clock`: each step advances a virtual clock (robots may share one).
+        `filters`: command filters by name. `stages`: what may replace an action before the gate. `advances_clock`: each
+        step advances a virtual clock (robots may share one).
         """
         self.contract, self.backend, self.task, self.clock = contract, backend, task, clock
         self.capabilities = capabilities = backend.capabilities
@@ -93,6 +99,7 @@ class Stepper:
         self.last_reset: Snapshot | None = None
         fields = (spec for sensor in contract.sensors.values() for spec in sensor.fields.values())
         self.history_length = max((spec.history or 1 for spec in fields), default=1)
+        self.stages = stages
         self.observers, self._advances_clock = tuple(observers), advances_clock and clock.virtual
         self._free_running = capabilities.free_running
         self._domain = Domain.ROS if self._free_running else Domain.SIM
@@ -154,6 +161,8 @@ class Stepper:
         ledger.enter_step()
         target, deadline = self._next_period(ledger.entered_ns)
         try:
+            if self.stages is not None:
+                action = self._inputs.apply_stages(self.stages, action, self._episode.snapshot)
             copied = action.copy() if type(action) is np.ndarray else copy_action(action)
             step = self._step = PendingStep(action=copied, target=target, deadline=deadline)
             if self._free_running:
@@ -325,6 +334,8 @@ class Stepper:
         if self._replay is not None and self._replay.frozen_ns:
             self.ledger.observed_ns = self._replay.frozen_ns
         self._inputs.begin_episode()
+        if self.stages is not None:
+            self.stages.reset()
         self.transitions.begin_episode()
         hold = self.gate.hold_action(self._arbiter.reference)
         self._episode = Episode(

@@ -53,6 +53,21 @@ def has_no_action(row: Mapping[str, Any]) -> bool:
     return isinstance(action, dict) and isinstance(action.get("no_action"), str)
 
 
+def is_staged(row: Mapping[str, Any]) -> bool:
+    """Return whether an action stage acted in this transition: ``inner.action`` is its output, not the agent's."""
+    inner = row.get("inner")
+    inputs = inner.get("circumstances") if isinstance(inner, dict) else None
+    annotations = inputs.get("annotations") if isinstance(inputs, dict) else None
+    account = annotations.get("action_stages") if isinstance(annotations, dict) else None
+    return isinstance(account, dict) and "given" in account
+
+
+def given_action(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON types
+    """Return the action that the environment of a transition with ``inner`` received, before its action stages."""
+    inner = row["inner"]
+    return inner["circumstances"]["annotations"]["action_stages"]["given"] if is_staged(row) else inner["action"]
+
+
 def held_readings(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the sensors of which the observation of a step holds an earlier reading, each with its quality."""
     sensors, found = info.get("sensors"), []

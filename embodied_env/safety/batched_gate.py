@@ -61,8 +61,9 @@ class BatchedGate:
 
     @staticmethod
     def supports(contract: Contract) -> bool:
-        """Return whether this gate can decide slots of `contract`: it enforces limits, without filters."""
-        return contract.safety.mode == "enforce" and contract.safety.workspace is None and not contract.safety.gates
+        """Return whether this gate can decide slots of `contract`: it enforces limits, without filters or plug-ins."""
+        safety = contract.safety
+        return safety.mode == "enforce" and safety.workspace is None and not (safety.gates or safety.interlocks)
 
     def load(self, slot: int) -> None:
         """Read the state of the slot's own gate, after it has judged an action or was reset."""

@@ -6,15 +6,13 @@ admissible velocities are an interval, so a mix of two of them is admissible and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.plugins import get_plugin
 from embodied_env.core.codes import Severity
-from embodied_env.core.extensions import load_plugin
-from embodied_env.core.foreign_code import foreign_code
+from embodied_env.core.extensions import load_plugin, make_plugin
 from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import ContractError
 
@@ -67,7 +65,7 @@ def make_command_filters(contract: Contract, *, latency_s: float = 0.0) -> dict[
     Raises:
         ContractError: for a filter that no installed package provides, or whose entry point or factory fails.
     """
-    made = {name: load_for(contract, "gates", name, given) for name, given in contract.safety.gates.items()}
+    made = {name: make_plugin(contract, "gates", name, given) for name, given in contract.safety.gates.items()}
     for name, each in made.items():
         if not isinstance(each, CommandFilter):
             problem = f"{name} made a {type(each).__name__} (expected an object with the methods reset and filter)"
@@ -77,19 +75,6 @@ def make_command_filters(contract: Contract, *, latency_s: float = 0.0) -> dict[
             contract, latency_s=latency_s
         )
     return made
-
-
-def load_for(contract: Contract, kind: str, name: str, parameters: Mapping[str, Any]) -> Any:  # noqa: ANN401 - foreign
-    """Return what the factory of ``safety.<kind>.<name>`` makes of these parameters; raises ContractError."""
-    path = f"safety.{kind}.{name}"
-
-    def error_of(problem: str) -> ContractError:
-        return ContractError(path, problem, source=contract.source)
-
-    plugin = get_plugin(kind, name, error=error_of)
-    factory = load_plugin(plugin, f"the plug-in {name!r}", error=error_of)
-    with foreign_code(lambda what: error_of(f"{name!r} could not be created from {plugin.target}: {what}")):
-        return factory(contract, **parameters)
 
 
 def ask_filter(command_filter: CommandFilter, proposal: ProposedCommand) -> FilterDecision:

@@ -9,17 +9,22 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.plugins import BUILT_IN, get_plugin
 from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.contract.safety_schema import Intervention, LatencyBudget, Safety, Tracking
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.extensions import load_plugin, make_plugin
 from embodied_env.core.measured_joints import TURN, MeasuredJoints, nearest_turn
+from embodied_env.core.process.signals import Terminated
 from embodied_env.core.types import Finding, SafetyContext, SensorStatus, Snapshot
+from embodied_env.errors import ContractError, escaped
 from embodied_env.safety.findings import select_joints
 from embodied_env.safety.late_agent import have_aged
 
@@ -54,6 +59,9 @@ AFTER_ESTOP = "then call clear_estop() and reset(), which runs the whole reset a
 """The remedy once an operator has resolved the cause of an ESTOP."""
 
 JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE, Quality.MISSING)
+
+_SEVERITIES = {Severity.PASS, Severity.HOLD, Severity.STOP, Severity.ESTOP}  # of a code of another package
+_MOST_DETAIL = 500  # characters
 
 _NO_FORCES: Mapping[str, float] = {}
 _FULL_RANGE = {"rad": 2.0 * math.pi, "m": 1.0}  # of a joint without position limits
@@ -97,6 +105,7 @@ class SafetyContextBuilder:
             required=required,
             clock_jump="" if snapshot.clock is None else snapshot.clock.jump,
             forces=self._measured_forces(snapshot) if self._forces else _NO_FORCES,
+            snapshot=snapshot,
         )
 
     def _measured_forces(self, snapshot: Snapshot) -> dict[str, float]:
@@ -107,18 +116,22 @@ class SafetyContextBuilder:
 
 
 def make_interlocks(contract: Contract, layout: ActionLayout) -> tuple[Interlock, ...]:
-    """Return the interlocks that `contract` declares, in the order of their gates, after the safety inputs."""
-    safety = contract.safety
-    interlocks: list[Interlock] = [ObservationGate(contract)]
-    if safety.tracking is not None:
-        actuators = contract.actuators.values()
-        units = {joint: limits.unit for actuator in actuators for joint, limits in actuator.joints.items()}
-        interlocks.append(TrackingGate(safety.tracking, layout, units))
-    if safety.forces:
-        interlocks.append(ForceGate(safety))
-    if safety.latency.budget_s is not None:
-        interlocks.append(LatencyGate(safety.latency, safety.latency.budget_s))
-    return tuple(interlocks)
+    """Return the interlocks that `contract` declares, in the order of their gates, after the safety inputs.
+
+    Those of other packages come last. Raises ContractError for one that cannot be made.
+    """
+    classes = [load_plugin(get_plugin("interlocks", name), name) for name in BUILT_IN["interlocks"]]
+    own = (each.declared_by(contract, layout) for each in classes)
+    foreign = {
+        name: make_plugin(contract, "interlocks", name, given) for name, given in contract.safety.interlocks.items()
+    }
+    for name, each in foreign.items():
+        codes = getattr(each, "codes", None)
+        severities = codes.values() if isinstance(codes, Mapping) else [None]
+        if not isinstance(each, ForeignInterlock) or not _SEVERITIES.issuperset(severities):
+            problem = f"{name} made a {type(each).__name__} (expected codes with severities, and reset and judge)"
+            raise ContractError(f"safety.interlocks.{name}", problem, source=contract.source)
+    return (*(each for each in own if each is not None), *(PluginInterlock(*pair) for pair in foreign.items()))
 
 
 def safety_input_findings(inputs: Mapping[str, str]) -> list[Finding]:
@@ -133,6 +146,11 @@ def safety_input_findings(inputs: Mapping[str, str]) -> list[Finding]:
 
 class Interlock:
     """Base of the interlocks; one without state needs no `reset`."""
+
+    @classmethod
+    def declared_by(cls, contract: Contract, layout: ActionLayout) -> Self | None:
+        """Return the interlock if `contract` declares it."""
+        raise NotImplementedError
 
     def reset(self) -> None:
         """Clear the state of the last episode."""
@@ -151,6 +169,11 @@ class ObservationGate(Interlock):
         in_a_row: last steps in a row in which a reading failed.
         late_in_a_row: those of them that the agent's time alone explains.
     """
+
+    @classmethod
+    def declared_by(cls, contract: Contract, layout: ActionLayout) -> Self | None:  # noqa: ARG003 - one interface
+        """Return the interlock, which every contract has."""
+        return cls(contract)
 
     def __init__(self, contract: Contract) -> None:
         self._required = required_sensors(contract)
@@ -218,6 +241,13 @@ class TrackingGate(Interlock):
         above, below: the largest distances above and below the commands, shape (n_joints,).
     """
 
+    @classmethod
+    def declared_by(cls, contract: Contract, layout: ActionLayout) -> Self | None:
+        """Return the interlock of ``safety.tracking``."""
+        spec, actuators = contract.safety.tracking, contract.actuators.values()
+        units = {joint: limits.unit for actuator in actuators for joint, limits in actuator.joints.items()}
+        return None if spec is None else cls(spec, layout, units)
+
     def __init__(self, spec: Tracking, layout: ActionLayout, units: Mapping[str, str]) -> None:
         """Resolve the tolerance of each joint; `units`: joint -> "rad" or "m"."""
         self.spec = spec
@@ -280,6 +310,11 @@ class TrackingGate(Interlock):
 class ForceGate(Interlock):
     """Requires each force reading to be known and within its limit."""
 
+    @classmethod
+    def declared_by(cls, contract: Contract, layout: ActionLayout) -> Self | None:  # noqa: ARG003 - one interface
+        """Return the interlock of ``safety.forces``."""
+        return cls(contract.safety) if contract.safety.forces else None
+
     def __init__(self, safety: Safety) -> None:
         self._limits = {name: limit.limit for name, limit in safety.forces.items()}
 
@@ -296,6 +331,12 @@ class ForceGate(Interlock):
 
 class LatencyGate(Interlock):
     """Limits how many of the last steps exceed the latency budget, from observation to command."""
+
+    @classmethod
+    def declared_by(cls, contract: Contract, layout: ActionLayout) -> Self | None:  # noqa: ARG003 - one interface
+        """Return the interlock of ``safety.latency``, if it has a budget."""
+        spec = contract.safety.latency
+        return None if spec.budget_s is None else cls(spec, spec.budget_s)
 
     def __init__(self, spec: LatencyBudget, budget_s: float) -> None:
         self._spec, self._budget_s = spec, budget_s
@@ -314,6 +355,63 @@ class LatencyGate(Interlock):
         severity = Severity.HOLD if self._spec.action == "hold" else Severity.PASS
         detail = f"{misses} of the last {len(self.missed)} steps exceeded the latency budget of {self._budget_s} s"
         return [Finding(gate="latency", severity=severity, code="lat.budget", detail=detail)]
+
+
+@runtime_checkable
+class ForeignInterlock(Protocol):
+    """An interlock of another package, made by its factory ``(contract, **parameters)``.
+
+    Attributes:
+        codes: severity of each of its codes: PASS reports, HOLD brakes, STOP and ESTOP are latched.
+    """
+
+    codes: Mapping[str, Severity]
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        ...
+
+    def judge(self, context: SafetyContext, commanded: FloatArray) -> Mapping[str, str]:
+        """Return code and detail of each condition that holds; `commanded` is the last published command."""
+        ...
+
+
+class PluginInterlock(Interlock):
+    """An interlock of another package: one that raises, or returns an unknown code, is a STOP."""
+
+    def __init__(self, name: str, made: ForeignInterlock) -> None:
+        self._name, self._made, self._failed = name, made, ""
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        self._failed = ""
+        try:
+            self._made.reset()
+        except Terminated:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of another package; the robot must brake
+            self._failed = f"interlock raised {type(error).__name__} from reset"
+
+    def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:
+        """Return a finding for each code that `judge` returns."""
+        try:
+            found = {} if self._failed else dict(self._made.judge(context, commanded.copy()))
+            texts = [(self._made.codes[code], f"{code}: {detail}") for code, detail in found.items()]
+        except Terminated:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
+            texts = [(Severity.STOP, f"interlock raised {type(error).__name__}")]
+        if self._failed:
+            texts = [(Severity.STOP, self._failed)]
+        return [
+            Finding(gate="plugins", severity=severity, code="gate.plugin", detail=_detail(self._name, text))
+            for severity, text in texts
+        ]
+
+
+def _detail(name: str, text: str) -> str:
+    """Return bounded text of another package as one line."""
+    return escaped(f"{name}: {text}"[:_MOST_DETAIL])
 
 
 class InterventionRate:

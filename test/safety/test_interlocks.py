@@ -8,10 +8,12 @@ import math
 import numpy as np
 import pytest
 import scripted_tasks
+from distributions import install
 from scripted_tasks import JOINTS, PERIOD_S
 
 from embodied_env.core.codes import CODES, Quality, Severity
 from embodied_env.core.types import Finding, SafetyContext, SensorStatus
+from embodied_env.errors import ContractError
 from embodied_env.safety import GATES, CommandState, SafetyGate
 from embodied_env.safety.interlocks import (
     JUDGED_BY_AGE,
@@ -549,3 +551,67 @@ def test_monitoring_obeys_the_safety_inputs(state, code, severity):
 def test_every_interlock_code_has_a_number():
     used = {code for _, code, _ in INPUTS} | {"obs.stale", "obs.future", "obs.invalid", "act.late", "track.error"}
     assert used | {"force.limit", "lat.budget"} <= set(CODES)
+
+
+# --------------------------------------------------------------------------------------------- of other packages
+
+PARTY = """
+from embodied_env.core.codes import Severity
+
+class Charged:
+    codes = {"charge.low": Severity.HOLD, "charge.empty": Severity.STOP}
+    def __init__(self, contract, *, found="", fails=""):
+        self.found, self.fails = found, fails
+    def reset(self):
+        self.fails != "reset" or exit()
+    def judge(self, context, commanded):
+        commanded[:] = 9.0
+        self.fails != "judge" or exit()
+        return {self.found: "17 %"} if self.found else {}
+
+class Mute(Charged):
+    codes = {"charge.low": Severity.LIMIT}
+"""
+
+
+@pytest.fixture
+def charged(monkeypatch, tmp_path):
+    points = {"charged": "an_interlock_party:Charged", "mute": "an_interlock_party:Mute"}
+    install(monkeypatch, tmp_path, {"interlocks": points}, an_interlock_party=PARTY)
+
+
+@pytest.mark.usefixtures("charged")
+@pytest.mark.parametrize(
+    ("parameters", "severity", "detail"),
+    [
+        ({}, None, ""),
+        ({"found": "charge.low"}, Severity.HOLD, "charged: charge.low: 17 %"),
+        ({"found": "charge.empty"}, Severity.STOP, "charged: charge.empty: 17 %"),
+        ({"found": "charge.unknown"}, Severity.STOP, "charged: interlock raised KeyError"),
+        ({"fails": "judge"}, Severity.STOP, "charged: interlock raised SystemExit"),
+        ({"fails": "reset"}, Severity.STOP, "charged: interlock raised SystemExit from reset"),
+    ],
+)
+def test_interlock_of_another_package_refuses_by_its_own_code(parameters, severity, detail):
+    gate = SafetyGate(contract_with(interlocks={"charged": parameters}))
+    gate.reset()
+    report = gate.judge([0.0, 0.0], REST, PERIOD_S, FAULTLESS).report
+    found = [(each.severity, each.detail) for each in report.findings if each.code == "gate.plugin"]
+    assert found == ([] if severity is None else [(severity, detail)])
+    assert (gate.latched is not None) == (severity is Severity.STOP)
+
+
+@pytest.mark.usefixtures("charged")
+@pytest.mark.parametrize(
+    ("name", "parameters", "problem"),
+    [
+        ("tracking", {}, "reserved name"),
+        ("chraged", {}, r"group embodied_env.interlocks.*'charged'"),
+        ("mute", {}, "expected codes with severities"),
+        ("charged", {"volts": 3}, "'charged' could not be created"),
+    ],
+)
+def test_interlock_of_another_package_that_cannot_be_made_is_a_contract_error(name, parameters, problem):
+    with pytest.raises(ContractError, match=problem) as caught:
+        SafetyGate(contract_with(interlocks={name: parameters}))
+    assert caught.value.path == f"safety.interlocks.{name}"

@@ -11,7 +11,7 @@ from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.json_messages import COUNT, QUANTITY, check_object, list_of, object_with, one_of, or_null
 from embodied_env.core.policy import CHUNK_MODES
 from embodied_env.record.audit.sequence_rules import is_reset
-from embodied_env.record.rows import Row, has_no_action
+from embodied_env.record.rows import Row, given_action, has_no_action
 from embodied_env.record.violation import Violation, make_violation, wrong_value
 from embodied_env.safety.relay.protocol import GRIPPER_ENDED, GRIPPER_FIELDS, SETPOINT_FIELDS
 
@@ -159,7 +159,7 @@ class AccountRules:
 
 def _check_counts(row: Row, account: Account, before: Account | None, where: str) -> Iterator[Violation]:
     is_missing = account["id"] is None
-    if "inner" in row and is_missing != has_no_action({"action": row["inner"]["action"]}):
+    if "inner" in row and is_missing != has_no_action({"action": given_action(row)}):
         expected = "null for a step without an action, and only then"
         yield wrong_value("chunk.underrun", f"{where}.id", account["id"], expected)
     if before is not None and account["underruns"] != before["underruns"] + is_missing:

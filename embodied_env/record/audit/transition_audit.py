@@ -21,7 +21,7 @@ from embodied_env.core.outcome_counts import solved_at_reset
 from embodied_env.record.audit.contract_rules import CONTRACT_RULES, RESET_CONTRACT_RULES
 from embodied_env.record.audit.latency_rules import ACCOUNT_LATENCY_RULES, INFO_LATENCY_RULES, has_host_timing
 from embodied_env.record.json_values import to_json_types
-from embodied_env.record.rows import FIELDS, Row
+from embodied_env.record.rows import FIELDS, Row, given_action
 from embodied_env.record.schema import gates, reset_schema, schema_violations, step_info_schema, transition_schema
 from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 
@@ -146,8 +146,9 @@ _REQUIRED_INFO = ("action_clipped", "wrapper_version")
 
 def _check_outside(row: Row) -> Iterator[Violation]:
     """Check that the outermost wrapper received and returned the same values as the environment."""
+    received = {**row["inner"], "action": given_action(row)}
     for field in FIELDS[:-1]:
-        if changes := differences(row[field], row["inner"][field], field):
+        if changes := differences(row[field], received[field], field):
             where, outer, inner = changes[0]
             others = f", and {len(changes) - 1} more differences" if len(changes) > 1 else ""
             expected = f"{short_repr(inner)}, as the environment {'received' if field == 'action' else 'returned'}"

@@ -17,7 +17,7 @@ from embodied_env.core.codes import Severity
 from embodied_env.errors import RecordError
 from embodied_env.record.export.fields import Arrays, Leaves, flatten, is_finite, leaves_of_space, leaves_of_value
 from embodied_env.record.manifest import contract_of_manifest, world_of
-from embodied_env.record.rows import RESET, Row, has_no_action
+from embodied_env.record.rows import RESET, Row, has_no_action, is_staged
 from embodied_env.record.run import Run
 from embodied_env.record.summary import OUTSIDE
 
@@ -28,8 +28,9 @@ REQUESTED, APPLIED, REFUSED, DRY_RUN = "requested", "applied", "refused", "dry r
 """Sources of an action."""
 
 THE_SOURCES = (
-    "requested: by the agent, executed within the limits; applied: the agent gave no valid action, and this was "
-    "executed instead; refused: requested, and not executed, because the robot braked; dry run: not sent to a robot"
+    "requested: by the agent, or by an action stage in its place, executed within the limits; applied: the agent gave "
+    "no valid action, and this was executed instead; refused: requested, and not executed, because the robot braked; "
+    "dry run: not sent to a robot"
 )
 
 
@@ -110,7 +111,7 @@ class EpisodeReader:
         """
         episode: _Episode | None = None
         count = 0
-        for row in self.run.rows():
+        for row in map(_with_gated_action, self.run.rows()):
             if row["schema"] == RESET:
                 if episode is not None:
                     yield from self._end(episode, ended=False)
@@ -229,7 +230,7 @@ def open_episodes(run: Run, *, evaluator: bool = False, split_at_gaps: bool = Fa
     observation, action = leaves_of_space(contract.observation_space), leaves_of_space(contract.action_space)
     values = _evaluator_values(reset) if evaluator else {}
     if has_wrappers:  # their actions have the form of the first one
-        first = next((row for row in (first, *steps) if not has_no_action(row)), first)
+        first = _with_gated_action(next((row for row in (first, *steps) if not has_no_action(row)), first))
     return EpisodeReader(
         run=run,
         contract=contract,
@@ -241,6 +242,11 @@ def open_episodes(run: Run, *, evaluator: bool = False, split_at_gaps: bool = Fa
         is_dry=world_of(run.manifest) == DRY_RUN,
         split_at_gaps=split_at_gaps,
     )
+
+
+def _with_gated_action(row: Row) -> Row:
+    """Return a row whose action is that of the last action stage, which was executed instead of the agent's."""
+    return {**row, "action": row["inner"]["action"]} if is_staged(row) else row
 
 
 def _applied(row: Row) -> Any:  # noqa: ANN401 - JSON types

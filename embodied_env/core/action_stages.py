@@ -1,0 +1,47 @@
+"""The protocol of action stages, which may replace or translate an action before the safety gate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import gymnasium
+
+from embodied_env.core.types import CommandState, Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedAction:
+    """An action in place of the one that a stage received, and the stage's account of it in JSON types."""
+
+    action: Any  # of the contract's action space after the last stage, or `NoAction`
+    account: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class ActionStage(Protocol):
+    """Replaces or translates actions. A stage that raises makes the robot hold for that step."""
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        ...
+
+    def apply(self, action: Any, snapshot: Snapshot, commanded: CommandState) -> StagedAction | None:  # noqa: ANN401
+        """Return None to let the action pass unchanged.
+
+        `action` is a copy of what the agent or the stage before returned, of any type. `snapshot` has the readings
+        that the agent acted on, `commanded` is the last published command.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class TranslatingStage(ActionStage, Protocol):
+    """A stage that receives actions of a space of its own."""
+
+    action_space: gymnasium.Space[Any]

@@ -1,0 +1,126 @@
+"""Action stages replace or translate actions before the gate; their output is replayed, their account is copied."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from shipped_contracts import changed_contract
+
+import embodied_env
+from embodied_env.analysis.replay import replay_run
+from embodied_env.core.action_stages import StagedAction
+from embodied_env.errors import UsageError
+from embodied_env.record.export import export_run
+
+ARM = changed_contract("arm_reach", {"episode.horizon_steps": 4})
+
+
+class Stage:
+    def __init__(self, answer=lambda _: None):
+        self.answer, self.calls = answer, []
+
+    def reset(self):
+        self.calls.append("reset")
+
+    def apply(self, action, snapshot, commanded):
+        assert set(snapshot.samples) == set(ARM.sensors)
+        assert len(commanded.positions) == 6
+        return self.answer(action)
+
+    def close(self):
+        self.calls.append("close")
+
+
+class Scalar(Stage):
+    """Translates one number to equal velocities of all joints."""
+
+    action_space = spaces.Box(-1.0, 1.0, (1,))
+
+    def __init__(self):
+        super().__init__(lambda action: StagedAction(action=np.repeat(action, 6), account={"scalar": float(action[0])}))
+
+
+def operator(action):
+    action[:] = 9.0  # of the stage's own copy
+    return StagedAction(action=np.full(6, 0.2), account={"operator": "ana"})
+
+
+def record(tmp_path, stages, actions):
+    env = embodied_env.make(ARM, backend="fake", record=tmp_path, action_stages=stages, clock="virtual")
+    env.reset(seed=1)
+    infos = [env.step(action)[-1] for action in actions]
+    env.close()
+    return env, infos
+
+
+def test_output_of_stages_reaches_the_gate_and_is_replayed_without_them(tmp_path):
+    mine, later = np.full(6, 0.1), type("Later", (Stage,), {})()
+    env, (info,) = record(tmp_path, [Stage(operator), later], [mine])
+    assert mine.tolist() == [0.1] * 6
+    account = {"given": [0.1] * 6, "stages": {"Stage": {"operator": "ana"}}}
+    assert info["annotations"]["action_stages"] == account
+    assert info["action"]["requested"].tolist() == [0.2] * 6
+    (row,) = embodied_env.read_run(env.path).transitions()
+    assert (row["action"], row["inner"]["action"]) == ([0.1] * 6, [0.2] * 6)
+    assert row["inner"]["circumstances"]["annotations"]["action_stages"] == account
+    assert not embodied_env.audit_run(env.path).violations
+    assert replay_run(env.path).sound
+    assert later.calls == ["reset", "close"]
+
+
+def test_stage_with_a_space_of_its_own_translates(tmp_path):
+    env, (info, _) = record(tmp_path, [Scalar()], [np.array([0.5]), embodied_env.NoAction("late")])
+    assert env.action_space == Scalar.action_space
+    assert info["action"]["requested"].tolist() == [0.5] * 6
+    assert not embodied_env.audit_run(env.path).violations
+    export_run(env.path, tmp_path / "out", format="jsonl")
+    assert '"action":[0.5,0.5,0.5,0.5,0.5,0.5]' in (tmp_path / "out" / "transitions.jsonl").read_text()
+    assert replay_run(env.path).sound
+
+
+def test_a_stage_may_act_in_place_of_a_policy_that_has_no_action(tmp_path):
+    stage = Stage(lambda _: StagedAction(action=np.zeros(6)))
+    env, infos = record(tmp_path, [stage], [embodied_env.NoAction("late")] * 2)
+    assert not any(info["action_clipped"] for info in infos)
+    assert infos[0]["annotations"]["action_stages"]["given"] == {"no_action": "late"}
+    assert not embodied_env.audit_run(env.path).violations
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda _: 1 / 0,
+        lambda _: np.zeros(6),
+        lambda _: exit(1),  # noqa: PLR1722 - as foreign code may
+        lambda action: StagedAction(action=action, account={"object": object()}),
+    ],
+)
+def test_a_stage_that_fails_makes_the_robot_hold(tmp_path, answer):
+    never = Stage(lambda _: pytest.fail("after a failure"))
+    never.__class__ = type("Never", (Stage,), {})
+    env, (info,) = record(tmp_path, [Stage(answer), never], [np.full(6, 0.1)])
+    assert "failed" in info["annotations"]["action_stages"]["stages"]["Stage"]
+    assert info["action"]["applied"].tolist() != [0.1] * 6
+    assert not embodied_env.audit_run(env.path).violations
+    assert replay_run(env.path).sound
+
+
+def test_a_stage_without_an_answer_leaves_no_account(tmp_path):
+    _, (info,) = record(tmp_path, [Stage()], [np.full(6, 0.1)])
+    assert "annotations" not in info
+
+
+@pytest.mark.parametrize(("stages", "problem"), [(["nobody"], "group embodied_env.action_stages"), ([3], "invalid")])
+def test_wrong_stages_are_refused(stages, problem):
+    with pytest.raises(UsageError, match=problem):
+        embodied_env.make(ARM, backend="fake", action_stages=stages)
+
+
+def test_slots_with_stages_are_stepped_one_by_one():
+    stages = [Stage(lambda _: StagedAction(action=np.zeros(6)))]
+    env = embodied_env.make_vec(ARM, num_envs=5, backend="mujoco", action_stages=stages)
+    env.reset(seed=0)
+    assert not env.step(np.ones((5, 6)))[-1]["action"]["requested"].any()
+    assert env.batched_share == 0.0
+    env.close()
