@@ -1,0 +1,1 @@
+"""Plug-ins of embodied_env, one of each kind."""

@@ -1,0 +1,44 @@
+"""A backend and a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from embodied_env.backends.fake import FakeBackend
+from embodied_env.contract import Contract
+from embodied_env.core.clock import Clock
+from embodied_env.core.types import FloatArray, Snapshot, TaskResult, Verdict
+
+
+class StillBackend(FakeBackend):
+    """A world under a name of its own; a real one implements `embodied_env.backends.base.Backend`."""
+
+    name = "lab_still"
+
+
+def make_still(contract: Contract, *, clock: Clock, **options: Any) -> StillBackend:
+    """Return the backend; its keyword parameters are the options of `make`."""
+    return StillBackend(contract, clock=clock, **options)
+
+
+class StayLow:
+    """Keep every joint below a height."""
+
+    version = 1
+    terms = ("height",)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Parameters:
+        """The keys of the task in a contract."""
+
+        most: float = 1.0
+
+    def __init__(self, contract: Contract, parameters: Parameters) -> None:
+        self._most = parameters.most
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
+        """Fail above the height."""
+        height = float(current.samples["joints"].values["position"].max())
+        verdict = Verdict.running() if height <= self._most else Verdict.failed("too_high")
+        return TaskResult(reward=-height, verdict=verdict, terms={"height": height})
