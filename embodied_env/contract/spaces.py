@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -218,6 +218,7 @@ class ActionLayout:
     `turns`: the joint turns without limits, so that a reading may differ by whole turns; `closing`: the way of a
     gripper from open to closed, else 0.
     `slices` are the parts of the actuators, by name.
+        as_action: returns a flat vector, or rows of them, as a new array, or with several actuators as `split` does.
         dtype: the precision of the action space.
         low, high: the bounds of the action space: those of `scale`, in that precision, rounded inwards.
     """
@@ -252,6 +253,7 @@ class ActionLayout:
         for name, actuator in actuators.items():
             self.slices[name] = slice(start, start + len(actuator.joints))
             start += len(actuator.joints)
+        self.as_action: Callable[[FloatArray], Any] = np.ndarray.copy if len(self.slices) == 1 else self.split
 
         self.dtype: np.dtype[Any] = np.dtype(contract.action.dtype)
         self.low, self.high = self.scale.low.astype(self.dtype), self.scale.high.astype(self.dtype)
@@ -266,10 +268,6 @@ class ActionLayout:
     def to_space(self, vector: FloatArray) -> Any:  # noqa: ANN401 - an element of the action space
         """Return the element of the action space nearest to a flat vector."""
         return self.as_action(np.clip(vector.astype(self.dtype), self.low, self.high))
-
-    def as_action(self, vector: FloatArray) -> Any:  # noqa: ANN401 - an action
-        """Return a flat vector, or rows of them, as a new array, or a dict of them by actuator."""
-        return vector.copy() if len(self.slices) == 1 else self.split(vector)
 
 
 def message_field(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageField:

@@ -156,7 +156,7 @@ class ExternalInputsSource:
             annotations = {**annotations, "setpoints": account}
         return ExternalInputs(
             situation=self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns), self._required),
-            latched=self._gate.latched,
+            latched=self._gate.latched if self._gate.is_latched else None,
             dt_s=dt_s,
             reference=published if self._free_running else None,
             limits=self._gate.changed,

@@ -223,8 +223,8 @@ class Stepper:
                 observer.observe(transition)
             if report.disposition >= Severity.HOLD and not self._has_warned:
                 self._warn_of_malformed_action(report.findings)
-            ledger.leave_step()
-            episode.returned_ns = ledger.returned_ns
+            ledger.is_marked = False
+            ledger.returned_ns = episode.returned_ns = self.clock.now_ns()
         except BaseException:
             self.lifecycle.give_up()
             raise
@@ -325,8 +325,8 @@ class Stepper:
         observation = self.transitions.observations.observe(
             episode.history, episode.step_index, episode.applied, episode.sampled
         )
-        self.ledger.leave_step()
-        self._episode.returned_ns = self.ledger.returned_ns
+        self.ledger.is_marked = False
+        self.ledger.returned_ns = episode.returned_ns = self.clock.now_ns()
         return copy_observation(observation), cast("Info", info)
 
     def _start_episode(self, snapshot: Snapshot) -> None:

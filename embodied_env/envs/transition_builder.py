@@ -33,7 +33,7 @@ from embodied_env.envs.observation_builder import Observation, ObservationBuilde
 from embodied_env.envs.stepper_state import Episode, PendingStep
 from embodied_env.errors import TaskError
 from embodied_env.safety import SafetyGate, Watchdog
-from embodied_env.safety.findings import gate_arrays, joint_codes, unmoved_joints
+from embodied_env.safety.findings import NO_CODE, NO_SEVERITY, gate_arrays, joint_codes, unmoved_joints
 from embodied_env.safety.interlocks import ObservationGate
 from embodied_env.safety.late_agent import LATE, is_explained, were_valid
 
@@ -176,14 +176,14 @@ class TransitionBuilder:
     ) -> Transition:
         """Return the transition of the step that led to the newest snapshot."""
         report, inputs, ledger, origin = step.approved.report, step.inputs, self._ledger, self.origin
-        latched, trips, layout = self._gate.latched, self._watchdog.trips, self._gate.layout
-        guaranteed = report.guaranteed
+        gate, trips, layout, guaranteed = self._gate, self._watchdog.trips, self._gate.layout, report.guaranteed
+        latched = gate.latched if gate.is_latched else None
         if self._commands is not None:
             self._commands.record_sent(step.approved.seq, ledger.published_ns)
         end_reason = reasons[0] if reasons else ""
         terminated = bool(reasons) and end_kind(end_reason) in TERMINATED_REASONS
         findings = report.findings
-        severity, code = gate_arrays(findings)
+        severity, code = gate_arrays(findings) if findings else (NO_SEVERITY.copy(), NO_CODE.copy())
         info: StepInfo = {
             "wrapper_version": origin["wrapper_version"],
             "contract": origin["contract"],
@@ -217,7 +217,7 @@ class TransitionBuilder:
                 "dt_s": report.dt_s,
                 "latched": latched is not None,
                 "watchdog": {"trips": trips},
-                "intervention_share": self._gate.interventions.share,
+                "intervention_share": gate.interventions.share,
                 "estop": report.disposition is Severity.ESTOP,
             },
             "latency": self._latencies.build(ledger, episode.before, episode.snapshot, host_timing=self.host_timing),

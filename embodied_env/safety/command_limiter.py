@@ -127,8 +127,9 @@ class CommandLimiter:
         published = self._published(positions, velocities) if self.has_velocity else positions
         if limited:
             found = limit_findings(names, wanted, published, limited)
-            if infeasible := [each for each in found if each.code == "limits.infeasible"]:
-                return self._refuse_infeasible(infeasible[0], reference, dt_s, findings, requested)
+            for each in found:
+                if each.code == "limits.infeasible":
+                    return self._refuse_infeasible(each, reference, dt_s, findings, requested)
             findings = findings + found
         if self._filters:
             positions, velocities, found = self._apply_filters(start, positions, velocities, dt_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -38,14 +39,17 @@ GATES = (
 Interlocks come first, then limits, then filters. The last three are not part of the chain.
 """
 
+NO_SEVERITY, NO_CODE = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
+"""The arrays of `gate_arrays` without findings, to be copied."""
+
 _INDICES = {gate: index for index, gate in enumerate(GATES)}
-_NO_SEVERITY, _NO_CODE = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
+_severity_of = attrgetter("severity")
 
 
 def gate_arrays(findings: Sequence[Finding]) -> tuple[NDArray[np.int8], NDArray[np.int16]]:
     """Return, per gate of `GATES`, the severity (int8) and code number (int16) of its most severe finding."""
-    severity, code = _NO_SEVERITY.copy(), _NO_CODE.copy()
-    for finding in _by_severity(findings) if findings else ():  # of equal ones the last
+    severity, code = NO_SEVERITY.copy(), NO_CODE.copy()
+    for finding in sorted(findings, key=_severity_of):  # of equal ones the last
         index = _INDICES[finding.gate]
         severity[index], code[index] = finding.severity, CODES[finding.code]
     return severity, code
@@ -54,13 +58,9 @@ def gate_arrays(findings: Sequence[Finding]) -> tuple[NDArray[np.int8], NDArray[
 def joint_codes(findings: Sequence[Finding], joints: Iterable[str]) -> dict[str, int]:
     """Return the code number of the most severe finding that names each joint, 0 without one."""
     codes = dict.fromkeys(joints, 0)
-    for finding in _by_severity(findings) if findings else ():  # of equal ones the last
+    for finding in sorted(findings, key=_severity_of):  # of equal ones the last
         codes.update(dict.fromkeys(finding.joints, CODES[finding.code]))
     return codes
-
-
-def _by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda found: found.severity)
 
 
 def unmoved_joints(findings: Sequence[Finding], joints: Sequence[str], start: Sequence[float]) -> list[str]:
@@ -81,7 +81,7 @@ def sorted_by_gate(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def worst_severity(findings: list[Finding]) -> Severity:
     """Return the highest severity of `findings`, PASS if there are none."""
-    return max([finding.severity for finding in findings], default=Severity.PASS)
+    return max(map(_severity_of, findings), default=Severity.PASS)
 
 
 def latched_finding(latched: Finding) -> Finding:
@@ -148,16 +148,17 @@ def _of_joints(
     after: Sequence[float],
     limit: Sequence[float] | Mapping[int, float],
 ) -> Finding:
-    """Return the LIMIT finding for the joints with the indices `hit`."""
-    was, becomes = np.array([before[i] for i in hit]), np.array([after[i] for i in hit])
+    """Return the LIMIT finding for the joints with the indices `hit`, at least one."""
+    names, *columns = zip(*[(joints[i], before[i], after[i], limit[i]) for i in hit], strict=True)
+    was, becomes, bound = map(np.array, columns)
     return Finding(
         gate=gate,
         severity=Severity.LIMIT,
         code=code,
-        joints=tuple([joints[i] for i in hit]),
+        joints=names,
         before=was,
         after=becomes,
-        limit=np.array([limit[i] for i in hit]),
+        limit=bound,
         margin=becomes - was,
     )
 

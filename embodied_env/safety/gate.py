@@ -33,6 +33,7 @@ class SafetyGate:
         has_velocity: whether any joint is commanded by velocity.
         limits: those in force, after margins.
         changed: the limits in force where `change_limits` has changed them, or None.
+        is_latched: whether a STOP or an ESTOP is latched.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class SafetyGate:
         self.has_velocity = self._limiter.has_velocity
         self._malformed_in_a_row = 0
         self._latched: Finding | None = None
+        self.is_latched = False
 
     @property
     def latched(self) -> Finding | None:
@@ -79,6 +81,7 @@ class SafetyGate:
         """Latch a finding, unless the latch is at least as severe."""
         if self._latched is None or finding.severity > self._latched.severity:
             self._latched = replace(finding)  # its own, since that of a report may be changed
+            self.is_latched = True
 
     def latch_stops(self, findings: Iterable[Finding]) -> None:
         """Latch each STOP or ESTOP of `findings`."""
@@ -94,7 +97,7 @@ class SafetyGate:
         for interlock in self.interlocks:
             interlock.reset()
         if self._latched is not None and self._latched.severity < Severity.ESTOP:
-            self._latched = None
+            self._latched, self.is_latched = None, False
         for name, command_filter in self._filters.items():
             try:
                 command_filter.reset()

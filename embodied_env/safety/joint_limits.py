@@ -76,7 +76,7 @@ from embodied_env.contract import EffectiveLimits, FloatArray
 
 _EPSILON = sys.float_info.epsilon
 _INF = math.inf
-_ROUNDING = 8.0 * _EPSILON
+_ROUNDING = 8.0 * _EPSILON  # relative to the largest position, including the map from an action and back
 _JERK_ROUNDING = 1e-9  # relative rounding error of v + a dt
 
 
@@ -271,7 +271,7 @@ def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s
     if bounds.is_goal:
         return False
     lower, upper = velocity_interval(position, velocity, bounds, dt_s)
-    return lower - upper > 2.0 * _rounding_of_step(position, position, bounds, dt_s)
+    return lower - upper > 2.0 * (_ROUNDING * max(bounds.extent, abs(position)) / dt_s)
 
 
 def is_in_safe_set(position: float, velocity: float, bounds: JointBounds) -> bool:
@@ -429,7 +429,7 @@ def _nearest_step(
     if by_velocity:
         is_kept = w == desired
     else:
-        is_rounding = abs(desired - w) <= _rounding_of_step(x, y, b, dt_s)
+        is_rounding = abs(desired - w) <= _ROUNDING * max(b.extent, abs(x), abs(y)) / dt_s
         is_kept = is_rounding and low <= target <= high and is_allowed_direction
         y = target if is_kept else y
     code = "" if is_kept else _binding(w, ahead, behind, is_at_end=x >= b.high)
@@ -445,11 +445,3 @@ def _binding(
         if speed in speeds:
             return _CODES[speeds.index(speed)]
     return "pos.limit"
-
-
-def _rounding_of_step(position: float, reached: float, bounds: JointBounds, dt_s: float) -> float:
-    """Bound the rounding error of a velocity in this range of positions, including the map from an action and back."""
-    extent = bounds.extent
-    if not -extent <= position <= extent or not -extent <= reached <= extent:
-        extent = max(extent, abs(position), abs(reached))
-    return _ROUNDING * extent / dt_s

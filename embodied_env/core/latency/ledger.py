@@ -96,11 +96,6 @@ class Ledger:
         self.previous_returned_ns = self.returned_ns
         self.entered_ns = self._clock.now_ns()
 
-    def leave_step(self) -> None:
-        """Stamp the return to the agent, and clear its mark."""
-        self.is_marked = False
-        self.returned_ns = self._clock.now_ns()
-
     def mark(self, name: str) -> None:
         """Stamp the end of work outside the step.
 
