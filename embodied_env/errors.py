@@ -7,7 +7,6 @@
     ├── UsageError               a call has a wrong argument or option      (ValueError)
     │   └── UnknownOptionError       a call has an unexpected keyword argument  (TypeError)
     ├── MissingDependencyError   an optional package is not installed       (ImportError)
-    ├── ClockDomainError         stamps of two clocks were mixed            (TypeError)
     ├── InternalFaultError       the gate's own post-condition failed
     ├── ResetNeededError         step() outside an episode                  (gymnasium ResetNeeded)
     │   └── SlotEndedError           step() of a vector in which an episode has ended  (AssertionError)
@@ -107,10 +106,6 @@ class MissingDependencyError(EmbodiedEnvError, ImportError):
 def install_command(package: str) -> str:
     """Return the command that installs an optional package: ``pip install "embodied_env[sim]"``."""
     return f'pip install "embodied_env[{EXTRAS[package]}]"'
-
-
-class ClockDomainError(EmbodiedEnvError, TypeError):
-    """Two stamps of different clock domains were compared or subtracted."""
 
 
 class InternalFaultError(EmbodiedEnvError):

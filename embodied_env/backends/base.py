@@ -1,21 +1,22 @@
 """The `Backend` protocol, which connects the stepper to a robot or simulator, and the optional abilities of a backend.
 
-A lockstep world moves exactly one control period per `advance`; a free-running world moves by itself.
+A lockstep world moves exactly one control period per `advance`; a free-running world moves by itself. `target_ns` and
+`after_ns` are times of the world clock, that of `Snapshot.now_ns`; `deadline_ns` is a time of the steady clock, that of
+`Clock.now_ns`.
 
 1. `open` connects, once, before the first `reset`. After BackendLostError `reset` may be called again, and restarts the
    world if it can.
 2. `reset` returns a snapshot in which every sensor is newer than the reset, or raises BackendNotReadyError.
 3. `send` takes only `ApprovedCommand` (else TypeError), publishes exactly its values, and never moves a lockstep world.
-4. `advance` starts the motion of the world to `target`. It may return early: `read` waits for the arrival.
-5. `read` returns the newest sample of each sensor; in lockstep, all that the world has delivered by `after`: a sensor
-   without a rate, which is due at every step, is stamped `after`, unless delays are injected. It returns arrays that it
-   never writes again. Past the deadline it raises BackendLostError.
+4. `advance` starts the motion of the world to `target_ns`. It may return early: `read` waits for the arrival.
+5. `read` returns the newest sample of each sensor; in lockstep, all that the world has delivered by `after_ns`: a
+   sensor without a rate, which is due at every step, is stamped `after_ns`, unless delays are injected. It returns
+   arrays that it never writes again. Past the deadline it raises BackendLostError.
 6. `halt` cuts the transport. It never raises and is idempotent. After it, only `reset` and `close` work. In lockstep
    over a middleware it ends a `reset` that waits in another thread, with BackendNotReadyError.
 7. `close` frees everything, is idempotent, and safe on a backend that was never opened.
 
-Every call returns by its deadline, on the steady domain of the injected clock, plus a small grace. The suites in
-`embodied_env.testing` check all of this.
+Every call returns by its deadline, plus a small grace. The suites in `embodied_env.testing` check all of this.
 
 Everything else is optional, with a protocol for each ability, which the environment tests with `isinstance`. A wrapper
 may forward an ability that its backend lacks; the attribute is then None (`Resettable.routine`).
@@ -32,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.core.clock import Clock, Stamp
+from embodied_env.core.clock import Clock
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.pacing import DeadlineCounts
 from embodied_env.core.reset_spec import ResetRoutine
@@ -94,17 +95,17 @@ class Backend(Protocol):
     def open(self) -> None:
         """Connect. Raises BackendNotReadyError or MissingDependencyError."""
 
-    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
         """Start an episode; return a verified snapshot with a ResetReport."""
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish an approved command; return what was sent."""
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:
-        """Start the motion of the world to `target`, a stamp of the world clock."""
+    def advance(self, target_ns: int, deadline_ns: int) -> None:
+        """Start the motion of the world to `target_ns`."""
 
-    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
-        """Return the newest samples, in lockstep all delivered by `after`."""
+    def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
+        """Return the newest samples, in lockstep all delivered by `after_ns`."""
 
     def halt(self, reason: str) -> None:
         """Cut the transport."""
@@ -127,10 +128,10 @@ class Resettable(Protocol):
 
     routine: ResetRoutine | None
 
-    def confirm(self, question: str, deadline: Stamp) -> None:
+    def confirm(self, question: str, deadline_ns: int) -> None:
         """Ask the operator; raise BackendNotReadyError without a confirmation in time."""
 
-    def verify(self, deadline: Stamp) -> Snapshot:
+    def verify(self, deadline_ns: int) -> Snapshot:
         """Return a snapshot in which every sensor is newer than this call, or raise BackendNotReadyError."""
 
 

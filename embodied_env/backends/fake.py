@@ -17,7 +17,7 @@ from embodied_env.contract.schema import SensorSpec
 from embodied_env.contract.spaces import ActionLayout, field_layouts
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.arguments import checked_seconds
-from embodied_env.core.clock import NS_PER_S, Clock, Stamp
+from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.pacing import Pacer
 from embodied_env.core.reset_draws import draw_options
 from embodied_env.core.reset_spec import ResetRoutine
@@ -119,7 +119,7 @@ class FakeBackend:
     def open(self) -> None:
         """Do nothing."""
 
-    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
+    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
         """Draw the constants by the seed; joints start in the middle of their range, or at zero without one."""
         rng = np.random.default_rng(request.seed)
         sampled = draw_options(self._contract.reset_options, request.seed, request.options, rng)
@@ -142,10 +142,10 @@ class FakeBackend:
         report = ResetReport(level="task", seed_applied=request.seed, sampled=sampled)
         return replace(self._read_after_pause(), reset=report)
 
-    def confirm(self, question: str, deadline: Stamp) -> None:
+    def confirm(self, question: str, deadline_ns: int) -> None:
         """Confirm everything; tests may override it."""
 
-    def verify(self, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
+    def verify(self, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
         """Read again, a control period later."""
         self._check_usable()
         return self._read_after_pause()
@@ -160,12 +160,12 @@ class FakeBackend:
         self._command = command.values
         return SentCommand(seq=command.seq, values=command.values)
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:
-        """Move to `target`, after a scripted delay."""
+    def advance(self, target_ns: int, deadline_ns: int) -> None:
+        """Move to `target_ns`, after a scripted delay."""
         self._check_usable()
         self._step += 1
         if fault := self._fault("delay", None, self._step):
-            self._clock.sleep_until_ns(min(deadline.ns, self._clock.now_ns() + round(fault.delay_s * NS_PER_S)))
+            self._clock.sleep_until_ns(min(deadline_ns, self._clock.now_ns() + round(fault.delay_s * NS_PER_S)))
         if (command := self._command) is not None:
             period_s = self._contract.control_period_s
             reached = np.where(self._is_velocity, self._positions + command * period_s, command)
@@ -173,13 +173,13 @@ class FakeBackend:
             self._positions = reached
         if self.pacer is not None:
             self.pacer.wait()
-        self._move(target.ns)
+        self._move(target_ns)
 
-    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
-        """Return the samples at `after`, with the faults of this step."""
+    def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
+        """Return the samples at `after_ns`, with the faults of this step."""
         self._check_usable()
-        if self._clock.now_ns() >= deadline.ns:
-            raise BackendLostError("timeout", f"no reading stamped {after.ns} ns or later by the deadline")
+        if self._clock.now_ns() >= deadline_ns:
+            raise BackendLostError("timeout", f"no reading stamped {after_ns} ns or later by the deadline")
         snapshot = self._snapshot()
         if not self._faults:
             return snapshot

@@ -13,7 +13,7 @@ from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.field_paths import check_message
 from embodied_env.core.arguments import checked_seconds
-from embodied_env.core.clock import Clock, Stamp
+from embodied_env.core.clock import Clock
 from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.types import (
     ApprovedCommand,
@@ -84,7 +84,7 @@ class MujocoBackend:
             as_messages=False,
         )
 
-    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
+    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
         """Reset the world by its seed."""
         world = self._opened()
         self._running = None
@@ -102,13 +102,13 @@ class MujocoBackend:
         world.command(command.values)
         return SentCommand(seq=command.seq, values=command.values)
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - it is exact, and returns when done
+    def advance(self, target_ns: int, deadline_ns: int) -> None:  # noqa: ARG002 - it is exact, and returns when done
         """Step the world by one control period."""
         if (world := self._running) is None:  # `close` in another thread may reset it
             raise halted()
         world.step()
 
-    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - the world is already there
+    def read(self, after_ns: int, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - the world is already there
         """Read every sensor that has delivered."""
         if (world := self._running) is None:
             raise halted()

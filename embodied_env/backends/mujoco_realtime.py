@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.mujoco import MujocoBackend, halted
 from embodied_env.contract import Contract
-from embodied_env.core.clock import NS_PER_S, Clock, Stamp
+from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.pacing import Pacer
 from embodied_env.core.types import ApprovedCommand, ClockStatus, ResetRequest, SentCommand, Snapshot, check_approved
 
@@ -111,10 +111,10 @@ class RealtimeMujocoBackend(MujocoBackend):
         super().open()
         self._stepper = RealtimeStepper(self._opened(), self._clock, patience_ns=self._contract.control_period_ns)
 
-    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
         """Reset the world by its seed and start it."""
         with self._lock:
-            snapshot = super().reset(request, deadline)
+            snapshot = super().reset(request, deadline_ns)
             stepper = self._running_stepper()
             stepper.begin()
             self.pacer.begin()
@@ -127,7 +127,7 @@ class RealtimeMujocoBackend(MujocoBackend):
             self._running_stepper().catch_up()
             return super().send(command)
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - the pacer has the deadline
+    def advance(self, target_ns: int, deadline_ns: int) -> None:  # noqa: ARG002 - the pacer has the deadline
         """Wait for the end of the control period. Each tick is computed at its start, so that none is left then."""
         due_ns = self.pacer.deadline_ns
         is_due = True
@@ -141,10 +141,10 @@ class RealtimeMujocoBackend(MujocoBackend):
                 self._clock.sleep_until_ns(end_ns)
         self.pacer.wait()
 
-    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
+    def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
         """Read every sensor that has delivered."""
         with self._lock:
-            return replace(super().read(after, deadline), clock=self._running_stepper().account())
+            return replace(super().read(after_ns, deadline_ns), clock=self._running_stepper().account())
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the world after its last tick, shape (height, width, 3)."""

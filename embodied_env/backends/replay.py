@@ -16,7 +16,7 @@ import numpy as np
 
 from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.core.clock import NS_PER_S, Clock, Stamp
+from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.pacing import DeadlineCounts
 from embodied_env.core.types import (
     ApprovedCommand,
@@ -134,7 +134,7 @@ class ReplayBackend:
     def open(self) -> None:
         """Do nothing."""
 
-    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
+    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
         """Return the snapshot of the next recorded reset."""
         return self._reader.reset(self.playback.next_reset())
 
@@ -148,10 +148,10 @@ class ReplayBackend:
         self.departures += not np.array_equal(command.values, self._reader.published(row))
         return SentCommand(seq=command.seq, values=command.values)
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:
+    def advance(self, target_ns: int, deadline_ns: int) -> None:
         """Do nothing: `read` returns the recorded snapshot."""
 
-    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
+    def read(self, after_ns: int, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
         """Return the recorded snapshot."""
         return self._reader.snapshot(self.playback.current())
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from embodied_env.backends.base import Backend
 from embodied_env.contract import Contract
-from embodied_env.core.clock import Stamp
 from embodied_env.core.latency.delay_model import DelayModel, check_delays, schedule_of
 from embodied_env.core.types import InjectedDelays, ResetRequest, Snapshot
 
@@ -49,21 +48,21 @@ class ReportedDelays:
         """The time from the newest observation until the command computed from it is sent."""
         return self._schedule.plan(self._step).inference_ns
 
-    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
         """Start an episode; its delays depend only on the seed of the request."""
-        snapshot = self._world.reset(request, deadline)
+        snapshot = self._world.reset(request, deadline_ns)
         self._schedule.begin(request.seed, snapshot.now_ns)
         self._step = 0
         return replace(snapshot, injected=InjectedDelays(early=self._schedule.plan(0).early))
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:
+    def advance(self, target_ns: int, deadline_ns: int) -> None:
         """Start the motion of the world."""
-        self._world.advance(target, deadline)
+        self._world.advance(target_ns, deadline_ns)
         self._step += 1
 
-    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
+    def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
         """Read the newest samples, with the delays that led to them."""
-        snapshot = self._world.read(after, deadline)
+        snapshot = self._world.read(after_ns, deadline_ns)
         command, readings = self._schedule.plan(self._step - 1), self._schedule.plan(self._step)
         injected = InjectedDelays(
             inference_ns=command.inference_ns, actuation_ns=command.actuation_ns, early=readings.early

@@ -1,48 +1,17 @@
-"""Stamps with a clock domain, and injectable clocks.
-
-Time is integer nanoseconds. A duration is the difference of two stamps of one `Domain`; mixing domains raises, so that
-a latency that cannot be measured is never computed by accident.
-"""
+"""Injectable clocks. Time is integer nanoseconds, and a duration is the difference of two times of one clock."""
 
 from __future__ import annotations
 
 import select
 import time
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from embodied_env.core.value_types import value_type
-from embodied_env.errors import ClockDomainError, UsageError, did_you_mean
+from embodied_env.errors import UsageError, did_you_mean
 
 NS_PER_S = 1_000_000_000
 _SPIN_NS = 100_000  # more than the 50 us by which a sleep on Linux ends late by default
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-
-
-class Domain(StrEnum):
-    """The clock that a stamp was read from."""
-
-    STEADY = "steady"  # monotonic clock of this host, used for all durations
-    SYSTEM = "system"  # UTC of this host, used by middleware stamps
-    ROS = "ros"  # the ROS clock when it is not simulated
-    SIM = "sim"  # simulated time
-    SOURCE = "source"  # the clock of a device or of another host
-
-
-@value_type(frozen=True, slots=True)
-class Stamp:
-    """One instant: `ns` nanoseconds on the clock `domain`."""
-
-    ns: int
-    domain: Domain
-
-    def __sub__(self, other: Stamp) -> int:
-        """Return self - other in nanoseconds; raises ClockDomainError across domains."""
-        if self.domain is not other.domain:
-            stamps = f"{self.domain.value} stamp {self.ns} ns - {other.domain.value} stamp {other.ns} ns"
-            raise ClockDomainError(f"cannot subtract stamps of different clocks: {stamps}")
-        return self.ns - other.ns
 
 
 @runtime_checkable
@@ -55,10 +24,10 @@ class Clock(Protocol):
     virtual: bool
 
     def now_ns(self) -> int:
-        """Return the time of the steady domain; never decreases."""
+        """Return the time of the steady clock, on which durations are measured; never decreases."""
 
     def system_ns(self) -> int:
-        """Return UTC, the system domain."""
+        """Return UTC, the clock of middleware stamps."""
 
     def boot_ns(self) -> int:
         """Return a steady time that includes suspends of the host."""
@@ -96,9 +65,9 @@ class SteadyClock:
         """Do nothing: real time advances by itself."""
 
 
-def deadline_to_monotonic_s(deadline: Stamp, clock: Clock) -> float:
+def deadline_to_monotonic_s(deadline_ns: int, clock: Clock) -> float:
     """Convert a deadline of `clock` to seconds of `time.monotonic`, at least now, for waits on middleware."""
-    return time.monotonic() + max(0.0, (deadline.ns - clock.now_ns()) / NS_PER_S)
+    return time.monotonic() + max(0.0, (deadline_ns - clock.now_ns()) / NS_PER_S)
 
 
 class ManualClock:

@@ -8,7 +8,7 @@ import gymnasium
 
 from embodied_env.backends.base import Backend, Resettable
 from embodied_env.contract import Contract
-from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
+from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.reset_draws import with_observed_options
@@ -60,48 +60,47 @@ class ResetProcedure:
 
     def _run(self, request: ResetRequest) -> Snapshot:
         backend = self.backend
-        deadline = Stamp(self.clock.now_ns() + round(backend.reset_timeout_s * NS_PER_S), Domain.STEADY)
-        raw = backend.reset(request, deadline)
+        deadline_ns = self.clock.now_ns() + round(backend.reset_timeout_s * NS_PER_S)
+        raw = backend.reset(request, deadline_ns)
         report = with_observed_options(reset_report(raw), self.contract.reset_options, request)
         is_moved = self.backend.capabilities.simulated or report.level == "world"
         snapshot = self._verify(replace(raw, reset=report), request.epoch, continues=not is_moved)
         if isinstance(backend, Resettable) and (routine := backend.routine) and (routine.home or routine.confirm):
-            snapshot = self._follow(routine, backend, request, snapshot, deadline)
+            snapshot = self._follow(routine, backend, request, snapshot, deadline_ns)
         return self._judge(snapshot, request)
 
     def _follow(
-        self, routine: ResetRoutine, backend: Resettable, request: ResetRequest, snapshot: Snapshot, deadline: Stamp
+        self, routine: ResetRoutine, backend: Resettable, request: ResetRequest, snapshot: Snapshot, deadline_ns: int
     ) -> Snapshot:
         """Drive home, ask the operator, and read again, since earlier readings are older than the routine."""
         report, homing = reset_report(snapshot), None
         if routine.home:
             homing = HomingMotion(self.contract, routine, self.gate, self.guard.arbiter, self.clock)
-            snapshot, summary = self._drive_home(homing, snapshot, deadline)
+            snapshot, summary = self._drive_home(homing, snapshot, deadline_ns)
             names: Routine = "service+home" if report.routine == "service" else "home"
             report = replace(report, routine=names, details={**report.details, "home": summary})
         if routine.confirm:
             positions, _ = self.joints.measured(snapshot)
             question = confirmation_prompt(request.options, self.contract, positions)
             stops = [f"not ready: {found.detail}\n" for found in safety_input_findings(self.guard.estops())]
-            backend.confirm("".join(stops) + question, deadline)
+            backend.confirm("".join(stops) + question, deadline_ns)
             report = with_operator_confirmation(report, routine.confirm, request)
-        verified = self._verify(backend.verify(deadline), request.epoch, continues=True)
+        verified = self._verify(backend.verify(deadline_ns), request.epoch, continues=True)
         if homing is not None:
             offset = f"{homing.check_arrived(verified):.2g}"
             report = replace(report, details={**report.details, "home_offset": offset})
         return replace(verified, reset=report)
 
-    def _drive_home(self, homing: HomingMotion, snapshot: Snapshot, deadline: Stamp) -> tuple[Snapshot, str]:
+    def _drive_home(self, homing: HomingMotion, snapshot: Snapshot, deadline_ns: int) -> tuple[Snapshot, str]:
         """Drive home under the watchdog, and brake if that fails; return the last snapshot and a summary."""
         backend, clock, frozen_ns = self.backend, self.clock, 0
-        domain = Domain.ROS if backend.capabilities.free_running else Domain.SIM
 
         def advance() -> tuple[Snapshot, list[str]]:
             nonlocal snapshot, frozen_ns
-            target = Stamp(snapshot.now_ns + self.contract.control_period_ns, domain)
-            step_deadline = Stamp(clock.now_ns() + round(backend.step_timeout_s * NS_PER_S), Domain.STEADY)
-            backend.advance(target, step_deadline)
-            snapshot, gaps = self.gap_policy.apply(backend.read(target, step_deadline))
+            target_ns = snapshot.now_ns + self.contract.control_period_ns
+            step_deadline_ns = clock.now_ns() + round(backend.step_timeout_s * NS_PER_S)
+            backend.advance(target_ns, step_deadline_ns)
+            snapshot, gaps = self.gap_policy.apply(backend.read(target_ns, step_deadline_ns))
             frozen_ns = clock.now_ns()
             return snapshot, gaps
 
@@ -113,7 +112,7 @@ class ResetProcedure:
 
         world = HomingContext(turn=advance, situation=safety_context, feed=self.guard.feed, now_ns=now_ns)
         try:
-            summary = homing.drive(world, deadline.ns)
+            summary = homing.drive(world, deadline_ns)
         except BaseException as error:
             self.guard.brake(f"homing failed: {type(error).__name__}")
             raise

@@ -14,7 +14,7 @@ from embodied_env.backends.base import Backend, find_estop_source
 from embodied_env.backends.reported_delays import forwarded
 from embodied_env.contract import FloatArray
 from embodied_env.contract.team import Team, name_in_world
-from embodied_env.core.clock import Clock, Stamp
+from embodied_env.core.clock import Clock
 from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendError, BackendLostError, BackendNotReadyError
 from embodied_env.safety import concatenate_commands
@@ -52,14 +52,14 @@ class SharedBackend:
         """Set the seed and the checked options (by their names in the world) of the next reset."""
         self._requested = seed, options
 
-    def reset(self, deadline: Stamp) -> Snapshot:
+    def reset(self, deadline_ns: int) -> Snapshot:
         """Return the snapshot of the requested reset; the first call resets the world."""
         if self._requested is not None:
             (seed, options), self._requested = self._requested, None
             self._epoch += 1
             self._commands, self._ready, self._snapshot = {}, set(), None
             self._lost = BackendLostError("halted", "the reset of the world failed")
-            snapshot = self.backend.reset(ResetRequest(epoch=self._epoch, seed=seed, options=options), deadline)
+            snapshot = self.backend.reset(ResetRequest(epoch=self._epoch, seed=seed, options=options), deadline_ns)
             self.last_reset, self._snapshot, self._lost = snapshot.reset, snapshot, None
         if self._snapshot is None or self._lost is not None:
             raise BackendNotReadyError("reset of one robot in a shared world; reset the environment of all robots")
@@ -71,7 +71,7 @@ class SharedBackend:
             raise self._lost
         self._commands[agent] = command
 
-    def advance(self, agent: str, target: Stamp, deadline: Stamp) -> None:
+    def advance(self, agent: str, target_ns: int, deadline_ns: int) -> None:
         """Move the world if this robot is the last one; raises BackendLostError on failure."""
         if self._lost is not None:
             raise self._lost
@@ -85,13 +85,13 @@ class SharedBackend:
         self._seq += 1
         try:
             self.backend.send(concatenate_commands(commands, seq=self._seq, epoch=self._epoch))
-            self.backend.advance(target, deadline)
+            self.backend.advance(target_ns, deadline_ns)
         except BackendError as error:
             self._lost = BackendLostError.of(error)
             raise self._lost from None
         self._clock.on_world_advanced(self._team.world.control_period_ns)
 
-    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
+    def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
         """Return the snapshot after the step, which the first call reads."""
         if self._lost is not None:
             raise self._lost
@@ -100,7 +100,7 @@ class SharedBackend:
             raise BackendLostError("out_of_step", f"no step of the shared world: no command of {missing}")
         if self._snapshot is None:
             try:
-                self._snapshot = self.backend.read(after, deadline)
+                self._snapshot = self.backend.read(after_ns, deadline_ns)
             except BackendError as error:
                 self._lost = BackendLostError.of(error)
                 raise self._lost from None
@@ -152,9 +152,9 @@ class AgentBackend:
         """Open the world unless it is open."""
         self._shared.open()
 
-    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - the world has its own request
+    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - the world has its own request
         """Reset the world unless another robot has; return this robot's part of the snapshot."""
-        return self._own_part(self._shared.reset(deadline))
+        return self._own_part(self._shared.reset(deadline_ns))
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Store a command, which is sent when every robot has one."""
@@ -162,13 +162,13 @@ class AgentBackend:
         self._shared.submit(self._agent, command)
         return SentCommand(seq=command.seq, values=command.values)
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:
+    def advance(self, target_ns: int, deadline_ns: int) -> None:
         """Mark this robot as ready; the last one moves the world."""
-        self._shared.advance(self._agent, target, deadline)
+        self._shared.advance(self._agent, target_ns, deadline_ns)
 
-    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
+    def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
         """Return this robot's part of the snapshot after the step."""
-        return self._own_part(self._shared.read(after, deadline))
+        return self._own_part(self._shared.read(after_ns, deadline_ns))
 
     def halt(self, reason: str) -> None:
         """Cut off all robots, since this one no longer moves as commanded."""

@@ -17,7 +17,7 @@ import numpy as np
 from embodied_env.backends.base import Backend, Polled, Recorded, Renderable
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import checked_options
-from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
+from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.history import begin_history
 from embodied_env.core.latency.ledger import Ledger
@@ -102,7 +102,6 @@ class Stepper:
         self.stages = stages
         self.observers, self._advances_clock = tuple(observers), advances_clock and clock.virtual
         self._free_running = capabilities.free_running
-        self._domain = Domain.ROS if self._free_running else Domain.SIM
         self._period_ns, self._timeout_ns = contract.control_period_ns, round(backend.step_timeout_s * NS_PER_S)
         tolerance_s = contract.safety.observation.future_tolerance_s if self._free_running else 0.0
         self._gap_policy = GapPolicy(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
@@ -159,12 +158,13 @@ class Stepper:
             raise ResetNeededError(f"{self._problem_of_step()}; nothing was published")
         ledger, now_ns = self.ledger, self.clock.now_ns
         ledger.enter_step()
-        target, deadline = self._next_period(ledger.entered_ns)
+        target_ns = self._episode.snapshot.now_ns + self._period_ns
+        deadline_ns = ledger.entered_ns + self._timeout_ns
         try:
             if self.stages is not None:
                 action = self._inputs.apply_stages(self.stages, action, self._episode.snapshot)
             copied = action.copy() if type(action) is np.ndarray else copy_action(action)
-            step = self._step = PendingStep(action=copied, target=target, deadline=deadline)
+            step = self._step = PendingStep(action=copied, target_ns=target_ns, deadline_ns=deadline_ns)
             if self._free_running:
                 self._guard.feed()
             if self._follows_measured:
@@ -181,7 +181,7 @@ class Stepper:
                     ledger.published_ns = now_ns()
                 if self._free_running or sent.report or sent.annotations or sent.published_ns is not None:
                     self._account_sent(step, sent)
-            self.backend.advance(target, deadline)
+            self.backend.advance(target_ns, deadline_ns)
             if self._advances_clock:
                 self.clock.on_world_advanced(self._period_ns)
         except BackendError as error:
@@ -236,7 +236,7 @@ class Stepper:
         """Read the world, or fall back to the last valid readings when it is lost."""
         if step.lost is None:
             try:
-                return self._gap_policy.apply(self.backend.read(step.target, step.deadline))
+                return self._gap_policy.apply(self.backend.read(step.target_ns, step.deadline_ns))
             except BackendError as error:
                 if self._free_running:  # commands may still arrive
                     self.lifecycle.brake(f"backend lost: {error}")
@@ -277,11 +277,6 @@ class Stepper:
             self._arbiter.set_position_reference(self._joints.measured(self._episode.snapshot)[0])
         if self.gate.has_velocity:
             self._arbiter.update_measured(*self._joints.measured(self._episode.snapshot))
-
-    def _next_period(self, now_ns: int) -> tuple[Stamp, Stamp]:
-        """Return the end of the next control period on the world's clock, and its deadline on the steady clock."""
-        target = Stamp(self._episode.snapshot.now_ns + self._period_ns, self._domain)
-        return target, Stamp(now_ns + self._timeout_ns, Domain.STEADY)
 
     def _warn_of_malformed_action(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
@@ -421,12 +416,13 @@ class Stepper:
 
     def begin_idle(self) -> None:
         """Brake for one tick after the episode, while other robots continue in the same lockstep world."""
-        target, deadline = self._next_period(self.clock.now_ns())
+        target_ns = self._episode.snapshot.now_ns + self._period_ns
+        deadline_ns = self.clock.now_ns() + self._timeout_ns
         if self._follows_measured:
             self._follow_measured()
         self.lifecycle.brake("episode ended")
         try:
-            self.backend.advance(target, deadline)
+            self.backend.advance(target_ns, deadline_ns)
         except BackendError:
             self.lifecycle.move_to(State.LOST)
 
@@ -435,7 +431,8 @@ class Stepper:
         if self.lifecycle.state is State.LOST:
             return
         try:
-            snapshot = self.backend.read(*self._next_period(self.clock.now_ns()))
+            after_ns = self._episode.snapshot.now_ns + self._period_ns
+            snapshot = self.backend.read(after_ns, self.clock.now_ns() + self._timeout_ns)
         except BackendError:
             self.lifecycle.move_to(State.LOST)
             return

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from embodied_env.contract import FloatArray
-from embodied_env.core.clock import Stamp
 from embodied_env.core.history import begin_history
 from embodied_env.core.latency.ledger import LedgerState
 from embodied_env.core.types import ApprovedCommand, CommandState, ExternalInputs, Snapshot
@@ -60,8 +59,8 @@ class PendingStep:
     """A step between `begin` and `finish`."""
 
     action: Any  # the agent's, copied
-    target: Stamp  # end of its period, on the world's clock
-    deadline: Stamp  # of the wait for the world
+    target_ns: int  # end of its period, on the world's clock
+    deadline_ns: int  # of the wait for the world, on the steady clock
     approved: ApprovedCommand = field(init=False)
     inputs: ExternalInputs = field(init=False)
     lost: BackendLostError | None = None  # why the backend was lost in this step

@@ -15,7 +15,7 @@ import numpy as np
 
 from embodied_env.backends.base import Backend
 from embodied_env.contract import Contract, FloatArray, load_contract
-from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
+from embodied_env.core.clock import NS_PER_S, Clock, SteadyClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
@@ -53,14 +53,14 @@ class BackendContract(ABC):
         finally:
             backend.close()
 
-    def deadline(self, timeout_s: float) -> Stamp:
+    def deadline_ns(self, timeout_s: float) -> int:
         """Return the stamp in `timeout_s`."""
-        return Stamp(self.clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)
+        return self.clock.now_ns() + round(timeout_s * NS_PER_S)
 
     def reset(self, backend: Backend, *, seed: int = 7, epoch: int = 0, options: Any = None) -> Snapshot:  # noqa: ANN401
         """Reset `backend`."""
         request = ResetRequest(epoch=epoch, seed=seed, options=options or {})
-        return backend.reset(request, self.deadline(backend.reset_timeout_s))
+        return backend.reset(request, self.deadline_ns(backend.reset_timeout_s))
 
     def hold(self, snapshot: Snapshot) -> ApprovedCommand:
         """Return an approved command that holds the measured positions."""
@@ -71,11 +71,11 @@ class BackendContract(ABC):
 
     def step(self, backend: Backend, snapshot: Snapshot, command: ApprovedCommand | None = None) -> Snapshot:
         """Send a command (default: hold), advance one control period, and read."""
-        target = Stamp(snapshot.now_ns + self.contract.control_period_ns, Domain.SIM)
-        deadline = self.deadline(backend.step_timeout_s)
+        target_ns = snapshot.now_ns + self.contract.control_period_ns
+        deadline_ns = self.deadline_ns(backend.step_timeout_s)
         backend.send(command if command is not None else self.hold(snapshot))
-        backend.advance(target, deadline)
-        return backend.read(target, deadline)
+        backend.advance(target_ns, deadline_ns)
+        return backend.read(target_ns, deadline_ns)
 
     def test_has_name_and_capabilities(self) -> None:
         backend = self.make_backend(SteadyClock())

@@ -11,7 +11,7 @@ import pytest
 
 from embodied_env.backends.mujoco import MujocoBackend
 from embodied_env.contract import Contract, parse_contract
-from embodied_env.core.clock import Domain, ManualClock, Stamp
+from embodied_env.core.clock import ManualClock
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import ResetRequest, Sample
 from embodied_env.errors import BackendLostError, ClosedError, ContractError, UsageError
@@ -104,7 +104,7 @@ MODEL = """
   <sensor><user name="two" dim="2"/></sensor>
 </mujoco>
 """
-DEADLINE = Stamp(10**12, Domain.STEADY)
+DEADLINE_NS = 10**12
 REQUEST = ResetRequest(epoch=1, seed=3)
 
 
@@ -124,7 +124,7 @@ def opened(folder: Path) -> MujocoBackend:
 
 
 def samples(folder: Path) -> dict[str, Sample]:
-    return dict(opened(folder).reset(REQUEST, DEADLINE).samples)
+    return dict(opened(folder).reset(REQUEST, DEADLINE_NS).samples)
 
 
 def ranges(folder: Path, sensor: str) -> list[float]:
@@ -235,13 +235,13 @@ def test_a_message_without_a_covariance_has_no_confidence(tmp_path: Path) -> Non
 
 def test_a_step_moves_the_world_by_one_control_period(tmp_path: Path) -> None:
     room = opened(tmp_path)
-    start_ns = room.reset(REQUEST, DEADLINE).now_ns
-    room.advance(DEADLINE, DEADLINE)
-    assert room.read(DEADLINE, DEADLINE).now_ns == start_ns + 50_000_000
+    start_ns = room.reset(REQUEST, DEADLINE_NS).now_ns
+    room.advance(DEADLINE_NS, DEADLINE_NS)
+    assert room.read(DEADLINE_NS, DEADLINE_NS).now_ns == start_ns + 50_000_000
 
 
 def test_reset_reports_no_renderer_without_cameras(tmp_path: Path) -> None:
-    report = opened(tmp_path).reset(REQUEST, DEADLINE).reset
+    report = opened(tmp_path).reset(REQUEST, DEADLINE_NS).reset
     assert report is not None
     assert "renderer" not in report.details
 
@@ -249,7 +249,7 @@ def test_reset_reports_no_renderer_without_cameras(tmp_path: Path) -> None:
 def test_show_works_before_the_first_reset(tmp_path: Path) -> None:
     room = opened(tmp_path)
     before = room.render()
-    room.reset(REQUEST, DEADLINE)
+    room.reset(REQUEST, DEADLINE_NS)
     np.testing.assert_array_equal(room.render(), before)  # nothing was drawn, and nothing moved
     room.close()
     assert before.shape == (8, 12, 3)
@@ -286,32 +286,32 @@ def test_close_without_open_does_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["halt", "close"])
 def test_commands_after_halt_or_close_are_rejected(tmp_path: Path, end: str) -> None:
     room = opened(tmp_path)
-    room.reset(REQUEST, DEADLINE)
+    room.reset(REQUEST, DEADLINE_NS)
     room.halt("test") if end == "halt" else room.close()
     with pytest.raises(BackendLostError):
-        room.advance(DEADLINE, DEADLINE)
+        room.advance(DEADLINE_NS, DEADLINE_NS)
 
 
 def test_a_halted_world_is_reset_again(tmp_path: Path) -> None:
     room = opened(tmp_path)
-    room.reset(REQUEST, DEADLINE)
+    room.reset(REQUEST, DEADLINE_NS)
     room.halt("test")
-    room.reset(REQUEST, DEADLINE)
-    room.advance(DEADLINE, DEADLINE)
+    room.reset(REQUEST, DEADLINE_NS)
+    room.advance(DEADLINE_NS, DEADLINE_NS)
 
 
 def test_commands_after_a_failed_reset_are_rejected(tmp_path: Path) -> None:
     room = opened(tmp_path)
-    room.reset(REQUEST, DEADLINE)
+    room.reset(REQUEST, DEADLINE_NS)
     with pytest.raises(UsageError):
-        room.reset(ResetRequest(epoch=2, seed=3, options={"goal": np.zeros(2)}), DEADLINE)
+        room.reset(ResetRequest(epoch=2, seed=3, options={"goal": np.zeros(2)}), DEADLINE_NS)
     with pytest.raises(BackendLostError):
-        room.advance(DEADLINE, DEADLINE)
+        room.advance(DEADLINE_NS, DEADLINE_NS)
 
 
 def test_only_approved_commands_are_accepted(tmp_path: Path) -> None:
     room = opened(tmp_path)
-    room.reset(REQUEST, DEADLINE)
+    room.reset(REQUEST, DEADLINE_NS)
     with pytest.raises(TypeError, match=r"ndarray .expected an ApprovedCommand"):
         room.send(np.zeros(1))  # type: ignore[arg-type]
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from embodied_env.backends.mujoco_batch import SlotBackend, WorldBatch
 from embodied_env.contract import load_contract
 from embodied_env.core.batches import ApprovedCommandBatch
-from embodied_env.core.clock import Domain, ManualClock, Stamp
+from embodied_env.core.clock import ManualClock
 from embodied_env.core.types import ResetRequest, Snapshot
 
-DEADLINE = Stamp(10**12, Domain.STEADY)
+DEADLINE_NS = 10**12
 SLOTS = 3
 
 
@@ -31,7 +31,7 @@ def backends() -> Iterator[list[SlotBackend]]:
             stack.enter_context(closing(backend))
             made.select(slot)
             backend.open()
-            made.load({slot: backend.reset(ResetRequest(epoch=0, seed=slot), DEADLINE)})
+            made.load({slot: backend.reset(ResetRequest(epoch=0, seed=slot), DEADLINE_NS)})
         yield backends
 
 
@@ -50,7 +50,7 @@ def commands(batch: WorldBatch) -> NDArray[Any]:
 
 def read_alone(backend: SlotBackend) -> Snapshot:
     backend._worlds.select(backend._slot)
-    return backend.read(DEADLINE, DEADLINE)
+    return backend.read(DEADLINE_NS, DEADLINE_NS)
 
 
 def test_a_slot_that_is_selected_has_the_state_of_the_arrays(batch: WorldBatch, backends: list[SlotBackend]) -> None:

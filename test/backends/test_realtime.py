@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import embodied_env
 from embodied_env.backends.mujoco_realtime import RealtimeStepper
 from embodied_env.backends.registry import make_backend
-from embodied_env.core.clock import Domain, ManualClock, Stamp
+from embodied_env.core.clock import ManualClock
 from embodied_env.core.types import ResetRequest
 from embodied_env.errors import BackendLostError
 from embodied_env.sim.backend_profile import load_profile
@@ -22,7 +22,7 @@ from embodied_env.testing import approve
 ARM = embodied_env.load_contract("arm_reach")
 PERIOD_NS = ARM.control_period_ns
 TICK_NS = PERIOD_NS // 5
-LATER = Stamp(10**15, Domain.STEADY)
+LATER_NS = 10**15
 REQUEST = ResetRequest(epoch=0, seed=3)
 PUSH = np.full(6, 0.3)
 many = settings(max_examples=100, deadline=None)
@@ -48,7 +48,7 @@ def clock():
 def opened(clock, pacing):
     backend = make_backend("mujoco", ARM, clock=clock, pacing=pacing)
     backend.open()
-    return backend, backend.reset(REQUEST, LATER)
+    return backend, backend.reset(REQUEST, LATER_NS)
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ def home():
 def step(backend, action=None):
     if action is not None:
         backend.send(action)
-    backend.advance(LATER, LATER)
-    return backend.read(LATER, LATER)
+    backend.advance(LATER_NS, LATER_NS)
+    return backend.read(LATER_NS, LATER_NS)
 
 
 def bytes_of(snapshot):
@@ -165,7 +165,7 @@ def lasting():
 @given(thoughts_ns=st.lists(st.integers(0, 3 * PERIOD_NS), min_size=1, max_size=6))
 def test_a_reading_is_never_ahead_of_the_clock_nor_a_tick_behind_it(lasting, thoughts_ns):
     clock, backend, same = lasting
-    first = backend.reset(REQUEST, LATER)
+    first = backend.reset(REQUEST, LATER_NS)
     started_ns = clock.now_ns()
     for thought_ns in thoughts_ns:
         clock.advance_ns(thought_ns)
@@ -176,18 +176,18 @@ def test_a_reading_is_never_ahead_of_the_clock_nor_a_tick_behind_it(lasting, tho
 
 
 def test_a_watchdog_that_sends_from_its_thread_moves_the_world(arm, clock):
-    before_ns = arm.read(LATER, LATER).now_ns
+    before_ns = arm.read(LATER_NS, LATER_NS).now_ns
     clock.advance_ns(4 * PERIOD_NS)
     sender = threading.Thread(target=arm.send, args=(command(),))
     sender.start()
     sender.join()
-    assert arm.read(LATER, LATER).now_ns == before_ns + 4 * PERIOD_NS
+    assert arm.read(LATER_NS, LATER_NS).now_ns == before_ns + 4 * PERIOD_NS
 
 
 def test_clock_status_reports_the_error_bound(arm, clock):
     account = step(arm, command()).clock
     assert (account.mode, account.jump, account.rtf, account.offset_error_ns) == ("sim", "", 1.0, TICK_NS)
-    assert clock.now_ns() + account.offset_ns == arm.read(LATER, LATER).now_ns
+    assert clock.now_ns() + account.offset_ns == arm.read(LATER_NS, LATER_NS).now_ns
 
 
 class LateClock(ManualClock):
@@ -212,14 +212,14 @@ def test_slightly_late_wakeups_are_not_missed_deadlines():
 def test_a_halted_world_takes_no_step(arm):
     arm.halt("test")
     with pytest.raises(BackendLostError):
-        arm.advance(LATER, LATER)
+        arm.advance(LATER_NS, LATER_NS)
 
 
 def test_a_closed_world_takes_no_step(clock):
     backend, _ = opened(clock, "realtime")
     backend.close()
     with pytest.raises(BackendLostError):
-        backend.advance(LATER, LATER)
+        backend.advance(LATER_NS, LATER_NS)
 
 
 def test_steps_on_the_steady_clock_keep_the_grid(close_later):

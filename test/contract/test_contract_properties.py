@@ -22,8 +22,7 @@ from embodied_env.cli.contract import describe
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.fingerprint import differences, meaning, to_plain
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import Domain, Stamp
-from embodied_env.errors import ClockDomainError, ContractError
+from embodied_env.errors import ContractError
 
 LARGE = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]  # contracts are
 FEW = 15 if SEEDED else 6  # drawing a contract is slow: .ci/long draws the full number, twenty times
@@ -170,19 +169,6 @@ def test_effective_limits_are_within_declared_limits(contract: Contract) -> None
         if joint.position is not None:
             assert joint.position[0] <= limits.position_low[i]
             assert limits.position_high[i] <= joint.position[1]
-
-
-stamps = st.builds(Stamp, st.integers(-(2**62), 2**62), st.sampled_from(Domain))
-
-
-@many
-@given(stamps, stamps)
-def test_stamps_subtract_only_within_one_domain(a: Stamp, b: Stamp) -> None:
-    if a.domain is b.domain:
-        assert (a - b) == -(b - a)
-    else:
-        with pytest.raises(ClockDomainError):
-            a - b
 
 
 def test_small_document_is_valid() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scripted_tasks import PERIOD_NS, PERIOD_S, OneClock
 
 from embodied_env.backends.fake import FakeBackend
-from embodied_env.core.clock import NS_PER_S, Domain, ManualClock, Stamp
+from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.core.codes import Quality
 from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
 from embodied_env.core.latency.ledger import Ledger, LedgerState, StepEvent
@@ -380,9 +380,3 @@ def test_stages_without_sensors_are_unknown():
     for name in ("obs_skew_s", "obs_age_max_s"):
         assert math.isnan(latency[name])
         assert latency["quality"][name] == Quality.UNKNOWN
-
-
-def test_ledger_stamps_do_not_mix_with_sensor_stamps():
-    """Durations need stamps of one domain; others cannot be subtracted."""
-    with pytest.raises(Exception, match="different clocks"):
-        Stamp(1, Domain.STEADY) - Stamp(1, Domain.SYSTEM)

@@ -108,8 +108,8 @@ def test_obs_to_command_is_the_exact_sum_of_its_parts_in_nanoseconds(line):
 class LostWhileMoving(SlowBackend):
     """Accepts the command, moves for a while, and is lost at the third step."""
 
-    def advance(self, target, deadline):
-        super().advance(target, deadline)
+    def advance(self, target_ns, deadline_ns):
+        super().advance(target_ns, deadline_ns)
         if self._step == 3:
             raise BackendLostError("gone", "it was there a moment ago")
 

@@ -100,9 +100,9 @@ class Blocked(FakeBackend):
 
     is_free = True
 
-    def advance(self, target, deadline):
+    def advance(self, target_ns, deadline_ns):
         start = self._positions.copy()
-        super().advance(target, deadline)
+        super().advance(target_ns, deadline_ns)
         if not self.is_free:
             self._positions = start
 

@@ -16,7 +16,6 @@ from embodied_env.analysis.replay import replay_run
 from embodied_env.backends.fake import FakeBackend
 from embodied_env.contract import Contract
 from embodied_env.contract.schema import TaskSpec
-from embodied_env.core.clock import Stamp
 from embodied_env.core.types import ResetReport, ResetRequest, Snapshot
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
@@ -76,8 +75,8 @@ def test_the_task_reads_the_drawn_and_the_given_goal() -> None:
 class Deaf(FakeBackend):
     """A robot: a reset draws nothing."""
 
-    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
-        snapshot = super().reset(request, deadline)
+    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
+        snapshot = super().reset(request, deadline_ns)
         report = ResetReport(level="task", seed_applied=None, sampled={}, ignored=tuple(request.options))
         return dataclasses.replace(snapshot, reset=report)
 

@@ -96,8 +96,8 @@ def test_the_flags_of_the_first_step_are_those_of_the_task(backend):
 class WithoutMotion(FakeBackend):
     """Its resets move nothing."""
 
-    def reset(self, request, deadline):
-        snapshot = super().reset(request, deadline)
+    def reset(self, request, deadline_ns):
+        snapshot = super().reset(request, deadline_ns)
         return replace(snapshot, reset=replace(snapshot.reset, level="none"))
 
 

@@ -470,11 +470,11 @@ class LostAtReset(FakeBackend):
 
     resets = 0
 
-    def reset(self, request, deadline):
+    def reset(self, request, deadline_ns):
         self.resets += 1
         if self.resets == 1:
             raise BackendLostError("listener", "receiving failed")
-        return super().reset(request, deadline)
+        return super().reset(request, deadline_ns)
 
 
 def test_a_world_lost_during_reset_is_not_ready(make_scene):
@@ -687,8 +687,8 @@ def test_close_in_another_thread_brakes_to_rest_during_steps():
 class ClosedInReset(FakeBackend):
     """Another thread closes during its second reset."""
 
-    def reset(self, request, deadline):
-        snapshot = super().reset(request, deadline)
+    def reset(self, request, deadline_ns):
+        snapshot = super().reset(request, deadline_ns)
         if request.epoch:
             thread = threading.Thread(target=self.close_stepper)
             thread.start()
@@ -774,7 +774,7 @@ def test_an_error_in_the_task_ends_the_episode_with_an_account_of_the_step(scene
 class Interrupted(SlowBackend):
     """Ctrl-C while the world moves."""
 
-    def advance(self, target, deadline):
+    def advance(self, target_ns, deadline_ns):
         raise KeyboardInterrupt
 
 
@@ -791,10 +791,10 @@ def test_an_interrupt_during_a_step_ends_the_episode_and_halts_the_backend(make_
 class InterruptedWhileRunning(FakeBackend):
     """Ctrl-C while the sixth step waits for a free-running world."""
 
-    def read(self, after, deadline):
+    def read(self, after_ns, deadline_ns):
         if self._step == 6:
             raise KeyboardInterrupt
-        return super().read(after, deadline)
+        return super().read(after_ns, deadline_ns)
 
 
 def test_an_interrupt_brakes_a_free_running_robot_before_cutting_the_transport(make_scene):
@@ -1042,9 +1042,9 @@ class TurningRobot(FakeBackend):
         super().__init__(*args, **options)
         self.capabilities = dataclasses.replace(self.capabilities, simulated=False)
 
-    def reset(self, request, deadline):
+    def reset(self, request, deadline_ns):
         before = self._positions.copy()
-        report = super().reset(request, deadline).reset
+        report = super().reset(request, deadline_ns).reset
         self._positions = before
         return dataclasses.replace(self._read_after_pause(), reset=report)
 
@@ -1098,18 +1098,18 @@ def test_joint_that_moved_before_its_tracking_error_is_not_called_unmoved(scene_
 class Blocked(FakeBackend):
     """Accepts every command and does not move."""
 
-    def advance(self, target, deadline):
+    def advance(self, target_ns, deadline_ns):
         start = self._positions.copy()
-        super().advance(target, deadline)
+        super().advance(target_ns, deadline_ns)
         self._positions = start
 
 
 class BlockedLater(FakeBackend):
     """Moves for two steps."""
 
-    def advance(self, target, deadline):
+    def advance(self, target_ns, deadline_ns):
         start = self._positions.copy()
-        super().advance(target, deadline)
+        super().advance(target_ns, deadline_ns)
         if len(self.sent) > 2:
             self._positions = start
 
@@ -1179,10 +1179,10 @@ def test_each_step_reports_the_intervention_share(scene):
 class ReadlessBackend(FakeBackend):
     """A free-running world that accepts commands but no longer returns readings."""
 
-    def read(self, after, deadline):
+    def read(self, after_ns, deadline_ns):
         if self._step >= 4:
             raise BackendLostError("silent", "no reading of any sensor")
-        return super().read(after, deadline)
+        return super().read(after_ns, deadline_ns)
 
 
 def test_a_silent_world_is_braked_before_it_is_halted(make_scene):

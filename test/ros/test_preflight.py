@@ -25,7 +25,7 @@ from std_msgs.msg import Bool, Float64, Float64MultiArray
 
 import embodied_env
 from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import NS_PER_S, Domain, Stamp, SteadyClock
+from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.checks import raise_unless_passed
 from embodied_env.ros.node import RosNode
@@ -116,7 +116,7 @@ def nodes(domain_id):
 
 
 def in_s(seconds):
-    return Stamp(SteadyClock().now_ns() + round(seconds * NS_PER_S), Domain.STEADY)
+    return SteadyClock().now_ns() + round(seconds * NS_PER_S)
 
 
 def look(nodes, seconds, **options):

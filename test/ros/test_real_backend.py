@@ -28,7 +28,7 @@ from embodied_env.contract.frozen_dict import FrozenDict
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.schema import RobotSource
-from embodied_env.core.clock import NS_PER_S, Domain, ManualClock, Stamp, SteadyClock
+from embodied_env.core.clock import NS_PER_S, ManualClock, SteadyClock
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.core.types import ResetRequest
@@ -455,7 +455,7 @@ def backend(domain_id):
 
 
 def in_s(seconds):
-    return Stamp(time.monotonic_ns() + round(seconds * NS_PER_S), Domain.STEADY)
+    return time.monotonic_ns() + round(seconds * NS_PER_S)
 
 
 def reset(backend, timeout_s=PATIENCE_S):

@@ -622,8 +622,8 @@ class StartsAt(FakeBackend):
         super().__init__(contract, **options)
         self._start = start
 
-    def reset(self, request, deadline):
-        first = super().reset(request, deadline)
+    def reset(self, request, deadline_ns):
+        first = super().reset(request, deadline_ns)
         self._positions = self._start.copy()
         return dataclasses.replace(self._snapshot(), reset=first.reset)
 

@@ -30,15 +30,15 @@ class DisplacedBackend(FakeBackend):
     start = (0.0, 0.0)
     verified: tuple[float, float] | None = None
 
-    def reset(self, request, deadline):
-        report = super().reset(request, deadline).reset
+    def reset(self, request, deadline_ns):
+        report = super().reset(request, deadline_ns).reset
         self._positions[:] = self.start
         return replace(self._snapshot(), reset=report)
 
-    def verify(self, deadline):
+    def verify(self, deadline_ns):
         if self.verified is not None:
             self._positions = np.array(self.verified)
-        return super().verify(deadline)
+        return super().verify(deadline_ns)
 
 
 def scene_of(routine=ROUTINE, *, backend=DisplacedBackend, options=None, start=(0.0, 0.0), filters=None, **changes):
@@ -118,9 +118,9 @@ class Servo(DisplacedBackend):
 
     share, friction = 0.2, 0.0
 
-    def advance(self, target, deadline):
+    def advance(self, target_ns, deadline_ns):
         before = self._positions
-        super().advance(target, deadline)
+        super().advance(target_ns, deadline_ns)
         away = before - self._positions
         left = np.maximum(self.share * np.abs(away), np.minimum(self.friction, np.abs(away)))
         self._positions = self._positions + np.copysign(left, away)
@@ -141,9 +141,9 @@ class SlowServo(Servo):
 
     share, period_s = 0.45, 0.3
 
-    def advance(self, target, deadline):
+    def advance(self, target_ns, deadline_ns):
         self._clock.advance_ns(round(self.period_s * NS_PER_S))
-        super().advance(target, deadline)
+        super().advance(target_ns, deadline_ns)
 
 
 def test_a_robot_within_the_tolerance_when_its_time_is_over_is_home():
@@ -270,8 +270,8 @@ class Blocked(DisplacedBackend):
 
     end = -0.37
 
-    def advance(self, target, deadline):
-        super().advance(target, deadline)
+    def advance(self, target_ns, deadline_ns):
+        super().advance(target_ns, deadline_ns)
         self._positions[1] = max(self._positions[1], self.end)
 
 
@@ -282,16 +282,16 @@ class BlockedEarly(Blocked):
 class Interrupting(DisplacedBackend):
     """Ctrl-C at the tenth period."""
 
-    def advance(self, target, deadline):
-        super().advance(target, deadline)
+    def advance(self, target_ns, deadline_ns):
+        super().advance(target_ns, deadline_ns)
         if self._step == 10:
             raise KeyboardInterrupt
 
 
 def pressed_at(step):
     class Pressed(DisplacedBackend):
-        def advance(self, target, deadline):
-            super().advance(target, deadline)
+        def advance(self, target_ns, deadline_ns):
+            super().advance(target_ns, deadline_ns)
             if self._step == step:
                 self.estop_states = {"button": "active"}
 
@@ -385,8 +385,8 @@ def test_lost_backend_ends_homing():
 class Stalling(DisplacedBackend):
     """The program hangs at the tenth period and calls `meanwhile`."""
 
-    def advance(self, target, deadline):
-        super().advance(target, deadline)
+    def advance(self, target_ns, deadline_ns):
+        super().advance(target_ns, deadline_ns)
         if self._step == 10:
             self._clock.sleep_until_ns(self._clock.now_ns() + 2 * NS_PER_S)
             self.meanwhile()
@@ -465,7 +465,7 @@ class ConfirmingBackend(DisplacedBackend):
         super().__init__(*arguments, **options)
         self.questions = []
 
-    def confirm(self, question, deadline):
+    def confirm(self, question, deadline_ns):
         self.questions.append((question, len(self.sent)))
         if self.declines:
             raise BackendNotReadyError("the operator has declined")
@@ -474,8 +474,8 @@ class ConfirmingBackend(DisplacedBackend):
 class Unseedable(ConfirmingBackend):
     """Ignores options, like a robot."""
 
-    def reset(self, request, deadline):
-        snapshot = super().reset(request, deadline)
+    def reset(self, request, deadline_ns):
+        snapshot = super().reset(request, deadline_ns)
         return replace(
             snapshot, reset=replace(snapshot.reset, seed_applied=None, sampled={}, ignored=tuple(request.options))
         )
@@ -520,9 +520,9 @@ class MovedWithoutSensor(DisplacedBackend):
 
     resets = 0
 
-    def reset(self, request, deadline):
+    def reset(self, request, deadline_ns):
         self.resets += 1
-        snapshot = super().reset(request, deadline)
+        snapshot = super().reset(request, deadline_ns)
         samples = {name: sample for name, sample in snapshot.samples.items() if self.resets == 1 or name != "beacon"}
         return replace(snapshot, samples=samples)
 

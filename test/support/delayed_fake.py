@@ -34,9 +34,9 @@ class DelayedFake(FakeBackend):
         self._delays = delays or FakeDelays()
         self._newest_sent = None  # sequence number and send time
 
-    def reset(self, request, deadline):
+    def reset(self, request, deadline_ns):
         self._newest_sent = None
-        return super().reset(request, deadline)
+        return super().reset(request, deadline_ns)
 
     def send(self, command):
         sent = super().send(command)

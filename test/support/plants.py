@@ -98,19 +98,19 @@ class MovingBackend(DelayedFake):
 
     name = "moving"
 
-    def reset(self, request, deadline):
+    def reset(self, request, deadline_ns):
         SCRIPT.resets += 1
         faults = SCRIPT.faults if SCRIPT.resets > 1 or SCRIPT.first_faults is None else SCRIPT.first_faults
         self._faults = () if 0 < SCRIPT.faulty_resets < SCRIPT.resets else faults
-        return super().reset(request, deadline)
+        return super().reset(request, deadline_ns)
 
-    def advance(self, target, deadline):
+    def advance(self, target_ns, deadline_ns):
         if SCRIPT.interrupt_at and len(self.sent) == SCRIPT.interrupt_at:
             raise KeyboardInterrupt
         if SCRIPT.late_at and len(self.sent) == SCRIPT.late_at:
             SCRIPT.late_at = 0
             time.sleep(LATE_S)
-        super().advance(target, deadline)
+        super().advance(target_ns, deadline_ns)
 
 
 def moving(contract, *, clock):

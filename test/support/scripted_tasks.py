@@ -214,9 +214,9 @@ class SlowBackend(FakeBackend):
         self._manual.advance_ns(self.send_ns)
         return super().send(command)
 
-    def advance(self, target: Any, deadline: Any) -> None:
+    def advance(self, target_ns: Any, deadline_ns: Any) -> None:
         self._manual.advance_ns(self.world_ns)
-        super().advance(target, deadline)
+        super().advance(target_ns, deadline_ns)
 
 
 class FailingResets(FakeBackend):
@@ -225,8 +225,8 @@ class FailingResets(FakeBackend):
     failing: tuple[int, ...] = (1,)
     resets = 0
 
-    def reset(self, request: Any, deadline: Any) -> Snapshot:
+    def reset(self, request: Any, deadline_ns: Any) -> Snapshot:
         self.resets += 1
         if self.resets in self.failing:
             raise BackendNotReadyError("not awake yet")
-        return super().reset(request, deadline)
+        return super().reset(request, deadline_ns)

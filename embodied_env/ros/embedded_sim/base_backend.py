@@ -20,7 +20,7 @@ from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract, profile_of
 from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import Clock, Stamp
+from embodied_env.core.clock import Clock
 from embodied_env.core.json_messages import INVALID_MESSAGE
 from embodied_env.core.latency.delay_model import DelayModel, write_delays_file
 from embodied_env.core.message_tap import MessageTap
@@ -165,11 +165,11 @@ class EmbeddedSimBackend(ABC):
 
     # ---------------------------------------------------------------------------------------------- reset
 
-    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
         """Reset the world by seed and options; every reading is newer than the reset. Restart an ended simulator."""
         self._usable = self._is_halted = False
         try:
-            reply, snapshot = self._reset(request, deadline)
+            reply, snapshot = self._reset(request, deadline_ns)
         except (TimeoutError, BackendLostError) as error:
             raise BackendNotReadyError(f"reset: {error}") from None
         if self._child is not None:
@@ -179,7 +179,7 @@ class EmbeddedSimBackend(ABC):
         return replace(snapshot, reset=report)
 
     @abstractmethod
-    def _reset(self, request: ResetRequest, deadline: Stamp) -> tuple[ResetReply, Snapshot]:
+    def _reset(self, request: ResetRequest, deadline_ns: int) -> tuple[ResetReply, Snapshot]:
         """Reset the world; return its reply, and newer readings."""
 
     def _set_reset_parameters(self, epoch: int, request: ResetRequest, end: float) -> None:

@@ -12,7 +12,7 @@ from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Stamp, deadline_to_monotonic_s
+from embodied_env.core.clock import NS_PER_S, deadline_to_monotonic_s
 from embodied_env.core.json_messages import INVALID_MESSAGE
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot, check_approved
@@ -107,8 +107,8 @@ class MujocoRosBackend(EmbeddedSimBackend):
 
     # ---------------------------------------------------------------------------------------------- reset
 
-    def _reset(self, request: ResetRequest, deadline: Stamp) -> tuple[ResetReply, Snapshot]:
-        end = deadline_to_monotonic_s(deadline, self._clock)
+    def _reset(self, request: ResetRequest, deadline_ns: int) -> tuple[ResetReply, Snapshot]:
+        end = deadline_to_monotonic_s(deadline_ns, self._clock)
         ros = self._connect(end)
         ros.receiver.receive(0.0)  # drops messages of the last episode
         self._commands, self._token = [], None
@@ -151,31 +151,31 @@ class MujocoRosBackend(EmbeddedSimBackend):
         self._token = self._step_encoder.encode(np.array(token.to_data()))
         return SentCommand(seq=command.seq, values=command.values)
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - `read` waits
+    def advance(self, target_ns: int, deadline_ns: int) -> None:  # noqa: ARG002 - `read` waits
         """Publish the step token; `read` waits for the world."""
         self._check_usable()
         self._inbox.step += 1
-        if target.ns != self._origin_ns + self._inbox.step * self._contract.control_period_ns:
-            raise BackendLostError("out_of_step", f"step {self._inbox.step} does not end at {target.ns} ns")
+        if target_ns != self._origin_ns + self._inbox.step * self._contract.control_period_ns:
+            raise BackendLostError("out_of_step", f"step {self._inbox.step} does not end at {target_ns} ns")
         self._publish_token()
 
-    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
+    def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
         """Wait until the step has been run and all of its readings have arrived."""
         ros = self._check_usable()
-        end = deadline_to_monotonic_s(deadline, self._clock)
+        end = deadline_to_monotonic_s(deadline_ns, self._clock)
         repeat = time.monotonic() + RETRY_S
         while missing := self._inbox.missing():
             now = time.monotonic()
             if now > end:
-                raise BackendLostError("timeout", f"not received for {after.ns} ns: {', '.join(missing)}")
+                raise BackendLostError("timeout", f"not received for {after_ns} ns: {', '.join(missing)}")
             if now > repeat:
                 self._publish_again()
                 repeat = now + RETRY_S
             self._inbox.dispatch(ros.receiver.receive(min(POLL_S, end - now), self._inbox.wake_on))
             self._raise_if_faulted()
             self._raise_if_exited()
-        self._check_not_ahead(ros, after.ns)
-        return Snapshot(now_ns=after.ns, samples=self._inbox.arrivals.samples())
+        self._check_not_ahead(ros, after_ns)
+        return Snapshot(now_ns=after_ns, samples=self._inbox.arrivals.samples())
 
     def has_arrived(self, timeout_s: float) -> bool:
         """Return whether all readings of the step have arrived; wait at most `timeout_s` for them."""

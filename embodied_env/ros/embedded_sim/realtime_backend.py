@@ -13,7 +13,7 @@ from typing import Any
 from embodied_env.backends.base import Capabilities
 from embodied_env.contract.loader import profile_of
 from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import Stamp, deadline_to_monotonic_s
+from embodied_env.core.clock import deadline_to_monotonic_s
 from embodied_env.core.pacing import Pacer
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
@@ -80,32 +80,32 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         self._robot, self._was_connected = self._make_robot(namespace), False
         self._robot.open()
 
-    def _reset(self, request: ResetRequest, deadline: Stamp) -> tuple[ResetReply, Snapshot]:
+    def _reset(self, request: ResetRequest, deadline_ns: int) -> tuple[ResetReply, Snapshot]:
         """Reset the world, then wait for newer readings; connect the robot first, while the world may still move."""
         self._reopen_if_ended()
-        end = deadline_to_monotonic_s(deadline, self._clock)
+        end = deadline_to_monotonic_s(deadline_ns, self._clock)
         epoch, without_options = self._epoch_base + request.epoch, replace(request, options={})
         self._set_reset_parameters(epoch, request, end)
         if not self._was_connected:
-            self._robot.reset(without_options, deadline)
+            self._robot.reset(without_options, deadline_ns)
             self._was_connected = True
         reply = self._reset_simulator(epoch, end)
-        return reply, self._robot.reset(without_options, deadline)
+        return reply, self._robot.reset(without_options, deadline_ns)
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish one message per actuator."""
         self._check_running()
         return self._robot.send(command)
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:
+    def advance(self, target_ns: int, deadline_ns: int) -> None:
         """Wait for the end of the control period."""
         self._check_running()
-        self._robot.advance(target, deadline)
+        self._robot.advance(target_ns, deadline_ns)
 
-    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
+    def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
         """Return the newest readings; raises BackendLostError if the simulator has exited or sends no readings."""
         self._check_running()
-        return self._robot.read(after, deadline)
+        return self._robot.read(after_ns, deadline_ns)
 
     def newest(self, sensors: Iterable[str]) -> Snapshot:
         """Return the newest reading of each of these sensors; raises BackendLostError without a connection."""

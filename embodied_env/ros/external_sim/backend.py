@@ -20,7 +20,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.arguments import checked_flag
-from embodied_env.core.clock import NS_PER_S, Clock, Stamp, deadline_to_monotonic_s
+from embodied_env.core.clock import NS_PER_S, Clock, deadline_to_monotonic_s
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.reset_spec import ResetRoutine
@@ -188,9 +188,9 @@ class SimulatorBackend:
 
     # ---------------------------------------------------------------------------------------------- reset
 
-    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
         """Restore the world, place the entities and let physics settle; every reading is newer than the reset."""
-        end = deadline_to_monotonic_s(deadline, self._clock)
+        end = deadline_to_monotonic_s(deadline_ns, self._clock)
         profile = self._profile
         self._usable = self._is_halted = False
         try:
@@ -264,15 +264,15 @@ class SimulatorBackend:
         self._arrivals.drop_after(now_ns)
         return self._missing(now_ns, now_ns, since_ns=max(since_ns, 1))
 
-    def confirm(self, question: str, deadline: Stamp) -> None:  # noqa: ARG002 - never called
+    def confirm(self, question: str, deadline_ns: int) -> None:  # noqa: ARG002 - never called
         """Raise BackendNotReadyError: a simulator has no operator."""
         raise BackendNotReadyError(f"no operator of {self.name} to confirm: {question}")
 
-    def verify(self, deadline: Stamp) -> Snapshot:
+    def verify(self, deadline_ns: int) -> Snapshot:
         """Place the entities again, since homing may have moved them; return readings from one control period later."""
         control = self._running()
         try:
-            return self._step_and_read(control, deadline_to_monotonic_s(deadline, self._clock))
+            return self._step_and_read(control, deadline_to_monotonic_s(deadline_ns, self._clock))
         except BackendLostError as error:
             raise BackendNotReadyError(f"verify: {error}") from None
 
@@ -301,10 +301,10 @@ class SimulatorBackend:
             publisher.publish(message)
         return SentCommand(seq=command.seq, values=command.values)
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:
+    def advance(self, target_ns: int, deadline_ns: int) -> None:
         """Await the echoes, let the commands settle, and request the step."""
         control = self._running()
-        end = deadline_to_monotonic_s(deadline, self._clock)
+        end = deadline_to_monotonic_s(deadline_ns, self._clock)
         echo_end = min(end, time.monotonic() + self._profile.sensor_grace_s)
         while missing := self._echoes.missing():
             if time.monotonic() > echo_end:
@@ -313,21 +313,21 @@ class SimulatorBackend:
         settled = time.monotonic() + self._profile.command_settle_s
         while (left_s := settled - time.monotonic()) > 0:
             control.session.receive(left_s)
-        duration_ns = target.ns - control.now_ns()
+        duration_ns = target_ns - control.now_ns()
         if duration_ns != self._contract.control_period_ns:
-            raise BackendLostError("out_of_step", f"a step from {control.now_ns()} ns does not end at {target.ns} ns")
+            raise BackendLostError("out_of_step", f"a step from {control.now_ns()} ns does not end at {target_ns} ns")
         self._arrivals.begin_step()
         control.begin_step(duration_ns, end)
 
-    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
+    def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
         """Wait until the world is at rest, and every reading that is due at the end of the step has arrived."""
         control = self._running()
-        end = deadline_to_monotonic_s(deadline, self._clock)
+        end = deadline_to_monotonic_s(deadline_ns, self._clock)
         control.finish_step(end)
         late_by = min(end, time.monotonic() + self._profile.sensor_grace_s)
-        while missing := self._missing(after.ns, control.now_ns()):
+        while missing := self._missing(after_ns, control.now_ns()):
             if time.monotonic() > late_by:
-                raise BackendLostError("sensor_late", f"no reading at {after.ns} ns from {', '.join(missing)}")
+                raise BackendLostError("sensor_late", f"no reading at {after_ns} ns from {', '.join(missing)}")
             control.session.receive(max(0.0, min(POLL_S, late_by - time.monotonic())))
         return self._snapshot(control, end)
 
@@ -424,12 +424,12 @@ class GazeboBackend(SimulatorBackend):
             self._domain_id = self._server.domain_id
         super().open()
 
-    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
         """Reset as `SimulatorBackend` does; restart a server of ours that has ended or was lost."""
         if self._launch is not None and (self._server is None or self._is_halted or self._server.has_exited):
             self.close()
             self.open()
-        return super().reset(request, deadline)
+        return super().reset(request, deadline_ns)
 
     def close(self) -> None:
         """Destroy our node, then end the server that we started."""

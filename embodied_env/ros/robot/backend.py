@@ -14,7 +14,7 @@ from embodied_env.ros.node import RosNode  # first: it reports missing ROS packa
 from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Clock, Stamp
+from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.pacing import Pacer
 from embodied_env.core.process.signals import deferred_signals
@@ -268,7 +268,7 @@ class RealBackend:
         self._diagnostics.connect(ros.node)
         return connection
 
-    def _connect(self, deadline: Stamp) -> _Connection:
+    def _connect(self, deadline_ns: int) -> _Connection:
         """Return the connection once preflight passes."""
         if self._connection is not None and self._connection.listener.failure is not None:
             self.close()
@@ -286,7 +286,7 @@ class RealBackend:
             self._contract,
             self._profile,
             connection.ros.node,
-            deadline,
+            deadline_ns,
             clock=self._clock,
             settle_s=0.0 if self._is_watched else self._profile.discovery_s,
             publishers=publishers,
@@ -300,16 +300,16 @@ class RealBackend:
 
     # ---------------------------------------------------------------------------------------------- reset
 
-    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
         """Call the reset service, if there is one, then wait for a newer reading of every sensor.
 
         A relay is armed before, so that it is idle while the robot is reset, and again at the robot's position
         afterwards. The reset procedure runs the other stages (`backends.base.Resettable`).
         """
         self._usable = False
-        connection = self._connect(deadline)
-        connection.sensors.await_clock(deadline.ns)
-        connection.inputs.check_active(deadline.ns)
+        connection = self._connect(deadline_ns)
+        connection.sensors.await_clock(deadline_ns)
+        connection.inputs.check_active(deadline_ns)
         if connection.reset_service is None:
             text = "no command is published, no reset service is called, no confirmation is requested"
             report = ResetReport(
@@ -321,41 +321,41 @@ class RealBackend:
             )
         else:
             if connection.relay is not None:
-                connection.relay.arm(deadline.ns)
-            report = connection.reset_service.call(request, deadline.ns)
-        return self._begin(connection, deadline, report)
+                connection.relay.arm(deadline_ns)
+            report = connection.reset_service.call(request, deadline_ns)
+        return self._begin(connection, deadline_ns, report)
 
-    def confirm(self, question: str, deadline: Stamp) -> None:
+    def confirm(self, question: str, deadline_ns: int) -> None:
         """Wait for the operator's confirmation, as the profile declares; a relay is armed, so that it is idle."""
         connection = self._running()
         if connection.confirmation is None:
             raise BackendNotReadyError("no operator confirmation is declared (backends.real.reset.confirm: none)")
         if connection.relay is not None:
-            connection.relay.arm(deadline.ns)
-        connection.confirmation.ask(question, deadline.ns)
+            connection.relay.arm(deadline_ns)
+        connection.confirmation.ask(question, deadline_ns)
 
-    def verify(self, deadline: Stamp) -> Snapshot:
+    def verify(self, deadline_ns: int) -> Snapshot:
         """Wait for a reading of every sensor that is newer than this call; a relay then starts at that position."""
         connection = self._running()
         if connection.relay is not None:
-            connection.relay.arm(deadline.ns)
-        return self._begin(connection, deadline, None)
+            connection.relay.arm(deadline_ns)
+        return self._begin(connection, deadline_ns, None)
 
-    def _begin(self, connection: _Connection, deadline: Stamp, report: ResetReport | None) -> Snapshot:
+    def _begin(self, connection: _Connection, deadline_ns: int, report: ResetReport | None) -> Snapshot:
         """Wait for newer readings, check the joint positions, and accept commands from there."""
         sensors, inputs, listener = connection.sensors, connection.inputs, connection.listener
         publishers, connect_ns = inputs.publishers, round(self._profile.connect_timeout_s * NS_PER_S)
         with listener.condition:
             publishers.begin()  # the reset may have started a driver again
-        sensors.wait_for_newer(deadline.ns)
+        sensors.wait_for_newer(deadline_ns)
         begun_ns = self._clock.now_ns()
         last_ns = begun_ns + connect_ns
         listener.wait_until(
             lambda: publishers.settle() or (self._clock.now_ns() >= last_ns and not publishers.await_lease()),
-            min(deadline.ns, begun_ns + max(connect_ns, LEASE_NS)),
+            min(deadline_ns, begun_ns + max(connect_ns, LEASE_NS)),
         )
-        inputs.wait_for_inputs(deadline.ns)
-        inputs.check_active(deadline.ns)  # the reset may have changed it
+        inputs.wait_for_inputs(deadline_ns)
+        inputs.check_active(deadline_ns)  # the reset may have changed it
         raise_unless_passed(
             [
                 check_positions(self._contract, sensors.measured(), outside=self._profile.start_outside),
@@ -363,10 +363,10 @@ class RealBackend:
             ]
         )
         if connection.relay is not None:
-            connection.relay.arm(deadline.ns, sensors.measured)
+            connection.relay.arm(deadline_ns, sensors.measured)
         if isinstance(connection.sink, ActuatorPublishers):
             connection.sink.begin(sensors.measured())
-        sensors.wait_for_fresh(deadline.ns)  # a busy host must not fail the reset
+        sensors.wait_for_fresh(deadline_ns)  # a busy host must not fail the reset
         self._sent = None
         if connection.controller is not None:
             with connection.listener.condition:
@@ -393,12 +393,12 @@ class RealBackend:
         self._sent = sent.seq, sent.published_ns or self._clock.now_ns()
         return sent
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - the robot moves by itself
+    def advance(self, target_ns: int, deadline_ns: int) -> None:  # noqa: ARG002 - the robot moves by itself
         """Wait for the end of the control period."""
         self._running()
         self.pacer.wait()
 
-    def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it does not wait
+    def read(self, after_ns: int, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it does not wait
         """Return the newest readings; raises BackendLostError when all sensors are silent."""
         connection = self._running()
         return replace(connection.sensors.snapshot(), actuation=self._take_evidence(connection))

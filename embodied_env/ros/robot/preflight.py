@@ -15,7 +15,7 @@ from rclpy.node import Node
 
 from embodied_env.contract import Contract, SensorSpec
 from embodied_env.contract.schema import is_latched
-from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
+from embodied_env.core.clock import NS_PER_S, Clock, SteadyClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.world_clock import ClockSpec
 from embodied_env.ros.checks import Check, failed, passed, share_remedy
@@ -42,7 +42,7 @@ def preflight(  # noqa: PLR0913 - its conditions
     contract: Contract,
     profile: RealProfile,
     node: Node,
-    deadline: Stamp,
+    deadline_ns: int,
     *,
     clock: Clock,
     settle_s: float = SETTLE_S,
@@ -58,7 +58,7 @@ def preflight(  # noqa: PLR0913 - its conditions
         contract: the sensors and actuators that are required.
         profile: of the backend ``real``; after its `connect_timeout_s` a failed check is final.
         node: our node, whose publishers on the actuator topics are allowed, and whose endpoints have our QoS.
-        deadline: on the steady clock.
+        deadline_ns: on the steady clock.
         clock: steady.
         settle_s: 0 if the graph has been watched since (`graph_checks.contention`).
         publishers: of the sensors, which receive; without it no topic can be shared.
@@ -67,8 +67,8 @@ def preflight(  # noqa: PLR0913 - its conditions
     static = contract_checks(contract, profile)
     passing_since_ns: int | None = None
     begun_ns = clock.now_ns()
-    last_ns = min(deadline.ns, begun_ns + profile.connect_timeout_s * NS_PER_S)
-    lease_ns = min(deadline.ns, begun_ns + LEASE_NS)
+    last_ns = min(deadline_ns, begun_ns + profile.connect_timeout_s * NS_PER_S)
+    lease_ns = min(deadline_ns, begun_ns + LEASE_NS)
     while True:
         checks = graph_checks(contract, profile, node, publishers)
         now_ns = clock.now_ns()
@@ -81,12 +81,12 @@ def preflight(  # noqa: PLR0913 - its conditions
         is_over = now_ns >= last_ns and (now_ns >= lease_ns or not _are_killed(checks, publishers))
         if passing_since_ns is None and is_over:
             return (*static, *checks)
-        if passing_since_ns is not None and now_ns >= deadline.ns:
+        if passing_since_ns is not None and now_ns >= deadline_ns:
             passing_s = (now_ns - passing_since_ns) / NS_PER_S
             detail = f"the graph passed for only {passing_s:.2f} s before the deadline (expected {settle_s:.2f} s)"
             return (*static, *checks, failed("graph", detail, "allow more time", "graph.unsettled"))
         patrol()
-        clock.sleep_until_ns(min(deadline.ns, now_ns + round(_POLL_S * NS_PER_S)))
+        clock.sleep_until_ns(min(deadline_ns, now_ns + round(_POLL_S * NS_PER_S)))
 
 
 def _are_killed(checks: Iterable[Check], publishers: SensorPublishers | None) -> bool:
@@ -127,9 +127,9 @@ def survey(
             listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), store)
         inputs = SafetyInputs(contract, profile, listener, clock)
         listener.start()
-        deadline = Stamp(clock.now_ns() + round((timeout_s + settle_s) * NS_PER_S), Domain.STEADY)
+        deadline_ns = clock.now_ns() + round((timeout_s + settle_s) * NS_PER_S)
         checks = preflight(
-            contract, profile, ros.node, deadline, clock=clock, settle_s=settle_s, publishers=inputs.publishers
+            contract, profile, ros.node, deadline_ns, clock=clock, settle_s=settle_s, publishers=inputs.publishers
         )
         if any(check.passed is False for check in checks):
             checks = share_remedy(checks, surroundings(ros.node))
