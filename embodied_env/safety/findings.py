@@ -59,7 +59,8 @@ def joint_codes(findings: Sequence[Finding], joints: Iterable[str]) -> dict[str,
     """Return the code number of the most severe finding that names each joint, 0 without one."""
     codes = dict.fromkeys(joints, 0)
     for finding in sorted(findings, key=_severity_of):  # of equal ones the last
-        codes.update(dict.fromkeys(finding.joints, CODES[finding.code]))
+        for joint in finding.joints:
+            codes[joint] = CODES[finding.code]
     return codes
 
 

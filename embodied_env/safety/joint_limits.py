@@ -425,11 +425,15 @@ def _nearest_step(
         is_rounding = abs(desired - w) <= 4.0 * _EPSILON * (abs(desired) + abs(v))  # of v + A dt
         if is_rounding and b.low <= x + desired * dt_s <= b.high and is_allowed_direction:
             w = desired
-    y = min(max(x + w * dt_s, low), high)
+    y = x + w * dt_s
+    y = low if y < low else high if y > high else y
     if by_velocity:
         is_kept = w == desired
     else:
-        is_rounding = abs(desired - w) <= _ROUNDING * max(b.extent, abs(x), abs(y)) / dt_s
+        extent = b.extent
+        if not (-extent <= x <= extent and -extent <= y <= extent):
+            extent = max(extent, abs(x), abs(y))
+        is_rounding = abs(desired - w) <= _ROUNDING * extent / dt_s
         is_kept = is_rounding and low <= target <= high and is_allowed_direction
         y = target if is_kept else y
     code = "" if is_kept else _binding(w, ahead, behind, is_at_end=x >= b.high)
@@ -440,8 +444,7 @@ def _binding(
     w: float, ahead: tuple[float, float, float], behind: tuple[float, float, float], *, is_at_end: bool
 ) -> str:
     """Return the code of the limit that gave the velocity w. `is_at_end`: at rest the joint wants to move on."""
-    tried = (w, ahead), (-w, behind)
-    for speed, speeds in tried if w > 0.0 or (w == 0.0 and is_at_end) else tried[::-1]:
-        if speed in speeds:
-            return _CODES[speeds.index(speed)]
-    return "pos.limit"
+    is_ahead = w > 0.0 or (w == 0.0 and is_at_end)
+    if w in ahead and (is_ahead or -w not in behind):
+        return _CODES[ahead.index(w)]
+    return _CODES[behind.index(-w)] if -w in behind else "pos.limit"
