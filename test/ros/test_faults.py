@@ -157,6 +157,7 @@ def test_f02_frozen_sensor_becomes_stale_and_stops_the_robot(rig, episode, recor
     assert rest * PERIOD_S <= MAX_AGE_S + 10 * PERIOD_S + BUSY_S
 
 
+@pytest.mark.long  # nothing happens: test_f03_..._in_motion has the same fault
 def test_f03_old_data_with_new_stamps_pass_as_fresh_at_rest(rig, episode):
     """A documented limitation: no clock can detect this."""
     episode.run(4)
@@ -202,6 +203,7 @@ def reversed_joints(message):
     return message
 
 
+@pytest.mark.long  # test_messages_roundtrip.py matches joints in any order
 def test_f05_reordered_joints_are_matched_by_name(rig, episode):
     episode.run(4)
     before = episode.rows[-1].observation["joints_position"]
@@ -224,7 +226,8 @@ def without_j3(message):
     return message
 
 
-@pytest.mark.parametrize("edit", [pytest.param(shorten, marks=pytest.mark.long), without_j3])
+@pytest.mark.long  # test_sensor_readers.py reads both, and test_f04_... brakes for an invalid reading
+@pytest.mark.parametrize("edit", [shorten, without_j3])
 def test_f05_message_with_a_missing_joint_is_invalid(rig, episode, edit):
     rig.chaos.set_faults(Edit(edit=edit))
     rows = episode.run_to_end(SLOW)
@@ -232,6 +235,7 @@ def test_f05_message_with_a_missing_joint_is_invalid(rig, episode, edit):
     assert holds(rows) - BUSY == {"obs.invalid"}
 
 
+@pytest.mark.long  # test_sensor_buffer.py counts lost messages, and test_f14_... brakes for their age
 def test_f11_losing_a_third_of_the_messages_holds_only_stale_readings(rig, episode):
     rig.chaos.set_faults(Drop(share=0.3))
     rows = episode.run(18, SLOW)
@@ -253,6 +257,7 @@ def test_f12_newest_message_of_a_late_burst_is_used(rig, episode):
     assert min(ages_s(newest)) < MAX_AGE_S
 
 
+@pytest.mark.long  # test_sensor_buffer.py and test_fault_injection.py count them
 def test_f13_duplicates_and_reordering_are_counted_and_stamps_never_decrease(rig, episode):
     before = rig.chaos.counts()
     rig.chaos.set_faults(Duplicate(share=0.3), Reorder(share=0.3))
@@ -276,6 +281,7 @@ def test_f14_age_follows_a_growing_delay_and_exceeding_the_limit_holds(rig, epis
     assert check_ages(rows) >= ARM.safety.observation.stop_steps
 
 
+@pytest.mark.long  # test_sensor_buffer.py drops readings without a stamp, and test_f02_... brakes for their age
 def test_f15_zero_stamp_is_never_fresh(rig, episode):
     rig.chaos.set_faults(Restamp(kind="zero"))
     rows = episode.run_to_end(SLOW)
@@ -283,6 +289,7 @@ def test_f15_zero_stamp_is_never_fresh(rig, episode):
     assert counts_of(rows, "reordered") > 0
 
 
+@pytest.mark.long  # test_sensor_buffer.py has no sample of them
 def test_f15_reset_fails_without_stamps(rig):
     rig.begin()
     rig.chaos.set_faults(Restamp(kind="zero"))
@@ -294,7 +301,7 @@ def test_f15_reset_fails_without_stamps(rig):
     [
         pytest.param(3600.0, "obs.future", id="an hour ahead", marks=pytest.mark.long),
         pytest.param(37.0, "obs.future", id="TAI"),
-        pytest.param(-3600.0, "obs.stale", id="an hour behind"),
+        pytest.param(-3600.0, "obs.stale", id="an hour behind", marks=pytest.mark.long),
     ],
 )
 def test_f16_stamps_of_another_clock_are_never_fresh(rig, episode, offset_s, code):
@@ -400,7 +407,7 @@ def test_f51_policy_without_an_action_brakes_the_robot_and_ends_the_episode(epis
     np.testing.assert_array_equal(episode.rows[-1].report.velocity_si, ZERO)
 
 
-@pytest.mark.parametrize("name", ["stalled", "nan"])
+@pytest.mark.parametrize("name", ["stalled", pytest.param("nan", marks=pytest.mark.long)])  # all: test/envs
 def test_f52_faulty_policy_server_brakes_the_robot(rig, tmp_path, name, record_property):
     pytest.importorskip("websockets", reason="needs websockets")
     (fault,) = (each for each in policy_server_faults.FAULTS if each.name == name)
@@ -415,6 +422,7 @@ def test_f52_killed_policy_server_brakes_the_robot(rig, tmp_path, record_propert
         check_loss(remote, "connection refused", record_property)
 
 
+@pytest.mark.long  # test_chunks.py executes the last chunk to its end
 def test_f52_stalled_policy_server_brakes_the_robot_after_the_last_chunk(rig, tmp_path, record_property):
     pytest.importorskip("websockets", reason="needs websockets")
     (fault,) = (each for each in policy_server_faults.FAULTS if each.name == "stalled")

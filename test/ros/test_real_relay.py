@@ -514,7 +514,7 @@ SUSPENDED_S = 1.5  # above the 0.5 s of the controller and the 1.0 s after which
     ("suspended", "is_relayed"),
     [
         ("agent", False),
-        ("verdict", False),
+        pytest.param("verdict", False, marks=LONG),  # test_late_writes.py has it by default
         pytest.param("agent", True, marks=LONG),
         *[pytest.param("agent", False, marks=LONG, id=f"agent-at-random-{k}") for k in range(30)],
         *[pytest.param("relay", True, marks=LONG, id=f"relay-at-random-{k}") for k in range(20)],

@@ -27,10 +27,32 @@ def pids(env):
     return [processes[0]["pid"] for processes in env.call("processes")]
 
 
+def check_that_a_slot_still_moving_is_finished_last(env, monkeypatch):
+    finished = []
+
+    def finish(slot, original):
+        finished.append(slot)
+        if slot == 1:
+            os.kill(slow, signal.SIGCONT)
+        return original()
+
+    for slot, stepper in enumerate(env.call("get_wrapper_attr", "stepper")):
+        monkeypatch.setattr(stepper, "finish", partial(finish, slot, stepper.finish))
+    slow = pids(env)[0]
+    os.kill(slow, signal.SIGSTOP)
+    env.step(np.zeros(env.action_space.shape))
+    assert finished == [*range(1, len(pids(env))), 0]
+
+
 @pytest.mark.kills
 @pytest.mark.parametrize("num_envs", [2, pytest.param(4, marks=pytest.mark.long)])
-def test_a_killed_simulator_truncates_its_own_slot_and_restarts_while_the_others_continue(make_vec, num_envs):
+def test_a_killed_simulator_truncates_its_own_slot_and_restarts_while_the_others_continue(
+    make_vec, monkeypatch, num_envs
+):
     env = make_vec(num_envs=num_envs, backend="mujoco_ros")
+    env.reset(seed=0)
+    with monkeypatch.context() as patch:
+        check_that_a_slot_still_moving_is_finished_last(env, patch)
     env.reset(seed=0)
     still = np.zeros(env.action_space.shape)
     for _ in range(3):
@@ -66,24 +88,6 @@ def test_an_interrupt_ends_the_resets_of_all_slots(make_vec, message_package, ba
     with pytest.raises(KeyboardInterrupt):
         env.reset(seed=0)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("resets")]
-
-
-def test_a_slot_that_is_still_moving_is_finished_after_the_others(make_vec, monkeypatch):
-    env, finished = make_vec(num_envs=2, backend="mujoco_ros"), []
-    env.reset(seed=0)
-
-    def finish(slot, original):
-        finished.append(slot)
-        if slot == 1:
-            os.kill(slow, signal.SIGCONT)
-        return original()
-
-    for slot, stepper in enumerate(env.call("get_wrapper_attr", "stepper")):
-        monkeypatch.setattr(stepper, "finish", partial(finish, slot, stepper.finish))
-    slow = pids(env)[0]
-    os.kill(slow, signal.SIGSTOP)
-    env.step(np.zeros(env.action_space.shape))
-    assert finished == [1, 0]
 
 
 @pytest.mark.long
