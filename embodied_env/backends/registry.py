@@ -94,7 +94,10 @@ def _find(name: str, pacing: str | None) -> tuple[Plugin, BackendFactory]:
     if not offered:
         raise UsageError(unknown_backend(name))
     if len(packages := sorted({plugin.package for plugin in offered.values()})) > 1:
-        raise UsageError(f"backend {name!r} is registered twice: by {' and '.join(packages)}; uninstall one of them")
+        problem = (
+            f"backend {name!r} is registered twice in the group embodied_env.backends: by {' and '.join(packages)}"
+        )
+        raise UsageError(f"{problem}; uninstall one of them")
     if pacing not in (None, *offered) and "" not in offered:
         expected = ", ".join(map(repr, (None, *offered)))
         raise UsageError(f"unsupported pacing for {name}: {pacing!r} (expected one of: {expected})")

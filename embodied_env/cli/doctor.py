@@ -23,6 +23,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.model_files import EMBEDDED
 from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
+from embodied_env.core.contract_blocks import load_block
 from embodied_env.core.extensions import load_extension
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError, install_command
@@ -271,6 +272,10 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, igno
     detail = describe_stops(stops, others)
     remedy = "" if stops else "list one under safety.observation.required, with its max_age_s"
     yield Check(name="lost sensors", passed=True if stops else None, detail=detail, remedy=remedy)
+    for name in contract.blocks:
+        yield _attempt(
+            f"block {name}", functools.partial(load_block, contract, name), "correct it, or install its plug-in"
+        )
     if is_trusted or is_shipped(contract):
         yield _attempt("task", lambda: load_task(contract, trust=is_trusted) and contract.task.type, "correct the task")
     elif not (found := _attempt("task", lambda: find_task(contract), "correct the task")).passed:

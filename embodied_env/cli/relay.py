@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Relay until SIGINT or SIGTERM, or with ``-`` until the end of standard input; then brake the robot to rest."""
     from embodied_env.contract import load_contract, parse_contract
+    from embodied_env.core.contract_blocks import check_blocks
     from embodied_env.core.process.child import STOP_GRACE_S, read_first_line, watch_parent
     from embodied_env.errors import UsageError, did_you_mean
     from embodied_env.ros.fastdds import enable_large_segments
@@ -33,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from_parent = args.contract == "-"
     contract = parse_contract(read_first_line(), source=args.source) if from_parent else load_contract(args.contract)
     check_relayed(contract)
+    check_blocks(contract)
     enable_large_segments(contract)
     if args.backend is not None and args.backend not in contract.backends:  # its e-stops would be missing
         known = ", ".join(contract.backends) or "none"

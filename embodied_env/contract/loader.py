@@ -75,21 +75,24 @@ def shipped_files(folder: str = "", suffix: str = ".yaml") -> dict[str, Path]:
 
 
 def known_robots() -> dict[str, Path]:
-    """Return the robot files by name: shipped ones, and those of plug-ins, whose packages are not imported.
-
-    Raises ContractError for a name that is registered twice.
-    """
-    known = shipped_files(ROBOTS)
+    """Return the robot files by name: shipped ones, and those of plug-ins, whose packages are not imported."""
+    found = {}
     for plugin in installed_plugins("robots"):
-        if plugin.name in known:
-            problem = f"{plugin.name!r} is registered twice in the group {plugin.group}: also by {plugin.package}"
-            raise ContractError("robot", f"{problem}; uninstall it")
         module, _, name = plugin.target.partition(":")
         top, *parts = module.split(".")
         spec = find_spec(top)
         folders = (spec.submodule_search_locations if spec is not None else None) or [""]
-        known[plugin.name] = Path(folders[0], *parts, name)
-    return known
+        found[plugin.name] = Path(folders[0], *parts, name)
+    return {**found, **shipped_files(ROBOTS)}
+
+
+def _check_unique(robot: str) -> None:
+    """Raise ContractError for the name of a robot file that two packages register."""
+    packages = ["embodied_env"] if robot in shipped_files(ROBOTS) else []
+    packages += [plugin.package for plugin in installed_plugins("robots") if plugin.name == robot]
+    if len(packages) > 1:
+        problem = f"{robot!r} is registered twice in the group embodied_env.robots: by {' and '.join(packages)}"
+        raise ContractError("robot", f"{problem}; uninstall one of them")
 
 
 def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: str = "") -> Path:
@@ -99,6 +102,8 @@ def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: s
     if is_path and os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
         return Path(text)
     known = known_robots() if folder == ROBOTS else shipped_files(folder)
+    if folder == ROBOTS:
+        _check_unique(text)
     if not is_path and text in known:
         return known[text]
     guess = did_you_mean(Path(text).stem, known)

@@ -123,6 +123,7 @@ def explain(info: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"Step {info['step_index']} of episode {info['episode_index']}: {world}.",
+            *_explain_stages(info.get("annotations", {}).get("action_stages", {})),
             *_explain_action(info["action"]),
             *_explain_gates(info["safety"]),
             *_explain_chunk(info.get("annotations", {}).get("chunk", {})),
@@ -132,6 +133,11 @@ def explain(info: Mapping[str, Any]) -> str:
             *_explain_end(info["end_reason"]),
         ]
     )
+
+
+def _explain_stages(account: Mapping[str, Any]) -> Iterator[str]:
+    for name, own in account.get("stages", {}).items():
+        yield f"The action stage {name} failed." if "failed" in own else f"The action stage {name} set the action."
 
 
 def _explain_action(action: Mapping[str, Any]) -> Iterator[str]:

@@ -9,6 +9,8 @@ from pkgutil import resolve_name
 import pytest
 from distributions import install
 
+from embodied_env.backends.registry import accepts_option
+from embodied_env.contract.loader import known_robots, load_robot_file
 from embodied_env.contract.plugins import BUILT_IN, find_plugin, get_plugin, plugin_names
 from embodied_env.core.extensions import load_plugin
 from embodied_env.errors import ContractError, UsageError
@@ -56,3 +58,23 @@ def test_a_look_up_imports_nothing():
         "print(sorted(name for name in set(sys.modules) - before if name.startswith('embodied_env')))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_backend_of_two_packages_is_refused(monkeypatch, tmp_path):
+    install(monkeypatch, tmp_path, {"backends": {"gazebo.realtime": "a_party:make"}})  # its simulator may be a robot
+    with pytest.raises(UsageError, match=r"'gazebo' is registered twice .*backends: by a-party and embodied_env"):
+        accepts_option("gazebo", "spawn")
+    assert accepts_option("fake", "rate_hz") is False
+
+
+def test_robot_file_of_another_package_is_found_without_importing_it(monkeypatch, tmp_path):
+    (tmp_path / "a_party_of_robots" / "files").mkdir(parents=True)
+    (tmp_path / "a_party_of_robots" / "__init__.py").write_text("raise SystemExit")
+    robots = {"its_arm": "a_party_of_robots.files:its_arm.yaml", "ur5e": "a_party_of_robots.files:ur5e.yaml"}
+    install(monkeypatch, tmp_path, {"robots": robots})
+    file = tmp_path / "a_party_of_robots" / "files" / "its_arm.yaml"
+    assert known_robots()["its_arm"] == file
+    with pytest.raises(ContractError, match="did you mean 'its_arm'"):
+        load_robot_file("its_amr")
+    with pytest.raises(ContractError, match=r"'ur5e' is registered twice .*robots: by embodied_env and a-party"):
+        load_robot_file("ur5e")
