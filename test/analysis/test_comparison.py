@@ -763,13 +763,6 @@ def test_compare_has_status_1_for_an_unclean_run(run_of, capsys):
     assert output.err == f"not sound: {b}: manifest.json: the run was never closed\n"
 
 
-def test_missing_directory_is_a_usage_error(run_of, tmp_path, capsys):
-    assert main(["compare", str(run_of("a")), str(tmp_path / "nowhere")]) == 2
-    err = capsys.readouterr().err
-    assert "no such run directory: " in err
-    assert "nowhere" in err
-
-
 def test_page_starts_with_the_largest_difference_and_loads_nothing(run_of, tmp_path, capsys):
     a, b = run_of("a"), run_of("b", seed=2, change=steps_only(slower), manifest={"backend": "<b>real</b>"})
     page = tmp_path / "compare.html"

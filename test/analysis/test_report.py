@@ -333,11 +333,6 @@ def test_invalid_row_is_counted_and_skipped(row):
     assert (account.unreadable, account.steps, account.outcomes.resets) == (2, 0, 0)
 
 
-def test_missing_directory_is_a_usage_error(tmp_path, capsys):
-    assert main(["report", str(tmp_path / "nowhere")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_directory_without_a_run_is_a_one_line_error(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 1
     assert "not a run directory" in capsys.readouterr().err

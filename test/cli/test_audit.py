@@ -105,18 +105,6 @@ def test_contract_option_is_rejected_for_a_run(path, capsys):
     assert "--contract does not apply to run" in capsys.readouterr().err
 
 
-def test_missing_directory_is_a_usage_error(tmp_path, capsys):
-    assert main(["audit", str(tmp_path / "nowhere")]) == 2
-    assert capsys.readouterr().err == (
-        f"embodied-env: error: no such run: {tmp_path / 'nowhere'} (expected a run directory, a file of JSON lines, or -)\n"
-    )
-
-
-def test_missing_argument_is_a_usage_error(capsys):
-    assert main(["audit"]) == 2
-    assert "RUN" in capsys.readouterr().err
-
-
 def test_directory_without_a_run_fails(tmp_path, capsys):
     assert main(["audit", str(tmp_path)]) == 1
     assert "not a run directory" in capsys.readouterr().err

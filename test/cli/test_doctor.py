@@ -79,22 +79,6 @@ def test_failed_check_exits_1_with_remedy(tmp_path, capsys):
     assert "1 of " in out.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["arm_reach", "--backend", "nothing"], "unknown backend 'nothing'"),
-        (["arm_reach", "--backend", "fake", "--timeout", "0"], "--timeout: 0.0"),
-        (["arm_reach", "--backend", "fake", "--timeout", "nan"], "--timeout: nan"),
-        (["arm_reach", "--backend", "fake", "--namespace", "robot"], "'robot'"),
-        (["no_such_contract", "--backend", "fake"], "no_such_contract"),
-        (["arm_reach"], "--backend"),
-    ],
-)
-def test_usage_error_exits_2(arguments, problem, capsys):
-    assert main(["doctor", *arguments]) == 2
-    assert problem in capsys.readouterr().err
-
-
 def test_task_that_cannot_be_loaded_fails():
     broken = dataclasses.replace(ARM, task=dataclasses.replace(ARM.task, type="json:Gone"))
     check = _task_check(broken)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import time
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from grippers import gripper_contract, gripper_text
-from service_stepping import RESTART, STEP, stepped_world
+from service_stepping import RESTART, stepped_world
 from std_srvs.srv import Trigger
 
 import embodied_env
@@ -27,7 +26,6 @@ from embodied_env.testing import BackendContract
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("stepped_by_services")]
 
-PERIOD_NS = 50_000_000
 PROFILE = {
     "world": "arm_reach",
     "step_s": 0.05,
@@ -95,16 +93,6 @@ class TestSimulatorBackend(BackendContract):
         yield self.kept
 
 
-def test_steps_take_exactly_one_control_period(env):
-    env.reset(seed=3)
-    stamps = [env.unwrapped.last_reset.now_ns]
-    for _ in range(40):
-        *_, info = env.step(np.full(6, 0.2))
-        stamps.append(env.unwrapped.last_transition.snapshot.now_ns)
-    assert {later - earlier for earlier, later in itertools.pairwise(stamps)} == {PERIOD_NS}
-    assert {name: sensor["age_s"] for name, sensor in info["sensors"].items()} == dict.fromkeys(info["sensors"], 0.0)
-
-
 def test_values_drawn_by_the_seed_are_set_in_the_world(env):
     observation, info = env.reset(seed=3)
     assert info["reset"]["seed_applied"] == -1
@@ -124,14 +112,6 @@ def test_the_arm_follows_its_commands(env):
     for _ in range(20):
         after, *_ = env.step(np.array([0.5, 0, 0, 0, 0, 0]))
     assert after["joints_position"][0] > before["joints_position"][0] + 0.2
-
-
-def test_a_foreign_step_between_two_steps_ends_the_episode_before_a_command_is_sent(env, foreign_node):
-    env.reset(seed=3)
-    env.step(np.zeros(6))
-    assert foreign_node(STEP).success
-    *_, truncated, info = env.step(np.zeros(6))
-    assert (truncated, info["end_reason"]) == (True, "backend_lost:extra_steps")
 
 
 def test_a_reading_from_the_far_future_is_reported_and_the_next_reset_works(env, simulated):

@@ -286,39 +286,28 @@ def test_a_wheel_without_a_velocity_servo_is_rejected(tmp_path: Path, servo: str
     assert "'left' in rover.xml" in error.problem
 
 
-def test_an_unknown_wheel_is_rejected(tmp_path: Path) -> None:
-    error = error_of(contract_in(tmp_path, BASE), base=Drive(left="left", right="rigt", radius_m=1, separation_m=1))
-    assert error.path == "backends.mujoco.drives.base.right"
-    assert "did you mean 'right'?" in error.problem
+def drive(left: str, right: str) -> Drive:
+    return Drive(left=left, right=right, radius_m=1, separation_m=1)
 
 
-def test_one_wheel_for_both_sides_is_rejected(tmp_path: Path) -> None:
-    error = error_of(contract_in(tmp_path, BASE), base=Drive(left="left", right="left", radius_m=1, separation_m=1))
-    assert error.path == "actuators.base"
-
-
-def test_a_wheel_driven_by_another_actuator_is_rejected(tmp_path: Path) -> None:
-    error = error_of(
-        contract_in(tmp_path, PAN + BASE), base=Drive(left="pan", right="right", radius_m=1, separation_m=1)
-    )
-    assert error.path == "actuators.base"
-
-
-def test_a_twist_without_a_drive_is_rejected(tmp_path: Path) -> None:
-    error = error_of(contract_in(tmp_path, BASE))
-    assert error.path == "backends.mujoco.drives"
-    assert "the twist of 'base' (expected base: {left, right" in error.problem
-
-
-def test_a_drive_without_an_actuator_is_rejected(tmp_path: Path) -> None:
-    error = error_of(contract_in(tmp_path, BASE), base=DRIVE, bsae=DRIVE)
-    assert error.path == "backends.mujoco.drives.bsae"
-    assert "did you mean 'base'?" in error.problem
-
-
-def test_a_drive_of_an_actuator_without_a_twist_is_rejected(tmp_path: Path) -> None:
-    error = error_of(contract_in(tmp_path, PAN), pan=DRIVE)
-    assert error.path == "backends.mujoco.drives.pan"
+@pytest.mark.parametrize(
+    ("actuators", "drives", "path", "problem"),
+    [
+        (BASE, {"base": drive("left", "rigt")}, "backends.mujoco.drives.base.right", "did you mean 'right'?"),
+        (BASE, {"base": drive("left", "left")}, "actuators.base", ""),
+        (PAN + BASE, {"base": drive("pan", "right")}, "actuators.base", ""),
+        (BASE, {}, "backends.mujoco.drives", "the twist of 'base' (expected base: {left, right"),
+        (BASE, {"base": DRIVE, "bsae": DRIVE}, "backends.mujoco.drives.bsae", "did you mean 'base'?"),
+        (PAN, {"pan": DRIVE}, "backends.mujoco.drives.pan", ""),
+    ],
+    ids=["unknown wheel", "one wheel", "driven wheel", "no drive", "no actuator", "no twist"],
+)
+def test_a_wrong_drive_is_rejected_with_its_path(
+    tmp_path: Path, actuators: str, drives: dict[str, Drive], path: str, problem: str
+) -> None:
+    error = error_of(contract_in(tmp_path, actuators), **drives)
+    assert error.path == path
+    assert problem in error.problem
 
 
 @pytest.mark.parametrize("axes", [("linear.x", "linear.y"), ("linear.x",), ("linear.x", "linear.y", "angular.z")])

@@ -578,112 +578,45 @@ def error_of(contract: Contract, **source: Any) -> ContractError:
     return caught.value
 
 
-def test_a_sensor_of_another_size_is_rejected(tmp_path: Path) -> None:
-    error = error_of(lab(tmp_path, POSE, "position"), sensors={"position": "seven"})
-    assert error.path == "backends.mujoco.sources.it.sensors.position"
-    assert "'seven': 7 values (expected 3" in error.problem
+JOINTS = "position: {joints: [turn], unit: rad, low: -9, high: 9}"
+PATH = f"extra: {FIELD[:-1]}, path: header.x}}"
+RGB = 'image: {unit: "1", shape: [4, 6, 3], low: 0, high: 255}'
+IMAGE, BOOL = "sensor_msgs/msg/Image", 'data: {unit: "1", low: 0, high: 1}'
+WITH_COVARIANCE = "geometry_msgs/msg/PoseWithCovarianceStamped"
+IT, ITS = "backends.mujoco.sources.it", "sensors.it"
+WRONG_SOURCES = {  # type, fields, keys of the sensor, source, path of the error, part of the problem
+    "another size": (POSE, ["position"], "", {"sensors": {"position": "seven"}}, f"{IT}.sensors.position", "'seven': 7 values (expected 3"),
+    "no model sensor": (POSE, ["position"], "", {"sensors": {"position": "palce"}}, f"{IT}.sensors.position", "did you mean 'place'?"),
+    "no field": (POSE, ["position"], "", {"sensors": {"positon": "place"}}, f"{IT}.sensors.positon", "did you mean 'position'?"),
+    "not provided": ("geometry_msgs/msg/WrenchStamped", ["force", "torque"], "", {"sensors": {"force": "force"}}, f"{ITS}.fields.torque", ""),
+    "path beside joints": ("sensor_msgs/msg/JointState", [JOINTS, PATH], "", {}, f"{ITS}.fields.extra", ""),
+    "path beside pixels": (IMAGE, [RGB, PATH], ", encoding: rgb8", {"camera": "eye"}, f"{ITS}.fields.extra", ""),
+    "noise of no field": (POSE, ["position"], "", {"site": "tip", "noise": {"orientation": 0.1}}, f"{IT}.noise.orientation", "'orientation' (expected"),
+    "noise of an integer": ("std_msgs/msg/Bool", [BOOL], ", timeline: receive", {"contact": Contact(body="arm"), "noise": {"data": 0.1}}, f"{IT}.noise.data", "floating-point"),
+    "noise of a covariance": (WITH_COVARIANCE, ["position", "covariance"], "", {"site": "tip", "noise": {"covariance": 0.1}}, f"{IT}.noise.covariance", ""),
+    "camera of a pose": (POSE, ["position"], "", {"camera": "eye"}, IT, f"{POSE}: camera (expected site or sensors)"),
+    "site of a range": ("sensor_msgs/msg/Range", ["range"], "", {"site": "tip"}, IT, "site (expected distance or sensors)"),
+    "site of odometry": ("nav_msgs/msg/Odometry", ["position"], "", {"site": "tip"}, IT, "site (expected odometry or sensors)"),
+    "site of a force": ("geometry_msgs/msg/WrenchStamped", ["force"], "", {"site": "tip"}, IT, "site (expected sensors)"),
+    "no source": ("any/msg/Any", [f"x: {FIELD[:-1]}, path: x}}"], "", {}, IT, "none (expected sensors)"),
+    "distance of a scan": ("sensor_msgs/msg/LaserScan", ["ranges: {unit: m, shape: [3], low: 0, high: 9}"], "", {"distance": ("tip", "base")}, IT, "distance (expected rays or sensors)"),
+    "frame of a model sensor": (POSE, ["position"], "", {"sensors": {"position": "place"}, "relative_to": "base"}, f"{IT}.relative_to", ""),
+    "frame of joints": ("sensor_msgs/msg/JointState", [JOINTS], "", {"relative_to": "base"}, f"{IT}.relative_to", ""),
+    "no frame": (POSE, ["position"], "", {"site": "tip", "relative_to": "bsae"}, f"{IT}.relative_to", "no such site in lab.xml: 'bsae'"),
+    "no camera": (IMAGE, [RGB], ", encoding: rgb8", {"camera": "ear"}, f"{IT}.camera", ""),
+    **{
+        f"not rendered: {encoding}": (IMAGE, [f"image: {{unit: {unit}, shape: [4, 6, {channels}], low: 0, high: 255}}"], f", encoding: {encoding}", {"camera": "eye"}, f"{ITS}.encoding", f"'{encoding}' (expected one of: rgb8, 32FC1)")
+        for encoding, channels, unit in (("bgr8", 3, '"1"'), ("mono8", 1, '"1"'), ("16UC1", 1, "m"))
+    },
+}  # fmt: skip
 
 
-def test_an_unknown_model_sensor_is_rejected(tmp_path: Path) -> None:
-    error = error_of(lab(tmp_path, POSE, "position"), sensors={"position": "palce"})
-    assert "did you mean 'place'?" in error.problem
-
-
-def test_a_source_for_an_unknown_field_is_rejected(tmp_path: Path) -> None:
-    error = error_of(lab(tmp_path, POSE, "position"), sensors={"positon": "place"})
-    assert error.path == "backends.mujoco.sources.it.sensors.positon"
-    assert "did you mean 'position'?" in error.problem
-
-
-def test_a_field_that_its_source_cannot_provide_is_rejected(tmp_path: Path) -> None:
-    contract = lab(tmp_path, "geometry_msgs/msg/WrenchStamped", "force", "torque")
-    error = error_of(contract, sensors={"force": "force"})
-    assert error.path == "sensors.it.fields.torque"
-
-
-def test_a_path_in_a_joint_state_with_joints_is_rejected(tmp_path: Path) -> None:
-    fields = ("position: {joints: [turn], unit: rad, low: -9, high: 9}", f"extra: {FIELD[:-1]}, path: header.x}}")
-    error = error_of(lab(tmp_path, "sensor_msgs/msg/JointState", *fields))
-    assert error.path == "sensors.it.fields.extra"
-
-
-def test_a_path_in_an_image_with_pixels_is_rejected(tmp_path: Path) -> None:
-    fields = ('image: {unit: "1", shape: [4, 4, 3], low: 0, high: 255}', f"extra: {FIELD[:-1]}, path: header.x}}")
-    error = error_of(lab(tmp_path, "sensor_msgs/msg/Image", *fields, keys=", encoding: rgb8"), camera="eye")
-    assert error.path == "sensors.it.fields.extra"
-
-
-def test_noise_of_an_unknown_field_is_rejected(tmp_path: Path) -> None:
-    error = error_of(lab(tmp_path, POSE, "position"), site="tip", noise={"orientation": 0.1})
-    assert error.path == "backends.mujoco.sources.it.noise.orientation"
-    assert "'orientation' (expected" in error.problem
-
-
-def test_noise_of_an_integer_field_is_rejected(tmp_path: Path) -> None:
-    contract = lab(tmp_path, "std_msgs/msg/Bool", 'data: {unit: "1", low: 0, high: 1}', keys=", timeline: receive")
-    error = error_of(contract, contact=Contact(body="arm"), noise={"data": 0.1})
-    assert error.path == "backends.mujoco.sources.it.noise.data"
-    assert "floating-point" in error.problem
-
-
-def test_noise_of_a_covariance_is_rejected(tmp_path: Path) -> None:
-    contract = lab(tmp_path, "geometry_msgs/msg/PoseWithCovarianceStamped", "position", "covariance")
-    error = error_of(contract, site="tip", noise={"covariance": 0.1})
-    assert error.path == "backends.mujoco.sources.it.noise.covariance"
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields", "source", "needed"),
-    [
-        (POSE, ["position"], {"camera": "eye"}, f"{POSE}: camera (expected site or sensors)"),
-        ("sensor_msgs/msg/Range", ["range"], {"site": "tip"}, "site (expected distance or sensors)"),
-        ("nav_msgs/msg/Odometry", ["position"], {"site": "tip"}, "site (expected odometry or sensors)"),
-        ("geometry_msgs/msg/WrenchStamped", ["force"], {"site": "tip"}, "site (expected sensors)"),
-        ("any/msg/Any", [f"x: {FIELD[:-1]}, path: x}}"], {}, "none (expected sensors)"),
-        (
-            "sensor_msgs/msg/LaserScan",
-            ["ranges: {unit: m, shape: [3], low: 0, high: 9}"],
-            {"distance": ("tip", "base")},
-            "distance (expected rays or sensors)",
-        ),
-    ],
-)
-def test_an_unsuitable_source_is_rejected(
-    tmp_path: Path, kind: str, fields: list[str], source: dict[str, Any], needed: str
-) -> None:
-    error = error_of(lab(tmp_path, kind, *fields), **source)
-    assert error.path == "backends.mujoco.sources.it"
-    assert needed in error.problem
-
-
-@pytest.mark.parametrize("source", [{"sensors": {"position": "place"}}, {}])
-def test_a_frame_for_a_source_without_a_site_is_rejected(tmp_path: Path, source: dict[str, Any]) -> None:
-    fields = "position: {joints: [turn], unit: rad, low: -9, high: 9}"
-    kind, field = (POSE, "position") if source else ("sensor_msgs/msg/JointState", fields)
-    error = error_of(lab(tmp_path, kind, field), relative_to="base", **source)
-    assert error.path == "backends.mujoco.sources.it.relative_to"
-
-
-def test_an_unknown_frame_is_rejected(tmp_path: Path) -> None:
-    error = error_of(lab(tmp_path, POSE, "position"), site="tip", relative_to="bsae")
-    assert error.path == "backends.mujoco.sources.it.relative_to"
-    assert "no such site in lab.xml: 'bsae'" in error.problem
-
-
-@pytest.mark.parametrize(("encoding", "channels", "unit"), [("bgr8", 3, '"1"'), ("mono8", 1, '"1"'), ("16UC1", 1, "m")])
-def test_an_encoding_that_cannot_be_rendered_is_rejected(
-    tmp_path: Path, encoding: str, channels: int, unit: str
-) -> None:
-    image = f"image: {{unit: {unit}, shape: [4, 6, {channels}], low: 0, high: 255}}"
-    error = error_of(lab(tmp_path, "sensor_msgs/msg/Image", image, keys=f", encoding: {encoding}"), camera="eye")
-    assert error.path == "sensors.it.encoding"
-    assert f"'{encoding}' (expected one of: rgb8, 32FC1)" in error.problem
-
-
-def test_an_unknown_camera_is_rejected(tmp_path: Path) -> None:
-    image = 'image: {unit: "1", shape: [4, 6, 3], low: 0, high: 255}'
-    error = error_of(lab(tmp_path, "sensor_msgs/msg/Image", image, keys=", encoding: rgb8"), camera="ear")
-    assert error.path == "backends.mujoco.sources.it.camera"
+@pytest.mark.parametrize("wrong", WRONG_SOURCES)
+def test_a_wrong_source_is_rejected_with_its_path(tmp_path: Path, wrong: str) -> None:
+    kind, fields, keys, source, path, problem = WRONG_SOURCES[wrong]
+    error = error_of(lab(tmp_path, kind, *fields, keys=keys), **source)
+    assert error.path == path
+    assert problem in error.problem
 
 
 def test_a_colour_camera_returns_rows_columns_and_colours(tmp_path: Path) -> None:
