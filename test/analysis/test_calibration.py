@@ -46,10 +46,7 @@ def test_joint_motion_is_read_from_its_sensor():
     assert (
         find_joint_readings(CART, ["angular.z"])["angular.z"].field,
         find_joint_readings(CART, ["angular.z"])["angular.z"].component,
-    ) == (
-        "angular",
-        2,
-    )
+    ) == ("angular", 2)
 
 
 def test_twist_without_a_sensor_is_rejected():

@@ -804,12 +804,7 @@ def test_page_of_empty_runs_names_the_problems(run_of, tmp_path, capsys):
     assert main(["compare", str(a), str(b), "-o", str(page)]) == 1
     made = page.read_text()
     assert "Run A has no step, and" not in made
-    for sentence in (
-        "Run A has no step",
-        "Not sound evidence",
-        "the run was never closed",
-        "No paired test",
-    ):
+    for sentence in ("Run A has no step", "Not sound evidence", "the run was never closed", "No paired test"):
         assert sentence in made
 
 

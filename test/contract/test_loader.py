@@ -13,10 +13,7 @@ import yaml
 from strategies import ABSENT, changed, document, parse
 
 import embodied_env
-from embodied_env.contract import (
-    load_contract,
-    parse_contract,
-)
+from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.loader import config_folders, find_contract
 from embodied_env.contract.yaml_text import read_yaml
 from embodied_env.errors import ContractError

@@ -102,7 +102,7 @@ JOINT_ORDER = {
         "wrist_2_joint",
         "wrist_3_joint",
         "shoulder_pan_joint",
-    ],
+    ]
 }
 
 INPUTS = {  # of `estop` and `active`: topic, type, path, safe values, latched
@@ -113,7 +113,7 @@ INPUTS = {  # of `estop` and `active`: topic, type, path, safe values, latched
             "robot_mode",
             [1, 2],
             False,
-        ),
+        )
     },
     "husky": {"emergency_stop": ("platform/emergency_stop", "std_msgs/Bool", "data", [False], False)},
     "turtlebot4": {"wheels": ("wheel_status", "irobot_create_msgs/WheelStatus", "wheels_enabled", [True], False)},

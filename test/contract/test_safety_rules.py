@@ -11,12 +11,7 @@ from strategies import changed, document, parse
 from embodied_env.contract.safety_schema import Safety, Tracking
 from embodied_env.errors import ContractError
 
-COUNTS = (
-    "nonfinite.stop_after",
-    "observation.stop_steps",
-    "action.max_age_steps",
-    "intervention.window_steps",
-)
+COUNTS = ("nonfinite.stop_after", "observation.stop_steps", "action.max_age_steps", "intervention.window_steps")
 
 
 def refused(path, value):

@@ -92,8 +92,7 @@ def test_angles_outside_the_field_of_view_are_not_measured():
 
 
 @pytest.mark.parametrize(
-    ("measured", "read"),
-    [(8.0000005, 8.0), (8.07, 8.0), (8.1, 9.5), (20.0, 9.5), (0.4951, 9.5), (INF, 9.0)],
+    ("measured", "read"), [(8.0000005, 8.0), (8.07, 8.0), (8.1, 9.5), (20.0, 9.5), (0.4951, 9.5), (INF, 9.0)]
 )
 def test_a_range_just_above_the_maximum_is_the_maximum_and_one_beyond_it_is_not_measured(measured, read):
     spec = FieldSpec(unit="m", low=0.0, high=9.5, shape=(2,), no_return=9.0, nan=9.5)

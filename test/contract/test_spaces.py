@@ -99,12 +99,7 @@ IMAGE = "sensor_msgs/msg/Image"
 
 @pytest.mark.parametrize(
     ("type_", "encoding", "channels"),
-    [
-        (IMAGE, "rgb8", 3),
-        (IMAGE, "bgra8", 4),
-        (IMAGE, "mono8", 1),
-        ("sensor_msgs/msg/CompressedImage", "rgb8", 3),
-    ],
+    [(IMAGE, "rgb8", 3), (IMAGE, "bgra8", 4), (IMAGE, "mono8", 1), ("sensor_msgs/msg/CompressedImage", "rgb8", 3)],
 )
 def test_an_image_is_bytes_of_rows_columns_and_channels(type_, encoding, channels):
     field = {"unit": "1", "low": 0, "high": 255, "shape": [4, 6, channels]}

@@ -211,11 +211,7 @@ def test_invalid_urdf_is_rejected(text, message):
         ('<child link="turret"/>', "", r"urdf.joint\[turn\].child.link: missing"),
         ('<child link="turret"/>', '<child link="turet"/>', "unknown link 'turet'.*did you mean 'turret'"),
         ('<child link="arm"/>', '<child link="mast"/>', r"links \['mast'\] with several parent joints"),
-        (
-            '<parent link="mast"/>',
-            '<parent link="arm"/>',
-            r"joints \['elbow', 'left', 'right', 'turn'\] not connected",
-        ),
+        ('<parent link="mast"/>', '<parent link="arm"/>', r"joints \['elbow', 'left', 'right', 'turn'\] not connected"),
         ('xyz="0 2 0"', 'xyz="0 0 0"', r"urdf.joint\[slide\].axis: .*expected a direction"),
         ('xyz="0 2 0"', 'xyz="0 2"', r"urdf.joint\[slide\].axis.xyz: '0 2' .expected"),
         ('mimic joint="left"', 'mimic joint="lift"', r"urdf.joint\[right\].mimic: unknown joint 'lift'"),

@@ -35,11 +35,7 @@ def refusal(source):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (
-            "name",
-            "Arm",
-            "name: invalid name 'Arm' (expected",
-        ),
+        ("name", "Arm", "name: invalid name 'Arm' (expected"),
         ("version", 0, "version: 0 (expected"),
         ("control_period_s", 0, "control_period_s: 0.0 (expected"),
         ("control_period_s", -0.1, "control_period_s: -0.1 (expected"),
@@ -600,12 +596,7 @@ def test_revolute_and_prismatic_joints_share_a_message():
 @pytest.mark.parametrize(
     ("old", "new", "path", "problem"),
     [
-        (
-            "[rad, m]",
-            "[rad]",
-            "sensors.joints.fields.position.unit",
-            r"\['rad'\] .expected one unit, or 2 of them",
-        ),
+        ("[rad, m]", "[rad]", "sensors.joints.fields.position.unit", r"\['rad'\] .expected one unit, or 2 of them"),
         ("[rad, m]", "[rad, ft]", "sensors.joints.fields.position.unit", "'ft' .expected rad or m"),
         ("[rad, m]", "[m, rad]", "actuators.hand.joints.wrist.unit", "'rad' .expected 'm'"),
     ],

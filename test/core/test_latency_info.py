@@ -367,13 +367,7 @@ def test_sensor_stages_are_independent_and_aggregates_take_the_worst(first, seco
 
 def test_stages_without_sensors_are_unknown():
     stages = LatencyInfoBuilder(
-        sensors=(),
-        primary=None,
-        period_ns=PERIOD_NS,
-        transport=False,
-        moves_by_itself=False,
-        pacer=None,
-        commands=None,
+        sensors=(), primary=None, period_ns=PERIOD_NS, transport=False, moves_by_itself=False, pacer=None, commands=None
     )
     nothing = Snapshot(now_ns=NOW_NS, samples={})
     latency = stages.build(Ledger(ManualClock()), nothing, nothing)

@@ -81,10 +81,7 @@ def changed(change):
         (lambda data: data.update(seed=True), "seed: true"),
         (lambda data: data["stages"].pop("lag_s"), "stages: field lag_s is missing"),
         (lambda data: data["stages"]["actuation_s"].update(value_s=1.0), "actuation_s: 1.0 s .expected"),
-        (
-            lambda data: data["stages"]["actuation_s"].update(value_s="0.03"),
-            "actuation_s.value_s: .0.03.",
-        ),
+        (lambda data: data["stages"]["actuation_s"].update(value_s="0.03"), "actuation_s.value_s: .0.03."),
         (lambda data: data["stages"]["capture_s"]["a"].update(low_s=float("nan")), "number NaN"),
         (lambda data: data["stages"]["capture_s"]["a"].update(method=""), "capture_s.a: "),
         (lambda data: data["stages"].update(evidence=[]), "evidence: "),

@@ -108,9 +108,7 @@ def test_unsupported_pacing_or_clock_is_rejected(options, problem):
 
 @many
 @given(
-    period_ns=st.integers(1, 50),
-    work_ns=st.integers(0, 500),
-    parts=st.lists(st.floats(0, 1), min_size=1, max_size=20),
+    period_ns=st.integers(1, 50), work_ns=st.integers(0, 500), parts=st.lists(st.floats(0, 1), min_size=1, max_size=20)
 )
 def test_the_grid_has_whole_periods_after_a_pause(period_ns, work_ns, parts):
     """At most one period is short, where the grid is kept; then none is shorter, and none is missed."""

@@ -108,11 +108,7 @@ def test_robot_comes_to_rest_and_is_closed_at_exit(run, ending, status):
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [
-        (signal.SIGINT, -signal.SIGINT),
-        (signal.SIGTERM, 143),
-        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long),
-    ],
+    [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long)],
 )
 def test_a_signal_in_the_policy_brakes(run, number, status):
     returned, lines, _ = run("time.sleep(30)", number)

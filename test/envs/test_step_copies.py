@@ -82,8 +82,7 @@ def assert_same(mine, yours):
 @pytest.mark.parametrize("world", WORLDS)
 @settings(max_examples=3)
 @given(
-    asked=st.lists(st.sampled_from([0.0, 0.4, -1.5, float("nan"), None]), min_size=1, max_size=6),
-    marks=st.booleans(),
+    asked=st.lists(st.sampled_from([0.0, 0.4, -1.5, float("nan"), None]), min_size=1, max_size=6), marks=st.booleans()
 )
 def test_step_results_equal_the_transition_and_share_no_memory(world, asked, marks):
     stepped = WORLDS[world]()

@@ -106,10 +106,7 @@ def test_chunks_of_a_learner_are_previewed(env):
     chunks.reset(seed=1)
     seen = []
     advance = env.stepper.backend.advance
-    env.stepper.backend.advance = lambda *to: (
-        advance(*to),
-        seen.append(env.stepper._arbiter.trajectory.previewed),
-    )
+    env.stepper.backend.advance = lambda *to: (advance(*to), seen.append(env.stepper._arbiter.trajectory.previewed))
     chunks.step(np.array(CHUNK))
     assert seen == [STEPS, STEPS, STEPS, 3, 2, 1, 0]
 

@@ -17,13 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import embodied_env
 from embodied_env.backends.fake import Fault
 from embodied_env.core.clock import ManualClock, VirtualClock
-from embodied_env.errors import (
-    BackendNotReadyError,
-    ClosedError,
-    ResetNeededError,
-    SlotEndedError,
-    UsageError,
-)
+from embodied_env.errors import BackendNotReadyError, ClosedError, ResetNeededError, SlotEndedError, UsageError
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 ID = "embodied_env:embodied_env/ArmReach-v0"
@@ -58,8 +52,7 @@ def backend_of(env, slot):
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize(
-    ("contract", "steps", "num_envs"),
-    [("arm_reach", 30, 2), pytest.param("door_open", 300, 3, marks=pytest.mark.long)],
+    ("contract", "steps", "num_envs"), [("arm_reach", 30, 2), pytest.param("door_open", 300, 3, marks=pytest.mark.long)]
 )
 def test_steps_one_by_one_equal_those_of_a_sync_vector_env(contract, steps, num_envs, mode):
     pair, finals = Pair.of(contract, mode, num_envs, backend="fake"), 0
@@ -147,10 +140,7 @@ def test_the_callers_options_are_not_modified(make_vec):
 
 
 def test_a_step_of_a_finished_slot_is_rejected_with_autoreset_disabled(make_vec):
-    ours, theirs = (
-        make_vec(autoreset_mode=DISABLED, per_slot=limits),
-        sync("arm_reach", 2, DISABLED, backend="fake"),
-    )
+    ours, theirs = (make_vec(autoreset_mode=DISABLED, per_slot=limits), sync("arm_reach", 2, DISABLED, backend="fake"))
     for env in (ours, theirs):
         env.reset(seed=0)
         for _ in range(5):
@@ -325,10 +315,7 @@ def test_gymnasium_makes_the_vector_by_the_registered_id():
 @pytest.mark.parametrize("env_id", ["ArmReach", "CartGoal", "DoorOpen"])
 def test_every_registered_id_has_the_vector_entry_point(env_id):
     env = gymnasium.make_vec(
-        f"embodied_env:embodied_env/{env_id}-v0",
-        num_envs=2,
-        vectorization_mode="vector_entry_point",
-        backend="fake",
+        f"embodied_env:embodied_env/{env_id}-v0", num_envs=2, vectorization_mode="vector_entry_point", backend="fake"
     )
     observations, _ = env.reset(seed=0)
     env.close()

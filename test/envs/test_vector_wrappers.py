@@ -73,10 +73,7 @@ TABLE = [
         warns="precision lowered by casting to float32",
     ),
     Row(
-        "FilterObservation",
-        AS_IT_IS,
-        OF_OBSERVATIONS,
-        lambda env: wrappers.FilterObservation(env, ["joints_position"]),
+        "FilterObservation", AS_IT_IS, OF_OBSERVATIONS, lambda env: wrappers.FilterObservation(env, ["joints_position"])
     ),
     Row("FlattenObservation", AS_IT_IS, OF_OBSERVATIONS, flat),
     Row("GrayscaleObservation", NEVER, (BOX, NOT_SAME_STEP, BOX), wrappers.GrayscaleObservation),
@@ -112,21 +109,10 @@ TABLE = [
     ),
     Row("RescaleAction", AS_IT_IS, EVERYWHERE, lambda env: wrappers.RescaleAction(env, *np.float32([-2, 2]))),
     Row("RescaleObservation", FLAT, OF_OBSERVATIONS, rescaled, bare=BOX),
-    Row(
-        "ReshapeObservation",
-        FLAT,
-        OF_OBSERVATIONS,
-        lambda env: wrappers.ReshapeObservation(env, (19, 1)),
-        bare=BOX,
-    ),
+    Row("ReshapeObservation", FLAT, OF_OBSERVATIONS, lambda env: wrappers.ReshapeObservation(env, (19, 1)), bare=BOX),
     Row("ResizeObservation", NEVER, (BOX, NOT_SAME_STEP, BOX), lambda env: wrappers.ResizeObservation(env, (8, 8))),
     Row("TransformAction", AS_IT_IS, EVERYWHERE, lambda env: wrappers.TransformAction(env, np.negative)),
-    Row(
-        "TransformObservation",
-        AS_IT_IS,
-        OF_OBSERVATIONS,
-        lambda env: wrappers.TransformObservation(env, dict),
-    ),
+    Row("TransformObservation", AS_IT_IS, OF_OBSERVATIONS, lambda env: wrappers.TransformObservation(env, dict)),
     Row("TransformReward", AS_IT_IS, EVERYWHERE, lambda env: wrappers.TransformReward(env, np.negative)),
     Row(
         "VectorizeTransformAction",

@@ -34,10 +34,7 @@ FLAT = "after FlattenObservation"
 RENDERED = "with a renderer"
 PIXELS = "after AddRenderObservation"
 NEVER = "does not apply"
-INSIDE = {
-    FLAT: ("FlattenObservation",),
-    PIXELS: ("AddRenderObservation",),
-}
+INSIDE = {FLAT: ("FlattenObservation",), PIXELS: ("AddRenderObservation",)}
 """Verdict -> what has to be between the environment and the wrapper."""
 
 
@@ -74,19 +71,9 @@ def imported(name):
 
 
 TABLE = [
-    Row(
-        "AddRenderObservation",
-        RENDERED,
-        wrappers.AddRenderObservation,
-        refusal="requires render_mode to be not None",
-    ),
+    Row("AddRenderObservation", RENDERED, wrappers.AddRenderObservation, refusal="requires render_mode to be not None"),
     Row("AddWhiteNoise", RENDERED, lambda env: wrappers.AddWhiteNoise(env, 0.5)),
-    Row(
-        "ArrayConversion",
-        AS_IT_IS,
-        lambda env: wrappers.ArrayConversion(env, np, np),
-        needs=("array_api_compat",),
-    ),
+    Row("ArrayConversion", AS_IT_IS, lambda env: wrappers.ArrayConversion(env, np, np), needs=("array_api_compat",)),
     Row(
         "AtariPreprocessing",
         NEVER,
@@ -116,12 +103,7 @@ TABLE = [
     Row("FilterObservation", AS_IT_IS, lambda env: wrappers.FilterObservation(env, vectors_of(env)[:2])),
     Row("FlattenObservation", AS_IT_IS, wrappers.FlattenObservation),
     Row("FrameStackObservation", AS_IT_IS, lambda env: wrappers.FrameStackObservation(env, 3)),
-    Row(
-        "GrayscaleObservation",
-        PIXELS,
-        wrappers.GrayscaleObservation,
-        refusal="requires a Box observation space",
-    ),
+    Row("GrayscaleObservation", PIXELS, wrappers.GrayscaleObservation, refusal="requires a Box observation space"),
     Row(
         "HumanRendering",
         RENDERED,
@@ -159,12 +141,7 @@ TABLE = [
     Row("RenderCollection", RENDERED, wrappers.RenderCollection, refusal="Expected env.render_mode to be not None"),
     Row("RepeatAction", AS_IT_IS, lambda env: wrappers.RepeatAction(env, 2)),
     Row("RescaleAction", AS_IT_IS, lambda env: wrappers.RescaleAction(env, *np.float32([-2, 2]))),
-    Row(
-        "RescaleObservation",
-        FLAT,
-        rescaled,
-        refusal="requires a Box observation space",
-    ),
+    Row("RescaleObservation", FLAT, rescaled, refusal="requires a Box observation space"),
     Row(
         "ReshapeObservation",
         FLAT,

@@ -159,8 +159,7 @@ def test_unwritable_folder_is_found_before_joining(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
-    [({"version": "0.0.1"}, "expected 0.0.1"), ({"token": "absent"}, "--out ")],
+    ("changes", "problem"), [({"version": "0.0.1"}, "expected 0.0.1"), ({"token": "absent"}, "--out ")]
 )
 def test_incompatible_node_is_reported(tmp_path, changes, problem):
     (tmp_path / "token").touch()

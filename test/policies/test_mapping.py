@@ -95,7 +95,7 @@ def test_order_is_by_name_on_either_side(inputs, outputs, seed):
             (
                 "[shoulder, elbow, wrist, finger], unit: [rad, rad, rad, m]",
                 "[finger, wrist, elbow, shoulder], unit: [m, rad, rad, rad]",
-            ),
+            )
         ]
     )
     parts = [

@@ -13,12 +13,7 @@ from policy_files import BENCH, FILE, bench, interface, write
 
 import embodied_env
 from embodied_env.errors import UsageError
-from embodied_env.policies.policy_file import (
-    dump_policy_file,
-    read_policy_file,
-    trained_on,
-    write_policy_file,
-)
+from embodied_env.policies.policy_file import dump_policy_file, read_policy_file, trained_on, write_policy_file
 
 STATE = "    parts:\n      - {field: joints_position, joints: [wrist"
 

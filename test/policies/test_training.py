@@ -15,24 +15,15 @@ import embodied_env
 from embodied_env.contract.loader import dump_contract
 
 NEEDED = ("torch", "stable_baselines3", "onnx", "onnxruntime")
-(
-    torch,
-    env_checker,
-    monitor,
-    onnx_export,
-    policy_mapping,
-    sb3_export,
-    sb3_vec_env,
-    train_ppo,
-    train_sac,
-    training,
-) = map(
-    LazyModule,
-    (
-        *("torch", "stable_baselines3.common.env_checker", "stable_baselines3.common.monitor"),
-        *("onnx_export", "policy_mapping", "sb3_export", "sb3_vec_env"),
-        *("train_ppo", "train_sac", "training"),
-    ),
+(torch, env_checker, monitor, onnx_export, policy_mapping, sb3_export, sb3_vec_env, train_ppo, train_sac, training) = (
+    map(
+        LazyModule,
+        (
+            *("torch", "stable_baselines3.common.env_checker", "stable_baselines3.common.monitor"),
+            *("onnx_export", "policy_mapping", "sb3_export", "sb3_vec_env"),
+            *("train_ppo", "train_sac", "training"),
+        ),
+    )
 )
 pytestmark = pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason=f"needs {', '.join(NEEDED)}: extra train")
 IDS = [f"embodied_env:embodied_env/{name}-v0" for name in ("ArmReach", "CartGoal", "DoorOpen")]
@@ -212,10 +203,7 @@ def test_policy_of_another_contract_is_not_resumed(begin, tmp_path, capsys):
     with begin("ppo") as run:
         final = train_ppo.train(run)
     (tmp_path / "wider.yaml").write_text(dump_contract(follow(**{"radius_rad: 0.1": "radius_rad: 0.2"})))
-    with (
-        pytest.raises(SystemExit, match="2"),
-        begin("ppo", "--resume", str(final), contract=tmp_path / "wider.yaml"),
-    ):
+    with pytest.raises(SystemExit, match="2"), begin("ppo", "--resume", str(final), contract=tmp_path / "wider.yaml"):
         pass
     assert "task.parameters.radius_rad: 0.2 (trained under 0.1)" in capsys.readouterr().err
 

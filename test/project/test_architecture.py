@@ -54,12 +54,7 @@ LEVELS = {  # inside a package a module imports those of its own group and of th
         {"log": "mcap_file message_log row_log"},
         {"writer": "manifest recorder rewrite run_writer summary writer_thread"},
         {"reader": "__init__ episode_pairing outcomes repair row_decoder run"},
-        {
-            "audit": "audit/",
-            "export": "export/",
-            "replay": "differences",
-            "viewers": "foxglove live_view rerun_viewer",
-        },
+        {"audit": "audit/", "export": "export/", "replay": "differences", "viewers": "foxglove live_view rerun_viewer"},
     ),
 }
 EXTENSIONS = {  # may be removed: only what is listed in ALLOWED imports one, the others find it by name

@@ -11,19 +11,7 @@ EXTRAS = [  # modules of the packages in `embodied_env.errors.EXTRAS`
     *("rclpy", "mujoco", "PIL", "mcap", "orjson", "scipy", "jinja2", "pettingzoo", "onnxruntime", "msgpack", "zmq"),
     *("websockets", "stable_baselines3", "ray", "pyarrow", "minari", "rerun"),
 ]
-HEAVY = [
-    "rclpy",
-    "mujoco",
-    "pydantic",
-    "yaml",
-    "mcap",
-    "rich",
-    "matplotlib",
-    "torch",
-    "pettingzoo",
-    "scipy",
-    "jinja2",
-]
+HEAVY = ["rclpy", "mujoco", "pydantic", "yaml", "mcap", "rich", "matplotlib", "torch", "pettingzoo", "scipy", "jinja2"]
 
 
 def test_importing_package_imports_nothing_heavy():

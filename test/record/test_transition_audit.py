@@ -332,17 +332,9 @@ def test_observation_key_removed_by_a_wrapper_is_reported(rows):
 
 
 CONTRADICTIONS = [  # row, changes, start of the one problem
-    (
-        "success",
-        {"terminated": False, "inner__terminated": False},
-        "inner.terminated is False (expected",
-    ),
+    ("success", {"terminated": False, "inner__terminated": False}, "inner.terminated is False (expected"),
     ("first", {"truncated": True, "inner__truncated": True}, "inner.truncated is True (expected"),
-    (
-        "lost",
-        {"info__end_reason": ""},
-        "info.end_reason is '' (expected",
-    ),
+    ("lost", {"info__end_reason": ""}, "info.end_reason is '' (expected"),
     ("success", {"info__is_success": False}, "info.is_success is False (expected"),
     (
         "lost",
@@ -351,16 +343,8 @@ CONTRADICTIONS = [  # row, changes, start of the one problem
     ),
     ("lost", {"inner__end_reasons": ["tired"]}, "inner.end_reasons[0] is 'tired' (expected"),
     ("first", {"info__end_reason": "tired"}, "info.end_reason is 'tired' (expected"),
-    (
-        "first",
-        {f"info__safety__severity__{LIMITS}": 0},
-        f"info.safety.severity is {by_gate()} (expected",
-    ),
-    (
-        "first",
-        {f"info__safety__code__{LIMITS}": 31},
-        f"info.safety.code is {by_gate(joint_limits=31)} (expected",
-    ),
+    ("first", {f"info__safety__severity__{LIMITS}": 0}, f"info.safety.severity is {by_gate()} (expected"),
+    ("first", {f"info__safety__code__{LIMITS}": 31}, f"info.safety.code is {by_gate(joint_limits=31)} (expected"),
     ("first", {"info__safety__disposition": 9}, "info.safety.disposition is 9 (expected"),
     (
         "first",
@@ -541,10 +525,7 @@ def of_info(folder, step=1):
         ({"info__contract": "0" * 64}, "info.contract is '000"),
         ({"truncated": True}, "truncated is True (expected"),
         ({"info__is_success": True}, "info.is_success is True (expected"),
-        (
-            {"info__safety__disposition": 2},
-            "info.safety.disposition is 2 (expected",
-        ),
+        ({"info__safety__disposition": 2}, "info.safety.disposition is 2 (expected"),
         (
             {"info__safety__code": np.array(by_gate(form=10, joint_limits=32))},
             "info.safety.code of form is 10 at severity 0 (expected",

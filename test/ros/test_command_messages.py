@@ -17,13 +17,7 @@ from std_msgs.msg import Float32, Int64MultiArray
 from embodied_env.contract import ActuatorSpec, JointLimits, load_contract
 from embodied_env.contract.message_types import ACTUATOR_MESSAGES
 from embodied_env.core.clock import NS_PER_S, ManualClock
-from embodied_env.ros.command_messages import (
-    command_encoder,
-    from_command,
-    from_trajectory,
-    to_command,
-    to_trajectory,
-)
+from embodied_env.ros.command_messages import command_encoder, from_command, from_trajectory, to_command, to_trajectory
 from embodied_env.ros.robot.actuation import ActuatorPublishers
 from embodied_env.ros.serialization.cdr import to_cdr
 from embodied_env.ros.serialization.layout_cache import LayoutDecoder

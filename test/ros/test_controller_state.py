@@ -74,11 +74,7 @@ def test_the_first_report_is_not_evidence():
 
 @pytest.mark.parametrize(
     "message",
-    [
-        reported(B[:5], 5, names=ARM.joints[:5]),
-        reported(B[:5], 5),
-        reported(np.full(6, np.nan), 5),
-    ],
+    [reported(B[:5], 5, names=ARM.joints[:5]), reported(B[:5], 5), reported(np.full(6, np.nan), 5)],
     ids=["a joint is missing", "fewer values than names", "not a number"],
 )
 def test_a_report_without_all_joints_is_ignored(message):

@@ -66,14 +66,7 @@ def test_doctor_passes(contract):
 @pytest.mark.parametrize("contract", ROBOTS, indirect=True)
 def test_the_scripted_policy_solves_18_of_20_episodes(contract, tmp_path):
     (result,) = evaluate(
-        contract,
-        "scripted",
-        backend="real",
-        episodes=20,
-        seed=0,
-        record=tmp_path,
-        emulator=True,
-        namespace=NAMESPACE,
+        contract, "scripted", backend="real", episodes=20, seed=0, record=tmp_path, emulator=True, namespace=NAMESPACE
     ).results
     assert result.summary["end_reasons"].get("success", 0) >= 18
     assert result.summary["solved_at_reset"] == 0

@@ -18,16 +18,7 @@ from embodied_env.errors import BackendNotReadyError, MissingDependencyError, Us
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.testing import ChaosNode
-from embodied_env.testing.fault_injection import (
-    Corrupt,
-    Delay,
-    Drop,
-    Duplicate,
-    Edit,
-    Freeze,
-    Reorder,
-    Restamp,
-)
+from embodied_env.testing.fault_injection import Corrupt, Delay, Drop, Duplicate, Edit, Freeze, Reorder, Restamp
 from embodied_env.testing.fault_injection.faults import rng_of
 from embodied_env.testing.fault_injection.node import chaos_qos
 

@@ -147,8 +147,7 @@ def make_cell(domain_id, tmp_path, message_package):
 
 
 @pytest.mark.parametrize(
-    ("mode", "state"),
-    [("reach", "reached"), ("stall", "stalled"), ("abort_stalled", "stalled"), ("nan", "reached")],
+    ("mode", "state"), [("reach", "reached"), ("stall", "stalled"), ("abort_stalled", "stalled"), ("nan", "reached")]
 )
 def test_a_goal_that_ends_by_itself_is_sent_once_and_the_episode_goes_on(mode, state, shared_cell):
     robot = shared_cell.begin(mode)

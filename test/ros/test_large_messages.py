@@ -43,11 +43,7 @@ CAMERA = SensorSpec(
     rate_hz=2.0,
     max_age_s=PATIENCE_S,
 )
-LARGE = replace(
-    ARM,
-    sensors={**ARM.sensors, "camera": CAMERA},
-    backends={**ARM.backends, "real": {"discovery_s": 0.0}},
-)
+LARGE = replace(ARM, sensors={**ARM.sensors, "camera": CAMERA}, backends={**ARM.backends, "real": {"discovery_s": 0.0}})
 
 FILM = f"""
 import array, threading
@@ -99,10 +95,7 @@ def test_environment_without_enough_shared_memory_warns_with_the_remedy(domain_i
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(large_messages, "_warned", set())
     env = embodied_env.make(LARGE, backend="real", namespace=NAMESPACE, reset_timeout_s=0.3)
-    with (
-        pytest.warns(UserWarning, match=f"camera/image_raw.*{PROFILE.name}"),
-        pytest.raises(BackendNotReadyError),
-    ):
+    with pytest.warns(UserWarning, match=f"camera/image_raw.*{PROFILE.name}"), pytest.raises(BackendNotReadyError):
         env.reset(seed=0)
     env.close()
 

@@ -262,12 +262,7 @@ def another(value, kind, data):
     if kind in SIZES:
         return another_integer(value, kind, data)
     return data.draw(
-        {
-            "boolean": st.booleans(),
-            "string": texts | words,
-            "float": st.floats(width=32),
-            "double": st.floats(),
-        }[kind]
+        {"boolean": st.booleans(), "string": texts | words, "float": st.floats(width=32), "double": st.floats()}[kind]
     )
 
 

@@ -640,11 +640,7 @@ def secured(tmp_path):
         "permissions.p7s",
     ):
         (enclave / file).write_text("key")
-    return {
-        "ROS_SECURITY_ENABLE": "true",
-        "ROS_SECURITY_STRATEGY": "Enforce",
-        "ROS_SECURITY_KEYSTORE": str(tmp_path),
-    }
+    return {"ROS_SECURITY_ENABLE": "true", "ROS_SECURITY_STRATEGY": "Enforce", "ROS_SECURITY_KEYSTORE": str(tmp_path)}
 
 
 REQUIRED = RealProfile(security="required")

@@ -43,12 +43,7 @@ from embodied_env.ros.robot.relay_client import RELAY_STATE
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.service_calls import ServiceCaller
 from embodied_env.safety import GATES
-from embodied_env.safety.relay.protocol import (
-    CommandId,
-    RelayReport,
-    RelayState,
-    write_command,
-)
+from embodied_env.safety.relay.protocol import CommandId, RelayReport, RelayState, write_command
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.tasks import load_task

@@ -522,12 +522,7 @@ def test_the_simulator_rejects_the_same_sensors_at_start():
 
 @pytest.mark.parametrize(
     "message_type",
-    [
-        "geometry_msgs/msg/PoseStamped",
-        "geometry_msgs/msg/PoseWithCovarianceStamped",
-        ODOMETRY,
-        "sensor_msgs/msg/Imu",
-    ],
+    ["geometry_msgs/msg/PoseStamped", "geometry_msgs/msg/PoseWithCovarianceStamped", ODOMETRY, "sensor_msgs/msg/Imu"],
 )
 @pytest.mark.parametrize("quaternion", [(0, 0, 0, 0), (0, 0, 0, 0.89), (0, 0, 1.11, 0), (0, 0, 0, NAN), (0, 0, 0, INF)])
 def test_an_orientation_far_from_unit_norm_is_rejected(message_type, quaternion):

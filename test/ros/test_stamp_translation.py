@@ -162,11 +162,7 @@ def test_without_a_required_stamp_the_publication_time_is_used():
 
 @pytest.mark.parametrize(
     ("scene", "source_ns"),
-    [
-        (Scene(require_stamp=False), 0),
-        (Scene(require_stamp=False), None),
-        (Scene(require_stamp=False, host=False), 5),
-    ],
+    [(Scene(require_stamp=False), 0), (Scene(require_stamp=False), None), (Scene(require_stamp=False, host=False), 5)],
     ids=["no stamp", "unknown", "another clock"],
 )
 def test_without_a_publication_time_the_arrival_is_used(scene, source_ns):

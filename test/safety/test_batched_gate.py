@@ -288,9 +288,7 @@ def test_a_latch_changed_limits_and_a_stopping_share_are_not_decided():
     own[2].interventions.count(intervened=True)
     rows = np.zeros((4, 1))
     context = SafetyContextBatch(
-        qualities={"joints": np.zeros(4, np.int8)},
-        ages_s={"joints": np.zeros(4)},
-        measured=rows,
+        qualities={"joints": np.zeros(4, np.int8)}, ages_s={"joints": np.zeros(4)}, measured=rows
     )
     reference = CommandStateBatch(positions=rows, velocities=rows, accelerations=rows)
     decided = BatchedGate(own).judge(rows, reference, 0.05, context, np.ones(4, np.bool_)).is_decided

@@ -60,12 +60,7 @@ class FreeRunningRobot(RuleBasedStateMachine):
         self.arbiter = Arbiter(self._send, self.gate, clock=self.clock, control_period_s=PERIOD_S, free_running=True)
         self.inputs, self.is_silent = {}, False
         self.watchdog = Watchdog(
-            self.arbiter,
-            self.gate,
-            SPEC,
-            clock=self.clock,
-            control_period_s=PERIOD_S,
-            estops=lambda: dict(self.inputs),
+            self.arbiter, self.gate, SPEC, clock=self.clock, control_period_s=PERIOD_S, estops=lambda: dict(self.inputs)
         )
         self.latched, self.malformed, self.silent, self.epoch = Severity.PASS, 0, 0, -1  # the model
         self.fed_ns = self.checked_ns = self.clock.now_ns()

@@ -280,11 +280,7 @@ def test_the_account_has_the_rate_and_the_worst_gap():
     bench.step((0.004, 0.0))
     bench.wait(PERIOD_NS, late_ns=H_NS // 4)
     account = bench.arbiter.take_setpoint_account()
-    assert account == {
-        "rate_hz": PER_STEP / PERIOD_S,
-        "sent": PER_STEP + 1,
-        "worst_gap_s": pytest.approx(H_NS / 1e9),
-    }
+    assert account == {"rate_hz": PER_STEP / PERIOD_S, "sent": PER_STEP + 1, "worst_gap_s": pytest.approx(H_NS / 1e9)}
     assert bench.arbiter.take_setpoint_account()["sent"] == 0
 
 

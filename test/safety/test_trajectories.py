@@ -43,12 +43,7 @@ class Bench:
         self.gate = SafetyGate(contract_of or contract(), filters=filters, fixed_rate=False)
         self.sent, self.broken = [], False
         self.arbiter = Arbiter(
-            self._send,
-            self.gate,
-            clock=self.clock,
-            control_period_s=PERIOD_S,
-            free_running=True,
-            has_trajectories=True,
+            self._send, self.gate, clock=self.clock, control_period_s=PERIOD_S, free_running=True, has_trajectories=True
         )
         self.arbiter.reset(np.zeros(2), 0)
         self.line = [(self.clock.now_ns(), np.zeros(2))]  # corners of the controller's motion

@@ -101,8 +101,7 @@ def test_nearest_admissible_velocity_is_chosen(b, part, at, dt, fail_if_read):
 
 
 @pytest.mark.parametrize(
-    ("high", "position", "velocity", "desired"),
-    [(0.0, 0.0, -0.05, 1e-119), (-3.5e-282, -2e-120, -4e-119, 0.5)],
+    ("high", "position", "velocity", "desired"), [(0.0, 0.0, -0.05, 1e-119), (-3.5e-282, -2e-120, -4e-119, 0.5)]
 )
 def test_rounding_does_not_move_a_joint_out_of_its_range(high, position, velocity, desired):
     b = dataclasses.replace(joint_bounds(LIMITS)[2], low=-1.0, high=high)

@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_env.safety.workspace.capsules import (
-    box_distance,
-    capsule_distance,
-    inside_distance,
-)
+from embodied_env.safety.workspace.capsules import box_distance, capsule_distance, inside_distance
 
 LOW, HIGH = np.array([-1.0, -2.0, -0.5]), np.array([1.0, 2.0, 0.5])
 RADIUS = np.array(0.1)

@@ -16,17 +16,7 @@ import mujoco
 import numpy as np
 import pytest
 import yaml
-from gazebo_files import (
-    FOLDER,
-    ROOT,
-    contract_of,
-    each_world,
-    model_of,
-    plugin_with,
-    profile_of,
-    world_of,
-    zeros_of,
-)
+from gazebo_files import FOLDER, ROOT, contract_of, each_world, model_of, plugin_with, profile_of, world_of, zeros_of
 from sdf_world import named, number_of, numbers, pose_frame, text_of
 
 from embodied_env.contract import Contract

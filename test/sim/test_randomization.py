@@ -194,7 +194,7 @@ def test_a_late_command_of_the_episode_before_is_forgotten() -> None:
 
 def test_drawn_and_injected_delays_exclude_each_other() -> None:
     delays = DelayModel(
-        sensors={name: DelayDistribution(kind="constant", values=(0.01,)) for name in ("joints", "tcp", "target")},
+        sensors={name: DelayDistribution(kind="constant", values=(0.01,)) for name in ("joints", "tcp", "target")}
     )
     with pytest.raises(UsageError, match=r"backends.mujoco.draws.camera_delay draws one .*remove one"):
         world_of(delays=delays)

@@ -253,8 +253,7 @@ def test_a_reading_is_published_its_delay_after_acquisition(delay_s, available_n
 
 
 @pytest.mark.parametrize(
-    ("stamp", "header_ns"),
-    [("acquisition", 1_000 + 350 * MS), ("publication", 2_000 + 350 * MS), ("zero", 0)],
+    ("stamp", "header_ns"), [("acquisition", 1_000 + 350 * MS), ("publication", 2_000 + 350 * MS), ("zero", 0)]
 )
 def test_a_header_has_the_declared_stamp_on_the_declared_clock(stamp, header_ns):
     driver = Driver(stamp=stamp, clock_offset_s=0.25)
@@ -418,11 +417,7 @@ def test_a_command_at_the_end_of_a_tick_acts_in_the_next():
 
 @pytest.mark.parametrize(
     ("interpolation_s", "rate_hz", "shares"),
-    [
-        (0.0, None, [1.0, 1.0, 1.0]),
-        (0.02, None, [0.25, 0.75, 1.0]),
-        (None, 100, [0.5, 1.0, 1.0]),
-    ],
+    [(0.0, None, [1.0, 1.0, 1.0]), (0.02, None, [0.25, 0.75, 1.0]), (None, 100, [0.5, 1.0, 1.0])],
 )
 def test_a_position_is_reached_in_the_time_of_the_controller(interpolation_s, rate_hz, shares):
     """Seen 5, 15 and 25 ms after the command; None: the time until the next command."""

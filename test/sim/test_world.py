@@ -979,11 +979,7 @@ WRONG_KEYS = {
     "time that runs backwards": (source_text(delay_s=-0.1), "sources.tcp.delay_s", "-0.1 .*>= 0"),
     "a reading that always gets lost": (source_text(dropout=1.0), "sources.tcp.dropout", "1.0 .*probability in"),
     "less than no loss": (source_text(dropout=-0.1), "sources.tcp.dropout", "-0.1 .*probability in"),
-    "less than no noise": (
-        source_text(noise={"position": -0.1}),
-        "sources.tcp.noise.position",
-        "-0.1 .*>= 0",
-    ),
+    "less than no noise": (source_text(noise={"position": -0.1}), "sources.tcp.noise.position", "-0.1 .*>= 0"),
     "rays from left to right": (
         rays_text(angle_min_rad=1.0, angle_max_rad=-1.0),
         "sources.tcp.rays",
@@ -1000,20 +996,12 @@ WRONG_KEYS = {
         "sources.tcp.odometry.noise_per_rad",
         "-0.1 .*>= 0",
     ),
-    "a mover that goes backwards": (
-        mover_text(speed_m_per_s=-1.0),
-        "movers.truck.speed_m_per_s",
-        "-1.0 .*>= 0",
-    ),
+    "a mover that goes backwards": (mover_text(speed_m_per_s=-1.0), "movers.truck.speed_m_per_s", "-1.0 .*>= 0"),
     "a mover that goes nowhere": (mover_text(to_m=[0.0, 0.0, 0.0]), "movers.truck", "other than from_m"),
     "a mover on a plane": (mover_text(to_m=[0.0, 1.0]), "movers.truck.to_m", "missing"),
     "a wheel without a size": (drive_text(radius_m=0.0), "drives.base.radius_m", "0.0 .*> 0"),
     "wheels at one place": (drive_text(separation_m=0.0), "drives.base.separation_m", "0.0 .*> 0"),
-    "a picture without a size": (
-        {"model": "arm6.xml", "render": {"width": 0}},
-        "render.width",
-        "0 .*> 0",
-    ),
+    "a picture without a size": ({"model": "arm6.xml", "render": {"width": 0}}, "render.width", "0 .*> 0"),
     "a delay that is no number": (source_text(delay_s=math.inf), "sources.tcp.delay_s", "finite number"),
 }
 

@@ -38,13 +38,7 @@ def _move(rng, dead_s, poles, jitter_s, noise, *, period_s=0.05, read_s=0.004, s
     motion = _filtered(command_trajectory(acting, period_s, shape).at(grid_s), poles)
     stamps_s = np.arange(rng.uniform(0.0, read_s), at_s[-1] + 0.05, read_s)
     readings = np.interp(stamps_s, grid_s, motion) + noise * rng.normal(size=len(stamps_s))
-    return Move(
-        joint="j",
-        commanded_s=at_s,
-        commands=commands,
-        read_s=stamps_s,
-        readings=readings,
-    )
+    return Move(joint="j", commanded_s=at_s, commands=commands, read_s=stamps_s, readings=readings)
 
 
 def _as_move(at_s, commands):

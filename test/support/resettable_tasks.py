@@ -92,11 +92,7 @@ class Dwell:
     def judge(self, previous: Snapshot, current: Snapshot, applied: Any) -> TaskResult:
         error = self._error(current)
         self._inside = self._inside + 1 if np.linalg.norm(error) <= self._p.radius_m else 0
-        terms = {
-            "way": float(np.linalg.norm(error - self._start)),
-            "asked": self._asked,
-            "inside": float(self._inside),
-        }
+        terms = {"way": float(np.linalg.norm(error - self._start)), "asked": self._asked, "inside": float(self._inside)}
         verdict = Verdict(success=self._inside >= self._p.steps)
         return TaskResult(reward=terms["way"] + terms["asked"], verdict=verdict, terms=terms)
 

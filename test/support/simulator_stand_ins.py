@@ -350,10 +350,7 @@ class SimulationInterfacesStandIn(StandIn):
         return self.faults.refuses
 
 
-STAND_INS = {
-    "ros_gz": RosGzStandIn,
-    "simulation_interfaces": SimulationInterfacesStandIn,
-}
+STAND_INS = {"ros_gz": RosGzStandIn, "simulation_interfaces": SimulationInterfacesStandIn}
 
 
 @contextlib.contextmanager

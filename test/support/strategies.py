@@ -63,12 +63,7 @@ def document() -> Document:
         },
         "safety": {"margins": {"position": 0.02, "velocity": 0.95, "acceleration": 0.9}},
         "reset_options": {"target": {"type": "vector", "low": [0.1, 0.1, 0.1], "high": [0.5, 0.5, 0.5]}},
-        "task": {
-            "type": "reach",
-            "tip": "tcp",
-            "target": "target",
-            "success_radius_m": 0.03,
-        },
+        "task": {"type": "reach", "tip": "tcp", "target": "target", "success_radius_m": 0.03},
         "backends": {"fake": {"noise": [0.1, 0.2]}},
     }
 
@@ -150,10 +145,7 @@ def bounds(draw: st.DrawFn, size: int, dtype: str = "float64") -> Document:
     distinct = min(size, 6)  # few draws, also for a covariance or an image
     pairs = draw(st.lists(interval, min_size=distinct, max_size=distinct))
     low, high = ([pairs[i % distinct][end] for i in range(size)] for end in (0, 1))
-    return {
-        "low": draw(st.sampled_from([low, min(low)])),
-        "high": draw(st.sampled_from([high, max(high)])),
-    }
+    return {"low": draw(st.sampled_from([low, min(low)])), "high": draw(st.sampled_from([high, max(high)]))}
 
 
 velocity_ranges = st.tuples(positive | st.just(0.0), positive).map(lambda speeds: [-speeds[0], speeds[1]])

@@ -167,11 +167,7 @@ WRONG = {
     "a wrench without a limit": ({**RIGHT, "wrench": "wrench"}, "task.max_force_n", "None .expected.*or neither"),
     "a limit without a wrench": ({**RIGHT, "max_force_n": 9.0}, "task.max_force_n", "9.0 .expected.*or neither"),
     "a limit of zero": ({**RIGHT, "wrench": "wrench", "max_force_n": 0.0}, "task.max_force_n", "0.0 .*a force > 0"),
-    "an angle of zero": (
-        {**RIGHT, "opened_at_rad": 0.0},
-        "task.opened_at_rad",
-        "0.0 .expected an angle > 0",
-    ),
+    "an angle of zero": ({**RIGHT, "opened_at_rad": 0.0}, "task.opened_at_rad", "0.0 .expected an angle > 0"),
     "a negative weight": ({**RIGHT, "approach_weight": -1.0}, "task.approach_weight", "-1.0 .expected.*>= 0"),
     "a missing key": ({k: v for k, v in RIGHT.items() if k != "hinge"}, "task.hinge", "missing"),
     "an unknown key": ({**RIGHT, "succes_bonus": 1.0}, "task.succes_bonus", "did you mean 'success_bonus'"),

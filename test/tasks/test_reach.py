@@ -96,11 +96,7 @@ def test_success_outside_the_workspace_is_both() -> None:
 RIGHT = {"tip": "tcp", "target": "target", "success_radius_m": 0.03}
 WRONG = {
     "an unknown sensor": ({**RIGHT, "tip": "tpc"}, "task.tip", "'tpc' .expected one of: target, tcp"),
-    "a sensor without a position": (
-        {**RIGHT, "target": "true_distance"},
-        "task.target",
-        "no sensor with position",
-    ),
+    "a sensor without a position": ({**RIGHT, "target": "true_distance"}, "task.target", "no sensor with position"),
     "joints for a point": ({**RIGHT, "tip": "joints"}, "task.tip", "no sensor with position"),
     "a radius of zero": ({**RIGHT, "success_radius_m": 0.0}, "task.success_radius_m", "0.0 .expected.*> 0"),
     "a negative weight": ({**RIGHT, "effort_weight": -0.1}, "task.effort_weight", "-0.1 .expected.*>= 0"),
