@@ -61,6 +61,7 @@ class WorldBatch:
     others are saved. `slots` are ascending indices. No array that was returned is written later.
 
     Attributes:
+        alone: slots with a world of their own, which cannot be saved.
         latest: the newest snapshot of each slot; rows of slots that were never loaded are undefined.
     """
 
@@ -70,7 +71,7 @@ class WorldBatch:
         self._world: World | None = None
         self._physics: BatchedPhysics | None = None  # if nothing else happens during a step
         self._is_ideal = False  # whether all sensors are read as arrays
-        self._alone: set[int] = set()  # slots whose world cannot be saved
+        self.alone: set[int] = set()
         self._users: set[int] = set()  # slots that have opened the common world
         self._selected: int | None = None
         self._saved: list[WorldState | None] = [None] * size
@@ -84,7 +85,7 @@ class WorldBatch:
 
     def select(self, slot: int) -> None:
         """Load the state of a slot into the world, for the slot's own environment."""
-        if slot == self._selected or not self.shares(slot):
+        if slot == self._selected or slot in self.alone:
             return
         self._put_away()
         if (world := self._world) is not None:
@@ -107,28 +108,23 @@ class WorldBatch:
         self._put_away()
         self._saved[slot], self._is_ahead[slot] = self._state(slot, self._before), False
 
-    def shares(self, slot: int) -> bool:
-        """Return whether the slot's world can be saved, so that it is the one of all such slots."""
-        return slot not in self._alone
-
     def open(self, slot: int, build: Callable[[], World], *, is_delayed: bool) -> World:
         """Return the world of a slot: the common one, which the first slot builds, or its own."""
-        if self._world is not None and not is_delayed:
-            self._users.add(slot)
-            return self._world
-        world = build()
-        if not world.can_be_saved:
-            self._alone.add(slot)
-            return world
-        self._world = world
+        world = self._world
+        if world is None or is_delayed:
+            world = build()
+            if not world.can_be_saved:
+                self.alone.add(slot)
+                return world
+            self._world = world
+            if world.reads_at_end:
+                self._physics = BatchedPhysics(world, size=len(self._saved), threads=self._threads)
+                self._is_ideal = world.is_ideal
         self._users.add(slot)
-        if world.reads_at_end:
-            self._physics = BatchedPhysics(world, size=len(self._saved), threads=self._threads)
-            self._is_ideal = world.is_ideal
         return world
 
     def leave(self, slot: int, world: World | None) -> bool:
-        """Return whether other slots still use the world of a slot, which does no longer."""
+        """Return whether other slots use the world that a slot leaves."""
         self._users.discard(slot)
         if world is self._world and not self._users:
             self._world = self._physics = self._selected = None

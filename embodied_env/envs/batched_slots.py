@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from gymnasium.wrappers import TimeLimit
 from embodied_env.core.batches import BoolArray, CommandStateBatch, IntArray, SnapshotBatch
 from embodied_env.core.clock import VirtualClock
 from embodied_env.core.latency.ledger import LedgerState, StepEvent
-from embodied_env.core.types import CommandState, FloatArray, Snapshot, TaskResult, Verdict
+from embodied_env.core.types import CommandState, FloatArray, Snapshot, TaskResult
 from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.stepper_state import PendingStep, SavedStepper
 from embodied_env.errors import ClosedError, ResetNeededError, TaskError
@@ -47,19 +46,14 @@ class SlotStepper(Stepper):
     """The stepper of a slot, which repeats steps that its world has taken.
 
     Attributes:
-        judged: the result of the task in the step that is repeated, or its error: a task judges a step once.
+        judged: result and error of the task in the step that is repeated, which it does not judge again.
     """
 
-    judged: TaskResult | TaskError | None = None
+    judged: tuple[TaskResult, TaskError | None] | None = None
 
     def _judge(self, step: PendingStep, snapshot: Snapshot) -> tuple[TaskResult, TaskError | None]:
         judged, self.judged = self.judged, None
-        if judged is None or step.lost is not None:
-            return super()._judge(step, snapshot)
-        if isinstance(judged, TaskResult):
-            return judged, None
-        terms = dict.fromkeys(self.task.terms, math.nan)
-        return TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms), judged
+        return super()._judge(step, snapshot) if judged is None or step.lost is not None else judged
 
 
 class UpToDateStepper:
@@ -182,10 +176,6 @@ class BatchedSlots:
                 limit.set_wrapper_attr("_elapsed_steps", elapsed)
                 are_truncated[slot] = elapsed >= limit.get_wrapper_attr("_max_episode_steps")
         return are_truncated
-
-    def own_snapshot(self, slot: int) -> Snapshot | None:
-        """Return the snapshot before the step, with the report of a reset, if the slot's own environment has it."""
-        return None if self.lag[slot] else self.steppers[slot].save().episode.snapshot
 
     def forget(self, slot: int) -> None:
         """Drop the state of a slot, which must be reset next; only its clock goes on."""

@@ -8,6 +8,7 @@ kept: the slot's own environment repeats it when its state is read.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +35,7 @@ from embodied_env.core.codes import TERMINATED_REASONS, end_kind
 from embodied_env.core.latency.ledger import StepEvent, event_of_mark
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import FloatArray
+from embodied_env.core.types import FloatArray, TaskResult, Verdict
 from embodied_env.envs.batched_gap_policy import BatchedGapPolicy
 from embodied_env.envs.batched_info import BatchedTransitions
 from embodied_env.envs.batched_judging import is_judged_at_once, judge_steps
@@ -98,6 +99,7 @@ class BatchedSteps:
 
     Attributes:
         steppers: the steppers of the slots, which may be behind their last step.
+        forget: drops the state of a slot, which must be reset next.
         taken: the number of steps taken as arrays.
     """
 
@@ -107,6 +109,7 @@ class BatchedSteps:
         self._worlds = WorldBatch(len(envs), threads=threads)
         self.steppers = [self._replace_stepper(slot, base) for slot, base in enumerate(self._bases)]
         self._slots = BatchedSlots(envs, self.steppers)
+        self.forget = self._slots.forget
         first, self._contract = self.steppers[0], self.steppers[0].contract
         self._clock, self._joints = first.clock, MeasuredJoints(self._contract, first.gate.layout.joints)
         self._builder, self._layout = first.transitions, first.gate.layout
@@ -118,6 +121,8 @@ class BatchedSteps:
         if self._task is None:
             logger.warning("%s: the task judges slots one by one", self._contract.task.type)
         self._no = np.zeros(len(envs), dtype=np.bool_)
+        terms = dict.fromkeys(first.task.terms, math.nan)
+        self._nothing = TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms)  # of a task that fails
         self._rows = self._no  # the slots of the step under way
         self.taken = 0
 
@@ -196,7 +201,7 @@ class BatchedSteps:
         for slot in np.flatnonzero(slots.is_loaded & ~is_active).tolist():
             slots.forget(slot)
         waiting = np.flatnonzero(is_active & ~slots.is_loaded).tolist()
-        snapshots = slots.load([slot for slot in waiting if self._worlds.shares(slot)])
+        snapshots = slots.load([slot for slot in waiting if slot not in self._worlds.alone])
         for slot in snapshots:
             self._gate.load(slot)
         self._worlds.load(snapshots)
@@ -238,7 +243,7 @@ class BatchedSteps:
         for slot in np.flatnonzero(self._rows & ~rows).tolist():
             self._repeat(slot)
             if slot in failed:
-                self.steppers[slot].judged = failed[slot]
+                self.steppers[slot].judged = self._nothing, failed[slot]
         stamps_ns[StepEvent.RETURNED] = self._now_ns(slots.before, period_ns)
         slots.state = self._state_after(slots.before, snapshot, stamps_ns)
         slots.lag += rows
@@ -264,17 +269,13 @@ class BatchedSteps:
                 slots.lag[slot] -= 1
                 self._repeat(slot)
                 self._worlds.select(slot)
-                stepper.judged = self._result.slot(slot)
+                stepper.judged = self._result.slot(slot), None
                 stepper.begin(self._actions[slot])
                 stepper.finish()
             else:
                 slots.write(slot)
                 self._worlds.select(slot)
             slots.write_stamps(slot)
-
-    def forget(self, slot: int) -> None:
-        """Drop the state of a slot, which must be reset next."""
-        self._slots.forget(slot)
 
     def close(self) -> None:
         """Write the state of every slot back. Idempotent."""
@@ -345,7 +346,9 @@ class BatchedSteps:
         results = {}
         for slot in np.flatnonzero(rows).tolist():
             task = self.steppers[slot].task
-            before = self._slots.own_snapshot(slot) or previous.slot(slot)
+            before = previous.slot(slot)
+            if not self._slots.lag[slot]:
+                before = self.steppers[slot].save().episode.snapshot  # with the report of a reset
             try:
                 judged = judge_step(task, self._contract, before, snapshot.slot(slot), applied[slot])
             except TaskError as error:
