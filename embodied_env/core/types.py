@@ -329,7 +329,7 @@ class Transition:
     """One complete step: the five values that Gymnasium returns, and the record behind them."""
 
     observation: Mapping[str, NDArray[Any]]
-    action: Any  # the argument of `step`
+    action: Any  # the argument of `step`, after the action stages
     reward: float
     terminated: bool
     truncated: bool

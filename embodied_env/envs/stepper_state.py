@@ -58,7 +58,7 @@ class Episode:
 class PendingStep:
     """A step between `begin` and `finish`."""
 
-    action: Any  # the agent's, copied
+    action: Any  # of the agent, or of the last action stage, copied
     target_ns: int  # end of its period, on the world's clock
     deadline_ns: int  # of the wait for the world, on the steady clock
     approved: ApprovedCommand = field(init=False)
