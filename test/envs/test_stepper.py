@@ -897,6 +897,14 @@ def test_an_emergency_stop_brakes_and_truncates(scene):
     assert abs(done.report.velocity_si[0]) < 0.2
 
 
+@pytest.mark.parametrize(
+    ("state", "reason"), [("protective_stop", "robot.protective_stop"), ("inactive", "robot.inactive")]
+)
+def test_the_end_of_the_episode_names_the_safety_input(scene, state, reason):
+    scene.backend.estop_states = {"door": state}
+    assert scene.step().info["end_reason"] == f"safety_stop:{reason}"
+
+
 def test_no_episode_begins_after_an_emergency_stop_that_no_operator_cleared(scene):
     scene.backend.estop_states = {"door": "active"}
     scene.step()
