@@ -275,6 +275,7 @@ class Relays(RuleBasedStateMachine):
         self.button = state
         was_live = self.armed or not self.core.at_rest
         self.core.inputs({"button": state})
+        assert self.states[-1].inputs == {"button": state}
         if was_live and state != "ok":
             self._model_latch(Severity.ESTOP)
 
