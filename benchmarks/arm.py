@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, load_contract
-from embodied_env.sim.backend_profile import load_profile
-from embodied_env.sim.model import Model
+from embodied_env.sim.world_model import WorldModel
+from embodied_env.sim.world_profile import load_profile
 
 SUBSTEPS = 20  # physics steps of a control period
 
@@ -28,7 +28,7 @@ def endless_arm() -> Contract:
 def arm_model() -> mujoco.MjModel:
     """Return the compiled model."""
     contract = load_contract("arm_reach")
-    return Model(contract, load_profile(contract, "mujoco"), "backends.mujoco").mj
+    return WorldModel(contract, load_profile(contract, "mujoco"), "backends.mujoco").mj
 
 
 def kept_actions(*shape: int) -> NDArray[np.float64]:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, parse_contract
 from embodied_env.contract.spaces import field_layouts
-from embodied_env.core.process.child import read_first_line, watch_parent
 from embodied_env.core.types import Sample
+from embodied_env.processes.child_process import read_first_line, watch_parent
 from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
 
 APART = 0.25  # between the values of two sensors, so that no two are equal

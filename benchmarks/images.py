@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 from sensor_msgs.msg import Image
 from std_msgs.msg import UInt32
 
-from embodied_env.contract.schema import FieldSpec, SensorSpec
-from embodied_env.core.clock import SteadyClock
-from embodied_env.core.process.child import watch_parent
-from embodied_env.ros.fastdds import PROFILE, VARIABLES
-from embodied_env.ros.node import RosNode
-from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.sensor_buffer import SensorBuffer
+from embodied_env.contract.contract_schema import FieldSpec, SensorSpec
+from embodied_env.processes.child_process import watch_parent
+from embodied_env.ros.transport.fastdds import PROFILE, VARIABLES
+from embodied_env.ros.transport.node import RosNode
+from embodied_env.ros.transport.qos import RELIABLE
+from embodied_env.ros.wire.sensor_buffer import SensorBuffer
+from embodied_env.timing.clock import SteadyClock
 
 from .harness import Samples, run_rounds
 

@@ -39,14 +39,14 @@ from std_srvs.srv import Trigger
 
 import embodied_env
 from embodied_env.contract import Contract
-from embodied_env.contract.loader import dump_contract
-from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import NS_PER_S, SteadyClock
-from embodied_env.core.process.child import Child, ProcessSpec
-from embodied_env.ros.embedded_sim.protocol import STEP_TOPIC, StepRequest, command_crc32
-from embodied_env.ros.node import RosNode
-from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.reset_protocol import EPOCH_PARAMETER, NODE, RESET_SERVICE, SEED_PARAMETER, ResetReply
+from embodied_env.contract.contract_loader import dump_contract
+from embodied_env.messages.message_types import message_class
+from embodied_env.processes.child_process import Child, ProcessSpec
+from embodied_env.ros.embedded_sim.lockstep_protocol import STEP_TOPIC, StepRequest, command_crc32
+from embodied_env.ros.transport.node import RosNode
+from embodied_env.ros.transport.qos import RELIABLE
+from embodied_env.ros.wire.reset_protocol import EPOCH_PARAMETER, NODE, RESET_SERVICE, SEED_PARAMETER, ResetReply
+from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 from .arm import endless_arm
 from .harness import Case, Samples, durations_us, run_rounds

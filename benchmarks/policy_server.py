@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from embodied_env.core.policy import PolicyIdentity
-from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
-from embodied_env.policies.openpi_model import load_openpi
-from embodied_env.policies.server import PolicyServer
-from embodied_env.policies.wire import pack
+from embodied_env.extensions.remote.openpi_model import load_openpi
+from embodied_env.extensions.remote.policy_messages import pack
+from embodied_env.extensions.remote.policy_server import PolicyServer
+from embodied_env.policies.policy_model import ArraySpec, Inputs, Outputs, PolicyModel
 
 from .harness import Samples, durations_us, run_rounds
 
@@ -110,7 +110,7 @@ def server(kind: str) -> Iterator[int]:
 @contextmanager
 def our_client(port: int) -> Iterator[Call]:
     """Yield one inference of our client."""
-    model: Model = load_openpi(f"//127.0.0.1:{port}")
+    model: PolicyModel = load_openpi(f"//127.0.0.1:{port}")
     model.reset(seed=0, episode_index=0)
     inputs, expected = make_inputs(), NullModel().infer({})["actions"]
     outputs = model.infer(inputs)

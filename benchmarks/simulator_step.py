@@ -14,7 +14,7 @@ Start the server first: embodied-env launch gazebo contract:=arm_reach policy:=n
 For the embedded simulator, which has no such request, the four in the middle are one, ``world``. All are medians in
 milliseconds, with the 99th percentile. ``messages`` are those that a step took through rclpy.
 
-``--stand-in`` starts test/support/mujoco_as_gazebo.py instead of Gazebo, with the physics of MuJoCo and no bridge:
+``--stand-in`` starts test/extensions/gazebo/mujoco_as_gazebo.py instead of Gazebo, with the physics of MuJoCo and no bridge:
 what it measures is the share of this package, not that of Gazebo.
 """
 
@@ -34,8 +34,8 @@ from rich.console import Console
 from rich.table import Table
 
 import embodied_env
-from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import EmbodiedEnvError
+from embodied_env.timing.clock import NS_PER_S
 
 STAND_IN = Path(__file__).parents[1] / "test" / "support" / "mujoco_as_gazebo.py"
 STAGES = ("command", "request", "physics", "clock", "sensors", "world", "account", "total")

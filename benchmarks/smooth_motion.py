@@ -26,14 +26,14 @@ import numpy as np
 
 import embodied_env
 from embodied_env.contract import load_contract
-from embodied_env.contract.loader import dump_contract
-from embodied_env.core.clock import NS_PER_S, ManualClock, SteadyClock
-from embodied_env.core.process.child import Child, simulator
+from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.core.types import ApprovedCommand, SentCommand
+from embodied_env.processes.child_process import Child, simulator
 from embodied_env.safety import Arbiter, SafetyGate
+from embodied_env.timing.clock import NS_PER_S, ManualClock, SteadyClock
 
 if TYPE_CHECKING:
-    from embodied_env.ros.receiver import ReceivedMessage
+    from embodied_env.ros.transport.receiver import ReceivedMessage
 
 CONTROL_HZ, CHUNKS_HZ, STEPS = (10, 20, 50), 20, 8
 SETPOINT_HZ = (None, 100, 200, 500)
@@ -163,8 +163,8 @@ def print_trajectories() -> None:
 
 def emulate(setpoint_hz: int | None, lag_s: float) -> tuple[np.ndarray, list[float]]:
     """Return the velocities of the moving joint every 2 ms, rad/s, and the worst gap of each step, s."""
-    from embodied_env.ros.node import RosNode  # noqa: PLC0415 - the other part needs no ROS
-    from embodied_env.ros.receive_thread import ReceiveThread  # noqa: PLC0415
+    from embodied_env.ros.transport.node import RosNode  # noqa: PLC0415 - the other part needs no ROS
+    from embodied_env.ros.transport.receive_thread import ReceiveThread  # noqa: PLC0415
 
     contract, namespace, seen, gaps_s = load_contract("ur5e_reach"), "/setpoints", {}, []
     profile = contract.backends["mujoco_ros"]

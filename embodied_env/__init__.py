@@ -19,41 +19,41 @@ if TYPE_CHECKING:
     from embodied_env.core.policy import NoAction as NoAction
     from embodied_env.envs.action_chunks import ActionChunks as ActionChunks
     from embodied_env.envs.embodied_env import EmbodiedEnv as EmbodiedEnv
-    from embodied_env.envs.explanation import explain as explain
     from embodied_env.envs.info_types import ResetInfo as ResetInfo
     from embodied_env.envs.info_types import StepInfo as StepInfo
     from embodied_env.envs.numeric_info import NumericInfo as NumericInfo
-    from embodied_env.envs.parallel_env import parallel_env as parallel_env
     from embodied_env.envs.registration import make as make
     from embodied_env.envs.registration import register as register
-    from embodied_env.envs.vector_env import EmbodiedVectorEnv as EmbodiedVectorEnv
-    from embodied_env.envs.vector_env import make_vec as make_vec
-    from embodied_env.evaluation import evaluate as evaluate
-    from embodied_env.policies.loader import load_policy as load_policy
+    from embodied_env.extensions.audit import audit_run as audit_run
+    from embodied_env.extensions.audit import audit_transition as audit_transition
+    from embodied_env.extensions.evaluation import evaluate as evaluate
+    from embodied_env.extensions.explain.explanation import explain as explain
+    from embodied_env.extensions.teams.parallel_env import parallel_env as parallel_env
+    from embodied_env.extensions.vector.vector_env import EmbodiedVectorEnv as EmbodiedVectorEnv
+    from embodied_env.extensions.vector.vector_env import make_vec as make_vec
+    from embodied_env.policies.policy_loader import load_policy as load_policy
     from embodied_env.record import RecordTransitions as RecordTransitions
     from embodied_env.record import read_run as read_run
-    from embodied_env.record.audit import audit_run as audit_run
-    from embodied_env.record.audit import audit_transition as audit_transition
 
 _LAZY_EXPORTS = {  # public name -> its module
     "ActionChunks": "envs.action_chunks",
     "Contract": "contract",
     "EmbodiedEnv": "envs.embodied_env",
-    "EmbodiedVectorEnv": "envs.vector_env",
+    "EmbodiedVectorEnv": "extensions.vector.vector_env",
     "NoAction": "core.policy",
     "NumericInfo": "envs.numeric_info",
     "RecordTransitions": "record",
     "ResetInfo": "envs.info_types",
     "StepInfo": "envs.info_types",
-    "audit_run": "record.audit",
-    "audit_transition": "record.audit",
+    "audit_run": "extensions.audit",
+    "audit_transition": "extensions.audit",
     "evaluate": "evaluation",
-    "explain": "envs.explanation",
+    "explain": "extensions.explain.explanation",
     "load_contract": "contract",
-    "load_policy": "policies.loader",
+    "load_policy": "policies.policy_loader",
     "make": "envs.registration",
-    "make_vec": "envs.vector_env",
-    "parallel_env": "envs.parallel_env",
+    "make_vec": "extensions.vector.vector_env",
+    "parallel_env": "extensions.teams.parallel_env",
     "read_run": "record",
     "register": "envs.registration",
 }

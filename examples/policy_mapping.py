@@ -29,11 +29,11 @@ from embodied_env.policies.input_mapping import observed_fields, transform
 from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.policy_file import (
     InputPart,
-    InputSpec,
     NormalizeSpec,
     OutputPart,
     OutputSpec,
     PolicyFile,
+    PolicyInputSpec,
     read_policy_file,
     trained_on,
 )
@@ -176,7 +176,7 @@ def measure_policy_file(
         control_period_s=contract.control_period_s,
         contract=trained,
         files=files,
-        inputs={INPUT: InputSpec(parts=parts, normalize=NormalizeSpec(method="mean_std", **statistics))},
+        inputs={INPUT: PolicyInputSpec(parts=parts, normalize=NormalizeSpec(method="mean_std", **statistics))},
         outputs={OUTPUT: _output(contract, actions)},
     )
 

@@ -21,9 +21,9 @@ from embodied_env.policies.input_mapping import observed_fields
 from embodied_env.policies.policy_file import (
     SUFFIX,
     ImageSpec,
-    InputSpec,
     NormalizeSpec,
     PolicyFile,
+    PolicyInputSpec,
     trained_on,
     write_policy_file,
 )
@@ -60,7 +60,7 @@ def policy_file_of(model: BaseAlgorithm, contract: Contract, statistics: VecNorm
     )
 
 
-def _input(contract: Contract, key: str, statistics: VecNormalize | None) -> InputSpec:
+def _input(contract: Contract, key: str, statistics: VecNormalize | None) -> PolicyInputSpec:
     """Return the input `key` of the model: an image as it is, or a vector."""
     measured = {} if statistics is None or not statistics.norm_obs else statistics.obs_rms
     shape = contract.observation_space[key].shape
@@ -68,14 +68,14 @@ def _input(contract: Contract, key: str, statistics: VecNormalize | None) -> Inp
         if key in measured:
             raise UsageError(f"{key} is normalised by pixel (expected vectors only); leave it out of norm_obs_keys")
         channels = CHANNELS[observed_fields(contract)[key].sensor.encoding]
-        return InputSpec(image=ImageSpec(field=key, size=shape[:2], channels=channels))
+        return PolicyInputSpec(image=ImageSpec(field=key, size=shape[:2], channels=channels))
     if key not in measured:
-        return InputSpec(parts=(input_part(contract, key),))
+        return PolicyInputSpec(parts=(input_part(contract, key),))
     mean, std = measured[key].mean, np.sqrt(measured[key].var + statistics.epsilon)
     found = NormalizeSpec(
         method="mean_std", mean=tuple(mean.tolist()), std=tuple(std.tolist()), clip=statistics.clip_obs
     )
-    return InputSpec(parts=(input_part(contract, key),), normalize=found)
+    return PolicyInputSpec(parts=(input_part(contract, key),), normalize=found)
 
 
 def _save_onnx(path: Path, model: BaseAlgorithm, contract: Contract) -> None:

@@ -42,15 +42,15 @@ from policy_mapping import (
 from torch import nn
 
 import embodied_env
-from embodied_env.backends.registry import known_backends, unknown_backend
-from embodied_env.cli.evaluation_run import evaluate_with_progress, print_table
+from embodied_env.backends.backend_registry import known_backends, unknown_backend
 from embodied_env.cli.main import print_error
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.loader import dump_contract
-from embodied_env.core.process.child import Child, simulator
+from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.errors import EmbodiedEnvError, UsageError
-from embodied_env.evaluation.results import PolicyResult
+from embodied_env.extensions.evaluation.evaluation_display import evaluate_with_progress, print_table
+from embodied_env.extensions.evaluation.evaluation_results import PolicyResult
 from embodied_env.policies.policy_file import SUFFIX, PolicyFile, write_policy_file
+from embodied_env.processes.child_process import Child, simulator
 from embodied_env.record.manifest import version_of, write_json
 
 EVALUATION_SEED = 1_000_003

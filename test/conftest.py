@@ -19,7 +19,7 @@ import pytest
 import ros_domains
 from hypothesis import HealthCheck, settings
 
-from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
+from embodied_env.processes.shared_memory import remove_orphaned_segments, segments_of
 
 # Keep bytecode even with PYTHONDONTWRITEBYTECODE, or each worker and child process would compile it again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 import embodied_env
-from embodied_env.policies.loader import load_policy
+from embodied_env.policies.policy_loader import load_policy
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "pictures" / "arm_reach.gif"
 STEPS, JOINT, GAIN, NOISE = 90, 1, 1.6, 0.35

@@ -18,8 +18,8 @@ import numpy as np
 
 from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.extensions.audit import audit_run
 from embodied_env.record import RecordTransitions
-from embodied_env.record.audit import audit_run
 
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")
 SHARES = {"fake": 0.42, "mujoco": 0.36, "mujoco_ros": 0.18, "mujoco:realtime": 0.04}

@@ -12,7 +12,7 @@ from collections import Counter
 
 import embodied_env
 from embodied_env.core.codes import Severity
-from embodied_env.policies.loader import load_policy
+from embodied_env.policies.policy_loader import load_policy
 
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")
 

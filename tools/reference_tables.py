@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from embodied_env.contract.message_types import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES
+from embodied_env.messages.message_types import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES
 from embodied_env.sim.servos import ELEMENTS, REFUSED
 
 KEYS = re.compile(r"<!-- keys: ([\w.]+):(\w+) -->")

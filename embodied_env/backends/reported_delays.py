@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from embodied_env.backends.base import Backend
+from embodied_env.backends.backend import Backend
 from embodied_env.contract import Contract
-from embodied_env.core.latency.delay_model import DelayModel, check_delays, schedule_of
 from embodied_env.core.types import InjectedDelays, ResetRequest, Snapshot
+from embodied_env.timing.delay_model import DelayModel, check_delays, schedule_of
 
 
 def forwarded(name: str, *default: Any) -> Any:  # noqa: ANN401 - the type of the backend's attribute

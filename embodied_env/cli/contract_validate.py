@@ -11,9 +11,9 @@ from typing import Any
 from embodied_env.cli import SOUND, WRONG_USAGE
 from embodied_env.cli.main import print_error
 from embodied_env.contract import Contract, load_contract
+from embodied_env.contract.contract_validation import suspected_degrees, suspicious_values
 from embodied_env.contract.model_files import EMBEDDED
 from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
-from embodied_env.contract.validation import suspected_degrees, suspicious_values
 from embodied_env.core.contract_blocks import check_blocks
 from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.terminal import say
@@ -100,8 +100,8 @@ def _errors_of_backends(contract: Contract) -> Iterator[ContractError]:
     for path, problem in suspected_degrees(contract):
         yield ContractError(path, problem, source=contract.source)
     if not found and "mujoco" in contract.backends and find_spec("mujoco") is not None:
-        from embodied_env.sim.backend_profile import load_profile
         from embodied_env.sim.world import World
+        from embodied_env.sim.world_profile import load_profile
 
         try:
             World(contract, load_profile(contract, "mujoco"), path="backends.mujoco").close()
@@ -110,7 +110,7 @@ def _errors_of_backends(contract: Contract) -> Iterator[ContractError]:
 
 
 def _errors_of_files(contract: Contract) -> Iterator[ContractError]:
-    from embodied_env.sim.model import find_model
+    from embodied_env.sim.world_model import find_model
 
     for name, profile in contract.backends.items():
         if isinstance(model := profile.get("model"), str):

@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 from embodied_env import __version__
 from embodied_env.cli import INTERRUPTED, READER_LEFT, SOUND, UNSOUND, WRONG_USAGE
 from embodied_env.core.extensions import load_extension
-from embodied_env.core.process.signals import terminate
 from embodied_env.core.terminal import PrintableFormatter, say
 from embodied_env.errors import ContractError, EmbodiedEnvError, PolicyError, TaskError, UsageError, did_you_mean
+from embodied_env.processes.signals import terminate
 
 PROGRAM = "embodied-env"
 

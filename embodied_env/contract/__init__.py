@@ -1,13 +1,11 @@
 """Contracts: a robot and a task declared in one YAML file. No ROS."""
 
 from embodied_env.contract.contract import Contract
-from embodied_env.contract.kinematics import KinematicModel
-from embodied_env.contract.loader import load_contract, parse_contract
-from embodied_env.contract.safety_schema import Margins, Safety
-from embodied_env.contract.schema import (
+from embodied_env.contract.contract_loader import load_contract, parse_contract
+from embodied_env.contract.contract_schema import (
     ActuatorSpec,
     EffectiveLimits,
-    Episode,
+    EpisodeSpec,
     FieldSpec,
     FloatArray,
     JointLimits,
@@ -15,12 +13,14 @@ from embodied_env.contract.schema import (
     SensorSpec,
     TaskSpec,
 )
+from embodied_env.contract.forward_kinematics import KinematicModel
+from embodied_env.contract.safety_schema import Margins, Safety
 
 __all__ = [
     "ActuatorSpec",
     "Contract",
     "EffectiveLimits",
-    "Episode",
+    "EpisodeSpec",
     "FieldSpec",
     "FloatArray",
     "JointLimits",

@@ -7,10 +7,10 @@ from functools import cached_property
 
 from gymnasium import spaces
 
+from embodied_env.contract.contract_schema import ContractFields
+from embodied_env.contract.contract_validation import validate_contract
 from embodied_env.contract.fingerprint import meaning, sha256_of, to_plain
-from embodied_env.contract.schema import ContractFields
 from embodied_env.contract.spaces import action_space, observation_space
-from embodied_env.contract.validation import validate_contract
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from embodied_env.contract.contract_schema import FieldSpec, SensorSpec
 from embodied_env.contract.interface_validation import check_header
-from embodied_env.contract.message_types import ARRAY, SEQUENCE, message_class
-from embodied_env.contract.schema import FieldSpec, SensorSpec
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.errors import ContractError, MissingDependencyError
+from embodied_env.messages.message_types import ARRAY, SEQUENCE, message_class
 
 _STEP = re.compile(r"(\w+)(?:\[(\d+)\])?")
 _PRECISIONS = {

@@ -9,18 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from embodied_env.contract.message_types import (
-    ACTUATOR_MESSAGES,
-    ENCODINGS,
-    JOINT_SENSOR,
-    PATH_DTYPES,
-    SENSOR_MESSAGES,
-    TRAJECTORY,
-    TWIST_AXES,
-    MessageField,
-    Shape,
-)
-from embodied_env.contract.schema import (
+from embodied_env.contract.contract_schema import (
     AGES,
     APPLIED_ACTIONS,
     EACH_ITS_OWN,
@@ -45,6 +34,17 @@ from embodied_env.contract.value_checks import (
     check_topic,
     one_of,
     require,
+)
+from embodied_env.messages.message_types import (
+    ACTUATOR_MESSAGES,
+    ENCODINGS,
+    JOINT_SENSOR,
+    PATH_DTYPES,
+    SENSOR_MESSAGES,
+    TRAJECTORY,
+    TWIST_AXES,
+    MessageField,
+    Shape,
 )
 
 MAX_DEPTH = 10_000  # messages; a longer queue hides a slow reader

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from embodied_env.contract.contract_schema import ContractFields
 from embodied_env.contract.files import MOST_DATA_BYTES, read_file
-from embodied_env.contract.schema import ContractFields
 
 C = TypeVar("C", bound=ContractFields)
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.contract.contract_schema import FieldSpec, FloatArray
 from embodied_env.contract.scan_resampling import resample_scan
-from embodied_env.contract.schema import FieldSpec, FloatArray
 
 Angles = tuple[float, float]
 NO_ANGLES = (math.nan, math.nan)

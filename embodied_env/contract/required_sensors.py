@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from embodied_env.contract.schema import ActuatorSpec, ContractFields, SensorSpec
+from embodied_env.contract.contract_schema import ActuatorSpec, ContractFields, SensorSpec
 
 STAND_IN_AGE_S = 1000.0
 """`max_age_s` that ``contract init`` writes for a topic of unknown rate: no reading ever gets so old."""

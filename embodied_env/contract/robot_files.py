@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embodied_env.contract.contract_schema import ActuatorSpec, ContractFields, JointLimits, SensorSpec
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.required_sensors import commanded_joints, default_required, joints_of
 from embodied_env.contract.robot_rules import ACTUATOR_RULES, JOINT_RULES, REAL_RULES, SAFETY_RULES, SENSOR_RULES, Rule
 from embodied_env.contract.safety_schema import Safety
-from embodied_env.contract.schema import ActuatorSpec, ContractFields, JointLimits, SensorSpec
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError
 

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from embodied_env.contract.schema import velocity_range
+from embodied_env.contract.contract_schema import velocity_range
 
 Rule = Callable[[Any, Any], bool]
 """Whether a contract's value (second) is as tight as its robot file's (first)."""

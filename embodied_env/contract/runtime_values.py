@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract.contract import Contract
-from embodied_env.contract.schema import EffectiveLimits, FloatArray, JointLimits
+from embodied_env.contract.contract_schema import EffectiveLimits, FloatArray, JointLimits
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError, UsageError

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract.schema import FloatArray, ResampleSpec
+from embodied_env.contract.contract_schema import FloatArray, ResampleSpec
 
 _ROUNDING_RAD = 1e-5  # of the angles of a scan, which are float32
 _MOST_RAD = 100.0  # of the first ray; beyond it, float32 loses the angle

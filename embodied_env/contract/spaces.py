@@ -12,8 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from embodied_env.contract.message_types import ENCODINGS, SENSOR_MESSAGES, MessageField
-from embodied_env.contract.schema import (
+from embodied_env.contract.contract_schema import (
     AGES,
     APPLIED_ACTIONS,
     TIME_REMAINING,
@@ -24,6 +23,7 @@ from embodied_env.contract.schema import (
     FloatArray,
     SensorSpec,
 )
+from embodied_env.messages.message_types import ENCODINGS, SENSOR_MESSAGES, MessageField
 
 
 @dataclass(frozen=True, kw_only=True)

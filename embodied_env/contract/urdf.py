@@ -15,7 +15,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from embodied_env.contract.kinematics import (
+from embodied_env.contract.contract_schema import FloatArray, JointLimits
+from embodied_env.contract.forward_kinematics import (
     WORLD,
     Capsules,
     KinematicModel,
@@ -26,7 +27,6 @@ from embodied_env.contract.kinematics import (
     make_transform,
     transform_points,
 )
-from embodied_env.contract.schema import FloatArray, JointLimits
 from embodied_env.contract.value_checks import allow, check_text, naming_file, one_of, require
 from embodied_env.errors import ContractError, UsageError
 

@@ -1,1 +1,1 @@
-"""Values that travel through a step, clocks, latency and processes; imports the contract and errors only."""
+"""Values that travel through a step, codes and protocols."""

@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 from embodied_env.contract import Contract
-from embodied_env.contract.loader import parse_as
+from embodied_env.contract.contract_loader import parse_as
 from embodied_env.contract.plugins import get_plugin
 from embodied_env.core.extensions import load_plugin
 from embodied_env.core.foreign_code import foreign_code

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import EmbodiedEnvError, described
+from embodied_env.processes.signals import Terminated
 
 
 @contextmanager

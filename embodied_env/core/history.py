@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.types import FloatArray, Snapshot
+from embodied_env.timing.clock import NS_PER_S
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract.message_types import ENCODINGS
+from embodied_env.contract.contract_schema import ResizeSpec, SensorSpec
 from embodied_env.contract.reading_values import from_units, settle_depth
-from embodied_env.contract.schema import ResizeSpec, SensorSpec
 from embodied_env.core.optional_packages import import_optional
+from embodied_env.messages.message_types import ENCODINGS
 
 _FILTERS = {"area": "BOX"}  # where the name is not Pillow's
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.message_types import JOINT_SENSOR
-from embodied_env.contract.schema import ActuatorSpec, FloatArray, SensorSpec
-from embodied_env.core.clock import NS_PER_S
+from embodied_env.contract.contract_schema import ActuatorSpec, FloatArray, SensorSpec
 from embodied_env.core.types import Snapshot
+from embodied_env.messages.message_types import JOINT_SENSOR
+from embodied_env.timing.clock import NS_PER_S
 
 Reading = tuple[Mapping[str, NDArray[Any]], float]
 """The fields of one message, and its age in s."""

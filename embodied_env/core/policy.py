@@ -14,8 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import PolicyError, UsageError, described
+from embodied_env.processes.signals import Terminated
 
 Observation = Mapping[str, NDArray[Any]]
 
@@ -171,7 +171,7 @@ def find_n_action_steps(policy: object) -> int | None:
 
 
 @runtime_checkable
-class Resettable(Protocol):
+class ResettablePolicy(Protocol):
     """A callable with state of an episode."""
 
     def reset(self, *, seed: int, episode_index: int) -> None:
@@ -179,7 +179,7 @@ class Resettable(Protocol):
 
 
 @runtime_checkable
-class Closable(Protocol):
+class ClosablePolicy(Protocol):
     """A callable with resources."""
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class FunctionPolicy:
 
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Reset the callable, if it can be reset."""
-        if isinstance(self._act, Resettable):
+        if isinstance(self._act, ResettablePolicy):
             given = {"seed": seed, "episode_index": episode_index}
             self._act.reset(**{name: given[name] for name in self._takes})
 
@@ -206,7 +206,7 @@ class FunctionPolicy:
 
     def close(self) -> None:
         """Close the callable, if it can be closed."""
-        if isinstance(self._act, Closable):
+        if isinstance(self._act, ClosablePolicy):
             self._act.close()
 
 
@@ -233,7 +233,7 @@ def as_policy(policy: object, identity: PolicyIdentity | None = None) -> Policy:
 def _reset_keywords(policy: object, label: str) -> Sequence[str]:
     """Return those of seed and episode_index that the `reset` of a policy takes; it may be plain, as LeRobot's."""
     try:
-        parameters = inspect.signature(policy.reset).parameters.values() if isinstance(policy, Resettable) else ()
+        parameters = inspect.signature(policy.reset).parameters.values() if isinstance(policy, ResettablePolicy) else ()
     except (TypeError, ValueError):  # without a signature
         return _RESET
     if any(each.kind is each.VAR_KEYWORD for each in parameters):

@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from embodied_env.contract.schema import FloatArray, ResetOption
+from embodied_env.contract.contract_schema import FloatArray, ResetOption
 from embodied_env.core.types import ResetReport, ResetRequest
 
 _LEAST, _MOST = math.ulp(0.0), 1.0 - 2.0**-53  # a quantile is finite within these

@@ -9,10 +9,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from embodied_env.core.latency.profile import Estimate
-from embodied_env.core.latency.statistics import Reservoir
+from embodied_env.core.latency_statistics import Reservoir
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import MissingDependencyError
+from embodied_env.timing.latency_profile import Estimate
 
 try:
     import scipy  # loads stats when it is first used, which takes half a second
@@ -38,7 +38,7 @@ class Percentiles:
     most: float
 
 
-class Sample(Reservoir):
+class StreamSample(Reservoir):
     """Fair sample of a stream of numbers in bounded memory: all of them up to `KEPT`. Extremes and sum are exact."""
 
     def __init__(self) -> None:

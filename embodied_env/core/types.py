@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.contract.value_types import value_type
 from embodied_env.core.codes import Quality, Severity
-from embodied_env.core.value_types import value_type
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from embodied_env.contract.schema import EffectiveLimits
+    from embodied_env.contract.contract_schema import EffectiveLimits
 
 FloatArray = NDArray[np.float64]
 SuspectClock = Literal["", "tai", "gps", "epoch"]

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector.utils import batch_space
 
-from embodied_env.core.arguments import checked_count
+from embodied_env.contract.argument_checks import checked_count
 from embodied_env.core.policy import NoAction
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ResetNeededError, UsageError

@@ -13,23 +13,18 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from embodied_env.backends.base import Backend, MessageSource, Observed, Recorded
-from embodied_env.backends.registry import DELAYED_BACKENDS, check_options, find_contract_of, make_backend
+from embodied_env.backends.backend import Backend, MessageSource, Observed, Recorded
+from embodied_env.backends.backend_registry import DELAYED_BACKENDS, check_options, find_contract_of, make_backend
 from embodied_env.backends.reported_delays import ReportedDelays
 from embodied_env.contract import Contract, JointLimits
-from embodied_env.contract.validation import suspected_degrees
-from embodied_env.core.action_stages import ActionStage
-from embodied_env.core.arguments import checked_flag
-from embodied_env.core.clock import Clock, VirtualClock, make_clock
+from embodied_env.contract.argument_checks import checked_flag
+from embodied_env.contract.contract_validation import suspected_degrees
+from embodied_env.core.action_stage import ActionStage
 from embodied_env.core.contract_blocks import check_blocks
 from embodied_env.core.info_schema import without_host_timing
-from embodied_env.core.latency.delay_model import DelayModel, load_delays
-from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.core.message_tap import MessageTap
-from embodied_env.core.process.scheduling import Scheduling
-from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
 from embodied_env.core.types import Observer
-from embodied_env.envs.arguments import (
+from embodied_env.envs.env_options import (
     arguments_of,
     check_seed,
     draw_world_seed,
@@ -45,8 +40,13 @@ from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.stepper_env import StepperEnv
 from embodied_env.envs.transition_builder import copy_info, copy_observation
 from embodied_env.errors import UsageError
+from embodied_env.processes.scheduling import Scheduling
+from embodied_env.processes.signals import close_at_exit, exit_on_sigterm
 from embodied_env.safety.command_filters import make_command_filters
 from embodied_env.tasks import Task, describe_task, is_shipped, load_task
+from embodied_env.timing.clock import Clock, VirtualClock, make_clock
+from embodied_env.timing.delay_model import DelayModel, load_delays
+from embodied_env.timing.latency_profile import LatencyProfile
 
 if TYPE_CHECKING:
     from embodied_env.envs.action_stages import ActionStages

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from embodied_env.backends.base import Backend, Delayed, Recorded
+from embodied_env.backends.backend import Backend, Delayed, Recorded
 from embodied_env.contract import Contract
+from embodied_env.contract.bounded_json import plain_copy
 from embodied_env.contract.value_checks import one_of
-from embodied_env.core.bounded_json import plain_copy
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import OWN_ANNOTATIONS, ExternalInputs, Finding, SafetyContext, SentCommand, Snapshot
 from embodied_env.envs.motion_guard import MotionGuard
-from embodied_env.envs.stepper_state import Episode
+from embodied_env.envs.stepper_state import EpisodeState
 from embodied_env.errors import UsageError
 from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 from embodied_env.safety.interlocks import SafetyContextBuilder
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 if TYPE_CHECKING:
     from embodied_env.envs.action_stages import ActionStages
@@ -142,7 +142,7 @@ class ExternalInputsSource:
             annotations["trajectory"] |= {"duration_s": duration_s, "points": points}
         return replace(inputs, answer=sent.report, delay=delay, annotations=annotations)
 
-    def begin_step(self, episode: Episode, published: CommandState, dt_s: float) -> ExternalInputs:
+    def begin_step(self, episode: EpisodeState, published: CommandState, dt_s: float) -> ExternalInputs:
         """Return the inputs of a step `dt_s` after the last command."""
         if self._recorded is not None:
             self._recorded.enter_step()
@@ -164,7 +164,7 @@ class ExternalInputsSource:
         )
 
     def _replayed(
-        self, episode: Episode, published: CommandState, dt_s: float, recorded: ExternalInputs
+        self, episode: EpisodeState, published: CommandState, dt_s: float, recorded: ExternalInputs
     ) -> ExternalInputs:
         """Return the recorded inputs of a step; limits and latch are set as recorded."""
         self._gate.replay_limits(recorded.limits, is_first=episode.step_index == 0)

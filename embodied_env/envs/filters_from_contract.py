@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import cast
 
 from embodied_env.contract import Contract, KinematicModel
+from embodied_env.contract.contract_schema import SHAPE
 from embodied_env.contract.recorded_shapes import dump_shape, parse_shape
 from embodied_env.contract.safety_schema import WorkspaceSpec
-from embodied_env.contract.schema import SHAPE
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ContractError
 from embodied_env.safety.command_filters import CommandFilter
@@ -39,8 +39,8 @@ def _kinematics(contract: Contract) -> KinematicModel:
         return parse_shape(contract.files[SHAPE])
     for name, profile in contract.backends.items():
         if "model" in profile and contract.trusted:
-            from embodied_env.sim.backend_profile import load_profile  # noqa: PLC0415
-            from embodied_env.sim.kinematics import MujocoKinematics  # noqa: PLC0415 - needs MuJoCo
+            from embodied_env.sim.mujoco_kinematics import MujocoKinematics  # noqa: PLC0415 - needs MuJoCo
+            from embodied_env.sim.world_profile import load_profile  # noqa: PLC0415
 
             return MujocoKinematics(contract, load_profile(contract, name), path=f"backends.{name}")
     problem = "unknown shape of the robot (expected safety.urdf or a backend profile with a model)"

@@ -22,7 +22,7 @@ from embodied_env.core.info_annotations import (
     Shared,
     coded,
 )
-from embodied_env.core.latency.info_types import LatencyInfo
+from embodied_env.core.latency_info_types import LatencyInfo
 from embodied_env.core.types import Confirmation, Routine, SuspectClock, World
 from embodied_env.safety.findings import GATES
 

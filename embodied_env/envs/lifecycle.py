@@ -9,11 +9,11 @@ import os
 import threading
 from enum import Enum
 
-from embodied_env.backends.base import Backend
+from embodied_env.backends.backend import Backend
 from embodied_env.core.codes import Severity
-from embodied_env.core.process.signals import deferred_signals
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.errors import ClosedError
+from embodied_env.processes.signals import deferred_signals
 from embodied_env.safety import SafetyGate
 from embodied_env.safety.interlocks import AFTER_ESTOP, INPUT_REMEDIES
 

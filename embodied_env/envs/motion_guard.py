@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from embodied_env.backends.base import Backend, CommandTimeout, NewestSource, Recorded, find_estop_source
+from embodied_env.backends.backend import Backend, CommandTimeout, NewestSource, Recorded, find_estop_source
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.measured_joints import MeasuredVelocities, Reading
-from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import Finding
 from embodied_env.envs.gap_policy import GOOD
 from embodied_env.errors import BackendError
+from embodied_env.processes.signals import deferred_signals
 from embodied_env.safety import Arbiter, SafetyGate, SetpointThread, Watchdog, WatchdogThread
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 
 class MotionGuard:

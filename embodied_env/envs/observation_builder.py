@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.schema import AGES, APPLIED_ACTIONS, TIME_REMAINING
+from embodied_env.contract.contract_schema import AGES, APPLIED_ACTIONS, TIME_REMAINING
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.history import ages_s, stack_values
 from embodied_env.core.types import Snapshot

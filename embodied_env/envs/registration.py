@@ -12,18 +12,18 @@ import gymnasium
 import gymnasium.wrappers
 from gymnasium.envs.registration import EnvSpec
 
-from embodied_env.backends.registry import BackendName, check_options
+from embodied_env.backends.backend_registry import BackendName, check_options
 from embodied_env.contract import Contract, load_contract
-from embodied_env.contract.loader import save_contract
-from embodied_env.core.action_stages import ActionStage
-from embodied_env.core.arguments import checked_count, checked_flag, checked_path
-from embodied_env.core.clock import Clock
-from embodied_env.core.latency.delay_model import DelayModel
-from embodied_env.core.latency.profile import LatencyProfile
+from embodied_env.contract.argument_checks import checked_count, checked_flag, checked_path
+from embodied_env.contract.contract_loader import save_contract
+from embodied_env.core.action_stage import ActionStage
 from embodied_env.core.types import Observer
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.errors import UsageError
+from embodied_env.timing.clock import Clock
+from embodied_env.timing.delay_model import DelayModel
+from embodied_env.timing.latency_profile import LatencyProfile
 
 if TYPE_CHECKING:
     from embodied_env.record import RecordTransitions

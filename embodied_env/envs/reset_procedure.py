@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 
 import gymnasium
 
-from embodied_env.backends.base import Backend, Resettable
+from embodied_env.backends.backend import Backend, Resettable
 from embodied_env.contract import Contract
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.measured_joints import MeasuredJoints
-from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.reset_draws import with_observed_options
 from embodied_env.core.reset_spec import ResetRoutine, confirmation_prompt, with_operator_confirmation
 from embodied_env.core.types import ResetRequest, Routine, SafetyContext, Snapshot
@@ -20,11 +18,13 @@ from embodied_env.envs.lifecycle import Lifecycle, State
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.transition_builder import reset_report
 from embodied_env.errors import BackendLostError, BackendNotReadyError
+from embodied_env.processes.signals import deferred_signals
 from embodied_env.safety import SafetyGate
 from embodied_env.safety.homing import HomingContext, HomingMotion
 from embodied_env.safety.interlocks import safety_input_findings
 from embodied_env.tasks import ResettableTask, Task
 from embodied_env.tasks.judging import judge_reset
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 import gymnasium
 import numpy as np
 
-from embodied_env.backends.base import Backend, Polled, Recorded, Renderable
+from embodied_env.backends.backend import Backend, Polled, Recorded, Renderable
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import checked_options
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.history import begin_history
-from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
 from embodied_env.core.types import (
@@ -39,7 +37,7 @@ from embodied_env.envs.lifecycle import Lifecycle, State, latched_estop
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.reset_procedure import ResetProcedure
-from embodied_env.envs.stepper_state import Episode, PendingStep, SavedStepper
+from embodied_env.envs.stepper_state import EpisodeState, PendingStep, SavedStepper
 from embodied_env.envs.transition_builder import Info, TransitionBuilder, copy_action, copy_observation
 from embodied_env.errors import (
     BackendError,
@@ -52,6 +50,8 @@ from embodied_env.errors import (
 from embodied_env.safety import CommandFilter, SafetyGate, merge_relay_report
 from embodied_env.tasks import Task
 from embodied_env.tasks.judging import judge_step
+from embodied_env.timing.clock import NS_PER_S, Clock
+from embodied_env.timing.ledger import Ledger
 
 if TYPE_CHECKING:
     from embodied_env.envs.action_stages import ActionStages
@@ -145,7 +145,7 @@ class Stepper:
         self._polled = backend if isinstance(backend, Polled) else None
         self.epoch = -1
         self._episode_index = -1
-        self._episode = Episode(index=-1, snapshot=Snapshot(now_ns=0, samples={}), frozen_ns=0, applied=deque())
+        self._episode = EpisodeState(index=-1, snapshot=Snapshot(now_ns=0, samples={}), frozen_ns=0, applied=deque())
         self._step: PendingStep | None = None  # the step under way
         self._has_warned = False  # of a malformed action
 
@@ -333,7 +333,7 @@ class Stepper:
             self.stages.reset()
         self.transitions.begin_episode()
         hold = self.gate.hold_action(self._arbiter.reference)
-        self._episode = Episode(
+        self._episode = EpisodeState(
             index=self._episode_index,
             snapshot=snapshot,
             frozen_ns=self.ledger.observed_ns,

@@ -8,12 +8,12 @@ from typing import Any, Self, cast
 
 import gymnasium
 
-from embodied_env.backends.base import Capabilities
+from embodied_env.backends.backend import Capabilities
 from embodied_env.contract import Contract
-from embodied_env.core.clock import Clock
 from embodied_env.core.types import Snapshot, Transition
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.stepper import Stepper
+from embodied_env.timing.clock import Clock
 
 
 class StepperEnv(gymnasium.Env[Observation, Any]):

@@ -10,13 +10,13 @@ from typing import Any
 
 from embodied_env.contract import FloatArray
 from embodied_env.core.history import begin_history
-from embodied_env.core.latency.ledger import LedgerState
 from embodied_env.core.types import ApprovedCommand, CommandState, ExternalInputs, Snapshot
 from embodied_env.errors import BackendLostError
+from embodied_env.timing.ledger import LedgerState
 
 
 @dataclass(kw_only=True)
-class Episode:
+class EpisodeState:
     """The state of one episode of one robot; `frozen_ns` and `returned_ns` are on the steady clock."""
 
     index: int  # since the last seeded reset
@@ -40,7 +40,7 @@ class Episode:
         self.origin_ns = self.snapshot.now_ns
         self.sampled = {} if self.snapshot.reset is None else self.snapshot.reset.sampled
 
-    def copy(self) -> Episode:
+    def copy(self) -> EpisodeState:
         """Return a copy, whose histories grow on their own."""
         fresh = copy(self)
         fresh.history, fresh.applied = self.history.copy(), self.applied.copy()
@@ -70,6 +70,6 @@ class PendingStep:
 class SavedStepper:
     """The state between two steps of an episode, apart from that of the gate, the task and the world."""
 
-    episode: Episode
+    episode: EpisodeState
     command: CommandState  # the last published one
     stamps: LedgerState

@@ -19,23 +19,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env._version import __version__
-from embodied_env.backends.base import Backend, Paced
+from embodied_env.backends.backend import Backend, Paced
 from embodied_env.contract import Contract
 from embodied_env.contract.required_sensors import required_sensors
-from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import TERMINATED_REASONS, Severity, end_kind, order_end_reasons
-from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
-from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.policy import NoAction
 from embodied_env.core.types import Finding, ResetReport, Snapshot, TaskResult, Transition, Verdict
 from embodied_env.envs.info_types import Origin, ResetInfo, SensorInfo, StepInfo
+from embodied_env.envs.latency_info import CommandsInFlight, LatencyInfoBuilder
 from embodied_env.envs.observation_builder import Observation, ObservationBuilder
-from embodied_env.envs.stepper_state import Episode, PendingStep
+from embodied_env.envs.stepper_state import EpisodeState, PendingStep
 from embodied_env.errors import TaskError
 from embodied_env.safety import SafetyGate, Watchdog
 from embodied_env.safety.findings import NO_CODE, NO_SEVERITY, gate_arrays, joint_codes, unmoved_joints
 from embodied_env.safety.interlocks import ObservationGate
 from embodied_env.safety.late_agent import LATE, is_explained, were_valid
+from embodied_env.timing.clock import NS_PER_S
+from embodied_env.timing.ledger import Ledger
 
 Info = dict[str, Any]
 
@@ -101,7 +101,7 @@ class TransitionBuilder:
         if self._commands is not None:
             self._commands.begin()
 
-    def reset_info(self, episode: Episode, duration_ns: int) -> ResetInfo:
+    def reset_info(self, episode: EpisodeState, duration_ns: int) -> ResetInfo:
         """Return the info of the reset that started `episode`."""
         report, origin = reset_report(episode.snapshot), self.origin
         info: ResetInfo = {
@@ -172,7 +172,7 @@ class TransitionBuilder:
         return order_end_reasons([*dict.fromkeys(reasons)]) if reasons else ()
 
     def transition(
-        self, episode: Episode, step: PendingStep, result: TaskResult, reasons: tuple[str, ...]
+        self, episode: EpisodeState, step: PendingStep, result: TaskResult, reasons: tuple[str, ...]
     ) -> Transition:
         """Return the transition of the step that led to the newest snapshot."""
         report, inputs, ledger, origin = step.approved.report, step.inputs, self._ledger, self.origin
@@ -248,7 +248,7 @@ class TransitionBuilder:
             circumstances=inputs,
         )
 
-    def _sensor_infos(self, episode: Episode) -> dict[str, SensorInfo]:
+    def _sensor_infos(self, episode: EpisodeState) -> dict[str, SensorInfo]:
         """Return the newest readings; ``stamp_ns`` counts from the reset."""
         now_ns, samples, origin_ns = episode.snapshot.now_ns, episode.snapshot.samples, episode.origin_ns
         sensors: dict[str, SensorInfo] = {}

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.schema import ActuatorSpec, FloatArray
+from embodied_env.contract.contract_schema import ActuatorSpec, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.core.measured_joints import find_positions
 from embodied_env.core.policy import NoAction, Observation
 from embodied_env.policies.input_mapping import find_conversion, joint_places
+from embodied_env.policies.normalization import make_normalizer
 from embodied_env.policies.policy_file import OutputPart, PolicyFile, ThresholdSpec
-from embodied_env.policies.statistics import make_normalizer
 
 _MODES = {"position": ("absolute", "relative"), "position_delta": ("delta",)}  # the others: absolute
 _ACTION = "action"

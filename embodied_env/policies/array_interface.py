@@ -12,7 +12,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import NoAction, Observation
 from embodied_env.errors import UsageError
-from embodied_env.policies.model import ArraySpec, Inputs, Interface, Model, Outputs, check_inference
+from embodied_env.policies.policy_model import ArraySpec, Inputs, Interface, Outputs, PolicyModel, check_inference
 
 FLAT = "the whole observation as one vector"
 _REMEDY = "map others in a policy file"
@@ -27,7 +27,7 @@ class ArrayInterface(Interface):
 
     is_stateless = True
 
-    def __init__(self, model: Model, contract: Contract) -> None:
+    def __init__(self, model: PolicyModel, contract: Contract) -> None:
         """Match the inputs of `model` with the observation by name or size, and its output with the action.
 
         Raises UsageError for a model that does not fit.
@@ -36,7 +36,7 @@ class ArrayInterface(Interface):
         self._contract, self._space = contract, contract.observation_space
         self.inputs = {key: key for key in self._space.spaces} if model.inputs is None else self._match(model.inputs)
 
-    def check(self, model: Model) -> None:
+    def check(self, model: PolicyModel) -> None:
         """Raise UsageError for an output with other bounds than an action; makes one inference."""
         scale = self._layout.scale
         for name, spec in (model.outputs or {}).items():

@@ -13,7 +13,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import FunctionPolicy, Observation, Policy, PolicyFunction, PolicyIdentity
 from embodied_env.errors import UsageError
 from embodied_env.tasks import ScriptedTask, load_task
-from embodied_env.tasks.common import joint_reader
+from embodied_env.tasks.task_parts import joint_reader
 
 
 def make_hold(contract: Contract) -> Policy:
@@ -38,8 +38,8 @@ def make_random(contract: Contract) -> Policy:
 
 def make_scripted(contract: Contract, *, backend: str = "mujoco") -> Policy:
     """Return the task's own policy, with the robot model of the profile of `backend` or of a simulator."""
-    from embodied_env.sim.backend_profile import load_profile
-    from embodied_env.sim.kinematics import MujocoKinematics
+    from embodied_env.sim.mujoco_kinematics import MujocoKinematics
+    from embodied_env.sim.world_profile import load_profile
 
     task = load_task(contract, trust=contract.trusted)
     if not isinstance(task, ScriptedTask):

@@ -28,7 +28,7 @@ from embodied_env.core.policy import (
     find_required_sensors,
 )
 from embodied_env.errors import PolicyError, UsageError, described, did_you_mean
-from embodied_env.policies.model import ModelPolicy
+from embodied_env.policies.policy_model import ModelPolicy
 from embodied_env.policies.policy_thread import PolicyCalls
 
 OVERLAP = 4

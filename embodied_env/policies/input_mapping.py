@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.schema import FieldSpec, FloatArray, ResizeSpec, SensorSpec
+from embodied_env.contract.contract_schema import FieldSpec, FloatArray, ResizeSpec, SensorSpec
 from embodied_env.contract.spaces import FieldLayout, field_layouts, message_field
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import Observation
-from embodied_env.policies.policy_file import ImageSpec, InputPart, InputSpec, OutputPart, PolicyFile
-from embodied_env.policies.statistics import make_normalizer
-from embodied_env.tasks.common import norm
+from embodied_env.policies.normalization import make_normalizer
+from embodied_env.policies.policy_file import ImageSpec, InputPart, OutputPart, PolicyFile, PolicyInputSpec
+from embodied_env.tasks.task_parts import norm
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ def observed_fields(contract: Contract) -> dict[str, ObservedField]:
     }
 
 
-class _Part(NamedTuple):
+class _VectorPart(NamedTuple):
     """Consecutive components of a vector: gain * value + bias."""
 
     key: str  # of the observation, or of the last outputs
@@ -80,7 +80,7 @@ class VectorInput:
         shape: of the vector.
     """
 
-    def __init__(self, file: PolicyFile, contract: Contract, path: str, spec: InputSpec) -> None:
+    def __init__(self, file: PolicyFile, contract: Contract, path: str, spec: PolicyInputSpec) -> None:
         """Find the components by name; raises ContractError for those that do not fit."""
         self._parts = [
             _find_part(file, contract, f"{path}.parts[{index}]", part, has_history=spec.history is not None)
@@ -135,12 +135,12 @@ def transform(part: InputPart, values: FloatArray) -> FloatArray:
     return values
 
 
-def _find_part(file: PolicyFile, contract: Contract, path: str, part: InputPart, *, has_history: bool) -> _Part:
+def _find_part(file: PolicyFile, contract: Contract, path: str, part: InputPart, *, has_history: bool) -> _VectorPart:
     if part.last_output is not None:
         allow(file.chunk is None, f"{path}.last_output", "output of a chunk", "that of single actions")
         size = file.outputs[part.last_output].size
         labels = [f"last {part.last_output}[{n}]" for n in range(size)]
-        return _Part(part.last_output, None, labels, [None] * size, np.ones(size), np.zeros(size))
+        return _VectorPart(part.last_output, None, labels, [None] * size, np.ones(size), np.zeros(size))
     key, spaces = str(part.field), contract.observation_space.spaces
     require(key in spaces, f"{path}.field", one_of(key, spaces))
     shape, joints = spaces[key].shape or (1,), tuple[str, ...]()
@@ -172,7 +172,7 @@ def _find_part(file: PolicyFile, contract: Contract, path: str, part: InputPart,
     of_row = [f"{key}[{row}]" for row in range(rows)] if rows > 1 else [key]
     labels = [f"{row}[{name}]" for row in of_row for name in names]
     gains, biases = np.tile(factor * gain, rows), np.tile((zero - offset) * gain, rows)
-    return _Part(key, index, labels, [*units] * rows, gains, biases)
+    return _VectorPart(key, index, labels, [*units] * rows, gains, biases)
 
 
 class ImageInput:
@@ -183,7 +183,9 @@ class ImageInput:
         dtype: uint8 or float32.
     """
 
-    def __init__(self, file: PolicyFile, contract: Contract, path: str, spec: InputSpec, image: ImageSpec) -> None:
+    def __init__(
+        self, file: PolicyFile, contract: Contract, path: str, spec: PolicyInputSpec, image: ImageSpec
+    ) -> None:
         """Find the image; raises ContractError for one that cannot be made as in training."""
         self._spec = image
         fields = {key: found for key, found in observed_fields(contract).items() if found.sensor.encoding is not None}

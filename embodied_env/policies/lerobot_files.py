@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from embodied_env.contract.bounded_json import parse_json
 from embodied_env.contract.files import check_file, read_file
-from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import UsageError, described
+from embodied_env.policies.normalization import Normalization, read_safetensors
 from embodied_env.policies.policy_file import STATISTICS
-from embodied_env.policies.statistics import Normalization, read_safetensors
 
 Statistics = Mapping[str, tuple[float, ...]]
 """``mean``, ``std``, ``min``, ``max``, ``q01`` and so on, one number for each component or channel."""

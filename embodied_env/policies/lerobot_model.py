@@ -15,8 +15,8 @@ import numpy as np
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import MissingDependencyError, UsageError, described
 from embodied_env.policies.lerobot_files import read_mapping, read_normalizers
-from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
-from embodied_env.policies.statistics import Normalization
+from embodied_env.policies.normalization import Normalization
+from embodied_env.policies.policy_model import ArraySpec, Inputs, Outputs, PolicyModel
 
 TASK = "task"
 """Input of a language-conditioned policy: its instruction."""
@@ -35,7 +35,7 @@ WITHOUT_TEXT = ("act", "diffusion", "gaussian_actor", "sac", "tdmpc", "vqbet")
 """The types of policies without an instruction."""
 
 
-def load_lerobot(location: str, *, trust: bool = False, device: str | None = None) -> Model:
+def load_lerobot(location: str, *, trust: bool = False, device: str | None = None) -> PolicyModel:
     """Return the model of a pretrained policy directory, which is not downloaded.
 
     Args:
@@ -80,7 +80,7 @@ def load_lerobot(location: str, *, trust: bool = False, device: str | None = Non
     return LerobotModel(policy, processors, identity, normalizations)
 
 
-class LerobotModel(Model):
+class LerobotModel(PolicyModel):
     """A policy of LeRobot between its pre-processor and post-processor.
 
     A policy that predicts a chunk from one observation returns all of it. One that keeps a history or a queue of

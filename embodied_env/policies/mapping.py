@@ -19,16 +19,16 @@ from embodied_env.core.policy import NoAction, Observation, PolicyIdentity
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.policies.action_mapping import ActionMapping
 from embodied_env.policies.input_mapping import ImageInput, VectorInput
-from embodied_env.policies.model import (
+from embodied_env.policies.policy_file import PolicyFile
+from embodied_env.policies.policy_model import (
     ArraySpec,
     Inputs,
     Interface,
-    Model,
     Outputs,
+    PolicyModel,
     check_inference,
     plausible_observation,
 )
-from embodied_env.policies.policy_file import PolicyFile
 
 _Seen = tuple[Observation, Mapping[str, NDArray[Any]], dict[str, NDArray[Any]]]
 """An observation, the last outputs before it, and the inputs that have been read from them."""
@@ -115,7 +115,7 @@ class PolicyFileInterface(Interface):
         vectors = [reader for reader in self.inputs.values() if isinstance(reader, VectorInput)]
         return [each for reader in vectors for each in reader.deviations(observation, last)]
 
-    def check(self, model: Model) -> None:
+    def check(self, model: PolicyModel) -> None:
         """Raise UsageError unless `model` has these inputs and outputs; makes one inference."""
         example = self.to_inputs(plausible_observation(self._contract))
         arrays = {name: value for name, value in example.items() if isinstance(value, np.ndarray)}

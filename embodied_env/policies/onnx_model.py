@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract.loader import shipped_files
-from embodied_env.core.arguments import checked_count
+from embodied_env.contract.argument_checks import checked_count
+from embodied_env.contract.contract_loader import shipped_files
 from embodied_env.core.optional_packages import import_optional
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.core.protobuf import DamagedMessageError, read_fields
 from embodied_env.errors import UsageError, described, did_you_mean
-from embodied_env.policies.model import ArraySpec, BatchModel, Inputs, Model, Outputs, read_model
+from embodied_env.policies.policy_model import ArraySpec, BatchModel, Inputs, Outputs, PolicyModel, read_model
 
 _DTYPES: Mapping[str, Any] = {
     "tensor(float)": np.float32,
@@ -60,7 +60,7 @@ def find_onnx(location: str) -> Path:
     return known[location]
 
 
-def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvider",), threads: int = 1) -> Model:
+def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvider",), threads: int = 1) -> PolicyModel:
     """Return the model of an ONNX file; each input and output has a batch axis.
 
     Args:

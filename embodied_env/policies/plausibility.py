@@ -11,7 +11,7 @@ import numpy as np
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import Observation
-from embodied_env.policies.model import ModelPolicy, NormalizingModel
+from embodied_env.policies.policy_model import ModelPolicy, NormalizingModel
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 
 MOST_DEVIATIONS = 6.0

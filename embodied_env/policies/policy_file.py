@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from embodied_env.contract import Contract
+from embodied_env.contract.bounded_json import parse_json
+from embodied_env.contract.contract_loader import parse_as, read_document
 from embodied_env.contract.files import read_file, read_text_file
 from embodied_env.contract.fingerprint import differences, meaning, sha256_of, to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
-from embodied_env.contract.loader import parse_as, read_document
 from embodied_env.contract.value_checks import allow, check_magnitude, check_positive, one_of, require
 from embodied_env.contract.yaml_text import checked_text, dump_yaml
-from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import ContractError, UsageError
 
 SCHEMA = "embodied_env/policy/1"
@@ -131,7 +131,7 @@ class ImageSpec(FrozenFields):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputSpec(FrozenFields):
+class PolicyInputSpec(FrozenFields):
     """One input of the model: exactly one of `parts`, `image` and `text`."""
 
     parts: tuple[InputPart, ...] | None = None  # a vector of these, in this order
@@ -195,7 +195,7 @@ class PolicyFile(FrozenFields):
 
     name: str  # name of the policy
     control_period_s: float  # of the training; another control period of the contract needs `resample`
-    inputs: Mapping[str, InputSpec]  # by the model's names
+    inputs: Mapping[str, PolicyInputSpec]  # by the model's names
     outputs: Mapping[str, OutputSpec]  # by the model's names
     contract: TrainedOn | None = None  # contract that the policy was trained under; null: any that fits
     # actions at another control period: `hold` repeats or skips, `linear` interpolates between those of a chunk; deltas
@@ -216,7 +216,7 @@ class PolicyFile(FrozenFields):
         super().__post_init__()
         _validate(self)
 
-    def specs(self) -> Iterator[tuple[str, InputSpec | OutputSpec]]:
+    def specs(self) -> Iterator[tuple[str, PolicyInputSpec | OutputSpec]]:
         """Yield path and keys of each input and output."""
         for name, spec in self.inputs.items():
             yield f"inputs.{name}", spec
@@ -311,7 +311,7 @@ def _validate(file: PolicyFile) -> None:
     for joint, bounds in file.limits.items():
         _validate_range(f"limits.{joint}", bounds)
     for path, spec in file.specs():
-        if isinstance(spec, InputSpec):
+        if isinstance(spec, PolicyInputSpec):
             _validate_input(path, spec)
         require(spec.parts is None or bool(spec.parts), f"{path}.parts", "no part (expected one or more)")
         parts: Sequence[InputPart | OutputPart] = spec.parts or ()
@@ -332,7 +332,7 @@ def _validate(file: PolicyFile) -> None:
         allow(count <= _MOST_VALUES, f"outputs.{name}", f"{count} values", f"at most {_MOST_VALUES}")
 
 
-def _validate_input(path: str, spec: InputSpec) -> None:
+def _validate_input(path: str, spec: PolicyInputSpec) -> None:
     given = [key for key in ("parts", "image", "text") if getattr(spec, key) is not None]
     require(len(given) == 1, path, f"{' and '.join(given) or 'none of its kinds'} (expected one of parts, image, text)")
     if (image := spec.image) is not None:

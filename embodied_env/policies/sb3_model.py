@@ -14,13 +14,13 @@ from gymnasium import spaces
 from embodied_env.core.optional_packages import import_optional
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import UsageError, described
-from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs, read_model
+from embodied_env.policies.policy_model import ArraySpec, Inputs, Outputs, PolicyModel, read_model
 
 _MOST_BYTES = 2**32
 _VECTOR = "observation"  # name of the input of a policy whose observation is no dict
 
 
-def load_sb3(location: str, *, trust: bool = False, deterministic: bool = True) -> Model:
+def load_sb3(location: str, *, trust: bool = False, deterministic: bool = True) -> PolicyModel:
     """Return the model that ``model.save(location)`` wrote, on the CPU.
 
     Args:
@@ -61,7 +61,7 @@ def _make_network(data: dict[str, Any], parameters: Any) -> Any:  # noqa: ANN401
     return network
 
 
-class Sb3Model(Model):
+class Sb3Model(PolicyModel):
     """A policy network of Stable-Baselines3; the state of a recurrent one is that of the episode.
 
     Attributes:

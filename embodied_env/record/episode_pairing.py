@@ -13,7 +13,7 @@ import numpy as np
 
 from embodied_env.core import sample_statistics as statistics
 from embodied_env.core.sample_statistics import PairedTest
-from embodied_env.record.outcomes import SUCCESS_RATES, Episode, Rate
+from embodied_env.record.outcomes import SUCCESS_RATES, EpisodeOutcome, Rate
 
 MOST_EPISODES = 50_000
 """Episodes of a run that are kept for pairing."""
@@ -83,7 +83,7 @@ class Episodes:
                 self.began[self._situation] = self._resets
         self._resets += 1
 
-    def end(self, episode: Episode) -> None:
+    def end(self, episode: EpisodeOutcome) -> None:
         """Add the episode that ended."""
         self.count += 1
         if self._situation is None:

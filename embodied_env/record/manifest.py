@@ -17,11 +17,11 @@ import gymnasium
 
 from embodied_env._version import __version__
 from embodied_env.contract import Contract, parse_contract
-from embodied_env.contract.loader import SAVED, dump_contract, pack_files, unpack_files
+from embodied_env.contract.contract_loader import SAVED, dump_contract, pack_files, unpack_files
 from embodied_env.core.types import Snapshot, Transition, name_world
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.record.json_values import encodable, to_json_types
-from embodied_env.record.schema import RUN
+from embodied_env.record.row_schema import RUN
 
 ROS_VARIABLES = ("ROS_DISTRO", "ROS_DOMAIN_ID", "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE")
 DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")

@@ -234,7 +234,7 @@ class IndexedFile:
         return self._schemas[name, data]
 
 
-class Place(NamedTuple):
+class MessageEnd(NamedTuple):
     """Where a message ends: `end` bytes after the start of the file, or of the content of the chunk at `chunk`."""
 
     chunk: int | None
@@ -247,7 +247,7 @@ class StoredRecord(NamedTuple):
     schema: Any  # None: the channel has none
     channel: Any
     record: Any
-    place: Place
+    place: MessageEnd
 
     @property
     def schema_name(self) -> str:
@@ -268,7 +268,7 @@ class McapRecords:
     def __init__(self, path: Path) -> None:
         self._path, self.problem, self.end = path, "", 0
 
-    def __iter__(self) -> Iterator[tuple[str, Any, Place]]:
+    def __iter__(self) -> Iterator[tuple[str, Any, MessageEnd]]:
         """Yield the records up to the first incomplete one."""
         exceptions = _library("mcap.exceptions")
         try:
@@ -288,7 +288,7 @@ class McapRecords:
                                 raise ValueError(f"too many records in its chunks for {size} bytes")  # noqa: TRY301
                             yield found
                     else:
-                        yield kind, record, Place(None, end)
+                        yield kind, record, MessageEnd(None, end)
                     self.end = end
                 if file.read(1):
                     self.problem = "unexpected data after the end"
@@ -333,7 +333,7 @@ def _stream(file: Any, size: int, **how: bool) -> Iterator[Any]:  # noqa: ANN401
     yield from stream.records
 
 
-def _chunk_records(chunk: Any, start: int) -> Iterator[tuple[str, Any, Place]]:  # noqa: ANN401 - of mcap
+def _chunk_records(chunk: Any, start: int) -> Iterator[tuple[str, Any, MessageEnd]]:  # noqa: ANN401 - of mcap
     """Yield the records of a chunk; raises ValueError for any but schemas, channels and whole messages."""
     data = _chunk_content(chunk)
     content, size = io.BytesIO(data), len(data)
@@ -346,7 +346,7 @@ def _chunk_records(chunk: Any, start: int) -> Iterator[tuple[str, Any, Place]]: 
             record = next(records)
         except (_library("mcap.exceptions").McapError, struct.error) as error:
             raise ValueError(f"an incomplete record in a chunk ({type(error).__name__})") from None
-        yield kind, record, Place(start, content.tell())
+        yield kind, record, MessageEnd(start, content.tell())
 
 
 def _chunk_content(chunk: Any) -> bytes:  # noqa: ANN401 - of mcap

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embodied_env.contract.message_types import ARRAY, SEQUENCE, message_class
 from embodied_env.core.message_tap import TappedMessage
+from embodied_env.messages.message_types import ARRAY, SEQUENCE, message_class
 from embodied_env.record.mcap_file import McapFile, McapRecords
 
 OURS = "published_by"

@@ -49,7 +49,7 @@ class Rate:
 
 
 @dataclass(kw_only=True, slots=True)
-class Episode:
+class EpisodeOutcome:
     """One episode, from its reset to its end."""
 
     number: int  # from 1
@@ -89,14 +89,14 @@ class Outcomes:
 
     def __init__(self) -> None:
         self.resets = 0
-        self.episodes: list[Episode] = []
+        self.episodes: list[EpisodeOutcome] = []
         self.reset_kinds: Counter[str] = Counter()
         self._summary = Summary()
-        self.newest: Episode | None = None
-        self._open: Episode | None = None
+        self.newest: EpisodeOutcome | None = None
+        self._open: EpisodeOutcome | None = None
         self._reasons: set[str] = set()
 
-    def add(self, row: Mapping[str, Any]) -> Episode | None:
+    def add(self, row: Mapping[str, Any]) -> EpisodeOutcome | None:
         """Add a row that fits its schema; return the episode that it ends."""
         info, inner = row["info"], row["inner"] or {}
         reason = str(info.get("end_reason") or "")[:_LONGEST_REASON]
@@ -133,7 +133,7 @@ class Outcomes:
             kind = ", ".join([made["level"], *details])[:_LONGEST_REASON]
             self.reset_kinds[kind if kind in self.reset_kinds or len(self.reset_kinds) < MOST_REASONS else OTHER] += 1
         solved = solved_at_reset(row["inner"])
-        self._open = self.newest = Episode(number=self.resets, seed=row["seed"], solved=solved)
+        self._open = self.newest = EpisodeOutcome(number=self.resets, seed=row["seed"], solved=solved)
         if len(self.episodes) < MOST_EPISODES:
             self.episodes.append(self._open)
 

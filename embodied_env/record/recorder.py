@@ -15,19 +15,19 @@ from typing import Any
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
-from embodied_env.core.arguments import checked_flag, checked_path
-from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.contract.argument_checks import checked_flag, checked_path
 from embodied_env.core.info_schema import without_host_timing
 from embodied_env.core.message_tap import MessageTap, TappedMessage
-from embodied_env.core.process.signals import close_at_exit, deferred_signals, exit_on_sigterm, run_after_closing
 from embodied_env.core.types import Transition
 from embodied_env.errors import ClosedError, RecordError, TaskError, UsageError
+from embodied_env.processes.signals import close_at_exit, deferred_signals, exit_on_sigterm, run_after_closing
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import RecordableEnv, processes, start_of_manifest, write_json
 from embodied_env.record.mcap_file import check_installed
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET
 from embodied_env.record.run_writer import MANIFEST, EncodedRow, LossCounter, RunWriter, remove_run
 from embodied_env.record.writer_thread import GATHER_S, MAX_JOBS, MAX_JOBS_IN_LOCKSTEP, WriterThread
+from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 _MESSAGE_BYTES = 2**10
 

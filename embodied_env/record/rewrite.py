@@ -25,7 +25,7 @@ from embodied_env.record.mcap_file import IndexedFile, McapRecords, StoredRecord
 from embodied_env.record.row_log import CHANNELS, find_stored_array, parse_row
 from embodied_env.record.rows import Row
 
-_VIEWS = "embodied_env.record.foxglove:RowViews"
+_VIEWS = "embodied_env.extensions.viewers.foxglove:RowViews"
 _MOST_WAITING = 2**28  # bytes of the arrays before one row
 
 
@@ -182,7 +182,7 @@ def _copy_all(records: McapRecords, file: IndexedFile) -> _Content:
 
 
 def _copy_log(records: McapRecords, file: IndexedFile, contract: Contract | None, path: Path) -> _Content:
-    content, arrays = _Content(), _Arrays(file, path)
+    content, arrays = _Content(), _ArrayCopies(file, path)
     make_views = find_extension(_VIEWS)
     views: RowViews | None = None if contract is None or make_views is None else make_views(contract.sensors)
     for stored in records.messages():
@@ -204,7 +204,7 @@ def _copy_log(records: McapRecords, file: IndexedFile, contract: Contract | None
     return content
 
 
-class _Arrays:
+class _ArrayCopies:
     """Copies arrays; they wait for the row that refers to them, because those that it shows become images."""
 
     def __init__(self, file: IndexedFile, path: Path) -> None:

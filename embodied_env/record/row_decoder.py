@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, EffectiveLimits
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
-from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.policy import NoAction
 from embodied_env.core.types import (
@@ -39,6 +38,7 @@ from embodied_env.record.arrays import is_reference
 from embodied_env.record.rows import RESET, Row
 from embodied_env.record.violation import short_repr
 from embodied_env.safety.action_parsing import NO_ACTION, MalformedActionError, parse_action
+from embodied_env.timing.clock import NS_PER_S
 
 _FINDING_VECTORS = ("before", "after", "limit", "margin")
 _REFERENCE_VECTORS = ("positions", "velocities", "slack", "accelerations", "before_gap")

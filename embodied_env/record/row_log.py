@@ -19,13 +19,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from embodied_env.core.bounded_json import parse_json
+from embodied_env.contract.bounded_json import parse_json
 from embodied_env.core.protobuf import DamagedMessageError
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import ARRAY, Reference, array_schema, find_array, from_bytes, is_reference
 from embodied_env.record.mcap_file import McapFile, McapRecords, StoredRecord, read_chunk
+from embodied_env.record.row_schema import channel_schema
 from embodied_env.record.rows import RESET, TRANSITION
-from embodied_env.record.schema import channel_schema
 
 CHANNELS = {"transition": TRANSITION, "reset": RESET}
 """Topic -> the name of the schema of its rows."""

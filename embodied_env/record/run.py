@@ -10,15 +10,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from embodied_env.core.arguments import checked_path
-from embodied_env.core.bounded_json import parse_json
+from embodied_env.contract.argument_checks import checked_path
+from embodied_env.contract.bounded_json import parse_json
 from embodied_env.errors import RecordError
 from embodied_env.record.mcap_file import McapRecords, regular_size
 from embodied_env.record.message_log import StoredMessage, problem_of_messages, read_messages
 from embodied_env.record.row_log import DEEPEST, LogReader
+from embodied_env.record.row_schema import RUN, manifest_schema, reset_schema, schema_violations, transition_schema
 from embodied_env.record.rows import RESET, TRANSITION, Row
 from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES
-from embodied_env.record.schema import RUN, manifest_schema, reset_schema, schema_violations, transition_schema
 from embodied_env.record.violation import Violation, short_repr, wrong_value
 
 LARGEST_FILE = 2**26

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.core.latency.statistics import LatencyStatistics
+from embodied_env.core.latency_statistics import LatencyStatistics
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.core.types import ResetReport, field_values
 from embodied_env.record.json_values import to_json_types

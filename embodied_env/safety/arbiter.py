@@ -10,16 +10,16 @@ from dataclasses import replace
 import numpy as np
 
 from embodied_env.contract import FloatArray
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.measured_joints import nearest_turn
-from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SentCommand, Trajectory, WriteDelay
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
+from embodied_env.processes.signals import deferred_signals
 from embodied_env.safety.approved_commands import state_after, without_acceleration
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
 from embodied_env.safety.setpoints import Segment, SetpointPlanner
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 _STALL_PERIODS = 3  # without a command, after which position servos have arrived
 _MAX_FUTILE_PERIODS = 20  # of braking without effect

@@ -17,8 +17,8 @@ import numpy as np
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import are_equal, changed_limits, is_tighter
 from embodied_env.core.codes import Severity
-from embodied_env.core.process.signals import Terminated
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SafetyContext
+from embodied_env.processes.signals import Terminated
 from embodied_env.safety.action_parsing import NO_ACTION, MalformedActionError, parse_action
 from embodied_env.safety.command_filters import CommandFilter
 from embodied_env.safety.command_limiter import CommandLimiter, are_representable

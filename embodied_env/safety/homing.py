@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.measured_joints import MeasuredJoints, nearest_turn
 from embodied_env.core.reset_spec import ResetRoutine
@@ -23,6 +22,7 @@ from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.safety import Arbiter, CommandState, SafetyGate, merge_relay_report
 from embodied_env.safety.interlocks import AFTER_ESTOP
 from embodied_env.safety.joint_limits import joint_bounds, limit_joint
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 _MAX_HELD_PERIODS = 20  # held commands in a row before homing fails
 _SETTLE_S = 2.0  # a joint not within the tolerance this long after its last command is blocked

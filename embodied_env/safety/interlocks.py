@@ -18,15 +18,15 @@ from embodied_env.contract.plugins import BUILT_IN, get_plugin
 from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.contract.safety_schema import Intervention, LatencyBudget, Safety, Tracking
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.extensions import load_plugin, make_plugin
 from embodied_env.core.measured_joints import TURN, MeasuredJoints, nearest_turn
-from embodied_env.core.process.signals import Terminated
 from embodied_env.core.types import Finding, SafetyContext, SensorStatus, Snapshot
 from embodied_env.errors import ContractError, escaped
+from embodied_env.processes.signals import Terminated
 from embodied_env.safety.findings import select_joints
 from embodied_env.safety.late_agent import have_aged
+from embodied_env.timing.clock import NS_PER_S
 
 _INPUTS: Mapping[str, tuple[Severity, str]] = {
     "active": (Severity.ESTOP, "estop.active"),

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import EffectiveLimits, FloatArray
-from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.types import CommandState
+from embodied_env.timing.clock import NS_PER_S
 
 _NO_SPEED = 1e-9  # share of the velocity limit that counts as rest
 

@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Mapping
 
 from embodied_env.contract.safety_schema import WatchdogSpec
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import Finding
 from embodied_env.errors import BackendError, InternalFaultError
 from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.interlocks import safety_input_findings
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 _IDLE_S = 0.1  # between two looks at `stop` while the robot is at rest
 

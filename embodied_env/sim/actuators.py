@@ -12,7 +12,7 @@ from embodied_env.contract import ActuatorSpec, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import UsageError
-from embodied_env.sim.model import MjData, Model
+from embodied_env.sim.world_model import MjData, WorldModel
 
 _NOTHING = 1e-9  # of a physics step: less than a ns
 
@@ -30,7 +30,7 @@ class Actuation:
         places: the indices of the controls in the model.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: WorldModel) -> None:
         """Resolve servos and drives; raises ContractError for missing ones and for those of another kind."""
         contract = model.contract
         layout = ActionLayout(contract)
@@ -218,7 +218,7 @@ class SetpointInterpolator:
         return area - self._lag * (self._lagging - lagging)
 
 
-def _drive(name: str, actuator: ActuatorSpec, model: Model) -> tuple[list[int], FloatArray]:
+def _drive(name: str, actuator: ActuatorSpec, model: WorldModel) -> tuple[list[int], FloatArray]:
     """Return the wheel servos, rad/s, and the matrix from a twist to them: (v -+ w separation / 2) / radius."""
     path = f"{model.path}.drives"
     drive = model.profile.drives.get(name)

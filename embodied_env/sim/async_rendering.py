@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.errors import ClosedError
-from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.rendering import Renderer
-from embodied_env.sim.sensor_reader import SensorOutput, SensorReader
+from embodied_env.sim.sensor_reader import SensorOutput, SimulatedSensorReader
+from embodied_env.sim.world_model import MjData, WorldModel
 
 
 class AsyncCameras:
@@ -23,13 +23,13 @@ class AsyncCameras:
         sensors: the camera sensors.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: WorldModel) -> None:
         """Resolve the cameras; the thread starts with the first request."""
         self.sensors = frozenset(name for name, source in model.profile.sources.items() if source.camera is not None)
         self._model = model
         self._data = model.new_data()
         self._renderer = Renderer(model.mujoco, model.mj)
-        self._reader = SensorReader(model, self._data, self._renderer)
+        self._reader = SimulatedSensorReader(model, self._data, self._renderer)
         self._kind = int(model.mujoco.mjtState.mjSTATE_INTEGRATION)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cameras")
         self._images: list[tuple[str, int, Future[SensorOutput]]] = []  # sensor, taken, image

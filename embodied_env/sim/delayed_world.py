@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.core.latency.delay_model import DelayModel, check_delays, schedule_of
 from embodied_env.errors import UsageError
 from embodied_env.sim.robot_emulation import TimedQueue
+from embodied_env.timing.delay_model import DelayModel, check_delays, schedule_of
 
 
 class DelayedWorld:

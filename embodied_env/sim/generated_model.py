@@ -12,7 +12,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from embodied_env.contract import Contract, JointLimits
-from embodied_env.sim.backend_profile import Drive, WorldProfile
+from embodied_env.sim.world_profile import Drive, WorldProfile
 
 _LONGEST_TIMESTEP_S = 0.002
 _LINK_M = 0.1

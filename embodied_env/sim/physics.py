@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray
 from embodied_env.errors import BackendLostError
-from embodied_env.sim.model import MjData, Model
+from embodied_env.sim.world_model import MjData, WorldModel
 
 _UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTRL")
 
@@ -27,7 +27,7 @@ class Physics:
         sensed: the ``sensordata`` in each physics step of the last `step`, by rows, if contacts are counted.
     """
 
-    def __init__(self, model: Model, data: MjData, places: slice | NDArray[np.intp]) -> None:
+    def __init__(self, model: WorldModel, data: MjData, places: slice | NDArray[np.intp]) -> None:
         """Step the state of `data`, with controls at `places`."""
         mujoco = model.mujoco
         self.mujoco, self.mj, self._data, self.places = mujoco, model.mj, data, places

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from embodied_env.contract import FloatArray
-from embodied_env.contract.schema import ResetOption
+from embodied_env.contract.contract_schema import ResetOption
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import naming_file, one_of
-from embodied_env.sim.backend_profile import DRAWS, Draw, WorldProfile, only_key
-from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.scene import MovingBody
 from embodied_env.sim.sensor_channel import SensorChannel
 from embodied_env.sim.servos import actuators_of
+from embodied_env.sim.world_model import MjData, WorldModel
+from embodied_env.sim.world_profile import DRAWS, Draw, WorldProfile, only_key
 
 Setter = Callable[[FloatArray], None]
 
@@ -46,7 +46,7 @@ class ResetRandomizer:
     """
 
     def __init__(
-        self, model: Model, data: MjData, movers: Mapping[str, MovingBody], channels: Mapping[str, SensorChannel]
+        self, model: WorldModel, data: MjData, movers: Mapping[str, MovingBody], channels: Mapping[str, SensorChannel]
     ) -> None:
         """Resolve the ``draws`` of the profile; raises ContractError where they, model and contract disagree.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from embodied_env.contract.message_types import ENCODINGS, MessageField
+from embodied_env.contract.contract_schema import FieldSpec, SensorSpec
 from embodied_env.contract.reading_values import (
     InvalidReadingError,
     check_rotation,
@@ -17,15 +17,15 @@ from embodied_env.contract.reading_values import (
     settle_ranges,
     to_units,
 )
-from embodied_env.contract.schema import FieldSpec, SensorSpec
 from embodied_env.contract.spaces import message_field
 from embodied_env.core.codes import Quality
 from embodied_env.core.image_processing import pixels_sha256, read_image
-from embodied_env.sim.backend_profile import Rays
+from embodied_env.messages.message_types import ENCODINGS, MessageField
 from embodied_env.sim.sensor_models import scan_angles_rad
+from embodied_env.sim.world_profile import Rays
 
 
-class Receiver:
+class ValueReceiver:
     """Checks and converts the values of a sensor as a reader of its messages does.
 
     Attributes:

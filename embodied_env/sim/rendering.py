@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from embodied_env.errors import ClosedError, MissingDependencyError, UsageError
 from embodied_env.sim.gl_libraries import open_context
-from embodied_env.sim.model import MjData
+from embodied_env.sim.world_model import MjData
 
 FREE_CAMERA = -1
 """The index of MuJoCo's free camera, which frames the model by its ``<statistic>`` and ``<visual><global>``."""
@@ -168,7 +168,7 @@ def _check_not_forked() -> None:
         raise UsageError('cannot render in a fork of a process that has rendered; use context="spawn"')
 
 
-class Viewer:
+class ViewerWindow:
     """A viewer window, opened at the first `show`. It shows copies, so users cannot change the simulation.
 
     Needs a display, see `gl_libraries.display_available`.

@@ -9,16 +9,16 @@ import numpy as np
 
 from embodied_env.contract import FloatArray
 from embodied_env.contract.files import read_text_file
-from embodied_env.contract.kinematics import joint_transform, make_transform
-from embodied_env.sim.kinematics import pose
-from embodied_env.sim.model import Model
+from embodied_env.contract.forward_kinematics import joint_transform, make_transform
+from embodied_env.sim.mujoco_kinematics import pose
 from embodied_env.sim.servos import actuators_of
+from embodied_env.sim.world_model import WorldModel
 
 GENERATED = "generated"
 _WORLD = "world"
 
 
-def robot_description(model: Model) -> str | None:
+def robot_description(model: WorldModel) -> str | None:
     """Return the URDF that the profile names, None without one; raises ContractError for an unreadable file."""
     file, contract = model.profile.stand_in.robot_description, model.contract
     if file is None or file == GENERATED:
@@ -30,7 +30,7 @@ def robot_description(model: Model) -> str | None:
         raise model.error(f"{model.path}.stand_in.robot_description", problem) from None
 
 
-def generate_urdf(model: Model) -> str:
+def generate_urdf(model: WorldModel) -> str:
     """Return the kinematics of every tree with an actuated joint: a link for each body and each named site.
 
     Positions of joints are those of the model, the frame of a link is at the joint that moves it, and velocities are
@@ -79,7 +79,7 @@ def _add_fixed(robot: ET.Element, parent: str, child: str, frame: FloatArray) ->
         ET.SubElement(robot, "link", name=child)
 
 
-def _add_moving(robot: ET.Element, model: Model, joint: int, parent: str, child: str, frame: FloatArray) -> None:
+def _add_moving(robot: ET.Element, model: WorldModel, joint: int, parent: str, child: str, frame: FloatArray) -> None:
     """Add a hinge or slide joint, with its limits, and its link."""
     mj, name = model.mj, model.mj.joint(joint).name or f"{child}_joint"
     name = {theirs: ours for ours, theirs in model.profile.joints.items()}.get(name, name)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray
-from embodied_env.core.clock import NS_PER_S
-from embodied_env.sim.backend_profile import Driver, StandIn
+from embodied_env.sim.world_profile import Driver, StandIn
+from embodied_env.timing.clock import NS_PER_S
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from embodied_env.contract import FloatArray
-from embodied_env.sim.backend_profile import Mover
+from embodied_env.sim.world_profile import Mover
 
 
 class MovingBody:

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray, SensorSpec
-from embodied_env.contract.message_types import SENSOR_MESSAGES
 from embodied_env.contract.reading_values import fitted, position_confidence
 from embodied_env.contract.spaces import field_layouts, message_field
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import Sample
-from embodied_env.sim.backend_profile import Source
-from embodied_env.sim.received_values import Receiver
+from embodied_env.messages.message_types import SENSOR_MESSAGES
+from embodied_env.sim.received_values import ValueReceiver
 from embodied_env.sim.sensor_models import range_limits_m
 from embodied_env.sim.sensor_reader import SensorOutput, Values
+from embodied_env.sim.world_profile import Source
 
 _NS_PER_S = 1e9
 
@@ -65,7 +65,7 @@ class SensorChannel:
         """
         self.name, self._spec, self._source = name, spec, source
         self._as_received = as_received
-        receiver = Receiver(spec, source.rays)
+        receiver = ValueReceiver(spec, source.rays)
         self.receiver = receiver if as_received and receiver.fields else None
         self._layouts = {layout.field: layout for layout in field_layouts(name, spec)}
         self._noisy_fields = {field: message_field(spec, field, spec.fields[field]) for field in source.noise}

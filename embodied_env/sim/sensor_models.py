@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray
-from embodied_env.sim.backend_profile import Contact, Rays, WheelOdometry
-from embodied_env.sim.model import MjData, Model
+from embodied_env.sim.world_model import MjData, WorldModel
+from embodied_env.sim.world_profile import Contact, Rays, WheelOdometry
 
 _SEEN_GROUPS = np.array([1, 1, 1, 0, 0, 0], dtype=np.uint8)
 """The geom groups that are rendered by default, so that scanners and cameras see the same."""
@@ -31,7 +31,7 @@ def scan_angles_rad(extras: Mapping[str, Any], values: Mapping[str, NDArray[Any]
 class Scanner:
     """A laser scanner that casts rays from a site."""
 
-    def __init__(self, model: Model, data: MjData, rays: Rays, beams: int, path: str) -> None:
+    def __init__(self, model: WorldModel, data: MjData, rays: Rays, beams: int, path: str) -> None:
         """Resolve the site; raises ContractError when the model does not have it."""
         self._model, self._data, self._rays = model, data, rays
         self._site = model.find("site", rays.site, f"{path}.rays.site")
@@ -77,7 +77,7 @@ class Odometer:
     P' = F P F^T + G Q G^T with the Jacobians of x' = x + R(theta) (dx, dy), theta' = theta + dtheta.
     """
 
-    def __init__(self, model: Model, data: MjData, odometry: WheelOdometry, path: str) -> None:
+    def __init__(self, model: WorldModel, data: MjData, odometry: WheelOdometry, path: str) -> None:
         """Resolve the site; raises ContractError when the model does not have it."""
         self._model, self._data, self._odometry = model, data, odometry
         self._site = model.find("site", odometry.site, f"{path}.odometry.site")
@@ -160,12 +160,12 @@ class Odometer:
 
 
 class Bumper:
-    """Records whether a body had contact since its last reading, from the sensors that `Model` adds for it.
+    """Records whether a body had contact since its last reading, from the sensors that `WorldModel` adds for it.
 
     A contact at the time of a reading belongs to this reading, not to the next one.
     """
 
-    def __init__(self, model: Model, data: MjData, contact: Contact, path: str) -> None:
+    def __init__(self, model: WorldModel, data: MjData, contact: Contact, path: str) -> None:
         """Resolve body and geoms; raises ContractError when the model lacks them, or has disabled its sensors."""
         model.find("body", contact.body, f"{path}.contact.body")
         for i, name in enumerate(contact.ignore):

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray, SensorSpec
 from embodied_env.contract.field_paths import is_boolean
-from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES
 from embodied_env.contract.reading_values import InvalidReadingError, fitted
 from embodied_env.contract.spaces import FieldLayout, field_layouts, message_field
 from embodied_env.contract.value_checks import one_of
-from embodied_env.sim.backend_profile import KINDS, Contact, Rays, Source, WheelOdometry
-from embodied_env.sim.model import MjData, Model
+from embodied_env.messages.message_types import JOINT_SENSOR, SENSOR_MESSAGES
 from embodied_env.sim.rendering import Renderer
 from embodied_env.sim.sensor_models import Bumper, Odometer, Scanner
+from embodied_env.sim.world_model import MjData, WorldModel
+from embodied_env.sim.world_profile import KINDS, Contact, Rays, Source, WheelOdometry
 
 Reader = Callable[[], Any]  # returns a number or a new array
 FieldReader = Callable[[], NDArray[Any]]  # returns a new array of the contract's shape and precision
@@ -85,7 +85,7 @@ class _Binding:
         return {layout.field: layout for layout in field_layouts(self.name, self.spec)}
 
 
-class SensorReader:
+class SimulatedSensorReader:
     """Reads the sensors of a contract from one MuJoCo state.
 
     Attributes:
@@ -94,7 +94,7 @@ class SensorReader:
         has_contacts: whether `update_contacts` is needed.
     """
 
-    def __init__(self, model: Model, data: MjData, renderer: Renderer, *, whole_messages: bool = True) -> None:
+    def __init__(self, model: WorldModel, data: MjData, renderer: Renderer, *, whole_messages: bool = True) -> None:
         """Resolve every field; raises ContractError for an unsuitable or unused source, or an unknown name.
 
         `whole_messages`: `SensorOutput.extras` also have poses and twists that the contract does not declare.

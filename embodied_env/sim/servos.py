@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from embodied_env.sim.backend_profile import ServoGains
+from embodied_env.sim.world_profile import ServoGains
 
 ELEMENTS: Mapping[str, tuple[str, str]] = {  # MJCF element -> whether it takes positions, and velocities
     "`position`, also with `timeconst`": ("yes", "with `servo_gains`, without `timeconst`"),

@@ -18,23 +18,23 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.runtime_values import checked_options
-from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.reset_draws import draw_options
 from embodied_env.core.types import Sample
 from embodied_env.errors import ResetNeededError, UsageError
 from embodied_env.sim.actuators import Actuation, SetpointInterpolator
 from embodied_env.sim.async_rendering import AsyncCameras
-from embodied_env.sim.backend_profile import Driver, Source, StandIn, WorldProfile
 from embodied_env.sim.delayed_world import DelayedWorld
-from embodied_env.sim.model import shared_model
 from embodied_env.sim.physics import Physics
 from embodied_env.sim.randomization import ResetRandomizer
-from embodied_env.sim.rendering import FREE_CAMERA, Renderer, Viewer
+from embodied_env.sim.rendering import FREE_CAMERA, Renderer, ViewerWindow
 from embodied_env.sim.robot_description import robot_description
 from embodied_env.sim.robot_emulation import TimedQueue
 from embodied_env.sim.scene import MovingBody
 from embodied_env.sim.sensor_channel import ChannelState, SensorChannel
-from embodied_env.sim.sensor_reader import SensorReader
+from embodied_env.sim.sensor_reader import SimulatedSensorReader
+from embodied_env.sim.world_model import shared_model
+from embodied_env.sim.world_profile import Driver, Source, StandIn, WorldProfile
+from embodied_env.timing.delay_model import DelayModel
 
 _TICKS_PER_PERIOD = 5  # of a free-running world, approximately
 
@@ -48,7 +48,7 @@ class WorldState:
     """The state of a world in lockstep between two steps.
 
     `physics` is an ``mjSTATE_INTEGRATION``, `drawn` what the reset drew, `target` the active command. `channels` and
-    `sensors` are those of `SensorChannel.save` and `SensorReader.save`, `interpolation` and `late_commands` those of
+    `sensors` are those of `SensorChannel.save` and `SimulatedSensorReader.save`, `interpolation` and `late_commands` those of
     delayed commands.
     """
 
@@ -112,8 +112,8 @@ class World:
         self.profile = profile = model.profile  # shared too
         self._data = model.new_data()
         self._renderer = Renderer(model.mujoco, model.mj)
-        self._viewer: Viewer | None = None
-        self._sensors = SensorReader(model, self._data, self._renderer, whole_messages=as_messages)
+        self._viewer: ViewerWindow | None = None
+        self._sensors = SimulatedSensorReader(model, self._data, self._renderer, whole_messages=as_messages)
         period_substeps = self.substeps = self._whole_substeps(contract.control_period_s, "control_period_s")
         self.tick_ns = contract.control_period_ns
         stand_in = profile.stand_in if free_running else StandIn()
@@ -440,7 +440,7 @@ class World:
     def show(self) -> None:
         """Show the current world in a window, which opens at the first call."""
         if self._viewer is None:
-            self._viewer = Viewer(self._model.mujoco, self._model.mj)
+            self._viewer = ViewerWindow(self._model.mujoco, self._model.mj)
         self._viewer.show(self._data)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""Tasks compute reward and verdict from snapshots. To write one, see `embodied_env.tasks.base`."""
+"""Tasks compute reward and verdict from snapshots. To write one, see `embodied_env.tasks.task`."""
 
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
-from embodied_env.tasks.base import ResettableTask, ScriptedTask, Task
-from embodied_env.tasks.common import ArrayTask, components, is_fresh
 from embodied_env.tasks.loading import describe_task, find_task, is_shipped, load_task
+from embodied_env.tasks.task import ResettableTask, ScriptedTask, Task
+from embodied_env.tasks.task_parts import ArrayTask, components, is_fresh
 
 __all__ = [
     "ArrayTask",

@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.core.process.signals import Terminated
 from embodied_env.core.types import Snapshot, TaskResult, Verdict, field_values
 from embodied_env.errors import TaskError, described, did_you_mean
-from embodied_env.tasks.base import ResettableTask, Task
+from embodied_env.processes.signals import Terminated
+from embodied_env.tasks.task import ResettableTask, Task
 
 _SNAPSHOTS_AND_ACTION = 3
 _NUMBERS = (float, int, np.floating, np.integer)

@@ -14,16 +14,16 @@ from types import FunctionType, ModuleType
 from typing import Any, cast
 
 from embodied_env.contract import Contract
+from embodied_env.contract.contract_loader import parse_as
 from embodied_env.contract.files import read_file
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
-from embodied_env.contract.loader import parse_as
 from embodied_env.contract.plugins import get_plugin
 from embodied_env.contract.value_checks import naming_file
-from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import ContractError, described, did_you_mean
-from embodied_env.tasks.base import Task
-from embodied_env.tasks.common import ArrayTask
+from embodied_env.processes.signals import Terminated
 from embodied_env.tasks.judging import class_of_function, hint
+from embodied_env.tasks.task import Task
+from embodied_env.tasks.task_parts import ArrayTask
 
 
 def load_task(contract: Contract, *, trust: bool = False, file: str | Path | None = None) -> Task:
@@ -52,7 +52,7 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
     if missing:
         raise ContractError(
             "task.type",
-            f"{contract.task.type!r} is not a task: it has no {', '.join(missing)}; see embodied_env.tasks.base",
+            f"{contract.task.type!r} is not a task: it has no {', '.join(missing)}; see embodied_env.tasks.task",
             source=contract.source,
         )
     _source_sha256(found)  # caches the hash of the source as loaded

@@ -8,7 +8,7 @@ from typing import Any
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.value_checks import allow
 from embodied_env.core.types import TaskResult, Verdict
-from embodied_env.tasks.common import ArrayTask, squared_norm
+from embodied_env.tasks.task_parts import ArrayTask, squared_norm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.value_checks import allow
 from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import TaskResult, Verdict
-from embodied_env.tasks.base import SiteKinematics
-from embodied_env.tasks.common import (
+from embodied_env.tasks.task import SiteKinematics
+from embodied_env.tasks.task_parts import (
     ArrayTask,
     approach_velocity,
     cartesian_policy,

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from embodied_env.backends.fake import FakeBackend, Fault
-from embodied_env.core.clock import ManualClock, VirtualClock
+from embodied_env.backends.fake_backend import FakeBackend, ScriptedFault
 from embodied_env.testing.conformance import BackendContract, EnvContract
 from embodied_env.testing.doubles import SpyObserver, approve
+from embodied_env.timing.clock import ManualClock, VirtualClock
 
 if TYPE_CHECKING:
-    from embodied_env.testing.fault_injection.node import ChaosNode as ChaosNode
+    from embodied_env.testing.fault_injection.fault_node import ChaosNode as ChaosNode
 
 __all__ = [
     "BackendContract",
     "EnvContract",
     "FakeBackend",
-    "Fault",
+    "ScriptedFault",
     "ManualClock",
     "SpyObserver",
     "VirtualClock",
@@ -36,7 +36,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - of a module
     """Import `ChaosNode` on first use, since it needs ROS."""
     if name == "ChaosNode":
-        from embodied_env.testing.fault_injection.node import ChaosNode  # noqa: PLC0415
+        from embodied_env.testing.fault_injection.fault_node import ChaosNode  # noqa: PLC0415
 
         return ChaosNode
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

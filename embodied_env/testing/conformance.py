@@ -13,9 +13,8 @@ from typing import Any, ClassVar, cast
 import gymnasium
 import numpy as np
 
-from embodied_env.backends.base import Backend
+from embodied_env.backends.backend import Backend
 from embodied_env.contract import Contract, FloatArray, load_contract
-from embodied_env.core.clock import NS_PER_S, Clock, SteadyClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
@@ -23,10 +22,11 @@ from embodied_env.core.types import ApprovedCommand, ResetRequest, Snapshot
 from embodied_env.errors import BackendError, ClosedError, ResetNeededError
 from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.testing.doubles import approve
+from embodied_env.timing.clock import NS_PER_S, Clock, SteadyClock
 
 
 class BackendContract(ABC):
-    """The rules of `embodied_env.backends.base`.
+    """The rules of `embodied_env.backends.backend`.
 
     Override `make_backend`, and optionally `contract`. For a free-running backend, return a `ManualClock` from
     `make_clock`.

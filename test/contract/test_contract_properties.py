@@ -18,7 +18,7 @@ from safety_strategies import SEEDED
 from shipped_contracts import resolved_document
 from strategies import Document, contracts, document, document_of, documents, plain_values
 
-from embodied_env.cli.contract import describe
+from embodied_env.cli.contract_cli import describe
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.fingerprint import differences, meaning, to_plain
 from embodied_env.contract.spaces import ActionLayout

@@ -9,8 +9,8 @@ from pkgutil import resolve_name
 import pytest
 from distributions import install
 
-from embodied_env.backends.registry import accepts_option
-from embodied_env.contract.loader import known_robots, load_robot_file
+from embodied_env.backends.backend_registry import accepts_option
+from embodied_env.contract.contract_loader import known_robots, load_robot_file
 from embodied_env.contract.plugins import BUILT_IN, find_plugin, get_plugin, plugin_names
 from embodied_env.core.extensions import load_plugin
 from embodied_env.errors import ContractError, UsageError

@@ -10,8 +10,9 @@ import yaml
 from strategies import document
 
 from embodied_env.contract import load_contract, parse_contract
+from embodied_env.contract.contract_loader import dump_contract
+from embodied_env.contract.contract_schema import ActuatorSpec, GripperSpec, JointLimits, SensorSpec
 from embodied_env.contract.fingerprint import to_plain
-from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.robot_files import limit_paths
 from embodied_env.contract.robot_rules import (
     ACTUATOR_RULES,
@@ -22,7 +23,6 @@ from embodied_env.contract.robot_rules import (
     SENSOR_RULES,
 )
 from embodied_env.contract.safety_schema import Safety, WorkspaceSpec
-from embodied_env.contract.schema import ActuatorSpec, GripperSpec, JointLimits, SensorSpec
 from embodied_env.errors import ContractError
 
 ROBOT_KEYS = ("sensors", "actuators", "safety", "backends")
@@ -669,8 +669,8 @@ def test_every_key_of_a_robot_file_has_a_rule():
 
 
 def test_every_key_of_a_profile_of_a_robot_has_a_rule_and_its_default():
-    from embodied_env.core.world_clock import ClockSpec
-    from embodied_env.ros.robot.backend_profile import RealProfile, ResetSpec
+    from embodied_env.ros.robot.robot_profile import RealProfile, ResetSpec
+    from embodied_env.ros.wire.world_clock import ClockSpec
 
     for found, rules in ((RealProfile(), REAL_RULES), (ResetSpec(), RESET_RULES)):
         assert {key: to_plain(value) for key, value in vars(found).items()} == {

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import changed, document, parse
 
+from embodied_env.contract.contract_schema import AngleRange, FieldSpec, ResampleSpec
 from embodied_env.contract.reading_values import InvalidReadingError, resample, settle_ranges
 from embodied_env.contract.scan_resampling import resample_scan, target_angles
-from embodied_env.contract.schema import AngleRange, FieldSpec, ResampleSpec
 from embodied_env.errors import ContractError
 
 INF, NAN = math.inf, math.nan

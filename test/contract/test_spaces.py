@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 from strategies import changed, document, parse
 
-from embodied_env.contract.loader import dump_contract, parse_contract
+from embodied_env.contract.contract_loader import dump_contract, parse_contract
 from embodied_env.contract.spaces import ActionLayout, field_layouts
 from embodied_env.errors import ContractError
 

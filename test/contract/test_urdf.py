@@ -10,8 +10,8 @@ import pytest
 from embodied_env.contract import JointLimits, load_contract
 from embodied_env.contract.urdf import UrdfRobot, parse_urdf, tightened
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.sim.backend_profile import load_profile
-from embodied_env.sim.kinematics import MujocoKinematics
+from embodied_env.sim.mujoco_kinematics import MujocoKinematics
+from embodied_env.sim.world_profile import load_profile
 
 DATA = Path(__file__).parents[1] / "support" / "data"
 CONTRACT = load_contract("arm_reach")

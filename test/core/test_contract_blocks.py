@@ -11,7 +11,7 @@ from strategies import changed, document, parse
 
 import embodied_env
 from embodied_env.cli.main import main
-from embodied_env.contract.loader import parse_contract, restore_contract, save_contract
+from embodied_env.contract.contract_loader import parse_contract, restore_contract, save_contract
 from embodied_env.core.contract_blocks import check_blocks, load_block
 from embodied_env.errors import ContractError
 
@@ -98,7 +98,7 @@ def test_contract_without_the_plug_in_of_its_block_is_shown_and_refused_by_name(
 
 @pytest.mark.usefixtures("party")
 def test_recorded_run_of_a_contract_with_a_block_is_audited_and_replayed_without_it(tmp_path, monkeypatch):
-    from embodied_env.analysis.replay import replay_run
+    from embodied_env.extensions.replay.run_replay import replay_run
 
     env = embodied_env.make(contract_with(lamp={"colour": "red"}), backend="fake", record=tmp_path / "runs")
     env.reset(seed=0)

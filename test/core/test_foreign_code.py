@@ -11,11 +11,10 @@ from distributions import install
 from shipped_contracts import changed_contract
 
 import embodied_env
-from embodied_env.backends import base
+from embodied_env.backends import backend as base
 from embodied_env.contract import JointLimits, load_contract
 from embodied_env.core.foreign_code import foreign_code
 from embodied_env.core.policy import as_policy
-from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import (
     BackendLostError,
     BackendNotReadyError,
@@ -24,6 +23,7 @@ from embodied_env.errors import (
     ResetNeededError,
     UsageError,
 )
+from embodied_env.processes.signals import Terminated
 from embodied_env.safety.command_filters import make_command_filters
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.tasks.judging import judge_reset, judge_step
@@ -48,7 +48,7 @@ def nothing(*_, **__):
 def without_arguments():
     return None
 
-from embodied_env.backends.fake import FakeBackend, realtime_fake
+from embodied_env.backends.fake_backend import FakeBackend, realtime_fake
 
 def backend(contract, *, clock, call, error, pacing="lockstep"):
     made = (FakeBackend if pacing == "lockstep" else realtime_fake)(contract, clock=clock)
@@ -189,7 +189,7 @@ class Own:
 
 @pytest.mark.parametrize("source", ["{}", CLASS], ids=["module", "class"])
 def test_sigterm_while_a_task_is_loaded_ends_the_program(tmp_path, source):
-    raising = "from embodied_env.core.process.signals import Terminated; raise Terminated(143)"
+    raising = "from embodied_env.processes.signals import Terminated; raise Terminated(143)"
     (tmp_path / "own.py").write_text(source.format(raising))
     with pytest.raises(Terminated):
         load_task(changed_contract("arm_reach", {"task": {"type": "own:Own"}}), file=tmp_path / "own.py")

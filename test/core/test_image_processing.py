@@ -8,8 +8,8 @@ from PIL import Image, ImageOps
 from strategies import changed, document, parse
 
 from embodied_env.contract import FieldSpec, SensorSpec
+from embodied_env.contract.contract_schema import ResizeSpec
 from embodied_env.contract.reading_values import InvalidReadingError
-from embodied_env.contract.schema import ResizeSpec
 from embodied_env.core.image_processing import read_image, resize_image
 from embodied_env.errors import ContractError
 

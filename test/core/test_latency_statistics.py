@@ -10,9 +10,9 @@ import pickle
 import numpy as np
 import pytest
 
+from embodied_env.core import latency_statistics as statistics
 from embodied_env.core.codes import Quality
-from embodied_env.core.latency import statistics
-from embodied_env.core.latency.statistics import LatencyStatistics, StageStatistics
+from embodied_env.core.latency_statistics import LatencyStatistics, StageStatistics
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record.json_values import to_json_types
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_env.contract.schema import ResetOption
+from embodied_env.contract.contract_schema import ResetOption
 from embodied_env.core.reset_draws import draw_options, with_observed_options
 from embodied_env.core.types import ResetReport, ResetRequest
 

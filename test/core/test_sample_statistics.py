@@ -10,10 +10,10 @@ import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_env.core.latency.statistics import KEPT
+from embodied_env.core.latency_statistics import KEPT
 from embodied_env.core.sample_statistics import (
     Percentiles,
-    Sample,
+    StreamSample,
     compare_means,
     count_for_mean,
     count_for_pairs,
@@ -150,7 +150,7 @@ def test_median_interval_has_its_nominal_coverage():
 @QUICK
 @given(samples)
 def test_percentiles_of_a_short_stream_are_exact(values):
-    sample = Sample()
+    sample = StreamSample()
     for value in values:
         sample.add(value)
     exact = np.percentile(values, (50, 95, 99)).tolist()
@@ -158,14 +158,14 @@ def test_percentiles_of_a_short_stream_are_exact(values):
 
 
 def test_empty_sample_has_no_percentiles():
-    found = Sample().percentiles()
+    found = StreamSample().percentiles()
     assert found.count == 0
     assert math.isnan(found.p50)
 
 
 def test_sample_of_a_long_stream_is_bounded_with_exact_extremes():
     values = np.random.default_rng(1).lognormal(-6, 2, 30_000)
-    sample = Sample()
+    sample = StreamSample()
     for value in values.tolist():
         sample.add(value)
     assert len(sample.values()) == KEPT

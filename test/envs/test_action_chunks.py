@@ -8,12 +8,12 @@ import pytest
 import scripted_tasks
 from gymnasium.wrappers import Autoreset, DiscretizeAction, RescaleAction, TimeLimit
 
-from embodied_env.core.clock import ManualClock
 from embodied_env.core.codes import Severity
 from embodied_env.envs.action_chunks import ActionChunks
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ClosedError, ResetNeededError, TaskError, UsageError
 from embodied_env.record import RecordTransitions, read_run
+from embodied_env.timing.clock import ManualClock
 
 HORIZON = 10
 PUSH = 0.1

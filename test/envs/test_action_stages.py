@@ -8,10 +8,10 @@ from gymnasium import spaces
 from shipped_contracts import changed_contract
 
 import embodied_env
-from embodied_env.analysis.replay import replay_run
-from embodied_env.core.action_stages import StagedAction
+from embodied_env.core.action_stage import StagedAction
 from embodied_env.errors import UsageError
-from embodied_env.record.export import export_run
+from embodied_env.extensions.export.run_export import export_run
+from embodied_env.extensions.replay.run_replay import replay_run
 
 ARM = changed_contract("arm_reach", {"episode.horizon_steps": 4})
 

@@ -13,10 +13,10 @@ from scripted_tasks import Scene
 from shipped_contracts import changed_text
 
 import embodied_env
-from embodied_env.backends.fake import Fault
-from embodied_env.core.clock import ManualClock
+from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, ClosedError, MissingDependencyError, ResetNeededError, UsageError
+from embodied_env.timing.clock import ManualClock
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_last_reset_reports_the_drawn_values():
 
 def test_faults_are_an_option_of_the_fake_world():
     env = EmbodiedEnv(
-        scripted_tasks.contract(), backend="fake", clock=ManualClock(), faults=[Fault(kind="refuse", step=1)]
+        scripted_tasks.contract(), backend="fake", clock=ManualClock(), faults=[ScriptedFault(kind="refuse", step=1)]
     )
     env.reset(seed=1)
     assert env.step(HOLD)[4]["end_reason"] == "backend_lost:refused"

@@ -89,7 +89,7 @@ def test_a_team_follows_the_option(host_timing, tmp_path):
 
 
 def test_batched_steps_omit_them_as_single_ones_do(monkeypatch):
-    monkeypatch.setattr("embodied_env.envs.vector_env.FEWEST_SLOTS", 1)
+    monkeypatch.setattr("embodied_env.extensions.vector.vector_env.FEWEST_SLOTS", 1)
     pair = Pair.of("arm_reach", AutoresetMode.NEXT_STEP, host_timing=False)
     pair.reset(seed=1)
     assert "latency_ms" not in pair.step()

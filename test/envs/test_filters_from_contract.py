@@ -11,7 +11,7 @@ import pytest
 
 import embodied_env
 from embodied_env.contract import load_contract, parse_contract
-from embodied_env.contract.loader import dump_contract, find_contract
+from embodied_env.contract.contract_loader import dump_contract, find_contract
 from embodied_env.contract.safety_schema import BoxSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import parse_urdf

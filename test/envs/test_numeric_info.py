@@ -17,8 +17,8 @@ from test_info_schema import two_actuators
 
 import embodied_env
 from embodied_env import NoAction, NumericInfo
-from embodied_env.backends.fake import Fault
-from embodied_env.contract.loader import shipped_files
+from embodied_env.backends.fake_backend import ScriptedFault
+from embodied_env.contract.contract_loader import shipped_files
 from embodied_env.core.codes import CODES, END_CODES, end_kind
 from embodied_env.errors import UsageError
 
@@ -84,7 +84,9 @@ OPTIONS = {
     "free running": {"pacing": "realtime"},
     "delays": {"delay_profile": VARYING, "clock": "virtual"},
 }
-FAULTS = [Fault(kind=kind, step=step) for kind in ("drop", "nan", "stale", "future", "refuse") for step in (1, 2, 3)]
+FAULTS = [
+    ScriptedFault(kind=kind, step=step) for kind in ("drop", "nan", "stale", "future", "refuse") for step in (1, 2, 3)
+]
 ACTIONS = ["sample", None, "what?", float("nan"), NoAction("late"), NoAction("lost")]
 CASES = [(name, "lockstep") for name in (*sorted(shipped_files()), "two actuators")]
 CASES += [("arm_reach", options) for options in OPTIONS if options != "lockstep"]

@@ -13,8 +13,8 @@ import pytest
 from shipped_contracts import changed_text
 
 import embodied_env
-from embodied_env.backends.fake import Fault
-from embodied_env.backends.registry import BackendName, known_backends
+from embodied_env.backends.backend_registry import BackendName, known_backends
+from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ClosedError, ContractError, ResetNeededError, UsageError
 
@@ -180,7 +180,7 @@ WRONG_CALLS = {  # call, error, what the message names
         UsageError,
         "'evaluator_inf'.*mean 'evaluator_info'",
     ),
-    "unknown fault": (lambda: make(faults=[Fault(kind="dely", step=1)]), UsageError, "'dely'.*mean 'delay'"),
+    "unknown fault": (lambda: make(faults=[ScriptedFault(kind="dely", step=1)]), UsageError, "'dely'.*mean 'delay'"),
     "option of another backend": (lambda: make(domain_id=5), UsageError, "backend 'fake' got .*'domain_id'"),
     "pacing of another backend": (lambda: make(pacing="realtime", clock="virtual"), UsageError, "clock .*'virtual'"),
     "messages without a folder": (lambda: make(record_messages=True), UsageError, "record_messages.*expected a folder"),

@@ -19,8 +19,7 @@ from scripted_tasks import PERIOD_NS, PERIOD_S, VELOCITY, FailingResets, Scene, 
 import embodied_env
 import embodied_env.backends
 from embodied_env import load_contract
-from embodied_env.backends.fake import FakeBackend, Fault
-from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.backends.fake_backend import FakeBackend, ScriptedFault
 from embodied_env.core.codes import CODES, END_REASONS, Quality, Severity, end_kind, order_end_reasons
 from embodied_env.core.types import Finding
 from embodied_env.envs.lifecycle import State
@@ -34,6 +33,7 @@ from embodied_env.errors import (
     TaskError,
     UsageError,
 )
+from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_close_on_a_halted_backend_raises_nothing(scene):
 
 
 def test_close_after_a_lost_world_sends_nothing(scene_of):
-    scene = scene_of(options={"faults": [Fault(kind="refuse", step=2)]})
+    scene = scene_of(options={"faults": [ScriptedFault(kind="refuse", step=2)]})
     scene.run(2)
     scene.close()
     assert len(scene.sent) == 1
@@ -266,8 +266,8 @@ def test_a_running_episode_has_no_end_reason(ending):
     assert (done.terminated, done.truncated, done.info["end_reason"], done.end_reasons) == (False, False, "", ())
 
 
-DROP = {"faults": [Fault(kind="drop", step=3, sensor="goal")]}
-LOSE = {"faults": [Fault(kind="refuse", step=3)]}
+DROP = {"faults": [ScriptedFault(kind="drop", step=3, sensor="goal")]}
+LOSE = {"faults": [ScriptedFault(kind="refuse", step=3)]}
 LIMIT = {"horizon_steps": 3, "kind": "time_limit"}
 HORIZON = {"horizon_steps": 3, "kind": "finite_horizon"}
 
@@ -324,7 +324,7 @@ def test_the_order_of_precedence_matches_the_design():
     [("drop", Quality.MISSING), ("nan", Quality.INVALID), ("stale", Quality.STALE), ("future", Quality.FUTURE)],
 )
 def test_a_sensor_fault_holds_the_last_reading_in_the_space_with_mask_and_quality(scene_of, kind, quality):
-    scene = scene_of(options={"faults": [Fault(kind=kind, step=2, sensor="beacon")]})
+    scene = scene_of(options={"faults": [ScriptedFault(kind=kind, step=2, sensor="beacon")]})
     before = scene.step().observation
     done = scene.step()
     assert scene.contract.observation_space.contains(dict(done.observation))
@@ -339,13 +339,13 @@ def test_a_sensor_fault_holds_the_last_reading_in_the_space_with_mask_and_qualit
 @pytest.mark.parametrize("kind", ["drop", "nan", "stale", "future"])
 def test_a_fault_of_a_sensor_with_on_gap_stop_truncates_the_episode(ending, kind):
     done = ending(
-        steps=2, options={"faults": [Fault(kind=kind, step=2, sensor="beacon")]}, sensors__beacon__on_gap="stop"
+        steps=2, options={"faults": [ScriptedFault(kind=kind, step=2, sensor="beacon")]}, sensors__beacon__on_gap="stop"
     )
     assert (done.truncated, done.info["end_reason"]) == (True, "sensor_gap:beacon")
 
 
 def test_a_refused_command_loses_the_world(scene_of):
-    scene = scene_of(options={"faults": [Fault(kind="refuse", step=2)]})
+    scene = scene_of(options={"faults": [ScriptedFault(kind="refuse", step=2)]})
     before = scene.step((0.1, 0.1))
     done = scene.step((0.1, 0.1))
     assert (done.terminated, done.truncated, done.info["end_reason"]) == (False, True, "backend_lost:refused")
@@ -356,7 +356,7 @@ def test_a_refused_command_loses_the_world(scene_of):
 
 
 def test_a_world_past_its_deadline_is_lost_and_halted(scene_of):
-    scene = scene_of(options={"faults": [Fault(kind="delay", step=2, delay_s=1.5)], "step_timeout_s": 1.0})
+    scene = scene_of(options={"faults": [ScriptedFault(kind="delay", step=2, delay_s=1.5)], "step_timeout_s": 1.0})
     scene.step()
     began_ns = scene.clock.now_ns()
     done = scene.step()
@@ -366,14 +366,14 @@ def test_a_world_past_its_deadline_is_lost_and_halted(scene_of):
 
 
 def test_a_delay_within_the_deadline_does_not_lose_the_world(scene_of):
-    scene = scene_of(options={"faults": [Fault(kind="delay", step=1, delay_s=0.9)], "step_timeout_s": 1.0})
+    scene = scene_of(options={"faults": [ScriptedFault(kind="delay", step=1, delay_s=0.9)], "step_timeout_s": 1.0})
     done = scene.step()
     assert done.info["end_reason"] == ""
     assert done.info["latency"]["world_s"] == pytest.approx(0.9)
 
 
 def test_reset_restarts_a_lost_world(scene_of):
-    scene = scene_of(options={"faults": [Fault(kind="refuse", step=2)]})
+    scene = scene_of(options={"faults": [ScriptedFault(kind="refuse", step=2)]})
     scene.run(2)
     scene.reset()
     assert scene.step((0.1, 0.0)).info["end_reason"] == ""
@@ -381,7 +381,7 @@ def test_reset_restarts_a_lost_world(scene_of):
 
 def test_the_task_does_not_evaluate_a_lost_world(make_scene):
     contract = scripted_tasks.contract(task={"type": "scripted_tasks:Spy"})
-    scene = make_scene(contract, faults=[Fault(kind="refuse", step=2)])
+    scene = make_scene(contract, faults=[ScriptedFault(kind="refuse", step=2)])
     scene.reset()
     scene.step()
     done = scene.step()
@@ -514,7 +514,7 @@ def test_observers_receive_each_transition_in_order(make_scene):
 
 def test_observers_receive_the_last_transition_of_a_lost_world(make_scene):
     received = []
-    scene = make_scene(observers=[Listener("only", received)], faults=[Fault(kind="refuse", step=1)])
+    scene = make_scene(observers=[Listener("only", received)], faults=[ScriptedFault(kind="refuse", step=1)])
     scene.reset()
     scene.step()
     assert [transition.info["end_reason"] for _, _, transition in received] == ["backend_lost:refused"]
@@ -883,7 +883,7 @@ def gates_of(done):
 
 def silent(sensor, *, since=1, steps=20):
     """Return the faults of a sensor that is silent from a step on."""
-    return [Fault(kind="drop", step=step, sensor=sensor) for step in range(since, since + steps)]
+    return [ScriptedFault(kind="drop", step=step, sensor=sensor) for step in range(since, since + steps)]
 
 
 def test_an_emergency_stop_brakes_and_truncates(scene):
@@ -996,7 +996,7 @@ def test_a_silent_required_sensor_holds_and_then_stops(scene_of):
 
 @pytest.mark.parametrize(("kind", "code"), [("nan", "obs.invalid"), ("future", "obs.future")])
 def test_an_invalid_required_sensor_holds_the_next_action(scene_of, kind, code):
-    scene = scene_of(ENDLESS, options={"faults": [Fault(kind=kind, step=1, sensor="joints")]})
+    scene = scene_of(ENDLESS, options={"faults": [ScriptedFault(kind=kind, step=1, sensor="joints")]})
     found = [scene.step() for _ in range(3)]
     assert [gates_of(done) for done in found] == [[], [("observation", code)], []]
 
@@ -1011,7 +1011,7 @@ def test_a_base_without_odometry_brakes_and_stops(make_scene, kind):
     plain = load_contract("cart_goal")
     sensors = {name: dataclasses.replace(sensor, on_gap="hold") for name, sensor in plain.sensors.items()}
     held = dataclasses.replace(plain, sensors=sensors, task=scripted_tasks.contract(task=ENDLESS).task)
-    faults = [Fault(kind=kind, step=step, sensor="odom") for step in range(5, 99)]
+    faults = [ScriptedFault(kind=kind, step=step, sensor="odom") for step in range(5, 99)]
     scene = make_scene(held, faults=faults)
     scene.reset()
     found = [scene.step((1.0, 0.5))]

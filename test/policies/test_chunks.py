@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from shipped_contracts import changed_contract
 
 import embodied_env
-from embodied_env.analysis.replay import replay_policy, replay_run
 from embodied_env.cli.main import main
 from embodied_env.core.policy import NoAction, PolicyIdentity
 from embodied_env.errors import PolicyError, UsageError
-from embodied_env.evaluation.runner import evaluate
+from embodied_env.extensions.audit.account_rules import AccountRules
+from embodied_env.extensions.evaluation.evaluation import evaluate
+from embodied_env.extensions.replay.run_replay import replay_policy, replay_run
 from embodied_env.policies import policy_thread
 from embodied_env.policies.chunks import DECAY, OVERLAP, UNDERRUN, ChunkRunner, blend, longest_wait_s
 from embodied_env.policies.lerobot_model import LerobotModel
 from embodied_env.policies.slots import TeamPolicies, VectorPolicies
-from embodied_env.record.audit.account_rules import AccountRules
 from embodied_env.record.rows import RESET
 
 MODES = ("replace", "crossfade", "ensemble", "rtc")

@@ -15,16 +15,16 @@ from shipped_contracts import changed_contract, changed_text
 
 import embodied_env
 from embodied_env.cli.main import main
-from embodied_env.contract.schema import ResizeSpec
+from embodied_env.contract.contract_schema import ResizeSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import BatchPolicy, NoAction, PolicyIdentity, find_n_action_steps
 from embodied_env.errors import ContractError, UsageError
+from embodied_env.extensions.remote.policy_server import ServedPolicy
 from embodied_env.policies.chunks import ChunkRunner
 from embodied_env.policies.mapping import PolicyFileInterface
-from embodied_env.policies.model import ArraySpec, ModelPolicy, connect, plausible_observation
 from embodied_env.policies.policy_file import PolicyFile
-from embodied_env.policies.server import ServedPolicy
+from embodied_env.policies.policy_model import ArraySpec, ModelPolicy, connect, plausible_observation
 
 ALL = (*JOINTS, "finger")
 LIMITS = {"shoulder": (-2.0, 2.0), "elbow": (0.0, 2.0), "wrist": (-1.0, 3.0), "finger": (0.0, 0.1)}
@@ -33,7 +33,7 @@ LIMITS = {"shoulder": (-2.0, 2.0), "elbow": (0.0, 2.0), "wrist": (-1.0, 3.0), "f
 
 def parsed(document, contract=BENCH):
     """Return the interface of a document, without a file."""
-    from embodied_env.contract.loader import parse_as
+    from embodied_env.contract.contract_loader import parse_as
 
     return PolicyFileInterface(parse_as(PolicyFile, {"name": "p", "control_period_s": 0.05, **document}), contract)
 
@@ -744,7 +744,7 @@ def model(tmp_path):
 
 @pytest.mark.parametrize("where", ["beside", "given", "directory"])
 def test_policy_file_is_found_and_named(model, tmp_path, where, monkeypatch):
-    from embodied_env.policies import loader
+    from embodied_env.policies import policy_loader as loader
 
     arm = embodied_env.load_contract("arm_reach")
     address, options, name = f"onnx:{model}", {}, "follow.policy.yaml"

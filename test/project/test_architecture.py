@@ -85,14 +85,14 @@ ROS_PACKAGES = ("rclpy", "rosgraph", "rcl_interfaces", "rosidl", "ament_index", 
 ROS_KINDS = ("_msgs", "_srvs", "_interfaces")
 IMPORTS_BY_NAME = {
     "__init__.py": "the public names, when they are used",
-    "ros/external_sim/control/__init__.py": "the table of simulator APIs",
+    "extensions/gazebo/control/__init__.py": "the table of simulator APIs",
     "tasks/loading.py": "the task's class, where it is trusted",
     "core/optional_packages.py": "optional packages, when they are there",
-    "contract/message_types.py": "message classes, when ROS is there",
-    "policies/loader.py": "the policy that the user names, and the loader of its format",
+    "messages/message_types.py": "message classes, when ROS is there",
+    "policies/policy_loader.py": "the policy that the user names, and the loader of its format",
     "record/mcap_file.py": "mcap, when it is there",
-    "sim/model.py": "mujoco, when it is there",
-    "sim/batched_physics.py": "mujoco's module of batches, when a world is shared",
+    "sim/world_model.py": "mujoco, when it is there",
+    "extensions/vector/batched_physics.py": "mujoco's module of batches, when a world is shared",
     "sim/gl_libraries.py": "mujoco's module of an OpenGL library, and what it imports",
 }
 
@@ -131,7 +131,10 @@ def calls(file: Path) -> list[tuple[str, ast.Call]]:
 
 
 def test_approved_command_is_created_in_one_place():
-    places = {"ApprovedCommand": "safety/approved_commands.py", "ApprovedCommandBatch": "safety/batched_gate.py"}
+    places = {
+        "ApprovedCommand": "safety/approved_commands.py",
+        "ApprovedCommandBatch": "extensions/vector/batched_gate.py",
+    }
     for kind, place in places.items():
         made = {place_of(file) for file in MODULES for name, _ in calls(file) if name.split(".")[-1] == kind}
         assert made == {place}
@@ -318,7 +321,12 @@ def test_system_clock_is_used_only_by_clock_modules():
         for name, _ in calls(file)
         if name in ("time.time", "time.sleep", "time.time_ns", "datetime.now", "datetime.datetime.now")
     }
-    allowed = {"core/clock.py", "ros/node.py", "ros/receiver.py", "policies/openpi_model.py"}
+    allowed = {
+        "timing/clock.py",
+        "ros/transport/node.py",
+        "ros/transport/receiver.py",
+        "extensions/remote/openpi_model.py",
+    }
     record = {
         place for place in used if place.startswith(("record/", "cli/", "evaluation/"))
     }  # the start date of a run, for people

@@ -29,8 +29,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import embodied_env
-from embodied_env.analysis.replay import replay_run
-from embodied_env.record.export import export_run
+from embodied_env.extensions.replay.run_replay import replay_run
+from embodied_env.extensions.export.run_export import export_run
 
 folder = Path(sys.argv[1])
 contract = embodied_env.load_contract(folder / "lab.yaml")

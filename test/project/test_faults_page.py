@@ -70,7 +70,7 @@ def test_times_are_periods_to_hold_and_then_to_rest(row):
     assert all(hold == rest == "-" or float(hold) <= float(rest) for hold, rest in pairs)
 
 
-@pytest.mark.parametrize("path", ["envs/test_faults.py", "ros/test_faults.py"])
+@pytest.mark.parametrize("path", ["envs/test_stepper_faults.py", "ros/robot/test_robot_backend_faults.py"])
 def test_every_test_of_a_fault_is_in_its_row(path):
     for name in names_in(path):
         if found := re.match(r"test_(f\d\d)_", name):

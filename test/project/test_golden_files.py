@@ -20,28 +20,30 @@ from strategies import changed, parse
 
 import embodied_env
 from embodied_env import errors
-from embodied_env.analysis.comparison import compare
-from embodied_env.contract import load_contract, parse_contract, schema
+from embodied_env.contract import contract_schema as schema
+from embodied_env.contract import load_contract, parse_contract
+from embodied_env.contract.contract_loader import shipped_files
+from embodied_env.contract.contract_schema import PROVENANCE, RESERVED
 from embodied_env.contract.fingerprint import SEMANTICS, SHIPPED_TASKS, _is_default
-from embodied_env.contract.loader import shipped_files
-from embodied_env.contract.schema import PROVENANCE, RESERVED
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.team import load_team
 from embodied_env.core.codes import Severity
-from embodied_env.core.latency import delay_model, profile
 from embodied_env.core.policy import PolicyIdentity, as_policy, policy_seed
 from embodied_env.core.types import Finding
-from embodied_env.evaluation import engine
+from embodied_env.extensions.comparison import run_comparison as compare
+from embodied_env.extensions.evaluation import evaluation_engine as engine
+from embodied_env.extensions.remote.policy_messages import unpack
+from embodied_env.extensions.remote.policy_server import PolicyServer
+from embodied_env.extensions.teams.team_file import load_team
 from embodied_env.policies import policy_file
-from embodied_env.policies.loader import load_policy
-from embodied_env.policies.model import ArraySpec
-from embodied_env.policies.server import PolicyServer
-from embodied_env.policies.wire import unpack
+from embodied_env.policies.policy_loader import load_policy
+from embodied_env.policies.policy_model import ArraySpec
 from embodied_env.record import export, read_run, rows
-from embodied_env.record.schema import RUN
-from embodied_env.ros import reset_protocol
-from embodied_env.ros.embedded_sim import protocol as embedded
-from embodied_env.safety.relay import protocol as relay
+from embodied_env.record.row_schema import RUN
+from embodied_env.ros.embedded_sim import lockstep_protocol as embedded
+from embodied_env.ros.wire import reset_protocol
+from embodied_env.safety.relay import relay_protocol as relay
+from embodied_env.timing import delay_model
+from embodied_env.timing import latency_profile as profile
 
 GOLDEN = Path(__file__).parent / "golden"
 VARYING = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_env.cli.installation import _DEVELOPMENT
+from embodied_env.cli.installation_checks import _DEVELOPMENT
 from embodied_env.cli.main import VERBS
 from embodied_env.errors import EXTRAS, MissingDependencyError
 

@@ -12,9 +12,9 @@ from typing import get_type_hints
 
 import pytest
 
-from embodied_env.contract.message_types import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES, TWIST_AXES
-from embodied_env.contract.schema import RESERVED
+from embodied_env.contract.contract_schema import RESERVED
 from embodied_env.core.codes import CODES, END_REASONS
+from embodied_env.messages.message_types import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES, TWIST_AXES
 
 ROOT = Path(__file__).parents[2]
 TABLES = runpy.run_path(str(ROOT / "tools" / "reference_tables.py"))

@@ -18,8 +18,8 @@ TYPES_OF_MAKE = {
     'make("arm_reach", record="runs")': "embodied_env.record.recorder.RecordTransitions",
     'make("arm_reach", record="runs", max_episode_steps=5)': "embodied_env.record.recorder.RecordTransitions",
     'make("arm_reach", max_episode_steps=5)': "gymnasium.core.Env[",
-    'make_vec("arm_reach", num_envs=2, threads=1)': "embodied_env.envs.vector_env.EmbodiedVectorEnv",
-    'parallel_env("two_carts", clock="virtual")': "embodied_env.envs.parallel_env.EmbodiedParallelEnv",
+    'make_vec("arm_reach", num_envs=2, threads=1)': "embodied_env.extensions.vector.vector_env.EmbodiedVectorEnv",
+    'parallel_env("two_carts", clock="virtual")': "embodied_env.extensions.teams.parallel_env.EmbodiedParallelEnv",
 }
 
 

@@ -17,12 +17,12 @@ import pytest
 from gymnasium.wrappers import RecordEpisodeStatistics, RescaleAction, TimeLimit, TransformReward
 
 import embodied_env
-from embodied_env.backends.fake import Fault
+from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, ClosedError, RecordError, ResetNeededError, UsageError
+from embodied_env.extensions.audit import audit_transition
 from embodied_env.record import RecordTransitions, read_run
-from embodied_env.record.audit import audit_transition
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.run_writer import RunWriter
@@ -853,7 +853,7 @@ def test_return_with_a_missing_reward_is_null(tmp_path):
 
 
 def test_lost_backend_is_one_truncated_episode(tmp_path):
-    env = RecordTransitions(fake(faults=[Fault(kind="refuse", step=2)]), tmp_path)
+    env = RecordTransitions(fake(faults=[ScriptedFault(kind="refuse", step=2)]), tmp_path)
     record(env, STILL, STILL)
     summary = summary_of(env)
     assert (summary["truncated"], summary["end_reasons"]) == (1, {"backend_lost:refused": 1})

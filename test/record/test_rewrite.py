@@ -25,13 +25,14 @@ from protobuf_messages import decode
 from row_logs import RowLog
 
 import embodied_env
-from embodied_env.cli.evaluation_run import _print_journals
 from embodied_env.cli.main import main
 from embodied_env.contract import load_contract
-from embodied_env.core.process import signals
 from embodied_env.errors import RecordError
-from embodied_env.record import read_run, repair, repair_run, rewrite
-from embodied_env.record.audit import audit_run
+from embodied_env.extensions.audit import audit_run
+from embodied_env.extensions.evaluation.evaluation_display import _print_journals
+from embodied_env.processes import signals
+from embodied_env.record import read_run, repair_run, rewrite
+from embodied_env.record import run_repair as repair
 from embodied_env.record.mcap_file import IndexedFile
 from embodied_env.record.row_log import LogReader
 from embodied_env.record.run_writer import RunWriter

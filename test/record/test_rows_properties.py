@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from safety_strategies import SEEDED
 
-from embodied_env.backends.fake import Fault
+from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.extensions.audit import audit_transition
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.arrays import from_bytes, is_reference, refer_to, references, to_bytes
-from embodied_env.record.audit import audit_transition
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.row_log import parse_row
 from embodied_env.record.rows import FIELDS, encode_row, transition_row
@@ -220,7 +220,7 @@ actions = st.one_of(
 
 faults = st.lists(
     st.builds(
-        Fault,
+        ScriptedFault,
         kind=st.sampled_from(["drop", "nan", "stale", "future", "refuse"]),
         step=st.integers(1, 6),
         sensor=st.sampled_from([None, "joints", "tcp", "true_distance"]),

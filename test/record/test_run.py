@@ -15,9 +15,9 @@ import pytest
 from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
+from embodied_env.extensions.audit import audit_transition
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.arrays import references
-from embodied_env.record.audit import audit_transition
 from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP
 
 STEPS = 3

@@ -18,8 +18,8 @@ from gymnasium.wrappers import TimeLimit
 
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
+from embodied_env.extensions.audit import audit_run
 from embodied_env.record import RecordTransitions, read_run
-from embodied_env.record.audit import audit_run
 from embodied_env.record.run_writer import LossCounter
 from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP, WriterThread
 

@@ -9,11 +9,11 @@ import pytest
 import scripted_tasks
 from scripted_tasks import DECELERATION, PERIOD_NS, PERIOD_S, VELOCITY
 
-from embodied_env.core.clock import ManualClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import Finding, SentCommand
 from embodied_env.errors import BackendLostError, ClosedError
 from embodied_env.safety import Arbiter, SafetyGate
+from embodied_env.timing.clock import ManualClock
 
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 

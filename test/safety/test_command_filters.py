@@ -13,8 +13,8 @@ from scripted_tasks import JOINTS, PERIOD_S
 from stable_ids import stable_repr
 
 from embodied_env.core.codes import Severity
-from embodied_env.core.process.signals import Terminated
 from embodied_env.errors import ContractError
+from embodied_env.processes.signals import Terminated
 from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.command_filters import FilterDecision, make_command_filters, scale_of
 

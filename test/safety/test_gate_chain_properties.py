@@ -23,7 +23,7 @@ P15   the watchdog: test_gate_machine::FreeRunningRobot, test_watchdog.py
 P16   numbers increase across threads: test_gate_machine::test_p16_*, here test_p16_*
 P17   nothing crosses a reset: test_gate_machine::FreeRunningRobot, here test_p17_*
 P18   configuration: test_joint_limits_properties::test_p18_*, test_gate_properties::test_p18_*,
-      test/contract/test_safety_rules.py
+      test/contract/test_safety_schema.py
 P19   determinism: here test_p19_*
 P20   two worlds give one report: here test_p20_*
 P21   does not apply: joints are clipped independently, and no mode scales them together. Only the workspace
@@ -70,8 +70,8 @@ from safety_strategies import (
 from test_gate_properties import bits, flat, mapped
 
 from embodied_env import load_contract
-from embodied_env.backends.fake import FakeBackend
-from embodied_env.backends.registry import make_backend
+from embodied_env.backends.backend_registry import make_backend
+from embodied_env.backends.fake_backend import FakeBackend
 from embodied_env.contract import JointLimits, parse_contract
 from embodied_env.contract.safety_schema import (
     ForceLimit,
@@ -82,12 +82,12 @@ from embodied_env.contract.safety_schema import (
     Tracking,
     WatchdogSpec,
 )
-from embodied_env.core.clock import ManualClock, SteadyClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import Finding, SentCommand, TaskResult, Verdict
 from embodied_env.envs.stepper import Stepper
 from embodied_env.safety import GATES, Arbiter, CommandState, SafetyGate, merge_relay_report
 from embodied_env.safety.command_filters import FilterDecision
+from embodied_env.timing.clock import ManualClock, SteadyClock
 
 STRICT = {
     "tracking": Tracking(tolerance=0.05, delay_steps=1, debounce_steps=1, stop_steps=4),

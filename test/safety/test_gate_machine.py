@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from safety_strategies import INPUT_STATES, calm, examples, finite_vectors, joint_limits, plain_contract
 
-from embodied_env.backends.fake import FakeBackend
+from embodied_env.backends.fake_backend import FakeBackend
 from embodied_env.contract.safety_schema import Nonfinite, ObservationAge, WatchdogSpec
-from embodied_env.core.clock import NS_PER_S, ManualClock, SteadyClock
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.types import Finding, SensorStatus, SentCommand, TaskResult, Verdict
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import ClosedError, ResetNeededError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog
+from embodied_env.timing.clock import NS_PER_S, ManualClock, SteadyClock
 
 PERIOD_S = 0.05
 PERIOD_NS = round(PERIOD_S * NS_PER_S)

@@ -35,12 +35,12 @@ from safety_strategies import (
 )
 
 from embodied_env.contract import JointLimits, Margins
-from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import Finding, SentCommand
 from embodied_env.errors import ContractError
 from embodied_env.safety import Arbiter, SafetyGate
 from embodied_env.safety.joint_limits import JointBounds, brake_velocity
+from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 
 def flat(gate: SafetyGate, action) -> np.ndarray:

@@ -12,12 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 
-from embodied_env.backends.fake import FakeBackend, Fault
-from embodied_env.core.clock import NS_PER_S
+from embodied_env.backends.fake_backend import FakeBackend, ScriptedFault
 from embodied_env.core.codes import Severity
 from embodied_env.core.reset_spec import ResetRoutine, validate_home
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError
 from embodied_env.safety.command_filters import FilterDecision
+from embodied_env.timing.clock import NS_PER_S
 
 HOME = {"shoulder": 0.6, "elbow": -0.4}
 ROUTINE = ResetRoutine(home=HOME, speed=0.5)
@@ -356,13 +356,13 @@ def test_reset_after_an_estop_names_the_estop(start):
 
 
 def test_missing_sensor_holds_the_robot_and_ends_homing():
-    faults = [Fault(kind="drop", sensor="joints", step=step) for step in range(8, 200)]
+    faults = [ScriptedFault(kind="drop", sensor="joints", step=step) for step in range(8, 200)]
     with closing(scene_of(options={"faults": faults})) as scene:
         check_reset_fails(scene, r"was stopped .*\(observation obs.stale: reading of joints is .* old.*shoulder is at")
 
 
 def test_short_sensor_gap_pauses_homing_and_is_reported():
-    faults = [Fault(kind="drop", sensor="joints", step=step) for step in range(8, 14)]
+    faults = [ScriptedFault(kind="drop", sensor="joints", step=step) for step in range(8, 14)]
     with closing(scene_of(options={"faults": faults})) as scene:
         scene.reset()
         assert positions_of(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
@@ -370,13 +370,13 @@ def test_short_sensor_gap_pauses_homing_and_is_reported():
 
 
 def test_gap_that_ends_episodes_ends_homing():
-    fault = Fault(kind="drop", sensor="beacon", step=8)
+    fault = ScriptedFault(kind="drop", sensor="beacon", step=8)
     with closing(scene_of(options={"faults": [fault]}, sensors__beacon__on_gap="stop")) as scene:
         check_reset_fails(scene, "no valid reading of beacon")
 
 
 def test_lost_backend_ends_homing():
-    with closing(scene_of(options={"faults": [Fault(kind="refuse", step=8)]})) as scene:
+    with closing(scene_of(options={"faults": [ScriptedFault(kind="refuse", step=8)]})) as scene:
         with pytest.raises(BackendNotReadyError, match=r"backend lost: refused.*shoulder is at") as caught:
             scene.reset()
         assert isinstance(caught.value.__cause__, BackendLostError)
@@ -445,7 +445,7 @@ def test_homing_blocked_by_a_gate_names_the_gate():
 
 
 def test_next_reset_retries_failed_homing():
-    with closing(scene_of(options={"faults": [Fault(kind="refuse", step=8)]})) as scene:
+    with closing(scene_of(options={"faults": [ScriptedFault(kind="refuse", step=8)]})) as scene:
         with pytest.raises(BackendNotReadyError):
             scene.reset()
         scene.backend._faults = ()

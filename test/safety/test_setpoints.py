@@ -14,7 +14,6 @@ from safety_strategies import examples
 from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.contract import parse_contract
-from embodied_env.core.clock import ManualClock
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.reset_spec import ResetRoutine
 from embodied_env.core.types import Finding, SafetyContext, Sample, SensorStatus, SentCommand, Snapshot
@@ -23,6 +22,7 @@ from embodied_env.safety import Arbiter, SafetyGate, SetpointThread, Watchdog
 from embodied_env.safety.command_filters import FilterDecision
 from embodied_env.safety.homing import HomingContext, HomingMotion
 from embodied_env.safety.joint_limits import joint_bounds, limit_violation
+from embodied_env.timing.clock import ManualClock
 
 PER_STEP = 5
 H_NS = PERIOD_NS // PER_STEP

@@ -11,11 +11,11 @@ import scripted_tasks
 from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.contract.safety_schema import WatchdogSpec
-from embodied_env.core.clock import ManualClock, SteadyClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import SentCommand
 from embodied_env.errors import BackendLostError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
+from embodied_env.timing.clock import ManualClock, SteadyClock
 
 pytestmark = pytest.mark.realtime
 

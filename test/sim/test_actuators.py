@@ -12,9 +12,9 @@ from ideal_readings import sense
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.sim.actuators import Actuation
-from embodied_env.sim.backend_profile import Drive, WorldProfile
-from embodied_env.sim.model import Model
 from embodied_env.sim.world import World
+from embodied_env.sim.world_model import WorldModel
+from embodied_env.sim.world_profile import Drive, WorldProfile
 
 CONTRACT = """
 contract: embodied_env/1
@@ -89,7 +89,7 @@ class Rover:
 
     def __init__(self, folder: Path) -> None:
         contract, world = contract_in(folder), profile(base=DRIVE)
-        self.model = Model(contract, world, "backends.mujoco")
+        self.model = WorldModel(contract, world, "backends.mujoco")
         self.data = self.model.new_data()
         self.actuation = Actuation(self.model)
         self.actuation.begin(self.data)

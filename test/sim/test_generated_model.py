@@ -9,9 +9,9 @@ from strategies import document
 
 from embodied_env.contract import parse_contract
 from embodied_env.errors import ContractError
-from embodied_env.sim.backend_profile import load_profile
-from embodied_env.sim.kinematics import MujocoKinematics
+from embodied_env.sim.mujoco_kinematics import MujocoKinematics
 from embodied_env.sim.world import World
+from embodied_env.sim.world_profile import load_profile
 
 POSE = {"type": "geometry_msgs/msg/PoseStamped", "max_age_s": 1.0}
 PLACE = {"position": {"unit": "m", "low": -9.0, "high": 9.0}}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from embodied_env.contract import FloatArray, load_contract
-from embodied_env.sim.backend_profile import load_profile
-from embodied_env.sim.model import Model
 from embodied_env.sim.physics import Physics
+from embodied_env.sim.world_model import WorldModel
+from embodied_env.sim.world_profile import load_profile
 
 STEPS = 20
 INERTIA = 0  # the warning of a matrix that is nearly singular
@@ -21,7 +21,7 @@ INERTIA = 0  # the warning of a matrix that is nearly singular
 def physics(name: str = "door_open", *, single: bool = False) -> Physics:
     """Return the physics of a contract that is not reset, so that everything moves."""
     contract = load_contract(name)
-    model = Model(contract, load_profile(contract, "mujoco"), "backends.mujoco")
+    model = WorldModel(contract, load_profile(contract, "mujoco"), "backends.mujoco")
     made = Physics(model, model.new_data(), slice(0, model.mj.nu))
     if single:
         made.step = partial(_step_one_by_one, made.step)

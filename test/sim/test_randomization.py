@@ -11,10 +11,10 @@ import pytest
 from ideal_readings import sense
 from randomised_arm import DRAWS, JOINTS, OPTIONS, randomised_arm
 
-from embodied_env.core.latency.delay_model import DelayDistribution, DelayModel
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.world import World
+from embodied_env.sim.world_profile import load_profile
+from embodied_env.timing.delay_model import DelayDistribution, DelayModel
 
 PERIOD_NS = 50_000_000
 ARM = randomised_arm()

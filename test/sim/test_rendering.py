@@ -17,8 +17,8 @@ import pytest
 
 from embodied_env.errors import ClosedError, MissingDependencyError, UsageError
 from embodied_env.sim.gl_libraries import display_available, open_context
-from embodied_env.sim.model import import_mujoco
-from embodied_env.sim.rendering import Renderer, Viewer
+from embodied_env.sim.rendering import Renderer, ViewerWindow
+from embodied_env.sim.world_model import import_mujoco
 
 pytest.importorskip("mujoco", reason="needs mujoco: install the extra sim")
 mujoco = import_mujoco()  # whose warnings go to the log, not to a file
@@ -510,6 +510,6 @@ def test_a_window_does_not_change_images_state_or_threads(display, end):
 
 
 def test_an_unused_viewer_can_be_closed_twice(model):
-    viewer = Viewer(mujoco, model)
+    viewer = ViewerWindow(mujoco, model)
     viewer.close()
     viewer.close()

@@ -12,14 +12,14 @@ pytest.importorskip("mujoco", reason="needs mujoco")
 import embodied_env
 from embodied_env.contract.urdf import parse_urdf
 from embodied_env.errors import ContractError
-from embodied_env.sim.backend_profile import load_profile
-from embodied_env.sim.model import Model
 from embodied_env.sim.robot_description import generate_urdf, robot_description
+from embodied_env.sim.world_model import WorldModel
+from embodied_env.sim.world_profile import load_profile
 
 
 def model_of(name, **stand_in):
     contract = embodied_env.load_contract(name)
-    return Model(contract, load_profile(contract, "mujoco_ros", stand_in=stand_in), "backends.mujoco_ros")
+    return WorldModel(contract, load_profile(contract, "mujoco_ros", stand_in=stand_in), "backends.mujoco_ros")
 
 
 @pytest.mark.parametrize("name", ["arm_reach", "door_open", "so101_reach", "ur5e_reach"])

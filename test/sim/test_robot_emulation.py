@@ -15,15 +15,15 @@ from ideal_readings import sense
 
 import embodied_env
 from embodied_env.cli.main import main
-from embodied_env.core.clock import NS_PER_S, ManualClock
-from embodied_env.core.process.child import simulator
 from embodied_env.errors import ClosedError, ContractError, UsageError
+from embodied_env.processes.child_process import simulator
 from embodied_env.sim.async_rendering import AsyncCameras
-from embodied_env.sim.backend_profile import Driver, StandIn, load_profile
-from embodied_env.sim.model import Model
 from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
 from embodied_env.sim.sensor_reader import SensorOutput
 from embodied_env.sim.world import World
+from embodied_env.sim.world_model import WorldModel
+from embodied_env.sim.world_profile import Driver, StandIn, load_profile
+from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 ARM = embodied_env.load_contract("arm_reach")
 DOOR = embodied_env.load_contract("door_open")
@@ -529,7 +529,7 @@ def wait_until(condition):
 
 
 def test_cameras_skip_images_due_while_busy_and_take_the_newest_pending_one():
-    model = Model(DOOR, load_profile(DOOR, "mujoco"), "backends.mujoco")
+    model = WorldModel(DOOR, load_profile(DOOR, "mujoco"), "backends.mujoco")
     cameras, data, reader = AsyncCameras(model), model.new_data(), BlockedReader()
     cameras._reader = reader
     cameras.request("camera", 1, data)

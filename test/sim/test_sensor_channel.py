@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_env.contract.schema import FieldSpec, SensorSpec
+from embodied_env.contract.contract_schema import FieldSpec, SensorSpec
 from embodied_env.core.types import Sample
-from embodied_env.sim.backend_profile import Contact, Source
 from embodied_env.sim.sensor_channel import SensorChannel
 from embodied_env.sim.sensor_reader import SensorOutput
+from embodied_env.sim.world_profile import Contact, Source
 
 PERIOD_NS = 100_000_000
 ORIGIN_NS = 300_000_000

@@ -11,11 +11,11 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from embodied_env.contract.schema import FieldSpec, SensorSpec
+from embodied_env.contract.contract_schema import FieldSpec, SensorSpec
 from embodied_env.core.types import Sample
-from embodied_env.sim.backend_profile import Contact, Source
 from embodied_env.sim.sensor_channel import SensorChannel
 from embodied_env.sim.sensor_reader import SensorOutput
+from embodied_env.sim.world_profile import Contact, Source
 
 many = settings(max_examples=60, deadline=None)
 

@@ -14,24 +14,24 @@ from ideal_readings import sense
 
 from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.errors import ContractError
-from embodied_env.sim.backend_profile import Contact, Rays, Source, WheelOdometry, WorldProfile
-from embodied_env.sim.model import Model
 from embodied_env.sim.sensor_models import Bumper, Odometer, Scanner
 from embodied_env.sim.sensor_reader import SensorOutput
 from embodied_env.sim.world import World
+from embodied_env.sim.world_model import WorldModel
+from embodied_env.sim.world_profile import Contact, Rays, Source, WheelOdometry, WorldProfile
 
 ARM = load_contract("arm_reach")
 
 
-def model_of(folder: Path, worldbody: str, rest: str = "", **sources: Source) -> Model:
+def model_of(folder: Path, worldbody: str, rest: str = "", **sources: Source) -> WorldModel:
     (folder / "model.xml").write_text(
         f'<mujoco><option gravity="0 0 0" timestep="0.01"/><worldbody>{worldbody}</worldbody>{rest}</mujoco>'
     )
     profile = WorldProfile(model="model.xml", sources=sources)
-    return Model(replace(ARM, source=str(folder / "x.yaml")), profile, "backends.mujoco")
+    return WorldModel(replace(ARM, source=str(folder / "x.yaml")), profile, "backends.mujoco")
 
 
-def state_of(model: Model) -> Any:
+def state_of(model: WorldModel) -> Any:
     data = model.new_data()
     mujoco.mj_forward(model.mj, data)
     return data

@@ -18,7 +18,8 @@ from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.types import Sample
 from embodied_env.errors import BackendLostError, ContractError, ResetNeededError, UsageError
-from embodied_env.sim.backend_profile import (
+from embodied_env.sim.world import World
+from embodied_env.sim.world_profile import (
     Contact,
     Draw,
     Mover,
@@ -29,7 +30,6 @@ from embodied_env.sim.backend_profile import (
     WorldProfile,
     load_profile,
 )
-from embodied_env.sim.world import World
 
 PERIOD_NS = 50_000_000
 ARM = load_contract("arm_reach")
@@ -1138,7 +1138,7 @@ sys.modules["mujoco"] = None
 from embodied_env.contract import load_contract
 from embodied_env.errors import MissingDependencyError
 from embodied_env.core.types import Sample
-from embodied_env.sim.backend_profile import load_profile
+from embodied_env.sim.world_profile import load_profile
 from embodied_env.sim.world import World
 contract = load_contract("arm_reach")
 try:

@@ -11,8 +11,8 @@ from test_delay_model import VARYING
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.runtime_values import checked_options
 from embodied_env.errors import ResetNeededError, UsageError
-from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.world import World
+from embodied_env.sim.world_profile import load_profile
 
 
 def noisy_arm() -> Contract:

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from embodied_env.backends.fake import FakeBackend
+from embodied_env.backends.fake_backend import FakeBackend
 from embodied_env.contract.plugins import BUILT_IN
-from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.types import ActuationEvidence
+from embodied_env.timing.clock import NS_PER_S
 
 
 @dataclass(frozen=True, kw_only=True)

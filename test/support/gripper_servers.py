@@ -11,10 +11,10 @@ from rclpy.executors import SingleThreadedExecutor
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
-from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import SteadyClock
-from embodied_env.ros.node import RosNode
-from embodied_env.ros.qos import RELIABLE
+from embodied_env.messages.message_types import message_class
+from embodied_env.ros.transport.node import RosNode
+from embodied_env.ros.transport.qos import RELIABLE
+from embodied_env.timing.clock import SteadyClock
 
 PERIOD_S = 0.02
 

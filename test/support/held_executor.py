@@ -6,7 +6,7 @@ import os
 
 import psutil
 
-from embodied_env.core.process.shared_memory import segments_of
+from embodied_env.processes.shared_memory import segments_of
 
 FLAT_KB = 2048
 """Resident memory that a process may have more: what its allocator keeps, and what was used for the first time."""

@@ -8,7 +8,7 @@ import torch
 from lerobot.configs.types import FeatureType, PolicyFeature
 from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors
 
-from embodied_env.policies.loader import load_model
+from embodied_env.policies.policy_loader import load_model
 
 try:
     from lerobot.common.control_utils import predict_action

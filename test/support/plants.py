@@ -12,9 +12,9 @@ import numpy as np
 import scipy
 from delayed_fake import DelayedFake, FakeDelays
 
-from embodied_env.analysis.calibration.actuator_response import Move, command_trajectory
-from embodied_env.analysis.calibration.excitation import draw_velocities
-from embodied_env.backends.fake import Fault
+from embodied_env.backends.fake_backend import ScriptedFault
+from embodied_env.core.actuator_response import Move, command_trajectory
+from embodied_env.extensions.calibration.excitation import draw_velocities
 
 STEP_S = 2e-4
 
@@ -73,9 +73,9 @@ def _linear(values, dynamics):
 class Script:
     """Behaviour of the next backend `moving`: its faults, and the step of Ctrl-C (0: never)."""
 
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[ScriptedFault, ...] = ()
     interrupt_at: int = 0
-    first_faults: tuple[Fault, ...] | None = None  # of the first episode; None: the same
+    first_faults: tuple[ScriptedFault, ...] | None = None  # of the first episode; None: the same
     faulty_resets: int = 0  # number of episodes with the faults; 0: all
     late_at: int = 0  # the command before which the host is busy for `LATE_S` (0: none)
     resets: int = 0

@@ -15,16 +15,16 @@ from rclpy.executors import SingleThreadedExecutor
 from std_msgs.msg import Bool, Float64MultiArray, Int32
 
 import embodied_env
-from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import SteadyClock
 from embodied_env.core.codes import Severity
-from embodied_env.core.process.child import Child, simulator
-from embodied_env.ros.node import RosNode
-from embodied_env.ros.qos import LATCHED as LATCHED_QOS
-from embodied_env.ros.qos import RELIABLE
+from embodied_env.processes.child_process import Child, simulator
+from embodied_env.ros.transport.node import RosNode
+from embodied_env.ros.transport.qos import LATCHED as LATCHED_QOS
+from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.testing import ChaosNode
-from embodied_env.testing.fault_injection.node import chaos_qos
+from embodied_env.testing.fault_injection.fault_node import chaos_qos
+from embodied_env.timing.clock import SteadyClock
 
 SHIPPED = embodied_env.load_contract("arm_reach")
 ARM = replace(

@@ -26,10 +26,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from embodied_env.contract import ActuatorSpec, Contract, FieldSpec, JointLimits, Margins, Safety, SensorSpec, TaskSpec
-from embodied_env.contract.message_types import JOINT_SENSOR
-from embodied_env.contract.schema import Episode
+from embodied_env.contract.contract_schema import EpisodeSpec
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.types import SafetyContext, SensorStatus
+from embodied_env.messages.message_types import JOINT_SENSOR
 from embodied_env.safety import CommandFilter, CommandState, SafetyGate
 from embodied_env.safety.command_filters import FilterDecision, ProposedCommand
 from embodied_env.safety.joint_limits import JointBounds
@@ -281,7 +281,7 @@ def contract_of(
         name="drawn",
         version=1,
         control_period_s=control_period_s,
-        episode=Episode(horizon_steps=1000),
+        episode=EpisodeSpec(horizon_steps=1000),
         sensors={"joints": sensor},
         actuators={
             name: ActuatorSpec(

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.backends.fake import FakeBackend
+from embodied_env.backends.fake_backend import FakeBackend
 from embodied_env.contract import Contract, parse_contract
-from embodied_env.core.clock import Clock, ManualClock
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.tasks import load_task
+from embodied_env.timing.clock import Clock, ManualClock
 
 PERIOD_S = 0.05
 PERIOD_NS = 50_000_000

@@ -11,7 +11,7 @@ import numpy as np
 from strategies import Document, changed
 
 from embodied_env.contract import Contract, load_contract, parse_contract
-from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.contract_loader import dump_contract
 
 NO_CHANGES: Mapping[str, object] = {}
 

@@ -14,8 +14,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from embodied_env.contract import Contract, parse_contract
+from embodied_env.contract.contract_schema import RESERVED
 from embodied_env.contract.fingerprint import to_plain
-from embodied_env.contract.message_types import (
+from embodied_env.messages.message_types import (
     ACTUATOR_MESSAGES,
     DISTANCES,
     ENCODINGS,
@@ -25,7 +26,6 @@ from embodied_env.contract.message_types import (
     TWIST_AXES,
     MessageField,
 )
-from embodied_env.contract.schema import RESERVED
 
 Document = dict[str, Any]
 

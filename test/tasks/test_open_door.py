@@ -19,9 +19,9 @@ from embodied_env.core.codes import Quality
 from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Sample, Snapshot, TaskResult, Verdict
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.sim.backend_profile import load_profile
-from embodied_env.sim.kinematics import MujocoKinematics
-from embodied_env.sim.model import SHIPPED
+from embodied_env.sim.mujoco_kinematics import MujocoKinematics
+from embodied_env.sim.world_model import SHIPPED
+from embodied_env.sim.world_profile import load_profile
 from embodied_env.tasks import ScriptedTask, load_task
 from embodied_env.tasks.open_door import OpenDoor, OpenDoorParameters
 

@@ -16,9 +16,9 @@ from embodied_env.core.codes import Quality
 from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Sample, Snapshot, TaskResult, Verdict
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.sim.backend_profile import load_profile
-from embodied_env.sim.kinematics import MujocoKinematics
+from embodied_env.sim.mujoco_kinematics import MujocoKinematics
 from embodied_env.sim.world import World
+from embodied_env.sim.world_profile import load_profile
 from embodied_env.tasks import ScriptedTask, Task, load_task
 from embodied_env.tasks.reach import Reach, ReachParameters
 

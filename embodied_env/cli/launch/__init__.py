@@ -14,7 +14,7 @@ from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
-    from embodied_env.core.process.child import ProcessSpec
+    from embodied_env.processes.child_process import ProcessSpec
 
 _POLL_INTERVAL_S = 0.05
 

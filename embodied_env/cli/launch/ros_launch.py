@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from embodied_env.cli.launch.targets import LaunchTarget
-from embodied_env.core.process.child import ProcessSpec
 from embodied_env.errors import MissingDependencyError
+from embodied_env.processes.child_process import ProcessSpec
 
 
 def describe(target: LaunchTarget) -> Any:  # noqa: ANN401 - launch has no type stubs
     """Return the launch description of `target`; its processes are resolved when it starts.
 
-    Each process runs under a supervisor (`core.process.supervisor`), since ``ros2 launch`` does not stop its processes
+    Each process runs under a supervisor (`processes.supervisor`), since ``ros2 launch`` does not stop its processes
     when it gets SIGTERM or is killed. All end when one does; the launch fails if the work fails or is interrupted.
 
     Raises:

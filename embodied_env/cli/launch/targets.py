@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from embodied_env.backends.registry import BackendName
-from embodied_env.contract.loader import config_folders, find_contract, load_contract
+from embodied_env.backends.backend_registry import BackendName
+from embodied_env.contract.contract_loader import config_folders, find_contract, load_contract
 from embodied_env.core.policy import ADDRESSES
-from embodied_env.core.process.child import CLI, STOP_GRACE_S, ProcessSpec, relay, simulator
 from embodied_env.errors import MissingDependencyError, UsageError, did_you_mean
-from embodied_env.ros.fastdds import profile_environment
-from embodied_env.ros.setup_checks import apt_package, check_namespace
+from embodied_env.processes.child_process import CLI, STOP_GRACE_S, ProcessSpec, relay, simulator
+from embodied_env.ros.transport.fastdds import profile_environment
+from embodied_env.ros.transport.setup_checks import apt_package, check_namespace
 from embodied_env.safety.relay.relay import stopping_time_s
 
 Values = Mapping[str, str]

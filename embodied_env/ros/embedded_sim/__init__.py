@@ -1,1 +1,1 @@
-"""The embedded MuJoCo simulator as a ROS 2 node, and the backend that drives it."""
+"""The embedded simulator behind ROS 2, in lockstep or free-running."""

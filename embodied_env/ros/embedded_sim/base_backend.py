@@ -16,21 +16,20 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import Capabilities
+from embodied_env.backends.backend import Capabilities
 from embodied_env.contract import Contract
-from embodied_env.contract.loader import dump_contract, profile_of
-from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import Clock
-from embodied_env.core.json_messages import INVALID_MESSAGE
-from embodied_env.core.latency.delay_model import DelayModel, write_delays_file
+from embodied_env.contract.contract_loader import dump_contract, profile_of
+from embodied_env.contract.json_objects import INVALID_MESSAGE
 from embodied_env.core.message_tap import MessageTap
-from embodied_env.core.process.child import Child, simulator
 from embodied_env.core.types import ResetReport, ResetRequest, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError, UsageError
-from embodied_env.ros.embedded_sim.protocol import RENDER_SERVICE
-from embodied_env.ros.node import RosNode
-from embodied_env.ros.receiver import Receiver
-from embodied_env.ros.reset_protocol import (
+from embodied_env.messages.message_types import message_class
+from embodied_env.processes.child_process import Child, simulator
+from embodied_env.ros.embedded_sim.lockstep_protocol import RENDER_SERVICE
+from embodied_env.ros.transport.node import RosNode
+from embodied_env.ros.transport.receiver import Receiver
+from embodied_env.ros.transport.setup_checks import check_namespace_and_domain, timeout_s, unique_namespace
+from embodied_env.ros.wire.reset_protocol import (
     EPOCH_PARAMETER,
     NODE,
     OPTIONS_PARAMETER,
@@ -38,8 +37,9 @@ from embodied_env.ros.reset_protocol import (
     SEED_PARAMETER,
     ResetReply,
 )
-from embodied_env.ros.sensor_readers import stamp_ns
-from embodied_env.ros.setup_checks import check_namespace_and_domain, timeout_s, unique_namespace
+from embodied_env.ros.wire.sensor_readers import stamp_ns
+from embodied_env.timing.clock import Clock
+from embodied_env.timing.delay_model import DelayModel, write_delays_file
 
 
 class EmbeddedSimBackend(ABC):

@@ -14,16 +14,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec
+from embodied_env.contract.bounded_json import parse_json
+from embodied_env.contract.contract_schema import COMMAND_QOS, is_latched, resolved
 from embodied_env.contract.field_paths import check_message
-from embodied_env.contract.message_types import message_class
-from embodied_env.contract.schema import COMMAND_QOS, is_latched, resolved
-from embodied_env.core.bounded_json import parse_json
-from embodied_env.core.json_messages import ARRAY, MAX_BYTES, MAX_DEPTH, object_of
+from embodied_env.contract.json_objects import ARRAY, MAX_BYTES, MAX_DEPTH, object_of
 from embodied_env.core.types import Sample
 from embodied_env.errors import BackendLostError, ContractError, MissingDependencyError, UsageError
-from embodied_env.ros.command_messages import from_command
+from embodied_env.messages.message_types import message_class
 from embodied_env.ros.embedded_sim.sensor_messages import Message, SensorEncoder, to_message
-from embodied_env.ros.reset_protocol import (
+from embodied_env.ros.transport.layout_cache import LayoutDecoder
+from embodied_env.ros.transport.setup_checks import rclpy_import_errors, ros_init_errors
+from embodied_env.ros.wire.command_messages import from_command
+from embodied_env.ros.wire.reset_protocol import (
     ANY_EPOCH,
     EPOCH_PARAMETER,
     NODE,
@@ -31,8 +33,6 @@ from embodied_env.ros.reset_protocol import (
     SEED_PARAMETER,
     ResetReply,
 )
-from embodied_env.ros.serialization.layout_cache import LayoutDecoder
-from embodied_env.ros.setup_checks import rclpy_import_errors, ros_init_errors
 from embodied_env.sim.world import World
 
 with rclpy_import_errors("the embedded simulator over ROS 2"):
@@ -43,7 +43,7 @@ with rclpy_import_errors("the embedded simulator over ROS 2"):
     from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
     from rclpy.signals import SignalHandlerOptions
 
-    from embodied_env.ros.qos import ANY, RELIABLE
+    from embodied_env.ros.transport.qos import ANY, RELIABLE
 
 N = TypeVar("N", bound="WorldNode")
 

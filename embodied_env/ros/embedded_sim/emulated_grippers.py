@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S
+from embodied_env.messages.message_types import message_class
+from embodied_env.timing.clock import NS_PER_S
 
 _STALL_NS = NS_PER_S // 5  # at rest for this long away from the goal
 _NEAR = 0.02  # share of the range within which a goal is reached

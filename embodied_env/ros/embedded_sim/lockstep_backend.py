@@ -1,4 +1,4 @@
-"""The embedded simulator in its own process, over ROS 2, in lockstep (`embodied_env.ros.embedded_sim.protocol`)."""
+"""The embedded simulator in its own process, over ROS 2, in lockstep (`embodied_env.ros.embedded_sim.lockstep_protocol`)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.backends.base import Capabilities
+from embodied_env.backends.backend import Capabilities
 from embodied_env.contract import Contract
-from embodied_env.contract.message_types import message_class
+from embodied_env.contract.json_objects import INVALID_MESSAGE
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, deadline_to_monotonic_s
-from embodied_env.core.json_messages import INVALID_MESSAGE
-from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError
-from embodied_env.ros.command_messages import command_encoder
+from embodied_env.messages.message_types import message_class
+from embodied_env.processes.signals import deferred_signals
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
-from embodied_env.ros.embedded_sim.protocol import (
+from embodied_env.ros.embedded_sim.lockstep_protocol import (
     CLOCK_TOPIC,
     FAULT_TOPIC,
     IMAGE_TOPIC,
@@ -30,14 +28,16 @@ from embodied_env.ros.embedded_sim.protocol import (
     StepRequest,
     command_crc32,
 )
-from embodied_env.ros.fastdds import warn_if_segment_too_small
-from embodied_env.ros.node import RosNode
-from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.receiver import POLL_S, RETRY_S, ReceivedMessage, Receiver
-from embodied_env.ros.reset_protocol import ResetReply
-from embodied_env.ros.serialization.layout_cache import as_message
-from embodied_env.ros.serialization.message_template import ArrayEncoder, integer_encoder
-from embodied_env.ros.step_arrivals import ExpectedReading, StepArrivals
+from embodied_env.ros.transport.fastdds import warn_if_segment_too_small
+from embodied_env.ros.transport.layout_cache import as_message
+from embodied_env.ros.transport.message_template import ArrayEncoder, integer_encoder
+from embodied_env.ros.transport.node import RosNode
+from embodied_env.ros.transport.qos import RELIABLE
+from embodied_env.ros.transport.receiver import POLL_S, RETRY_S, ReceivedMessage, Receiver
+from embodied_env.ros.wire.command_messages import command_encoder
+from embodied_env.ros.wire.reset_protocol import ResetReply
+from embodied_env.ros.wire.step_arrivals import ExpectedReading, StepArrivals
+from embodied_env.timing.clock import NS_PER_S, deadline_to_monotonic_s
 
 _FAULT = "/fault"  # a slash, unlike the names of sensors
 _STEPPED = "/stepped"

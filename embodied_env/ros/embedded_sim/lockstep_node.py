@@ -1,4 +1,4 @@
-"""The ROS 2 node that hosts a world in lockstep: one step per token, resets by a service (`ros.embedded_sim.protocol`).
+"""The ROS 2 node that hosts a world in lockstep: one step per token, resets by a service (`ros.embedded_sim.lockstep_protocol`).
 
 rclpy's private wait set spins the node where it is available: one wake-up takes every message that has arrived, so a
 command wakes the process and is decoded while its token is still on its way. An executor runs everything else, such as
@@ -16,24 +16,30 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.types import Sample
 from embodied_env.errors import BackendLostError, UsageError
-from embodied_env.ros.embedded_sim.protocol import CLOCK_TOPIC, SimulatorFault, StepAck, StepRequest, command_crc32
-from embodied_env.ros.message_fields import set_stamp
-from embodied_env.ros.reset_protocol import ANY_EPOCH, EPOCH_PARAMETER
-from embodied_env.ros.serialization.layout_cache import LayoutDecoder
-from embodied_env.ros.serialization.message_template import MessageTemplate, Numbers, integer_encoder
-from embodied_env.ros.setup_checks import rclpy_import_errors
+from embodied_env.messages.message_types import message_class
+from embodied_env.ros.embedded_sim.lockstep_protocol import (
+    CLOCK_TOPIC,
+    SimulatorFault,
+    StepAck,
+    StepRequest,
+    command_crc32,
+)
+from embodied_env.ros.transport.layout_cache import LayoutDecoder
+from embodied_env.ros.transport.message_template import MessageTemplate, Numbers, integer_encoder
+from embodied_env.ros.transport.setup_checks import rclpy_import_errors
+from embodied_env.ros.wire.message_fields import set_stamp
+from embodied_env.ros.wire.reset_protocol import ANY_EPOCH, EPOCH_PARAMETER
 from embodied_env.sim.world import World
+from embodied_env.timing.clock import NS_PER_S
 
 with rclpy_import_errors("the embedded simulator over ROS 2"):
     from rclpy.context import Context
     from rclpy.executors import Executor
 
     from embodied_env.ros.embedded_sim.base_node import SPIN_TIMEOUT_S, WorldNode, node_with_executor
-    from embodied_env.ros.qos import RELIABLE
+    from embodied_env.ros.transport.qos import RELIABLE
 
 _Command = tuple[int, FloatArray]  # its digest, its values
 _MAX_COMMANDS = 64  # per actuator: those of the next step, and those of other nodes

@@ -10,19 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from embodied_env.backends.base import Capabilities
-from embodied_env.contract.loader import profile_of
-from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import deadline_to_monotonic_s
-from embodied_env.core.pacing import Pacer
+from embodied_env.backends.backend import Capabilities
+from embodied_env.contract.contract_loader import profile_of
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot
+from embodied_env.messages.message_types import message_class
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
-from embodied_env.ros.embedded_sim.protocol import IMAGE_TOPIC
-from embodied_env.ros.fastdds import profile_environment
-from embodied_env.ros.node import RosNode
-from embodied_env.ros.receiver import POLL_S, Receiver
-from embodied_env.ros.reset_protocol import ResetReply
-from embodied_env.ros.robot.backend import RealBackend
+from embodied_env.ros.embedded_sim.lockstep_protocol import IMAGE_TOPIC
+from embodied_env.ros.robot.robot_backend import RealBackend
+from embodied_env.ros.transport.fastdds import profile_environment
+from embodied_env.ros.transport.node import RosNode
+from embodied_env.ros.transport.receiver import POLL_S, Receiver
+from embodied_env.ros.wire.reset_protocol import ResetReply
+from embodied_env.timing.clock import deadline_to_monotonic_s
+from embodied_env.timing.pacing import Pacer
 
 _IMAGE = "image"
 

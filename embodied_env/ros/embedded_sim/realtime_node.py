@@ -20,20 +20,20 @@ from types import MappingProxyType
 import numpy as np
 
 from embodied_env.contract import ActuatorSpec, Contract, FieldSpec, FloatArray, SensorSpec
-from embodied_env.contract.message_types import JOINT_SENSOR, message_class
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendLostError
-from embodied_env.ros.command_messages import from_trajectory
+from embodied_env.messages.message_types import JOINT_SENSOR, message_class
 from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, WorldNode, node_with_executor
 from embodied_env.ros.embedded_sim.emulated_grippers import make_grippers
 from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedService, EmulatedTopic, Inputs, services_of, topics_of
 from embodied_env.ros.embedded_sim.sensor_messages import Extras, Message, SensorEncoder, Values
-from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.reset_protocol import ANY_EPOCH
-from embodied_env.ros.setup_checks import rclpy_import_errors
+from embodied_env.ros.transport.qos import RELIABLE
+from embodied_env.ros.transport.setup_checks import rclpy_import_errors
+from embodied_env.ros.wire.command_messages import from_trajectory
+from embodied_env.ros.wire.reset_protocol import ANY_EPOCH
 from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
 from embodied_env.sim.world import World
+from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 with rclpy_import_errors("the embedded simulator over ROS 2"):
     from rclpy.context import Context

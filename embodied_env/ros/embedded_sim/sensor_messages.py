@@ -1,4 +1,4 @@
-"""Convert readings of the embedded simulator to messages; `embodied_env.ros.sensor_readers` decodes them.
+"""Convert readings of the embedded simulator to messages; `embodied_env.ros.wire.sensor_readers` decodes them.
 
 Message fields that the contract does not declare are NaN, or the message type's value for unknown. The vectors of a
 pose or twist are those of the world; an orientation that it does not provide is the identity.
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import SensorSpec
 from embodied_env.contract.field_paths import element_type, steps_of
-from embodied_env.contract.message_types import ENCODINGS, SENSOR_MESSAGES, message_class
 from embodied_env.contract.reading_values import to_units
 from embodied_env.core.image_processing import import_pillow
-from embodied_env.ros.message_fields import VECTOR_PATHS, set_stamp
-from embodied_env.ros.serialization.message_template import MessageTemplate
+from embodied_env.messages.message_types import ENCODINGS, SENSOR_MESSAGES, message_class
+from embodied_env.ros.transport.message_template import MessageTemplate
+from embodied_env.ros.wire.message_fields import VECTOR_PATHS, set_stamp
 from embodied_env.sim.sensor_models import range_limits_m, scan_angles_rad
 
 Message = Any  # a generated type

@@ -14,16 +14,16 @@ from rclpy.clock import Clock as RosClock
 from rclpy.clock import ClockType
 from rclpy.node import Node
 
-from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError
-from embodied_env.ros.message_fields import Message, follow
-from embodied_env.ros.qos import RELIABLE, input_qos
-from embodied_env.ros.receive_thread import ReceiveThread
-from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.backend_profile import TRANSITION_EVENT, ActiveSpec
+from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.estops import ignoring, is_one_of
-from embodied_env.ros.setup_checks import apt_package
+from embodied_env.ros.robot.robot_profile import TRANSITION_EVENT, ActiveSpec
+from embodied_env.ros.transport.qos import RELIABLE, input_qos
+from embodied_env.ros.transport.receive_thread import ReceiveThread
+from embodied_env.ros.transport.receiver import ReceivedMessage
+from embodied_env.ros.transport.setup_checks import apt_package
+from embodied_env.ros.wire.message_fields import Message, follow
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 POLL_PERIOD_S = 0.5
 """Period of the calls to each service. Lifecycle nodes also publish their transitions."""

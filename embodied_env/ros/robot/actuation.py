@@ -12,16 +12,16 @@ from rclpy.duration import Duration
 from rclpy.node import Node
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.types import ActuationEvidence, ApprovedCommand, SentCommand, Trajectory, check_approved
-from embodied_env.ros.command_messages import to_command, to_trajectory
-from embodied_env.ros.message_fields import Message, follow
-from embodied_env.ros.qos import command_qos
-from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.backend_profile import ControllerStateSpec
+from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.grippers import make_grippers
+from embodied_env.ros.robot.robot_profile import ControllerStateSpec
+from embodied_env.ros.transport.qos import command_qos
+from embodied_env.ros.transport.receiver import ReceivedMessage
+from embodied_env.ros.wire.command_messages import to_command, to_trajectory
+from embodied_env.ros.wire.message_fields import Message, follow
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 _NO_WAIT = Duration()
 _DELIVERY_NS = NS_PER_S // 2

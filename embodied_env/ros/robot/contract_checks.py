@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.contract_validation import suspected_degrees
 from embodied_env.contract.fingerprint import to_plain
-from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.validation import suspected_degrees
-from embodied_env.ros.checks import Check, failed, passed
-from embodied_env.ros.robot.backend_profile import RealProfile
+from embodied_env.messages.message_types import JOINT_SENSOR
+from embodied_env.ros.robot.robot_profile import RealProfile
+from embodied_env.ros.transport.checks import Check, failed, passed
 
 START_OUT_OF_LIMITS = "start_out_of_limits"
 

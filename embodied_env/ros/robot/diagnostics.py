@@ -31,11 +31,11 @@ from rclpy.clock import ClockType
 from rclpy.node import Node
 
 from embodied_env.contract import Contract
-from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Quality, Severity, end_kind
 from embodied_env.core.types import Transition
-from embodied_env.ros.qos import RELIABLE
+from embodied_env.messages.message_types import message_class
+from embodied_env.ros.transport.qos import RELIABLE
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 TOPIC = "/diagnostics"
 PERIOD_S = 1.0
@@ -103,8 +103,8 @@ class DiagnosticsAggregator:
         self._is_running = False
         self._stepped_ns: int | None = None
         self._total_missed = 0
-        self._final_levels = dict.fromkeys(("gates", "latency", "sensors"), Level.OK)
-        self._published_levels: Mapping[str, Level] = {}
+        self._final_levels = dict.fromkeys(("gates", "latency", "sensors"), DiagnosticLevel.OK)
+        self._published_levels: Mapping[str, DiagnosticLevel] = {}
 
     def add(self, transition: Transition) -> bool:
         """Add a step; return whether a level is higher than the last published, or no longer stale."""
@@ -126,7 +126,7 @@ class DiagnosticsAggregator:
         self._stepped_ns = self._clock.now_ns()
         published = self._published_levels
         return any(
-            level > published.get(name, Level.OK) or published.get(name) is Level.STALE
+            level > published.get(name, DiagnosticLevel.OK) or published.get(name) is DiagnosticLevel.STALE
             for name, level in self._current().items()
         )
 
@@ -149,7 +149,7 @@ class DiagnosticsAggregator:
             Status(
                 name=name,
                 level=level,
-                message=stale if level is Level.STALE else messages[name] or level.name,
+                message=stale if level is DiagnosticLevel.STALE else messages[name] or level.name,
                 values={key: str(value) for key, value in values[name].items()},
             )
             for name, level in levels.items()
@@ -158,9 +158,9 @@ class DiagnosticsAggregator:
     def _silent_s(self) -> float:
         return math.inf if self._stepped_ns is None else (self._clock.now_ns() - self._stepped_ns) / NS_PER_S
 
-    def _current(self) -> dict[str, Level]:
+    def _current(self) -> dict[str, DiagnosticLevel]:
         if self._stepped_ns is None or (self._is_running and self._silent_s() * NS_PER_S > self._stale_ns):
-            return dict.fromkeys(self._final_levels, Level.STALE)
+            return dict.fromkeys(self._final_levels, DiagnosticLevel.STALE)
         if not self._window.steps:
             return dict(self._final_levels)
         window, end = self._window, end_kind(self._end_reason)
@@ -169,9 +169,13 @@ class DiagnosticsAggregator:
         is_held = window.severity >= Severity.HOLD or share > self._warn_share
         is_late = window.missed > 0 or any(window.codes[code] for code in _LATE_CODES)
         return {
-            "gates": Level.ERROR if is_stopped else Level.WARN if is_held else Level.OK,
-            "latency": Level.WARN if is_late else Level.OK,
-            "sensors": Level.ERROR if end == "sensor_gap" else Level.WARN if window.bad else Level.OK,
+            "gates": DiagnosticLevel.ERROR if is_stopped else DiagnosticLevel.WARN if is_held else DiagnosticLevel.OK,
+            "latency": DiagnosticLevel.WARN if is_late else DiagnosticLevel.OK,
+            "sensors": DiagnosticLevel.ERROR
+            if end == "sensor_gap"
+            else DiagnosticLevel.WARN
+            if window.bad
+            else DiagnosticLevel.OK,
         }
 
     def _values(self, window: _Window) -> dict[str, dict[str, object]]:
@@ -218,7 +222,7 @@ def diagnostic_array(node: Node, hardware_id: str, statuses: Sequence[Status]) -
     return message
 
 
-class Level(IntEnum):
+class DiagnosticLevel(IntEnum):
     """The levels of diagnostic_msgs/msg/DiagnosticStatus."""
 
     OK = 0
@@ -232,7 +236,7 @@ class Status:
     """The content of one diagnostic_msgs/msg/DiagnosticStatus."""
 
     name: str
-    level: Level
+    level: DiagnosticLevel
     message: str
     values: Mapping[str, str]
 

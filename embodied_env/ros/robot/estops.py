@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from embodied_env.contract.loader import parse_as
-from embodied_env.contract.message_types import message_class
+from embodied_env.contract.contract_loader import parse_as
 from embodied_env.contract.value_checks import check_positive, check_topic, require
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.errors import ContractError, MissingDependencyError
-from embodied_env.ros.message_fields import Message, follow
-from embodied_env.ros.setup_checks import apt_package
+from embodied_env.messages.message_types import message_class
+from embodied_env.ros.transport.setup_checks import apt_package
+from embodied_env.ros.wire.message_fields import Message, follow
 from embodied_env.safety.interlocks import INPUT_REMEDIES, safety_input_findings
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 Kind = Literal["estop", "robot_mode"]
 
@@ -30,7 +30,7 @@ class Variant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputSpec:
+class SafetyInputSpec:
     """A safety input of a profile. It is "ok" while `path` holds a `safe` value younger than `timeout_s`."""
 
     topic: str  # topic of the input
@@ -45,7 +45,7 @@ class InputSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstopSpec(InputSpec):
+class EstopSpec(SafetyInputSpec):
     """A safety input with its name."""
 
     name: str
@@ -61,7 +61,7 @@ def estop_specs(
     require(estop is None or isinstance(estop, Mapping), path, f"invalid value {estop!r} (expected a mapping or null)")
     specs = []
     for name, values in (estop or {}).items():
-        spec = spec_in_use(parse_as(InputSpec, values, path=f"{path}.{name}"))
+        spec = spec_in_use(parse_as(SafetyInputSpec, values, path=f"{path}.{name}"))
         if name in ignored and not is_installed(spec.type):
             continue
         check_input(spec, f"{path}.{name}")
@@ -69,7 +69,7 @@ def estop_specs(
     return tuple(specs)
 
 
-def spec_in_use(spec: InputSpec) -> InputSpec:
+def spec_in_use(spec: SafetyInputSpec) -> SafetyInputSpec:
     """Return `spec`, with the type and path of its variant if the package of its own type is not installed."""
     if spec.variant is None or is_installed(spec.type):
         return spec
@@ -87,7 +87,7 @@ def is_installed(type_name: str) -> bool:
     return True
 
 
-def check_input(spec: InputSpec, path: str) -> None:
+def check_input(spec: SafetyInputSpec, path: str) -> None:
     """Check the topic, type, field and timeout of a safety input at `path`.
 
     Raises ContractError, or MissingDependencyError for an input that cannot be read.

@@ -13,14 +13,14 @@ from rclpy.qos import DurabilityPolicy, QoSCompatibility, QoSProfile, qos_check_
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import ActuatorSpec, Contract, SensorSpec
-from embodied_env.contract.schema import is_latched
-from embodied_env.ros.checks import Check, failed, passed
-from embodied_env.ros.publishers import node_name, publisher_names
-from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.robot.backend_profile import RealProfile
+from embodied_env.contract.contract_schema import is_latched
 from embodied_env.ros.robot.grippers import SEND_GOAL
+from embodied_env.ros.robot.robot_profile import RealProfile
 from embodied_env.ros.robot.sensor_publishers import CONFLICT, REMEDY, SensorPublishers
-from embodied_env.safety.relay.protocol import COMMAND_TOPIC, NODE, REPORT_TOPIC, STATE_TOPIC
+from embodied_env.ros.transport.checks import Check, failed, passed
+from embodied_env.ros.transport.publishers import node_name, publisher_names
+from embodied_env.ros.transport.qos import RELIABLE
+from embodied_env.safety.relay.relay_protocol import COMMAND_TOPIC, NODE, REPORT_TOPIC, STATE_TOPIC
 
 UNNAMED = "_NODE_NAME_UNKNOWN_"
 """Part of the name of a node that has just been discovered."""

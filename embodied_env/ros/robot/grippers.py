@@ -17,10 +17,10 @@ from typing import Any
 from rclpy.node import Node
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.message_types import message_class
-from embodied_env.contract.schema import ActuatorSpec, GripperSpec
+from embodied_env.contract.contract_schema import ActuatorSpec, GripperSpec
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.messages.message_types import message_class
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 SEND_GOAL, GET_RESULT = "_action/send_goal", "_action/get_result"
 """Services of an action, below its name."""

@@ -7,14 +7,14 @@ import select
 import sys
 from typing import Any, TextIO
 
-from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import Clock
 from embodied_env.core.terminal import printable
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.ros.qos import LATCHED, RELIABLE
-from embodied_env.ros.receive_thread import ReceiveThread
-from embodied_env.ros.receiver import POLL_S, LivenessCheck, ReceivedMessage
-from embodied_env.ros.robot.backend_profile import ResetSpec
+from embodied_env.messages.message_types import message_class
+from embodied_env.ros.robot.robot_profile import ResetSpec
+from embodied_env.ros.transport.qos import LATCHED, RELIABLE
+from embodied_env.ros.transport.receive_thread import ReceiveThread
+from embodied_env.ros.transport.receiver import POLL_S, LivenessCheck, ReceivedMessage
+from embodied_env.timing.clock import Clock
 
 REQUEST_TOPIC = "~/confirm_request"
 """The pending question (std_msgs/String, latched) for a confirmation by topic or service; empty: none is pending."""

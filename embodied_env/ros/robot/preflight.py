@@ -14,26 +14,26 @@ from typing import Any
 from rclpy.node import Node
 
 from embodied_env.contract import Contract, SensorSpec
-from embodied_env.contract.schema import is_latched
-from embodied_env.core.clock import NS_PER_S, Clock, SteadyClock
+from embodied_env.contract.contract_schema import is_latched
 from embodied_env.core.codes import Severity
-from embodied_env.core.world_clock import ClockSpec
-from embodied_env.ros.checks import Check, failed, passed, share_remedy
-from embodied_env.ros.message_fields import MalformedMessageError
-from embodied_env.ros.node import RosNode
-from embodied_env.ros.publishers import LEASE_NS
-from embodied_env.ros.qos import sensor_qos
-from embodied_env.ros.receive_thread import ReceiveThread
-from embodied_env.ros.receiver import LivenessCheck, ReceivedMessage
-from embodied_env.ros.robot.backend_profile import SETTLE_S, RealProfile
 from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, measured_positions
 from embodied_env.ros.robot.graph_checks import graph_checks, latched_remedy, surroundings
+from embodied_env.ros.robot.robot_profile import SETTLE_S, RealProfile
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
 from embodied_env.ros.robot.sensor_publishers import CONFLICT, SENSOR_TOPICS, SensorPublishers
-from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
-from embodied_env.ros.stamp_translation import SYNCED_TOLERANCE_S, suspect_clock
-from embodied_env.ros.transforms import as_it_comes
+from embodied_env.ros.transport.checks import Check, failed, passed, share_remedy
+from embodied_env.ros.transport.node import RosNode
+from embodied_env.ros.transport.publishers import LEASE_NS
+from embodied_env.ros.transport.qos import sensor_qos
+from embodied_env.ros.transport.receive_thread import ReceiveThread
+from embodied_env.ros.transport.receiver import LivenessCheck, ReceivedMessage
+from embodied_env.ros.wire.message_fields import MalformedMessageError
+from embodied_env.ros.wire.sensor_readers import SensorReader, stamp_ns
+from embodied_env.ros.wire.stamp_translation import SYNCED_TOLERANCE_S, suspect_clock
+from embodied_env.ros.wire.transforms import as_it_comes
+from embodied_env.ros.wire.world_clock import ClockSpec
 from embodied_env.safety.interlocks import INPUT_REMEDIES, safety_input_findings
+from embodied_env.timing.clock import NS_PER_S, Clock, SteadyClock
 
 _POLL_S = 0.05
 

@@ -10,21 +10,20 @@ import numpy as np
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.message_types import message_class
+from embodied_env.contract.json_objects import INVALID_MESSAGE
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
-from embodied_env.core.json_messages import INVALID_MESSAGE
 from embodied_env.core.measured_joints import nearest_turn
 from embodied_env.core.types import ActuationEvidence, ApprovedCommand, Finding, GateReport, SentCommand, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError
-from embodied_env.ros.publishers import LEASE_NS, log_wait_for_lease, publisher_names
-from embodied_env.ros.qos import LATCHED, RELIABLE
-from embodied_env.ros.receive_thread import ReceiveThread
-from embodied_env.ros.receiver import ReceivedMessage
+from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.graph_checks import UNNAMED
-from embodied_env.ros.service_calls import ServiceCaller
-from embodied_env.safety.relay.protocol import (
+from embodied_env.ros.transport.publishers import LEASE_NS, log_wait_for_lease, publisher_names
+from embodied_env.ros.transport.qos import LATCHED, RELIABLE
+from embodied_env.ros.transport.receive_thread import ReceiveThread
+from embodied_env.ros.transport.receiver import ReceivedMessage
+from embodied_env.ros.transport.service_calls import ServiceCaller
+from embodied_env.safety.relay.relay_protocol import (
     ARM_SERVICE,
     CLEAR_ESTOP_SERVICE,
     COMMAND_TOPIC,
@@ -37,6 +36,7 @@ from embodied_env.safety.relay.protocol import (
     limits_fingerprint,
     write_command,
 )
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 RELAY_STATE = "relay state"
 """The name of the safety input that reports an ESTOP latched in the relay."""

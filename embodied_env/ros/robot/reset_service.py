@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.types import ResetReport, ResetRequest
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.ros.receive_thread import ReceiveThread
-from embodied_env.ros.reset_protocol import ANY_EPOCH, EPOCH_PARAMETER, OPTIONS_PARAMETER, SEED_PARAMETER, ResetReply
-from embodied_env.ros.robot.backend_profile import EMULATOR_RESET, ResetSpec
-from embodied_env.ros.service_calls import ServiceCaller
+from embodied_env.ros.robot.robot_profile import EMULATOR_RESET, ResetSpec
+from embodied_env.ros.transport.receive_thread import ReceiveThread
+from embodied_env.ros.transport.service_calls import ServiceCaller
+from embodied_env.ros.wire.reset_protocol import (
+    ANY_EPOCH,
+    EPOCH_PARAMETER,
+    OPTIONS_PARAMETER,
+    SEED_PARAMETER,
+    ResetReply,
+)
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 
 class ResetService:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from embodied_env.contract import Contract
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.ros.qos import input_qos
-from embodied_env.ros.receive_thread import ReceiveThread
-from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.activation_monitor import ActivationMonitor
-from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.estops import EstopInputs
 from embodied_env.ros.robot.graph_checks import contention
+from embodied_env.ros.robot.robot_profile import RealProfile
 from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS, SensorPublishers
+from embodied_env.ros.transport.qos import input_qos
+from embodied_env.ros.transport.receive_thread import ReceiveThread
+from embodied_env.ros.transport.receiver import ReceivedMessage
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 CONTENTION = "actuator topics"
 """The name of the safety input that reports other publishers of commands."""

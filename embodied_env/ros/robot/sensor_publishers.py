@@ -8,12 +8,12 @@ import numpy as np
 from rclpy.node import Node
 
 from embodied_env.contract import Contract
-from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.ros.checks import Check, failed, passed
-from embodied_env.ros.publishers import TopicPublishers, log_wait_for_lease, publisher_names
-from embodied_env.ros.receiver import ReceivedMessage
+from embodied_env.messages.message_types import JOINT_SENSOR
+from embodied_env.ros.transport.checks import Check, failed, passed
+from embodied_env.ros.transport.publishers import TopicPublishers, log_wait_for_lease, publisher_names
+from embodied_env.ros.transport.receiver import ReceivedMessage
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 SENSOR_TOPICS = "sensor topics"
 """The name of the safety input that reports conflicting publishers of readings."""

@@ -10,22 +10,22 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import Contract, FloatArray, SensorSpec
-from embodied_env.contract.schema import is_latched
-from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.contract.contract_schema import is_latched
 from embodied_env.core.types import ResetReport, Sample, Snapshot
-from embodied_env.core.world_clock import SimTimeTracker, SystemClockMonitor, WorldClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError
-from embodied_env.ros.qos import sensor_qos
-from embodied_env.ros.receive_thread import ReceiveThread
-from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.contract_checks import measured_positions
 from embodied_env.ros.robot.graph_checks import latched_remedy
+from embodied_env.ros.robot.robot_profile import RealProfile
 from embodied_env.ros.robot.sensor_publishers import SensorPublishers
-from embodied_env.ros.sensor_buffer import SensorBuffer
-from embodied_env.ros.sensor_readers import SensorReader
-from embodied_env.ros.stamp_translation import StampTranslator, is_on_our_host
-from embodied_env.ros.transforms import Frames, Tf2Frames, TransformedReader
+from embodied_env.ros.transport.qos import sensor_qos
+from embodied_env.ros.transport.receive_thread import ReceiveThread
+from embodied_env.ros.transport.receiver import ReceivedMessage
+from embodied_env.ros.wire.sensor_buffer import SensorBuffer
+from embodied_env.ros.wire.sensor_readers import SensorReader
+from embodied_env.ros.wire.stamp_translation import StampTranslator, is_on_our_host
+from embodied_env.ros.wire.transforms import Frames, Tf2Frames, TransformedReader
+from embodied_env.ros.wire.world_clock import SimTimeTracker, SystemClockMonitor, WorldClock
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 CLOCK_TOPIC = "/clock"
 

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.measured_joints import TURN, MeasuredJoints, MeasuredVelocities, Reading
 from embodied_env.core.types import ApprovedCommand, Finding, SentCommand
@@ -31,7 +30,7 @@ from embodied_env.errors import ContractError, InternalFaultError
 from embodied_env.safety import Arbiter, SafetyGate
 from embodied_env.safety.findings import latched_finding
 from embodied_env.safety.interlocks import safety_input_findings
-from embodied_env.safety.relay.protocol import (
+from embodied_env.safety.relay.relay_protocol import (
     Armed,
     Command,
     CommandId,
@@ -43,6 +42,7 @@ from embodied_env.safety.relay.protocol import (
     read_command,
     write_command,
 )
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 NS_PER_US = 1_000
 _MAX_LOST = 1_000  # commands in a row; accepting a larger number would lock out the client that sends the next one

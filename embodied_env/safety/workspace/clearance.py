@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray, KinematicModel
-from embodied_env.contract.kinematics import Capsules
+from embodied_env.contract.forward_kinematics import Capsules
 from embodied_env.contract.safety_schema import BoxSpec, KeepOutSpec, WorkspaceSpec
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError

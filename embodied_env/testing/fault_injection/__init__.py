@@ -13,7 +13,7 @@ As a context manager, in tests::
 Only `ChaosNode` needs ROS.
 """
 
-from embodied_env.testing.fault_injection.channel import ChaosChannel
+from embodied_env.testing.fault_injection.fault_channel import FaultChannel
 from embodied_env.testing.fault_injection.faults import (
     Burst,
     Corrupt,
@@ -29,7 +29,7 @@ from embodied_env.testing.fault_injection.faults import (
 
 __all__ = [
     "Burst",
-    "ChaosChannel",
+    "FaultChannel",
     "Corrupt",
     "Delay",
     "Drop",

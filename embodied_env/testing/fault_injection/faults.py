@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import UsageError
+from embodied_env.timing.clock import NS_PER_S
 
 Message = Any  # a generated ROS type, or in tests anything that can be copied
 

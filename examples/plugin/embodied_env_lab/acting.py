@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract
-from embodied_env.core.action_stages import StagedAction
+from embodied_env.core.action_stage import StagedAction
 from embodied_env.core.contract_blocks import ContractBlock, load_block
 from embodied_env.core.types import CommandState, Snapshot
 

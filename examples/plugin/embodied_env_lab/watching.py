@@ -9,7 +9,7 @@ from typing import Any
 
 from embodied_env.contract import Contract
 from embodied_env.core.types import Transition
-from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
+from embodied_env.extensions.export.exported_episodes import EpisodeEnd, EpisodeReader, ExportedStep
 
 
 class Counter:
@@ -41,7 +41,7 @@ class Rewards:
     def __init__(self, out: Path, source: EpisodeReader, files: ExitStack) -> None:
         self._file = files.enter_context((out / "rewards.txt").open("x"))
 
-    def step(self, step: Step) -> None:
+    def step(self, step: ExportedStep) -> None:
         """Write a line."""
         self._file.write(f"{step.reward}\n")
 

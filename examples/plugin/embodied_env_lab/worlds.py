@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_env.backends.fake import FakeBackend
+from embodied_env.backends.fake_backend import FakeBackend
 from embodied_env.contract import Contract
-from embodied_env.core.clock import Clock
 from embodied_env.core.types import FloatArray, Snapshot, TaskResult, Verdict
+from embodied_env.timing.clock import Clock
 
 
 class StillBackend(FakeBackend):
-    """A world under a name of its own; a real one implements `embodied_env.backends.base.Backend`."""
+    """A world under a name of its own; a real one implements `embodied_env.backends.backend.Backend`."""
 
     name = "lab_still"
 

@@ -1,1 +1,0 @@
-"""Analysis of recorded runs: statistics, replay, calibration, reports and comparisons."""

@@ -1,0 +1,129 @@
+"""Backends by name and pacing, built in or of other packages."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, cast
+
+from embodied_env.backends.backend import Backend, BackendFactory, ContractSource
+from embodied_env.backends.foreign_backend import guard_backend
+from embodied_env.contract import Contract
+from embodied_env.contract.plugins import Plugin, get_plugin, plugin_names
+from embodied_env.core.extensions import load_plugin
+from embodied_env.core.foreign_code import foreign_code
+from embodied_env.errors import UnknownOptionError, UsageError, did_you_mean
+from embodied_env.timing.clock import Clock
+
+BackendName = Literal["fake", "mujoco", "mujoco_ros", "gazebo", "simulation_interfaces", "real", "replay"]
+"""The backends of this package."""
+
+DELAYED_BACKENDS = ("mujoco", "mujoco_ros")
+"""Backends that in lockstep inject the delays of their option `delays`."""
+
+_PARTS = ("capabilities", "open", "reset", "send", "advance", "read", "halt", "close")  # of a backend
+_NO_OPTIONS = ("clock", "pacing")  # keywords of a factory that are not user options
+
+
+def make_backend(
+    name: str,
+    contract: Contract,
+    *,
+    clock: Clock,
+    pacing: str | None = None,
+    **options: Any,  # noqa: ANN401 - the factory declares them
+) -> Backend:
+    """Build the backend called `name` without starting anything. `pacing` None: its default.
+
+    Raises:
+        UsageError: for an unknown name or option, or an unsupported pacing.
+        ContractError: when the contract has no valid profile for the backend.
+    """
+    check_options(name, options, pacing=pacing)
+    plugin, factory = _find(name, pacing)
+    if plugin.is_built_in:
+        return factory(contract, clock=clock, **options)
+    if pacing is not None and "pacing" in inspect.signature(factory).parameters:
+        options["pacing"] = pacing
+    problem = f"backend {name!r} cannot be made"
+    with foreign_code(lambda what: UsageError(f"{problem}: {what}; correct its package")):
+        made = factory(contract, clock=clock, **options)
+        missing = [part for part in _PARTS if not hasattr(made, part)]
+    if missing:
+        raise UsageError(f"{problem}: {type(made).__name__} without {', '.join(missing)} (expected a Backend)")
+    return cast("Backend", guard_backend(name, made))
+
+
+def find_contract_of(name: str, options: Mapping[str, Any]) -> Contract:
+    """Return the contract that the backend called `name` has itself; raises UsageError if it has none."""
+    _, factory = _find(name, None)
+    if not isinstance(factory, ContractSource):
+        raise UsageError(
+            f"missing contract for the backend {name!r} (expected a name, a path or a Contract; optional only with "
+            'backend="replay", run=...)'
+        )
+    return factory.find_contract(options)
+
+
+def known_backends() -> list[str]:
+    """Return the names of our backends and of third parties'."""
+    return list(dict.fromkeys(name.partition(".")[0] for name in plugin_names("backends")))
+
+
+def unknown_backend(name: str) -> str:
+    """Return the message for a backend that is not known."""
+    known = known_backends()
+    expected = f"expected one of: {', '.join(known)}; group embodied_env.backends"
+    return f"unknown backend {name!r} ({expected}){did_you_mean(name, known)}"
+
+
+def accepts_option(name: str, option: str, *, pacing: str | None = None) -> bool:
+    """Return whether the backend called `name` has the option; raises UsageError for an unknown name or pacing."""
+    return option in inspect.signature(_find(name, pacing)[1]).parameters
+
+
+def _find(name: str, pacing: str | None) -> tuple[Plugin, BackendFactory]:
+    """Return the plug-in and the factory of the backend called `name` with this pacing; None: its default.
+
+    Its entry points are ``NAME.PACING``, or ``NAME`` for a factory of every pacing.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"invalid backend: {name!r} (expected a name, one of: {', '.join(known_backends())})")
+    names = [known for known in plugin_names("backends") if known.partition(".")[0] == name]
+    offered = {known.partition(".")[2]: get_plugin("backends", known) for known in names}
+    if not offered:
+        raise UsageError(unknown_backend(name))
+    if len(packages := sorted({plugin.package for plugin in offered.values()})) > 1:
+        problem = (
+            f"backend {name!r} is registered twice in the group embodied_env.backends: by {' and '.join(packages)}"
+        )
+        raise UsageError(f"{problem}; uninstall one of them")
+    if pacing not in (None, *offered) and "" not in offered:
+        expected = ", ".join(map(repr, (None, *offered)))
+        raise UsageError(f"unsupported pacing for {name}: {pacing!r} (expected one of: {expected})")
+    plugin = offered.get("" if pacing is None else pacing) or offered.get("") or next(iter(offered.values()))
+    factory = cast("BackendFactory", load_plugin(plugin, f"the backend {name!r}"))
+    if not callable(factory):
+        raise UsageError(f"the backend {name!r} cannot be loaded from {plugin.target}: {factory!r:.80} is not callable")
+    return plugin, factory
+
+
+def check_options(
+    name: str, options: Mapping[str, Any], *, pacing: str | None = None, others: Iterable[str] = ()
+) -> None:
+    """Raise UsageError for a missing option, UnknownOptionError unless the backend called `name` accepts it.
+
+    `others` are the options of the caller, which may be meant.
+    """
+    parameters = inspect.signature(_find(name, pacing)[1]).parameters.values()
+    known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _NO_OPTIONS}
+    if missing := [option for option, p in known.items() if p.default is p.empty and option not in options]:
+        raise UsageError(f"missing option of backend {name!r}: {', '.join(missing)}")
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    meant = [*known, *others]
+    for option in options:
+        if option not in known:
+            expected = f"expected one of: {', '.join(known)}" if known else "it has no options"
+            problem = f"backend {name!r} got an unexpected keyword argument {option!r}"
+            raise UnknownOptionError(f"{problem} ({expected}){did_you_mean(option, meant)}")

@@ -1,0 +1,168 @@
+"""Arguments that several verbs share, and argument types that validate their value."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from embodied_env.contract.argument_checks import checked_path
+from embodied_env.core.policy import ADDRESSES, CHUNK_MODES
+from embodied_env.errors import UsageError
+
+
+def add_contract(parser: argparse.ArgumentParser) -> None:
+    """Declare the argument CONTRACT."""
+    parser.add_argument("contract", metavar="CONTRACT", help="name or path of a contract")
+
+
+def add_hosted_contract(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of a verb that hosts a contract, which a parent process may write to standard input."""
+    parser.add_argument(
+        "contract", metavar="CONTRACT", help="name or path of a contract; -: its text as one line of standard input"
+    )
+    parser.add_argument("--namespace", help="absolute ROS 2 namespace (default: /)")
+    parser.add_argument("--source", default="standard input", help="source of the contract - in error messages")
+
+
+def add_run_directory(parser: argparse.ArgumentParser) -> None:
+    """Declare the argument RUN."""
+    parser.add_argument("run_directory", metavar="RUN", type=run_directory, help="run directory, such as runs/<id>")
+
+
+def add_view(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--view``."""
+    help_ = "show the steps in Rerun: its viewer (no VALUE), web, web:PORT, FILE.rrd or rerun+http://HOST:PORT/proxy"
+    parser.add_argument("--view", nargs="?", const=True, metavar="VALUE", help=help_)
+
+
+def add_robot_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the backend ``real`` that several verbs share."""
+    help_ = "drive the robot emulator (embodied-env sim --free-running), which resets itself by the seed"
+    parser.add_argument("--emulator", action="store_true", help=help_)
+    add_confirm_chosen(parser)
+    add_ignore_input(parser)
+
+
+def add_confirm_chosen(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --confirm-chosen."""
+    help_ = "accept the chosen values of the robot file that the contract does not confirm"
+    parser.add_argument("--confirm-chosen", action="store_true", help=help_)
+
+
+def add_ignore_input(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --ignore-input."""
+    help_ = "safety input to move without, because its message package is not installed; repeatable"
+    parser.add_argument("--ignore-input", action="append", default=[], metavar="NAME", dest="ignore_inputs", help=help_)
+
+
+def add_connect_timeout(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --connect-timeout, which `robot_options` reads too."""
+    help_ = "time in seconds that topics or services of the robot may be missing (default: from the profile)"
+    parser.add_argument("--connect-timeout", dest="connect_timeout_s", type=float, metavar="S", help=help_)
+
+
+def robot_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the requested options of `add_robot_options`; other backends refuse them."""
+    names = ("emulator", "confirm_chosen", "ignore_inputs", "connect_timeout_s")
+    given = {name: getattr(args, name, None) for name in names}
+    return {name: value for name, value in given.items() if value is not None and value is not False and value != []}
+
+
+def add_policy(parser: argparse.ArgumentParser, *, default: str | None, what: str) -> None:
+    """Declare the options --policy, --policy-file and --trust-policy."""
+    help_ = f"{what}: {', '.join(ADDRESSES)}{' (default: none)' if default is None else ''}"
+    parser.add_argument("--policy", metavar="ADDRESS", default=default, help=help_)
+    add_model_options(parser)
+
+
+def add_policies(parser: argparse.ArgumentParser) -> None:
+    """Declare the repeatable options --policy and --policy-file (`named_policies`), and --trust-policy."""
+    append: dict[str, Any] = {"action": "append", "dest": "policies"}
+    help_ = f"address of a policy to run, repeatable: {', '.join(ADDRESSES)} (default: scripted)"
+    parser.add_argument("--policy", metavar="ADDRESS", type=lambda text: (text, None), help=help_, **append)
+    help_ = "policy file of the --policy before it (default: the one beside its model)"
+    parser.add_argument("--policy-file", metavar="FILE", type=lambda text: (None, text), help=help_, **append)
+    _add_trust_policy(parser)
+
+
+def named_policies(args: argparse.Namespace) -> list[tuple[str, str | None]]:
+    """Return address and policy file of each policy of `add_policies`."""
+    named: list[tuple[str, str | None]] = []
+    for address, file in args.policies or [("scripted", None)]:
+        if address is not None:
+            named.append((address, None))
+        elif named and named[-1][1] is None:
+            named[-1] = named[-1][0], file
+        else:
+            raise UsageError(f"misplaced --policy-file: {file!r} (expected at most one after each --policy)")
+    return named
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options --policy-file and --trust-policy."""
+    help_ = "policy file that maps a model to the contract (default: the one beside its model)"
+    parser.add_argument("--policy-file", metavar="FILE", help=help_)
+    _add_trust_policy(parser)
+
+
+def _add_trust_policy(parser: argparse.ArgumentParser) -> None:
+    help_ = "load a policy format that executes code when it is read, such as pickle"
+    parser.add_argument("--trust-policy", action="store_true", help=help_)
+
+
+def add_chunks(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --chunks."""
+    help_ = "hand-over from one action chunk to the next; wait computes it when the last one has ended"
+    parser.add_argument("--chunks", choices=CHUNK_MODES, default="wait", help=help_)
+
+
+def add_seed(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Declare the option --seed."""
+    parser.add_argument("--seed", type=integer_from(0), metavar="N", default=0, help=meaning)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --json."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run_directory(path: str) -> str:
+    """Return `path`; raises ArgumentTypeError unless it is a directory."""
+    if not path or not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
+        raise argparse.ArgumentTypeError(f"no such run directory: {path}")
+    return path
+
+
+def integer_from(minimum: int) -> Callable[[str], int]:
+    """Return the argument type of integers >= `minimum`."""
+
+    def parse(text: str) -> int:
+        if not text.lstrip("-").isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"invalid value: {text!r} (expected an integer >= {minimum})")
+        return int(text)
+
+    return parse
+
+
+def output_file(text: str) -> Path:
+    """Return the path of a file to write; raises ArgumentTypeError unless its directory exists."""
+    try:
+        path = checked_path("--out", text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"invalid path: {path} (expected a file in an existing directory)")
+    return path
+
+
+def stop_on_signals() -> threading.Event:
+    """Return an event that SIGINT and SIGTERM set instead of ending the process."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

@@ -1,0 +1,454 @@
+"""Load contracts from YAML. pydantic is imported only here, and only when a contract is loaded."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import sys
+import types
+import typing
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from embodied_env.contract.contract import Contract
+from embodied_env.contract.contract_schema import RESERVED, SCHEMA, RobotSource
+from embodied_env.contract.files import read_file, read_text_file
+from embodied_env.contract.fingerprint import to_plain
+from embodied_env.contract.model_files import with_model_hashes
+from embodied_env.contract.plugins import installed_plugins
+from embodied_env.contract.robot_files import RobotFile, loosened, merge_robot, rebase_robot
+from embodied_env.contract.value_checks import one_of
+from embodied_env.contract.yaml_text import read_yaml
+from embodied_env.errors import ContractError, did_you_mean
+
+T = TypeVar("T")
+
+ROBOTS = "robots"
+"""The folder of shipped robot files, in a folder of shipped contracts."""
+
+SAVED = {"name", "source", "text", "files", "trusted"}
+"""The keys of a saved contract."""
+
+_TASK_KEYS = ("type", "instruction")  # the others are parameters of the task
+
+_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+
+_YAML_TERMS = {
+    "an object": "a mapping",
+    "a valid array": "a list",
+    "a valid string": "text",
+    "a valid number": "a number",
+    "a valid integer": "an integer",
+    "a valid boolean": "true or false",
+}
+"""The types of pydantic's messages, in terms of YAML."""
+
+_MOST_ERRORS = 20  # reported at once: the work is their number times that of all errors
+_LONGEST_SHOWN = 400  # characters of a value in a message
+
+_CONFIG = {"extra": "forbid", "strict": True, "allow_inf_nan": False, "arbitrary_types_allowed": False}
+
+
+def config_folders() -> Iterator[Path]:
+    """Yield the folders of shipped contracts: the checkout, ament share folders, the Python prefix."""
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "package.xml").is_file():  # first: an editable install has copies in the other folders
+        yield checkout / "config"
+    for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
+        yield Path(prefix) / "share" / "embodied_env" / "config"
+    yield Path(sys.prefix) / "share" / "embodied_env" / "config"
+
+
+def shipped_files(folder: str = "", suffix: str = ".yaml") -> dict[str, Path]:
+    """Return the shipped files of a folder by name: contracts, robot files (`ROBOTS`), teams or policies."""
+    known: dict[str, Path] = {}
+    for config in config_folders():
+        for file in sorted((config / folder).glob(f"*{suffix}")):
+            known.setdefault(file.stem, file)
+    return known
+
+
+def known_robots() -> dict[str, Path]:
+    """Return the robot files by name: shipped ones, and those of plug-ins, whose packages are not imported."""
+    found = {}
+    for plugin in installed_plugins("robots"):
+        module, _, name = plugin.target.partition(":")
+        top, *parts = module.split(".")
+        spec = find_spec(top)
+        folders = (spec.submodule_search_locations if spec is not None else None) or [""]
+        found[plugin.name] = Path(folders[0], *parts, name)
+    return {**found, **shipped_files(ROBOTS)}
+
+
+def _check_unique(robot: str) -> None:
+    """Raise ContractError for the name of a robot file that two packages register."""
+    packages = ["embodied_env"] if robot in shipped_files(ROBOTS) else []
+    packages += [plugin.package for plugin in installed_plugins("robots") if plugin.name == robot]
+    if len(packages) > 1:
+        problem = f"{robot!r} is registered twice in the group embodied_env.robots: by {' and '.join(packages)}"
+        raise ContractError("robot", f"{problem}; uninstall one of them")
+
+
+def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: str = "") -> Path:
+    """Return the file of a contract or team, given its path or its name; raises ContractError with the known names."""
+    text = str(name_or_path)
+    is_path = text.endswith((".yaml", ".yml")) or os.sep in text
+    if is_path and os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
+        return Path(text)
+    known = known_robots() if folder == ROBOTS else shipped_files(folder)
+    if folder == ROBOTS:
+        _check_unique(text)
+    if not is_path and text in known:
+        return known[text]
+    guess = did_you_mean(Path(text).stem, known)
+    expected = f"a path, or one of: {', '.join(sorted(known)) or 'none'}"
+    if is_path and os.path.isdir(text):  # noqa: PTH112 - as above
+        raise ContractError("", f"not a file: {text!r} is a directory (expected {expected})")
+    problem = f"no such {'file' if is_path else kind}: {text[:_LONGEST_SHOWN]!r} (expected {expected}){guess}"
+    raise ContractError("", problem)
+
+
+def read_contract_file(file: Path) -> str:
+    """Return the text of a contract or team file; raises ContractError when it cannot be read."""
+    try:
+        return read_text_file(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ContractError("", f"cannot read the file: {error}", source=str(file)) from None
+
+
+def read_document(text: str, kind: str, source: str, *, schema: str = SCHEMA) -> dict[str, Any]:
+    """Return the YAML mapping of a ``contract`` or ``team`` without its schema; raises ContractError for another."""
+    document = read_yaml(text, source)
+    if not isinstance(document, dict):
+        found = "empty" if document is None else type(document).__name__
+        raise ContractError("", f"not a {kind}: {found} (expected a YAML mapping)", source=source)
+    found = document.pop(kind, None)
+    if found != schema:
+        raise ContractError(kind, f"unknown schema {found!r} (expected {schema})", source=source)
+    return document
+
+
+def _complete_axes(document: Mapping[str, Any]) -> None:
+    """Write what a twist axis and an action server may leave out: a joint may not, so the schema requires the key."""
+    actuators = document.get("actuators")
+    for actuator in actuators.values() if isinstance(actuators, dict) else ():
+        if not isinstance(actuator, dict):
+            continue
+        keys = ["position"] if actuator.get("command") == "twist" else []
+        keys += ["acceleration"] if "/action/" in str(actuator.get("type")) else []
+        joints = actuator.get("joints")
+        for limits in joints.values() if isinstance(joints, dict) else ():
+            for key in keys if isinstance(limits, dict) else ():
+                limits.setdefault(key, None)
+
+
+def load_contract(name_or_path: str | Path | Contract) -> Contract:
+    """Load and validate a contract; raises ContractError for the first error.
+
+    Args:
+        name_or_path: the name of a shipped contract (``arm_reach``), the path of a YAML file, or a Contract, which is
+            returned unchanged.
+    """
+    if isinstance(name_or_path, Contract):
+        return name_or_path
+    file = find_contract(name_or_path)
+    return parse_contract(read_contract_file(file), source=str(file))
+
+
+def parse_contract(
+    text: str, *, source: str = "<text>", files: Mapping[str, bytes] | None = None, trusted: bool = True
+) -> Contract:
+    """Build a Contract from YAML text; raises ContractError like `load_contract`.
+
+    Args:
+        text: the YAML.
+        source: the file it was read from; the files it names are relative to its folder.
+        files: contents of the files it names, by name; None: they are read if the contract is trusted.
+        trusted: False for the contract of a run: no file that it names is opened and no task is imported.
+    """
+    document = read_document(text, "contract", source)
+    for reserved in RESERVED:
+        if reserved in document:
+            raise ContractError(reserved, "unknown key (reserved for the loader)", source=source)
+    robot = None
+    if isinstance(document.get("robot"), str):
+        robot, document = _with_robot_file(document, source, trusted=trusted)
+    _complete_axes(document)
+    task = document.get("task")
+    if isinstance(task, dict):
+        own = {key: value for key, value in task.items() if key in _TASK_KEYS}
+        document["task"] = {**own, "parameters": {k: v for k, v in task.items() if k not in _TASK_KEYS}}
+    contract = parse_as(Contract, {**document, "source": source, "text": text}, source=source)
+    if robot is not None:
+        contract = _limited_by_robot(contract, robot)
+    if files is not None or not trusted:
+        contract = dataclasses.replace(contract, files=files or {}, trusted=trusted)
+    if trusted:
+        contract = with_model_hashes(contract)
+    return contract if contract.safety.urdf is None else _with_limits_of_urdf(contract, contract.safety.urdf)
+
+
+def load_robot_file(name: str, *, source: str = "") -> tuple[Path, RobotFile]:
+    """Return the robot file `name`, a name or a path relative to the contract `source`; raises ContractError."""
+    file, _, _, robot = _read_robot_file(name, source)
+    return file, robot
+
+
+def _with_robot_file(document: Mapping[str, Any], source: str, *, trusted: bool) -> tuple[RobotFile, dict[str, Any]]:
+    """Return the robot file that a contract names, and the contract merged over it."""
+    name: str = document["robot"]
+    if not trusted:
+        problem = f"robot file not opened: {name!r}, named by the contract of a run (expected a resolved contract)"
+        raise ContractError("robot", problem, source=source)
+    _, text, own, robot = _read_robot_file(name, source)
+    try:
+        return robot, merge_robot(dict(document), own, text)
+    except ContractError as error:
+        raise ContractError(error.path, error.problem, source=source) from None
+
+
+def _read_robot_file(name: str, source: str) -> tuple[Path, str, dict[str, Any], RobotFile]:
+    """Return path, text, document and keys of a robot file; the files it names are relative to the contract."""
+    is_path = name.endswith((".yaml", ".yml")) or os.sep in name
+    try:
+        file = find_contract(Path(source).parent / name if is_path else name, kind="robot", folder=ROBOTS)
+    except ContractError as error:
+        raise ContractError("robot", error.problem, source=source) from None
+    text = read_contract_file(file)
+    own = rebase_robot(read_document(text, "robot", str(file)), file.parent, Path(source).parent)
+    _complete_axes(own)
+    return file, text, own, parse_as(RobotFile, own, source=str(file))
+
+
+def _limited_by_robot(contract: Contract, robot: RobotFile) -> Contract:
+    """Return `contract` with the limits that it loosens; raises ContractError for them unless it overrides them."""
+    found = loosened(robot, contract)
+    if found and not contract.override_robot_limits:
+        path, theirs, ours = found[0]
+        more = f"; also {', '.join(path for path, _, _ in found[1:])}" if found[1:] else ""
+        raise ContractError(
+            path,
+            f"{ours} loosens the limit {theirs} of the robot file {robot.name!r} (expected a value at least as tight); "
+            f"tighten it, or set override_robot_limits: true{more}",
+            source=contract.source,
+        )
+    overridden = tuple(path for path, _, _ in found)
+    origin = typing.cast("RobotSource", contract.robot)
+    return dataclasses.replace(contract, robot=dataclasses.replace(origin, overridden=overridden))
+
+
+def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
+    """Tighten the limits of `contract` to those of the robot's URDF."""
+    from embodied_env.contract.urdf import parse_urdf, tightened  # noqa: PLC0415 - only where there is one
+
+    if contract.trusted and not contract.files:
+        try:
+            contract = dataclasses.replace(contract, files={file: read_file(contract.resolve_path(file))})
+        except OSError as error:
+            raise ContractError("safety.urdf", f"cannot read the file: {error}", source=contract.source) from None
+    try:
+        robot = parse_urdf(contract.content_of(file), source=file)
+        actuators = {
+            name: actuator
+            if actuator.command == "twist"
+            else dataclasses.replace(actuator, joints=tightened(actuator.joints, robot))
+            for name, actuator in contract.actuators.items()
+        }
+        return dataclasses.replace(contract, actuators=actuators)
+    except ContractError as error:
+        path = error.path if error.path.startswith("safety.") else f"safety.urdf: {error.path}"
+        raise ContractError(path, error.problem, source=contract.source) from None
+
+
+def dump_contract(contract: Contract) -> str:
+    """Return `contract` as one line of JSON, from which `parse_contract` builds an equal contract."""
+    plain = to_plain(contract)
+    for own in RESERVED:
+        del plain[own]
+    plain["task"] |= plain["task"].pop("parameters")
+    return json.dumps({"contract": SCHEMA, **plain}, allow_nan=False)
+
+
+def save_contract(contract: Contract) -> dict[str, Any]:
+    """Return `contract` with its files as a mapping of JSON types, for `restore_contract`."""
+    return {
+        "name": contract.name,
+        "source": contract.source,
+        "text": dump_contract(contract),
+        "files": pack_files(contract.files),
+        "trusted": contract.trusted,
+    }
+
+
+def restore_contract(saved: Mapping[str, Any]) -> Contract:
+    """Return the contract saved by `save_contract`; raises ContractError like `parse_contract`."""
+    if saved.keys() != SAVED:
+        raise ContractError("", f"not a saved contract: keys {sorted(saved)} (expected {sorted(SAVED)})")
+    files, is_trusted = unpack_files(saved["files"]), saved["trusted"] is True
+    return parse_contract(saved["text"], source=saved["source"], files=files or None, trusted=is_trusted)
+
+
+def pack_files(files: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
+    """Return the contents of files as JSON types, each with its SHA-256 (hex)."""
+    return {
+        name: {"sha256": hashlib.sha256(content).hexdigest(), "base64": base64.b64encode(content).decode()}
+        for name, content in files.items()
+    }
+
+
+def unpack_files(packed: object) -> dict[str, bytes]:
+    """Return the contents packed by `pack_files`; raises ContractError for damaged ones."""
+    if not isinstance(packed, Mapping):
+        raise ContractError("files", f"{type(packed).__name__} (expected a mapping of files by name)")
+    files = {}
+    for name, entry in packed.items():
+        try:
+            content = base64.b64decode(entry["base64"], validate=True)
+            is_sound = hashlib.sha256(content).hexdigest() == entry["sha256"]
+        except (TypeError, KeyError, ValueError):
+            is_sound = False
+        if not is_sound:
+            raise ContractError("files", f"damaged content of {name!r} (expected base64 with its SHA-256)")
+        files[name] = content
+    return files
+
+
+def profile_of(contract: Contract, backend: str) -> Mapping[str, Any]:
+    """Return the profile ``backends.<backend>`` of `contract`; raises ContractError without one."""
+    if backend in contract.backends:
+        return contract.backends[backend]
+    problem = f"no profile in the contract for backend {one_of(backend, contract.backends)}"
+    raise ContractError(f"backends.{backend}", problem, source=contract.source)
+
+
+def parse_as(cls: type[T], data: Mapping[str, Any], *, path: str = "", source: str = "") -> T:
+    """Build the dataclass `cls`, nested ones included, from JSON-like `data`: no unknown key, no conversion, no NaN.
+
+    Raises ContractError for the first invalid value, with its path inside `data` appended to `path`.
+    """
+    import pydantic  # noqa: PLC0415 - heavy, needed only here
+
+    try:
+        text = json.dumps(data, default=_json_default)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ContractError(path, str(error), source=source) from None
+    try:
+        return typing.cast("T", _adapter(typing.cast("Hashable", cls)).validate_json(text))
+    except pydantic.ValidationError as error:
+        raise _contract_error(cls, data, error.errors(include_url=False), path, source) from None
+    except pydantic.PydanticUserError as error:  # a type of a task's parameters
+        problem, expected = str(error).partition(". ")[0], "text, numbers, true, false, lists and mappings"
+        raise ContractError(path, f"{problem} (expected parameters of {expected})", source=source) from None
+
+
+def _json_default(value: object) -> dict[str, Any]:
+    """Encode the read-only mappings of a contract."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{value!r} (expected text, numbers, true, false, null, lists and mappings)")
+
+
+@functools.cache
+def _adapter(cls: type) -> Any:  # noqa: ANN401 - a pydantic type
+    import pydantic  # noqa: PLC0415
+
+    for nested in _dataclasses_in(cls):
+        nested.__pydantic_config__ = _CONFIG  # read by pydantic
+    return pydantic.TypeAdapter(cls)
+
+
+def _dataclasses_in(hint: Any) -> set[Any]:  # noqa: ANN401 - a type hint
+    found: set[Any] = set()
+    if dataclasses.is_dataclass(hint):
+        found.add(hint)
+        for nested in typing.get_type_hints(hint).values():
+            found |= _dataclasses_in(nested)
+    for argument in typing.get_args(hint):
+        found |= _dataclasses_in(argument)
+    return found
+
+
+def _contract_error(
+    cls: type, data: Mapping[str, Any], errors: Sequence[Mapping[str, Any]], path: str, source: str
+) -> ContractError:
+    """Convert pydantic's errors: the YAML path, the value, what is expected."""
+    cause = errors[0].get("ctx", {}).get("error")
+    if isinstance(cause, ContractError):  # raised by validate_contract
+        return cause
+    unknown = [error for error in errors if error["type"] in _UNKNOWN_KEY]  # a misspelt key is also a missing one
+    located = [(_document_path(data, error), error) for error in unknown or errors]
+    found: list[ContractError] = []
+    while located and len(found) < _MOST_ERRORS:
+        where, one = _first_error(cls, located, path, source)
+        found.append(one)
+        located = [(place, error) for place, error in located if place[: len(where)] != where[: len(place)]]
+    return ContractError(found[0].path, found[0].problem, source=source, others=found[1:])
+
+
+def _first_error(
+    cls: type, located: Sequence[tuple[tuple[str | int, ...], Mapping[str, Any]]], path: str, source: str
+) -> tuple[tuple[str | int, ...], ContractError]:
+    """Return the place in the document and the description of the first error."""
+    first, _ = located[0]
+    where = max((place for place, _ in located if place[: len(first)] == first), key=len)  # the union's best branch
+    for part in where:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    path = path.removeprefix(".").replace("task.parameters.", "task.")
+    owner = functools.reduce(_hint_of, where[:-1], cls)
+    here = [error for place, error in located if place == where]
+    return where, ContractError(path, _problem(owner, where, here), source=source)
+
+
+def _document_path(data: Mapping[str, Any], error: Mapping[str, Any]) -> tuple[str | int, ...]:
+    """Return the keys that lead to `error`, without pydantic's names for union branches."""
+    place: list[str | int] = []
+    node: Any = data
+    for part in error["loc"]:
+        is_item = isinstance(node, (list, tuple)) and isinstance(part, int) and part < len(node)
+        if is_item or (isinstance(node, Mapping) and part in node):
+            node = node[part]
+        elif error["type"] != "missing" or part != error["loc"][-1]:
+            continue
+        place.append(part)
+    return tuple(place)
+
+
+def _problem(owner: Any, place: tuple[str | int, ...], errors: list[Mapping[str, Any]]) -> str:  # noqa: ANN401
+    """Describe the errors found at `place`, inside a value of type `owner`."""
+    error = errors[0]
+    if error["type"] == "missing":
+        return "missing value" if isinstance(place[-1], int) else "missing key"
+    if error["type"] in _UNKNOWN_KEY:
+        owner = next((hint for hint in (owner, *typing.get_args(owner)) if dataclasses.is_dataclass(hint)), owner)
+        known = [f.name for f in dataclasses.fields(owner) if f.compare]  # `source` is no key
+        return f"unknown key {one_of(place[-1], known)}"
+    if error["type"] == "value_error":  # raised by __post_init__
+        return str(error["ctx"]["error"])
+    expected = list(dict.fromkeys(map(_expected, errors)))
+    value = json.dumps(error["input"], default=str)
+    value = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}..."
+    return f"{value} (expected {' or '.join(expected)})"
+
+
+def _expected(error: Mapping[str, Any]) -> str:
+    """Return what pydantic expected, in terms of YAML."""
+    if error["type"] == "too_long":
+        return f"{error['ctx']['max_length']} values"
+    wanted: str = error["msg"].removeprefix("Input should be ")
+    return _YAML_TERMS.get(wanted, wanted)
+
+
+def _hint_of(hint: Any, part: Any) -> Any:  # noqa: ANN401 - type hints
+    """Return the type hint of the member `part` of a value of type `hint`, by the first union branch that has one."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return typing.get_type_hints(hint).get(part, Any)
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return next((h for h in map(lambda h: _hint_of(h, part), typing.get_args(hint)) if h is not Any), Any)  # noqa: C417
+    arguments = [argument for argument in typing.get_args(hint) if argument is not Ellipsis]
+    return arguments[-1] if arguments else Any

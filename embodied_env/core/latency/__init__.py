@@ -1,1 +1,0 @@
-"""Latency: the ledger of a step, its stages, their statistics, latency profiles and delay models."""

@@ -1,0 +1,238 @@
+"""Rules of one row under its contract. Each takes a row that fits its schema and yields its violations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from embodied_env.contract import Contract
+from embodied_env.contract.contract_schema import APPLIED_ACTIONS, TIME_REMAINING
+from embodied_env.contract.spaces import ActionLayout, field_layouts
+from embodied_env.core.codes import Quality, Severity, end_kind
+from embodied_env.extensions.audit.latency_rules import USABLE, is_free_running, to_ns
+from embodied_env.record.arrays import is_reference
+from embodied_env.record.row_schema import gates
+from embodied_env.record.rows import Row
+from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
+from embodied_env.safety.joint_limits import joint_bounds, limit_violation
+from embodied_env.timing.clock import NS_PER_S
+
+_REST = 1e-6  # share of the velocity limit
+
+_TIME_LIMITS = {"time_limit": "time_limit", "finite_horizon": "horizon"}
+"""Kind of an episode -> the reason by which it ends at its horizon."""
+
+
+def inside(row: Row, field: str) -> tuple[str, Any]:
+    """Return path and value of a field as the environment itself received or returned it."""
+    return (f"inner.{field}", row["inner"][field]) if "inner" in row else (field, row[field])
+
+
+def reference_of(row: Row) -> Any:  # noqa: ANN401 - JSON types
+    """Return the reference of the command that was written: that of the braking where a delay has replaced it."""
+    inputs = row["inner"]["circumstances"]
+    return (inputs.get("delay") or {}).get("reference") or inputs["reference"]
+
+
+def _check_fingerprint(row: Row, contract: Contract) -> Iterator[Violation]:
+    if (named := row["info"]["contract"]) != contract.fingerprint:
+        expected = f"{contract.fingerprint}, the fingerprint of {contract.name}"
+        yield wrong_value("contract.fingerprint", "info.contract", named, expected)
+
+
+def _check_observation(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check the observation against its space; a reading of quality OK must be within its range."""
+    where, observation = inside(row, "observation")
+    space = contract.observation_space
+    if not isinstance(observation, dict):
+        yield wrong_value("space.observation", where, observation, f"a mapping of {', '.join(space.spaces)}")
+        return
+    layouts = {each.key: each for name, spec in contract.sensors.items() for each in field_layouts(name, spec)}
+    for key in dict.fromkeys([*space.spaces, *observation]):
+        path, value = f"{where}.{key}", observation.get(key)
+        if key not in observation:
+            yield make_violation("space.observation", path, None, f"{path} is missing")
+        elif key not in space.spaces:
+            text = f"{path} is not in the contract (expected one of: {', '.join(space.spaces)})"
+            yield make_violation("space.observation", path, value, text)
+        else:
+            layout = layouts.get(key)
+            reading = {} if layout is None else row["info"]["sensors"].get(layout.sensor, {})
+            judged = slice(None) if layout is None or layout.history is None else slice(-1, None)  # the newest reading
+            if reading.get("quality", Quality.OK) != Quality.OK:
+                judged = slice(0)
+            if expected := _mismatch(value, space.spaces[key], judged):
+                yield wrong_value("space.observation", path, value, expected)
+
+
+def _mismatch(value: Any, space: Any, judged: slice) -> str:  # noqa: ANN401 - JSON types, a Box
+    """Return what is expected instead of `value`, or ""; of a reference only dtype and shape are compared.
+
+    `judged`: the part that must be within the bounds.
+    """
+    if is_reference(value):
+        fits = value["dtype"] == space.dtype.name and value["shape"] == list(space.shape)
+        return "" if fits else f"a {space.dtype.name} array of shape {space.shape}"
+    try:
+        array = np.array(value)
+    except ValueError:  # a ragged list
+        array = np.array(None)
+    if array.dtype.kind not in "if" or array.shape != space.shape:
+        return f"numbers of shape {space.shape}"
+    if not ((space.low <= array) & (array <= space.high))[judged].all():
+        return f"{short_repr(space.low.tolist())} to {short_repr(space.high.tolist())}, because its quality is OK"
+    return ""
+
+
+def _check_action(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that an action without the shape of its space was refused by the gate ``form``."""
+    where, action = inside(row, "action")
+    is_refused = row["info"]["safety"]["severity"][gates().index("form")] >= Severity.HOLD
+    if not is_refused and not _has_shape(action, contract.action_space):
+        yield wrong_value("space.action", where, action, f"{contract.action_space}, or a gate that refused it")
+
+
+def _has_shape(action: Any, space: spaces.Space[Any]) -> bool:  # noqa: ANN401 - JSON types
+    """Return whether `action` has numbers in the shape of `space`; values that JSON cannot express always fit."""
+    if _is_described(action):
+        return True
+    if isinstance(space, spaces.Dict):
+        named = isinstance(action, dict) and set(action) == set(space.spaces)
+        return named and all(_has_shape(action[name], part) for name, part in space.items())
+    (size,) = space.shape or (0,)
+    is_vector = isinstance(action, list) and len(action) == size
+    return is_vector and all(isinstance(x, (int, float)) or _is_described(x) for x in action)
+
+
+def _is_described(value: object) -> bool:
+    return isinstance(value, dict) and set(value) == {"repr"}
+
+
+def _check_horizon(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that the episode ends at its horizon, with the end reason of its kind."""
+    episode, step = contract.episode, row["info"]["step_index"]
+    reasons = row["inner"]["end_reasons"] if "inner" in row else [row["info"]["end_reason"]]
+    kinds = {end_kind(reason) for reason in reasons}
+    due = _TIME_LIMITS[episode.kind]
+    if wrong := kinds & ({*_TIME_LIMITS.values()} - {due}):
+        expected = f"{due!r} for an episode of kind {episode.kind}"
+        yield wrong_value("time_limit.kind", "info.end_reason", min(wrong), expected)
+    elif due in kinds and step < episode.horizon_steps:
+        text = f"the episode ended with {due!r} at step {step} (expected its horizon, step {episode.horizon_steps})"
+        yield make_violation("time_limit.early", "info.step_index", step, text)
+    elif step >= episode.horizon_steps and due not in kinds and ("inner" in row or kinds == {""}):
+        text = f"the episode continues at step {step} (expected an end at its horizon, step {episode.horizon_steps})"
+        yield make_violation("time_limit.missed", "info.step_index", step, text)
+
+
+def _check_time_remaining(row: Row, contract: Contract) -> Iterator[Violation]:
+    where, observation = inside(row, "observation")
+    episode = contract.episode
+    if episode.kind != "finite_horizon" or not isinstance(observation, dict) or TIME_REMAINING not in observation:
+        return
+    left = max(0, episode.horizon_steps - row["info"]["step_index"]) / episode.horizon_steps
+    if (reported := observation[TIME_REMAINING]) != [left]:
+        yield wrong_value("time_limit.remaining", f"{where}.{TIME_REMAINING}", reported, f"[{left}]")
+
+
+def _check_applied_actions(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that the applied actions in an observation end with the one of this step."""
+    where, observation = inside(row, "observation")
+    if "inner" not in row or not contract.applied_actions or not isinstance(observation, dict):
+        return
+    applied, history = row["inner"]["report"]["applied"], observation.get(APPLIED_ACTIONS)
+    if isinstance(history, list) and (last := history[-len(applied) :]) != applied:
+        text = f"{where}.{APPLIED_ACTIONS} ends with {short_repr(last)} (expected {short_repr(applied)}, as applied)"
+        yield make_violation("action.observed", f"{where}.{APPLIED_ACTIONS}", history, text)
+
+
+def _check_evaluator_only(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that info without ``evaluator`` has no sensor and no sampled option that only the evaluator may see."""
+    info = row["info"]
+    sampled = info["reset"]["sampled"] if "reset" in info else {}
+    parts = (("sensors", info["sensors"], contract.sensors), ("reset.sampled", sampled, contract.reset_options))
+    for part, values, specs in parts if "evaluator" not in info else ():
+        for name, value in values.items():
+            if name in specs and specs[name].visibility == "evaluator":
+                text = f"info.{part}.{name} is present without info.evaluator, although {name} is evaluator-only"
+                yield make_violation("evaluator.disclosed", f"info.{part}.{name}", value, text)
+
+
+def _check_reading_ages(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that a reading of quality OK is within ``max_age_s`` and not stamped in the future."""
+    info = row["info"]
+    is_free = "latency" not in info or is_free_running(info)  # a reset has no latency
+    ahead_ns = round(contract.safety.observation.future_tolerance_s * NS_PER_S) if is_free else 0
+    for name, sensor in info["sensors"].items():
+        if name not in contract.sensors or sensor["quality"] != Quality.OK:
+            continue
+        where, age_s, max_age_s = f"info.sensors.{name}.age_s", sensor["age_s"], contract.sensors[name].max_age_s
+        if to_ns(age_s) > max_age_s * NS_PER_S:
+            yield wrong_value("sensor.stale", where, age_s, f"at most max_age_s {max_age_s}, because its quality is OK")
+        elif to_ns(age_s) < -ahead_ns:
+            yield wrong_value("sensor.future", where, age_s, "no stamp in the future, because its quality is OK")
+
+
+def _check_masks(row: Row, contract: Contract) -> Iterator[Violation]:
+    info, (_, observation) = row["info"], inside(row, "observation")
+    for name, sensor in contract.sensors.items() if isinstance(observation, dict) else ():
+        key = f"{name}_valid"
+        if not sensor.mask or key not in observation or name not in info["sensors"]:
+            continue
+        quality = info["sensors"][name]["quality"]
+        if observation[key] in ([0], [1]) and observation[key] != (expected := [int(quality in USABLE)]):
+            reason = f"{expected}, because its quality is {Quality(quality).name}"
+            yield wrong_value("sensor.mask", f"observation.{key}", observation[key], reason)
+
+
+def _check_trajectory(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that a trajectory leads from the reference through the command to rest, within the limits."""
+    rule, where = "limits.trajectory", "info.annotations.trajectory.points"
+    account = row["info"].get("annotations", {}).get("trajectory")
+    if not isinstance(account, dict) or "inner" not in row or contract.trajectory_steps is None:
+        return
+    layout, dt_s, points = ActionLayout(contract), contract.control_period_s, account.get("points")
+    reference, report = reference_of(row), row["inner"]["report"]
+    begin = [None if reference is None else reference["positions"], report["applied_si"]]
+    points = points if isinstance(points, list) and points[:2] == begin else []
+    if not points or _mismatch(points, spaces.Box(-np.inf, np.inf, (len(points), layout.size)), slice(0)):
+        yield wrong_value(rule, where, account, "points from the reference through the command")
+        return
+    if not report["guaranteed"]["velocity"]:
+        return
+    rows = zip(layout.joints, joint_bounds(layout.limits), reference["velocities"], *points, strict=True)
+    for joint, bounds, velocity, *positions in rows:
+        before, problem = velocity, ""
+        for x, next_x in pairwise(positions):
+            after = 0.0 if bounds.is_goal else (next_x - x) / dt_s
+            problem = problem or limit_violation(x, before, next_x, after, bounds, dt_s)
+            before = after
+        if problem or abs(before) > _REST * bounds.fastest:
+            text = f"{where}: {joint}: {problem or f'ends at a velocity of {before}'} (expected the limits, and rest)"
+            yield make_violation(rule, where, positions, text)
+
+
+CONTRACT_RULES: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
+    _check_fingerprint,
+    _check_observation,
+    _check_action,
+    _check_horizon,
+    _check_time_remaining,
+    _check_applied_actions,
+    _check_evaluator_only,
+    _check_reading_ages,
+    _check_masks,
+    _check_trajectory,
+)
+"""For a transition with a known contract, with or without the environment's account."""
+
+RESET_CONTRACT_RULES: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
+    _check_fingerprint,
+    _check_evaluator_only,
+    _check_reading_ages,
+)
+"""For a reset with a known contract."""

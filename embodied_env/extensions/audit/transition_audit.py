@@ -1,0 +1,289 @@
+"""Audit of one row: its fields, its schema, its consistency and its contract.
+
+A consistency rule takes a row that fits its schema. The environment's account (``inner``) is checked against itself,
+and the values of the outermost wrapper against the account, so each difference breaks one rule. Of two contradicting
+values the derived one is reported: findings, raw stamps and end reasons are taken as given.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from embodied_env.contract import Contract
+from embodied_env.contract.fingerprint import differences
+from embodied_env.core.codes import CODES, TERMINATED_REASONS, TRUNCATED_REASONS, Severity, end_kind, order_end_reasons
+from embodied_env.core.outcome_counts import solved_at_reset
+from embodied_env.extensions.audit.contract_rules import CONTRACT_RULES, RESET_CONTRACT_RULES
+from embodied_env.extensions.audit.latency_rules import ACCOUNT_LATENCY_RULES, INFO_LATENCY_RULES, has_host_timing
+from embodied_env.record.json_values import to_json_types
+from embodied_env.record.row_schema import gates, reset_schema, schema_violations, step_info_schema, transition_schema
+from embodied_env.record.rows import FIELDS, Row, given_action
+from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
+
+_REPORTING = ("latency", "intervention", "joint_limits")
+"""Gates that may report a code without changing the action."""
+
+
+def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -> list[str]:
+    """Return a message for each violation in `row`; none if it is sound.
+
+    The basic rules apply to any row. A row with one of our schemas, or any row if a contract is given, is also checked
+    against its account. Images may be arrays, lists or references; of a reference the contract checks dtype and shape,
+    and two references are equal if their hashes are.
+
+    Args:
+        row: a transition, as recorded, or with arrays as `step` returned them.
+        contract: the contract that the row must follow.
+    """
+    return [violation.text for violation in inspect_transition(row, contract)[0]]
+
+
+def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None) -> tuple[list[Violation], Row | None]:
+    """Audit a transition like `audit_transition`.
+
+    Returns:
+        The violations of the row alone, and the row in JSON types if it has an account and fits its schema.
+    """
+    problems = list(_field_problems(row))
+    if problems:
+        return problems, None
+    if row["terminated"] and row["truncated"]:
+        text = "terminated and truncated are both true (expected at most one of them)"
+        problems.append(make_violation("ending.both", "truncated", True, text))
+    is_ours = str(row.get("schema", "")).startswith("embodied_env/")
+    if contract is None and not is_ours:
+        return problems, None
+    account = {field: to_json_types(value) for field, value in row.items() if isinstance(field, str)}
+    if not is_ours and "inner" not in account:
+        info = account["info"]
+        schema = step_info_schema(host_timing=has_host_timing(info))
+        misfits = schema_violations(info, schema, path="info")
+    elif account.get("inner", account) is None:
+        text = "inner is null: an outer wrapper returned a step without calling the environment"
+        misfits = [make_violation("row.made_up", "inner", None, text)]
+    else:
+        misfits = schema_violations(account, transition_schema())
+    if misfits:
+        return problems + misfits, None
+    for rule in ACCOUNT_RULES if "inner" in account else INFO_RULES:
+        problems += rule(account)
+    if contract is not None:
+        for contract_rule in CONTRACT_RULES:
+            problems += contract_rule(account, contract)
+    return problems, account
+
+
+def inspect_reset(row: Row, contract: Contract | None) -> tuple[list[Violation], Row | None]:
+    """Audit the row of a reset, in JSON types; see `inspect_transition`."""
+    if row.get("inner", row) is None:
+        text = "inner is null: an outer wrapper returned a reset without calling the environment"
+        return [make_violation("row.made_up", "inner", None, text)], None
+    if misfits := schema_violations(row, reset_schema()):
+        return misfits, None
+    problems = list(_check_reset_verdict(row))
+    if contract is not None:
+        for rule in RESET_CONTRACT_RULES:
+            problems += rule(row, contract)
+    return problems, row
+
+
+_Checks = Mapping[str, tuple[Callable[[Any], bool], str]]
+"""Name of a field -> whether a value is valid, and what is expected."""
+
+
+def _field_problems(row: Mapping[str, Any]) -> Iterator[Violation]:
+    """Check the required fields of any transition, and their types."""
+    yield from _check_fields(row, FIELDS, _FIELD_CHECKS, owner="a transition")
+    if isinstance(info := row.get("info"), Mapping):
+        yield from _check_fields(info, _REQUIRED_INFO, _INFO_CHECKS, owner="the info of a transition", prefix="info.")
+
+
+def _check_fields(
+    values: Mapping[str, Any], required: Collection[str], checks: _Checks, *, owner: str, prefix: str = ""
+) -> Iterator[Violation]:
+    for key in required:
+        if key not in values:
+            text = f"{prefix}{key} is missing (expected in {owner}: {', '.join(required)})"
+            yield make_violation("field.missing", f"{prefix}{key}", None, text)
+    for key, (is_valid, expected) in checks.items():
+        if key in values and not is_valid(values[key]):
+            yield wrong_value("field.type", f"{prefix}{key}", values[key], expected)
+
+
+def _is_finite(value: object) -> bool:
+    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.bool_)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer larger than any float
+        return True
+
+
+def _is_boolean(value: object) -> bool:
+    return isinstance(value, (bool, np.bool_))
+
+
+_FIELD_CHECKS: _Checks = {
+    "reward": (_is_finite, "a finite number"),
+    "terminated": (_is_boolean, "true or false"),
+    "truncated": (_is_boolean, "true or false"),
+    "info": (lambda value: isinstance(value, Mapping), "a mapping"),
+}
+_INFO_CHECKS: _Checks = {
+    "latency_ms": (lambda value: _is_finite(value) and value >= 0, "a finite number >= 0"),
+    "action_clipped": (_is_boolean, "true or false"),
+    "wrapper_version": (lambda value: isinstance(value, str) and value != "", "a non-empty string"),
+}
+
+
+_REQUIRED_INFO = ("action_clipped", "wrapper_version")
+
+
+def _check_outside(row: Row) -> Iterator[Violation]:
+    """Check that the outermost wrapper received and returned the same values as the environment."""
+    received = {**row["inner"], "action": given_action(row)}
+    for field in FIELDS[:-1]:
+        if changes := differences(row[field], received[field], field):
+            where, outer, inner = changes[0]
+            others = f", and {len(changes) - 1} more differences" if len(changes) > 1 else ""
+            expected = f"{short_repr(inner)}, as the environment {'received' if field == 'action' else 'returned'}"
+            text = f"{where} is {short_repr(outer)} (expected {expected}{others}); changed by an outer wrapper"
+            yield make_violation(f"outside.{field}", where, outer, text)
+
+
+def _check_ending(row: Row) -> Iterator[Violation]:
+    """Check the flags, end_reason and is_success against the end reasons."""
+    info = row["info"]
+    where, flags = ("inner.", row["inner"]) if "inner" in row else ("", row)
+    reason: str = (flags["end_reasons"] or [""])[0] if "inner" in row else info["end_reason"]
+    for flag, kinds in (("terminated", TERMINATED_REASONS), ("truncated", TRUNCATED_REASONS)):
+        if flags[flag] != (end_kind(reason) in kinds):
+            expected = f"{not flags[flag]} for the end reason {reason!r}"
+            yield wrong_value("ending.flags", f"{where}{flag}", flags[flag], expected)
+    if info["end_reason"] != reason:
+        expected = f"{reason!r}, the first of inner.end_reasons"
+        yield wrong_value("ending.reason", "info.end_reason", info["end_reason"], expected)
+    if info["is_success"] != (reason == "success"):
+        expected = f"{reason == 'success'} for the end reason {reason!r}"
+        yield wrong_value("ending.success", "info.is_success", info["is_success"], expected)
+
+
+def _check_end_reasons(row: Row) -> Iterator[Violation]:
+    reasons = row["inner"]["end_reasons"]
+    if (ordered := list(order_end_reasons(reasons))) != reasons:
+        yield wrong_value("ending.order", "inner.end_reasons", reasons, f"the order {ordered}")
+
+
+def _check_reset_verdict(row: Row) -> Iterator[Violation]:
+    solved, reported = solved_at_reset(row["inner"]), row["info"]["reset"]
+    for key, expected in (("judged", solved is not None), ("solved", solved is True)):
+        if reported[key] != expected:
+            yield wrong_value("reset.solved", f"info.reset.{key}", reported[key], f"{expected}, as in inner.verdict")
+
+
+def warn_solved_in_place(row: Row) -> Iterator[Violation]:
+    """Warn of a reset that moved nothing and left the task solved, likely by the previous episode."""
+    if row["inner"]["level"] == "none" and solved_at_reset(row["inner"]):
+        text = "info.reset.solved is true at reset level none: the task was solved before the episode"
+        yield make_violation("reset.solved_in_place", "info.reset.solved", True, text)
+
+
+def _check_gates(row: Row) -> Iterator[Violation]:
+    severity, code = [0] * len(gates()), [0] * len(gates())
+    for finding in row["inner"]["findings"]:
+        gate, level = gates().index(finding["gate"]), Severity[finding["severity"]]
+        if level >= severity[gate]:
+            severity[gate], code[gate] = int(level), CODES[finding["code"]]
+    safety, disposition = row["info"]["safety"], row["inner"]["report"]["disposition"]
+    expected = {
+        "info.safety.severity": (safety["severity"], severity),
+        "info.safety.code": (safety["code"], code),
+        "info.safety.disposition": (safety["disposition"], max(severity)),
+        "inner.report.disposition": (disposition, Severity(max(severity)).name),
+    }
+    for where, (reported, found) in expected.items():
+        if reported != found:
+            yield wrong_value("gates.account", where, reported, f"{found} from inner.findings")
+
+
+def _check_gates_of_info(row: Row) -> Iterator[Violation]:
+    """Check that the disposition is the most severe of the gates, and that a gate has a code if it fired."""
+    safety = row["info"]["safety"]
+    if safety["disposition"] != (most := max(safety["severity"])):
+        expected = f"{most}, the most severe of info.safety.severity"
+        yield wrong_value("gates.account", "info.safety.disposition", safety["disposition"], expected)
+    for gate, level, code in zip(gates(), safety["severity"], safety["code"], strict=True):
+        if (code == 0 and level > 0) or (code > 0 and level == 0 and gate not in _REPORTING):
+            text = f"info.safety.code of {gate} is {code} at severity {level} (expected both 0, or neither)"
+            yield make_violation("gates.code", "info.safety.code", code, text)
+
+
+def _check_clipping(row: Row) -> Iterator[Violation]:
+    """Check action_clipped and intervened against the disposition, and the disposition against the values."""
+    info = row["info"]
+    if "inner" in row:
+        findings, report = row["inner"]["findings"], row["inner"]["report"]
+        disposition = max((Severity[finding["severity"]] for finding in findings), default=Severity.PASS)
+        has_changed = any(any(finding["margin"] or ()) for finding in findings)
+    else:
+        report = {**info["action"], "guaranteed": info["safety"]["guaranteed"]}
+        disposition = Severity(info["safety"]["disposition"])
+        has_changed = True  # possibly by less than action units show
+    least = Severity.LIMIT if any(report["guaranteed"].values()) else Severity.HOLD  # a gate that only monitors
+    flags = {"info.action_clipped": info["action_clipped"], "info.safety.intervened": info["safety"]["intervened"]}
+    for where, flag in flags.items():
+        if flag != (disposition >= least):
+            expected = f"{not flag} for the disposition {disposition.name}; true from {least.name} on"
+            yield wrong_value("clipping.flags", where, flag, expected)
+    requested, applied = report["requested"], report["applied"]
+    if disposition is Severity.PASS and applied != requested:
+        expected = f"{short_repr(requested)}, as requested, because no gate fired"
+        yield wrong_value("clipping.hidden", "info.action.applied", applied, expected)
+    if disposition is least is Severity.LIMIT and applied == requested and not has_changed:
+        expected = "a change of the requested action, because the disposition is LIMIT"
+        yield wrong_value("clipping.idle", "info.action.applied", applied, expected)
+
+
+def _check_report(row: Row) -> Iterator[Violation]:
+    report = row["inner"]["report"]
+    for part, keys in (("action", ("requested", "applied", "applied_si")), ("safety", ("dt_s", "guaranteed"))):
+        for key in keys:
+            value = row["info"][part][key]
+            if (value := _flat(value) if part == "action" else value) != report[key]:
+                expected = f"{short_repr(report[key])}, as in inner.report"
+                yield wrong_value("action.account", f"info.{part}.{key}", value, expected)
+    noted = row["inner"]["circumstances"].get("annotations", {})
+    if (shown := row["info"].get("annotations", {})) != noted:
+        expected = f"{short_repr(noted)}, as in inner.circumstances"
+        yield wrong_value("annotations.account", "info.annotations", shown, expected)
+
+
+def _flat(action: Any) -> list[Any]:  # noqa: ANN401 - one vector, or a dict of vectors or of numbers
+    if isinstance(action, dict):
+        return [x for part in action.values() for x in (part if isinstance(part, list) else [part])]
+    return list(action)
+
+
+ACCOUNT_RULES: tuple[Callable[[Row], Iterable[Violation]], ...] = (
+    _check_outside,
+    _check_ending,
+    _check_end_reasons,
+    _check_gates,
+    _check_clipping,
+    _check_report,
+    *ACCOUNT_LATENCY_RULES,
+)
+"""For a row with the environment's account."""
+
+INFO_RULES: tuple[Callable[[Row], Iterable[Violation]], ...] = (
+    _check_ending,
+    _check_gates_of_info,
+    _check_clipping,
+    *INFO_LATENCY_RULES,
+)
+"""For a row with only the values that `step` returned."""

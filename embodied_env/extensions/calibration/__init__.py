@@ -1,0 +1,1 @@
+"""Calibration of latencies by gentle moves, and latency profiles of runs."""

@@ -1,0 +1,72 @@
+"""``embodied-env calibrate``: measure latencies with small motions through the gate."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.progress_bar import ProgressBar
+from embodied_env.cli.verb_arguments import (
+    add_connect_timeout,
+    add_contract,
+    add_json,
+    add_robot_options,
+    add_seed,
+    output_file,
+    robot_options,
+)
+from embodied_env.contract import load_contract
+from embodied_env.core.terminal import say
+from embodied_env.extensions.calibration.profile_cli import print_profile
+from embodied_env.ros.transport.fastdds import enable_large_segments
+from embodied_env.timing.latency_profile import as_mapping, write_profile
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    from embodied_env.extensions.calibration.calibration import AMPLITUDE
+
+    add_contract(parser)
+    option = parser.add_argument
+    option("--backend", default="real", help="free-running backend to calibrate")
+    option("--namespace", help="ROS 2 namespace of the robot or simulator (default: set by the backend)")
+    option("--pacing", help="pacing of the backend: lockstep or realtime (default: set by the backend)")
+    add_robot_options(parser)
+    add_connect_timeout(parser)
+    add_seed(parser, "seed of the motions and of the reset")
+    option(
+        "--out", type=output_file, metavar="FILE", default="latency_profile.json", help="path of the profile to write"
+    )
+    option("--joints", nargs="+", default=[], metavar="JOINT", help="joints to move (default: all)")
+    option("--amplitude", type=float, default=AMPLITUDE, help="amplitude of a motion as a fraction of the joint range")
+    option("--repeats", type=int, metavar="N", default=3, help="number of motions per joint")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Calibrate, write and print the profile; return 1 if the actuation latency is unknown or moves are missing."""
+    from embodied_env.extensions.calibration.calibration import calibrate
+
+    contract = load_contract(args.contract)
+    enable_large_segments(contract)
+    with ProgressBar(f"{contract.name} on {args.backend} · moves") as progress:
+        profile = calibrate(
+            contract,
+            backend=args.backend,
+            seed=args.seed,
+            amplitude=args.amplitude,
+            joints=args.joints,
+            repeats=args.repeats,
+            progress=progress.update,
+            namespace=args.namespace,
+            pacing=args.pacing,
+            **robot_options(args),
+        )
+    write_profile(profile, args.out)
+    if args.json:
+        say(json.dumps(as_mapping(profile), indent=1))
+    else:
+        print_profile(profile, args.out)
+    is_complete = not any(name.startswith("moves.") for name in profile.unknown)
+    return SOUND if profile.actuation_s is not None and is_complete else UNSOUND

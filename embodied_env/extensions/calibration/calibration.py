@@ -1,0 +1,94 @@
+"""Calibration: gentle moves through the gate, and the latencies of a free-running backend that they show."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from embodied_env.backends.backend import Backend
+from embodied_env.backends.backend_registry import accepts_option
+from embodied_env.contract import Contract
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.errors import UsageError
+from embodied_env.extensions.calibration.excitation import CalibrationError, Excitation, SampleLog, find_joint_readings
+from embodied_env.tasks import Task, describe_task
+from embodied_env.tasks.no_goal import NoGoal
+from embodied_env.timing.latency_profile import LatencyProfile
+
+__all__ = ["AMPLITUDE", "CalibrationError", "calibrate"]
+
+AMPLITUDE = 0.01
+"""Share of the range of a joint; without limits, and for velocity commands, of ten seconds at its greatest velocity."""
+
+
+def calibrate(
+    contract: Contract,
+    *,
+    backend: str,
+    seed: int = 0,
+    amplitude: float = AMPLITUDE,
+    joints: Sequence[str] = (),
+    repeats: int = 3,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
+    **options: Any,  # noqa: ANN401 - of make
+) -> LatencyProfile:
+    """Move each joint gently there and back, and estimate the latencies of `backend`.
+
+    Args:
+        contract: of the robot.
+        backend: a free-running one.
+        seed: of the moves and of the reset.
+        amplitude: of the moves, see `AMPLITUDE`; above 0, at most 0.2.
+        joints: to move; by default all but those of grippers.
+        repeats: moves of each joint, at least 2.
+        progress: called with the number of finished moves and of all moves.
+        **options: of `EmbodiedEnv`.
+
+    Raises:
+        UsageError: for a backend that waits for the agent, an unknown joint, one without a reading of its motion, or
+            one that moves in one direction only.
+        CalibrationError: when the gate held or stopped a step, or an episode ended too early; the robot was braked.
+        MissingDependencyError: when scipy is not installed; nothing has moved.
+    """
+    import embodied_env.core.sample_statistics  # noqa: F401, PLC0415 - raises without scipy
+    from embodied_env.extensions.calibration.estimates import estimate_profile  # noqa: PLC0415 - needs scipy
+
+    if not 0.0 < amplitude <= 0.2:
+        raise UsageError(f"invalid amplitude: {amplitude} (expected above 0, at most 0.2)")
+    if repeats < 2:
+        raise UsageError(f"invalid repeats: {repeats} (expected 2 or more)")
+    streamed = (actuator for actuator in contract.actuators.values() if actuator.gripper is None)
+    moved = tuple(joints) or tuple(joint for actuator in streamed for joint in actuator.joints)
+    readings = find_joint_readings(contract, moved)
+    limits = {joint: each for actuator in contract.actuators.values() for joint, each in actuator.joints.items()}
+    if one_way := [joint for joint in moved if 0.0 in limits[joint].velocities]:
+        names = ", ".join(one_way)
+        raise UsageError(f"cannot calibrate {names}: one direction only (expected joints that move there and back)")
+    log = SampleLog()
+    reports_samples = accepts_option(backend, "on_sample", pacing=options.get("pacing"))
+    if reports_samples:
+        options["on_sample"] = log.add
+    env = EnvWithoutTask(contract, backend=backend, **options)
+    try:
+        if env.pacing != "realtime":
+            raise UsageError(
+                f"cannot calibrate {backend}: it waits for the agent, so its latencies are 0 "
+                "(expected a free-running backend, such as real)"
+            )
+        run = Excitation(env, log, every_step=not reports_samples, joints=moved, amplitude=amplitude)
+        gc.collect()
+        gc.freeze()  # a full collection, 0.1 s with all modules loaded, would delay a step
+        run.make_moves(repeats=repeats, seed=seed, progress=progress)
+    finally:
+        gc.unfreeze()
+        env.close()
+    return estimate_profile(contract, run, log, readings, backend=f"{backend} ({env.capabilities.world})", seed=seed)
+
+
+class EnvWithoutTask(EmbodiedEnv):
+    """The environment of a contract, so that a relay or an emulator accepts it, in which no task ends a move."""
+
+    def _load_task(self, world: Backend) -> tuple[Task, dict[str, Any]]:  # noqa: ARG002 - of a replay
+        task = cast("Task", NoGoal(self.contract, NoGoal.Parameters()))
+        return task, describe_task(task, self.contract)

@@ -1,0 +1,120 @@
+"""Latency profile of a recorded run, read row by row in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from embodied_env.core.codes import Quality
+from embodied_env.core.progress import NO_PROGRESS, Progress
+from embodied_env.core.sample_statistics import median_estimate
+from embodied_env.record.manifest import world_of
+from embodied_env.record.run import Run
+from embodied_env.timing.clock import NS_PER_S
+from embodied_env.timing.latency_profile import (
+    BlockReservoir,
+    Estimate,
+    LatencyProfile,
+    LatencyProfileError,
+    MeasuredStepDelays,
+)
+
+_GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
+_LEAST_STEPS = 20
+
+Values = Mapping[str, Any]
+
+
+def profile_of_run(run: Run, *, progress: Progress = NO_PROGRESS) -> LatencyProfile:
+    """Return the latencies of `run`: the age of readings at each step, and when its command was sent and acted.
+
+    Only steps with all stages measured count, except the actuation. Injected delays replace those of the simulator. Of
+    a long run evenly spaced blocks of steps are kept.
+
+    Raises:
+        LatencyProfileError: for fewer than 20 such steps.
+    """
+    sensors: tuple[str, ...] = ()
+    kept = BlockReservoir()
+    ages: dict[str, int] | None = None
+    seed: int | None = None
+    progress.start("rows", None)
+    for row in run.rows():
+        progress.advance()
+        info = row["info"]
+        if row["inner"] is None or "latency" not in info:  # the first step after a reset has readings of the reset
+            seed = row.get("seed") if seed is None else seed
+            kept.end()
+            ages = None
+            continue
+        sensors = sensors or tuple(sorted(info["sensors"]))
+        delays = _step_delays(ages, sensors, info["latency"])
+        if delays is None:
+            kept.end()
+        else:
+            kept.take(delays)
+        ages = _ages_ns(info, sensors)
+    steps = MeasuredStepDelays(sensors=sensors, blocks_ns=kept.blocks())
+    if steps.count < _LEAST_STEPS:
+        raise LatencyProfileError(
+            f"too few steps with all latencies measured: {steps.count} (expected at least {_LEAST_STEPS})"
+        )
+    acted = steps.actuation_ns()
+    has_evidence = len(acted) >= _LEAST_STEPS
+    contract, host = run.manifest.get("contract", {}), run.manifest.get("host", {})
+    return LatencyProfile(
+        contract=str(contract.get("name", "")),
+        fingerprint=str(contract.get("fingerprint", "")),
+        backend=f"{run.manifest.get('backend')} ({world_of(run.manifest)})",
+        created_utc=str(run.manifest.get("started_utc", "")),
+        host=str(host.get("platform", "")),
+        seed=seed or 0,
+        actuation_s=_estimate(acted, "recorded actuation") if has_evidence else None,
+        obs_to_command_s=_estimate(steps.obs_to_command_ns(), "recorded steps"),
+        age_s={name: _estimate(steps.ages_ns(name), "recorded steps") for name in steps.sensors},
+        unknown={} if has_evidence else {"actuation_s": f"measured in {len(acted)} steps, of at least {_LEAST_STEPS}"},
+        steps=steps,
+    )
+
+
+def _step_delays(ages: Mapping[str, int] | None, sensors: tuple[str, ...], latency: Values) -> list[int | None] | None:
+    """Return the ages that a step is based on, and the delays of its command, ns; None if not all were measured."""
+    values, quality, command = latency, latency["quality"], "obs_to_command_s"
+    if "injected" in latency:  # it has the ages too
+        values, quality, command = latency["injected"], latency["quality"].get("injected", {}), "inference_s"
+        ages = _all_ns(values["age_s"], quality.get("age_s", {}), sensors)
+    command_ns = _measured_ns(values, quality, command)
+    if ages is None or command_ns is None:
+        return None
+    return [*(ages[name] for name in sensors), command_ns, _measured_ns(values, quality, "actuation_s")]
+
+
+def _ages_ns(info: Values, sensors: tuple[str, ...]) -> dict[str, int] | None:
+    """Return the age of each reading, ns; None if one is not known."""
+    if any(info["sensors"].get(name, {}).get("quality") not in _GOOD for name in sensors):
+        return None
+    latency = info["latency"]
+    return _all_ns(latency["capture_age_s"], latency["quality"].get("capture_age_s", {}), sensors)
+
+
+def _all_ns(values: Values, quality: Values, sensors: tuple[str, ...]) -> dict[str, int] | None:
+    found = {name: _measured_ns(values, quality, name) for name in sensors}
+    return None if None in found.values() else {name: ns or 0 for name, ns in found.items()}
+
+
+def _measured_ns(values: Values, quality: Values, key: str) -> int | None:
+    """Return a duration that was measured and is not negative."""
+    value = values.get(key)
+    if value is None or quality.get(key) not in _GOOD or not 0.0 <= value < float("inf"):
+        return None
+    return round(float(value) * NS_PER_S)
+
+
+def _estimate(delays_ns: list[int], method: str) -> Estimate:
+    """Return the estimate of a stage, without its measurements, which are in the steps."""
+    values_s = np.array(delays_ns, dtype=np.float64) / NS_PER_S
+    detail = f"median; 95 % of the steps within {np.percentile(values_s, 95.0):.4f} s"
+    return replace(median_estimate(values_s, method=method, detail=detail), samples_s=())

@@ -1,0 +1,168 @@
+"""Check that two runs are comparable: same contract, task and wrappers, and both or neither moved a robot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from embodied_env.contract import Contract
+from embodied_env.contract.fingerprint import SHIPPED_TASKS, differences, meaning
+from embodied_env.contract.value_checks import one_of
+from embodied_env.errors import ContractError, EmbodiedEnvError, RecordError, UsageError
+from embodied_env.extensions.report.html_pages import mapping_of
+from embodied_env.record import Run
+from embodied_env.record.manifest import RECORDER, contract_of_manifest
+
+_SHA256 = re.compile("[0-9a-f]{64}")
+_OF_TASK = ("version", "terms", "source_sha256")  # of the loaded task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mismatch:
+    """A difference between the conditions of two runs: its path, and both values in JSON types."""
+
+    path: str
+    a: Any
+    b: Any
+
+
+class NotComparableError(EmbodiedEnvError):
+    """Two runs differ in their conditions; `mismatches` are the differences that the user does not ignore."""
+
+    def __init__(self, mismatches: Sequence[Mismatch]) -> None:
+        self.mismatches = tuple(mismatches)
+        paths = ", ".join(mismatch.path for mismatch in self.mismatches)
+        super().__init__(
+            f"cannot compare runs that differ in {paths} (expected equal contracts and wrappers, both or neither dry)"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparability:
+    """Conditions of two runs that may be compared."""
+
+    ignored: tuple[Mismatch, ...]  # differences that the user ignores
+    notes: tuple[str, ...]  # what is unknown about the conditions, in sentences
+    contracts: tuple[Contract | None, Contract | None]  # of run A and of run B; None where one cannot be read here
+
+
+def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:
+    """Compare the conditions of two runs.
+
+    A path in `ignore` accepts differences at it and below it: ``safety`` accepts ``safety.margins.velocity``.
+
+    Raises:
+        NotComparableError: for differences that are not ignored.
+    """
+    notes: list[str] = []
+    contracts = _read_contract("A", a, notes), _read_contract("B", b, notes)
+    found = [
+        *_contract_mismatches(a, b, *contracts),
+        *_instruction_mismatches(*contracts),
+        *_task_mismatches(a, b, contracts),
+        *_wrapper_mismatches(a, b),
+        *_actuation_mismatches(a, b),
+    ]
+    unrecorded = {
+        layer["class"] for run in (a, b) for layer in _wrappers(run) if "kwargs" in layer and layer["kwargs"] is None
+    }
+    notes += [f"{name} does not record its arguments, so they may differ." for name in sorted(unrecorded)]
+    paths = tuple(ignore)
+    refused = [mismatch for mismatch in found if not any(_is_at_or_below(mismatch.path, path) for path in paths)]
+    if refused:
+        raise NotComparableError(refused)
+    return Comparability(ignored=tuple(found), notes=tuple(notes), contracts=contracts)
+
+
+def check_ignored(paths: Iterable[str], runs: Iterable[Run]) -> None:
+    """Raise UsageError for a path that no run has, with the keys at its place."""
+    for path in paths:
+        places = [_conditions(run) for run in runs]
+        for key in path.partition("[")[0].split("."):
+            if not any(key in place for place in places):
+                raise UsageError(f"unknown path to ignore: {path!r}: {one_of(key, set().union(*places))}")
+            places = [place[key] for place in places if isinstance(place.get(key), dict)]
+
+
+def _conditions(run: Run) -> dict[str, Any]:
+    """Return what `comparability` compares, by nested keys."""
+    contract = _read_contract("", run, [])
+    found = {"task": {}} if contract is None else meaning(contract, with_defaults=True)
+    found["task"].update(found["task"].pop("parameters", {}) | dict.fromkeys((*_OF_TASK, "instruction")))
+    return {**found, "contract": {"fingerprint": ""}, "wrappers": [], "capabilities": {"actuates": True}}
+
+
+def _read_contract(name: str, run: Run, notes: list[str]) -> Contract | None:
+    try:
+        contract = contract_of_manifest(run.manifest)
+        meaning(contract)
+    except (ContractError, RecordError) as error:
+        notes.append(
+            f"The contract of run {name} cannot be loaded ({error}): "
+            "joints have no names and no tracking errors, and the instruction is unknown."
+        )
+        return None
+    if contract.fingerprint != run.manifest["contract"]["fingerprint"]:
+        notes.append(f"The fingerprint in the manifest of run {name} differs from that of its contract.")
+    return contract
+
+
+def _contract_mismatches(a: Run, b: Run, contract_a: Contract | None, contract_b: Contract | None) -> list[Mismatch]:
+    of_a, of_b = (run.manifest["contract"]["fingerprint"] for run in (a, b))
+    is_equal = of_a == of_b
+    if contract_a is not None and contract_b is not None:
+        found = differences(meaning(contract_a, with_defaults=True), meaning(contract_b, with_defaults=True))
+        if found or is_equal:
+            return [Mismatch(path=path.replace("task.parameters.", "task."), a=x, b=y) for path, x, y in found]
+    elif is_equal and _SHA256.fullmatch(of_a):
+        return []
+    return [Mismatch(path="contract.fingerprint", a=of_a, b=of_b)]
+
+
+def _instruction_mismatches(a: Contract | None, b: Contract | None) -> list[Mismatch]:
+    """Compare the prompts, which the fingerprint does not cover."""
+    if a is None or b is None or a.task.instruction == b.task.instruction:
+        return []
+    return [Mismatch(path="task.instruction", a=a.task.instruction, b=b.task.instruction)]
+
+
+def _task_mismatches(a: Run, b: Run, contracts: Iterable[Contract | None]) -> Iterator[Mismatch]:
+    """Yield differences of the loaded tasks; the version of a shipped task is part of the contract."""
+    if all(contract is not None and contract.task.type in SHIPPED_TASKS for contract in contracts):
+        return
+    of_a, of_b = ({key: mapping_of(run.manifest, "task").get(key) for key in _OF_TASK} for run in (a, b))
+    for path, x, y in differences(of_a, of_b):
+        yield Mismatch(path=f"task.{path}", a=x, b=y)
+
+
+def _wrapper_mismatches(a: Run, b: Run) -> list[Mismatch]:
+    of_a, of_b = _wrappers(a), _wrappers(b)
+    if len(of_a) != len(of_b):
+        classes = ([layer["class"] for layer in layers] for layers in (of_a, of_b))
+        return [Mismatch(path="wrappers", a=next(classes), b=next(classes))]
+    return [Mismatch(path=f"wrappers{path}", a=x, b=y) for path, x, y in differences(of_a, of_b)]
+
+
+def _actuation_mismatches(a: Run, b: Run) -> list[Mismatch]:
+    """Compare whether commands moved a robot: they did unless the manifest marks a dry run."""
+    of_a, of_b = (mapping_of(run.manifest, "capabilities").get("actuates") is not False for run in (a, b))
+    return [] if of_a == of_b else [Mismatch(path="capabilities.actuates", a=of_a, b=of_b)]
+
+
+def _wrappers(run: Run) -> list[dict[str, Any]]:
+    """Return class and arguments of each layer, outermost first.
+
+    Without the arguments of the recorder, which changes nothing, and of the environment itself: its contract is
+    compared, and its backend may differ.
+    """
+    layers = [{"class": layer["class"], "kwargs": layer["kwargs"]} for layer in run.manifest["wrappers"]]
+    for layer in layers:
+        if layer["class"] == RECORDER or layer is layers[-1]:
+            del layer["kwargs"]
+    return layers
+
+
+def _is_at_or_below(path: str, ignored: str) -> bool:
+    return path == ignored or (bool(ignored) and path.startswith((f"{ignored}.", f"{ignored}[", f"{ignored} ")))

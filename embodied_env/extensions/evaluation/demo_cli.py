@@ -1,0 +1,19 @@
+"""``embodied-env demo``: a learned policy reaches targets over ROS 2, compared with the scripted one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from embodied_env.extensions.evaluation.evaluation_display import add_common_arguments, run_policies
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_common_arguments(parser, backend="mujoco_ros", episodes=5)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo; ROS 2 discovery stays on this host unless the environment says otherwise."""
+    os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    return run_policies("arm_reach", ("onnx:arm_reach", "scripted"), args, has_closing=True)

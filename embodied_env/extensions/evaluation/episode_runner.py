@@ -1,0 +1,248 @@
+"""Recorded episodes of policies. An episode depends neither on the process nor on the episodes before it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from embodied_env.contract import Contract
+from embodied_env.contract.contract_loader import restore_contract, save_contract
+from embodied_env.core.codes import end_kind
+from embodied_env.core.policy import NoAction, Policy, policy_errors, policy_seed
+from embodied_env.errors import UsageError
+from embodied_env.processes.signals import closing_together
+from embodied_env.safety.late_agent import LATE
+
+if TYPE_CHECKING:
+    from embodied_env.record import RecordTransitions
+
+
+_log = logging.getLogger(__name__)
+
+_MOST_CHECKED = 10_000  # actions of the first chunk
+
+
+class EpisodeObserver(Protocol):
+    """Receives the progress of an evaluation."""
+
+    def resetting(self) -> None:
+        """Receive the start of a reset."""
+
+    def stepped(self, info: Mapping[str, Any]) -> None:
+        """Receive the `info` of a step."""
+
+    def ended(self, count: int) -> None:
+        """Receive the number of episodes that have ended, those of all policies together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySource:
+    """The address of a policy, and its policy file (`embodied_env.load_policy`)."""
+
+    address: str
+    policy_file: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationJob:
+    """The parameters of `evaluate` that do not depend on the episodes; `options` of `make` are in JSON types.
+
+    A trial is one episode of one policy, numbered in the order in which they run: all policies run episode 0, then
+    episode 1, each time beginning with the next policy, so that a drift of the robot or the machine favours none.
+    """
+
+    contract: Contract
+    backend: str
+    policies: tuple[PolicySource | Policy, ...]  # a `Policy` only in this process
+    seed: int
+    options: Mapping[str, Any]
+    record_messages: bool = False
+    trust_policy: bool = False
+    chunks: str = "wait"  # one of `CHUNK_MODES`
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each policy: its address or the name in its identity, and the position of equal ones."""
+        names = [each.address if isinstance(each, PolicySource) else each.identity.name for each in self.policies]
+        return tuple(
+            name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, start=1)
+        )
+
+    def trial(self, number: int) -> tuple[int, int]:
+        """Return the index of the policy, and the episode, of a trial."""
+        episode, place = divmod(number, len(self.policies))
+        return (place + episode) % len(self.policies), episode
+
+    def describe_trial(self, number: int) -> str:
+        """Return the episode of a trial as text, with its policy if there are several."""
+        index, episode = self.trial(number)
+        return f"episode {episode}" + (f" of {self.names[index]}" if len(self.policies) > 1 else "")
+
+    def folders(self, out: Path) -> list[Path]:
+        """Return the folder of the runs of each policy, in the folder `out` of an engine."""
+        several = [out / f"policy_{number}" for number in range(1, len(self.policies) + 1)]
+        return [out] if len(several) == 1 else several
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the job in JSON types; raises UsageError for a policy without an address."""
+        policies = []
+        for source, name in zip(self.policies, self.names, strict=True):
+            if not isinstance(source, PolicySource):
+                raise UsageError(f"policy not passed to workers: {name} (expected an address); omit the engine")
+            policies.append(asdict(source))
+        contract = save_contract(self.contract)
+        return {**vars(self), "contract": contract, "policies": policies, "options": dict(self.options)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EvaluationJob:
+        """Return the job of `to_json`."""
+        values = {each.name: data[each.name] for each in fields(cls)}
+        values["policies"] = tuple(PolicySource(**source) for source in data["policies"])
+        return cls(**{**values, "contract": restore_contract(data["contract"])})
+
+
+class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
+    """Runs trials in one environment; those of each policy are recorded into a run directory of their own.
+
+    Episode k has the world seed of the k-th reset of a run that was seeded once. There is one object per policy, which
+    is reset before each of its episodes with a seed drawn from the job's and k.
+
+    Attributes:
+        recorders: those of the policies that have run, by index.
+    """
+
+    def __init__(
+        self,
+        job: EvaluationJob,
+        folders: Sequence[Path],
+        *,
+        observer: EpisodeObserver | None = None,
+        confirm: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Load the policies and create the environment; nothing is started before the first episode.
+
+        `folders` has the parent of the run directory of each policy. `confirm` asks the operator of a robot whether to
+        continue with a policy whose first action is implausible; None: such a policy is refused.
+        """
+        from embodied_env.envs.embodied_env import EmbodiedEnv
+        from embodied_env.policies.chunks import ChunkRunner, longest_wait_s
+
+        self._job, self._folders, self._observer, self._confirm = job, folders, observer, confirm
+        self._checked: set[int] = set()  # policies whose first action has been checked
+        with ExitStack() as stack:
+            policies = [self._load(source, stack) for source in job.policies]
+            runners = stack.enter_context(ExitStack())  # stopped after the robot
+            options = {"host_timing": True, **job.options}  # for the live table
+            self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **options)
+            stack.callback(self._embodied.close)
+            wait_s = longest_wait_s(job.contract) if self._embodied.capabilities.free_running else None
+            pacing = self._embodied.pacing
+            self._policies = [ChunkRunner(policy, job.chunks, pacing=pacing, wait_s=wait_s) for policy in policies]
+            for runner in self._policies:
+                runners.callback(runner.stop)
+            self._stack = stack.pop_all()
+        self.recorders: dict[int, RecordTransitions] = {}
+        self._next = 0  # the episode of a reset without `seek_episode`
+        self._ended = 0
+
+    def __exit__(self, *_: object) -> None:
+        """Close the environment and the runs, then the policies."""
+        with closing_together():
+            self._stack.close()
+
+    def open(self, trial: int) -> Path:
+        """Create the run directory for a trial, unless its policy has one, and return it."""
+        from embodied_env.record import RecordTransitions
+
+        index, _ = self._job.trial(trial)
+        if index not in self.recorders:
+            identity, messages = self._policies[index].identity.as_mapping(), self._job.record_messages
+            identity |= {} if self._job.chunks == "wait" else {"chunks": self._job.chunks}
+            recorder = RecordTransitions(self._embodied, self._folders[index], policy=identity, messages=messages)
+            self._stack.callback(recorder.close)
+            self.recorders[index] = recorder
+        return self.recorders[index].path
+
+    def run(self, trial: int) -> None:
+        """Run the trial with this number to its end.
+
+        Raises PolicyError when the policy raises, and UsageError for a policy that is refused on a robot.
+        """
+        from embodied_env.policies.plausibility import find_implausible
+
+        self.open(trial)
+        index, episode = self._job.trial(trial)
+        policy, env = self._policies[index], self.recorders[index]
+        if self._observer is not None:
+            self._observer.resetting()
+        name = f"--policy {self._job.names[index]!r}"
+        with policy_errors(name, f"the reset of episode {episode + 1}"):
+            policy.reset(seed=policy_seed(self._job.seed, episode), episode_index=episode)
+        if episode != self._next:
+            self._embodied.seek_episode(self._job.seed, episode)
+        observation, _ = env.reset(seed=self._job.seed if episode == 0 else None)
+        self._next = episode + 1
+        self._embodied.require(policy.required_sensors)
+        ended = False
+        while not ended:
+            with policy_errors(name, f"episode {episode + 1}, step {self._embodied.step_index + 1}"):
+                action = policy(observation)
+            if index not in self._checked and not isinstance(action, NoAction):
+                self._checked.add(index)
+                first = [action, *policy.upcoming(_MOST_CHECKED)]
+                lines = find_implausible(policy.policy, self._job.contract, observation, first)
+                if lines and self._accept(f"{name}: {'; '.join(lines)}"):
+                    self.run(trial)  # again, with the same seed: the reset is too long ago
+                    return
+            self._embodied.mark("policy")
+            for kind, account in policy.take_accounts().items():
+                self._embodied.annotate(kind, account)
+            if steps := self._job.contract.trajectory_steps:
+                self._embodied.preview([action, *policy.upcoming(steps)])
+            observation, _, terminated, truncated, info = env.step(action)
+            ended = terminated or truncated
+            if self._observer is not None:
+                self._observer.stepped(info)
+        self._ended += 1
+        if self._observer is not None:
+            self._observer.ended(self._ended)
+
+    def _accept(self, problem: str) -> bool:
+        """Warn of an implausible policy; on a robot, return True if the operator accepts it, else raise UsageError."""
+        if self._embodied.capabilities.world != "robot":
+            _log.warning("implausible policy: %s", problem)
+            return False
+        if self._confirm is None or not self._confirm(problem):
+            remedy = "correct unit, scale or statistics of the policy, or confirm at a terminal"
+            raise UsageError(f"implausible policy on a robot: {problem}; {remedy}")
+        return True
+
+    def _load(self, source: PolicySource | Policy, stack: ExitStack) -> Policy:
+        """Return the policy of a source; one that is loaded here is closed with `stack`."""
+        from embodied_env.policies.policy_loader import accepts_option, load_policy
+
+        if not isinstance(source, PolicySource):
+            return source
+        options = {"backend": self._job.backend} if accepts_option(source.address, "backend") else {}
+        policy = load_policy(
+            source.address, self._job.contract, policy_file=source.policy_file, trust=self._job.trust_policy, **options
+        )
+
+        def close() -> None:
+            with policy_errors(f"--policy {source.address!r}", "close"):
+                policy.close()
+
+        stack.callback(close)
+        return policy
+
+
+def find_failure(summary: Mapping[str, Any]) -> str:
+    """Return the end reasons of episodes that lost their backend, or that the policy never acted, or ""."""
+    steps, ends = summary["steps"], summary["end_reasons"]
+    if steps and steps in (summary["missed_actions"], ends.get(LATE)):
+        return f"the policy never acted: no action in time in {steps} steps"
+    return ", ".join(reason for reason in ends if end_kind(reason) == "backend_lost")

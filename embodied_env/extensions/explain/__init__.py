@@ -1,0 +1,1 @@
+"""The explanation of one step in words."""

@@ -1,0 +1,265 @@
+"""A run as steps for learning: the observation that an action was based on, the action, and its results.
+
+The row of a transition has the observation that its step returned. A `ExportedStep` has the one before its action, so that the
+last observation of an episode comes with its `EpisodeEnd`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from embodied_env.contract import Contract
+from embodied_env.core.codes import Severity
+from embodied_env.errors import RecordError
+from embodied_env.extensions.export.exported_fields import (
+    Arrays,
+    Leaves,
+    flatten,
+    is_finite,
+    leaves_of_space,
+    leaves_of_value,
+)
+from embodied_env.record.manifest import contract_of_manifest, world_of
+from embodied_env.record.rows import RESET, Row, has_no_action, is_staged
+from embodied_env.record.run import Run
+from embodied_env.record.summary import OUTSIDE
+from embodied_env.timing.clock import NS_PER_S
+
+_TRANSPARENT = {"RecordTransitions", "TimeLimit", "RecordEpisodeStatistics", "OrderEnforcing", "PassiveEnvChecker"}
+"""Wrappers that change no observation and no action."""
+
+REQUESTED, APPLIED, REFUSED, DRY_RUN = "requested", "applied", "refused", "dry run"
+"""Sources of an action."""
+
+THE_SOURCES = (
+    "requested: by the agent, or by an action stage in its place, executed within the limits; applied: the agent gave "
+    "no valid action, and this was executed instead; refused: requested, and not executed, because the robot braked; "
+    "dry run: not sent to a robot"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedStep:
+    """One step. Unknown values are NaN in its arrays, but never in its action."""
+
+    episode_index: int  # in the export, from 0
+    step_index: int  # in its episode, from 0
+    timestamp_s: float | None  # from the episode's first observation to this one, by the steady clock
+    observed_ns: int | None  # when `observation` was taken, steady
+    published_ns: int | None  # when the command was published, steady
+    observation: Arrays  # that the action was based on
+    action: Arrays  # that the agent requested; what was applied if it requested none, or one that is not finite
+    action_source: str  # see `THE_SOURCES`
+    is_gap: bool  # the agent gave no valid action
+    action_applied: Arrays  # that was executed, in units of the contract's action space
+    reward: float  # NaN if it is not a number
+    terminated: bool
+    truncated: bool
+    end_reason: str  # "" before the end of the episode
+    is_success: bool
+    evaluator: Arrays  # the evaluator's values when `observation` was taken; empty unless requested
+    seen: Any  # `observation` in JSON types
+    row: Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeEnd:
+    """The end of an episode of one step or more."""
+
+    episode_index: int  # in the export, from 0
+    length: int  # steps
+    seed: int | None  # given to the reset; None if the episode does not begin there
+    world_seed: int | None  # with which the world was reset
+    ended: bool  # False: cut short by a reset, a step without an action or the end of the run
+    end_reason: str  # "" unless it ended
+    is_success: bool
+    observation: Arrays  # the last one
+    evaluator: Arrays  # the evaluator's values with the last observation
+
+
+@dataclass
+class _Episode:
+    """The episode being read."""
+
+    index: int
+    reset: Row
+    before: Row  # the newest row, with the observation for the next action
+    at_reset: bool = True  # begins there, not after a step without an action
+    length: int = 0
+    first_ns: int | None = None
+    newest: ExportedStep | None = None
+
+
+@dataclass
+class EpisodeReader:
+    """Iterates over the steps and episodes of a run."""
+
+    run: Run
+    contract: Contract
+    observation: Leaves  # as the agent received it
+    action: Leaves  # as the agent requested it
+    applied: Leaves  # an action of the contract, in float64
+    evaluator: Leaves  # empty unless requested
+    has_wrappers: bool  # that may change observations or actions; the leaves are then those of the first rows
+    is_dry: bool = False  # no action was executed
+    split_at_gaps: bool = False  # leave out the steps without an action, and end the episode before each
+    gaps: int = 0  # steps without an action so far
+    sources: Counter[str] = field(default_factory=Counter)  # steps so far by `action_source`
+    left_out: dict[str, int] = field(default_factory=lambda: {"steps": 0, "resets": 0})  # outside of episodes
+
+    def __iter__(self) -> Iterator[ExportedStep | EpisodeEnd]:
+        """Yield each step, and an `EpisodeEnd` after the last of each episode.
+
+        Raises:
+            RecordError: if an observation is not in the space of the run.
+        """
+        episode: _Episode | None = None
+        count = 0
+        for row in map(_with_gated_action, self.run.rows()):
+            if row["schema"] == RESET:
+                if episode is not None:
+                    yield from self._end(episode, ended=False)
+                    count += episode.length > 0
+                episode = _Episode(index=count, reset=row, before=row)
+            elif episode is None:
+                self.left_out["steps"] += 1
+            elif not is_finite(requested := self._arrays(self.action, row["action"])) and self.split_at_gaps:
+                self.gaps += 1
+                if episode.length:
+                    yield from self._end(episode, ended=False)
+                    count += 1
+                episode = replace(episode, index=count, before=row, at_reset=False, length=0, newest=None)
+                if row["terminated"] is True or row["truncated"] is True:
+                    episode = None
+            else:
+                step = self._step(episode, row, requested)
+                self.gaps += step.is_gap
+                self.sources[step.action_source] += 1
+                yield step
+                if step.terminated or step.truncated:
+                    yield from self._end(episode, ended=True)
+                    count, episode = count + 1, None
+        if episode is not None:
+            yield from self._end(episode, ended=False)
+
+    def _step(self, episode: _Episode, row: Row, requested: Arrays) -> ExportedStep:
+        info, inner, before = row["info"], row["inner"], episode.before
+        stamps = {} if inner is None else inner["stamps_ns"]
+        observed_ns = stamps.get("previous_observed")
+        if episode.newest is None:
+            episode.first_ns = observed_ns
+        first_ns = episode.first_ns
+        terminated, truncated = row["terminated"] is True, row["truncated"] is True
+        action, source = self._action(row, requested)
+        step = ExportedStep(
+            episode_index=episode.index,
+            step_index=episode.length,
+            timestamp_s=None if observed_ns is None or first_ns is None else (observed_ns - first_ns) / NS_PER_S,
+            observed_ns=observed_ns,
+            published_ns=stamps.get("published"),
+            observation=self._observation(before["observation"], row["row"]),
+            action=action,
+            action_source=DRY_RUN if self.is_dry else source,
+            is_gap=source == APPLIED,
+            action_applied=self._arrays(self.applied, _applied(row)),
+            reward=float(row["reward"]) if isinstance(row["reward"], (int, float)) else float("nan"),
+            terminated=terminated,
+            truncated=truncated,
+            end_reason=str(info.get("end_reason") or OUTSIDE) if terminated or truncated else "",
+            is_success=info.get("is_success") is True,
+            evaluator=self._arrays(self.evaluator, _evaluator_values(before)),
+            seen=before["observation"],
+            row=row,
+        )
+        episode.length += 1
+        episode.newest, episode.before = step, row
+        return step
+
+    def _end(self, episode: _Episode, *, ended: bool) -> Iterator[EpisodeEnd]:
+        newest, reset, last = episode.newest, episode.reset, episode.before
+        if newest is None:
+            self.left_out["resets"] += last is reset
+            return
+        yield EpisodeEnd(
+            episode_index=episode.index,
+            length=episode.length,
+            seed=reset["seed"] if episode.at_reset and isinstance(reset["seed"], int) else None,
+            world_seed=None if reset["inner"] is None else reset["inner"]["seed_applied"],
+            ended=ended,
+            end_reason=newest.end_reason,
+            is_success=newest.is_success,
+            observation=self._observation(last["observation"], last["row"]),
+            evaluator=self._arrays(self.evaluator, _evaluator_values(last)),
+        )
+
+    def _observation(self, value: Any, row: int) -> Arrays:  # noqa: ANN401 - JSON types
+        found, arrays = flatten(value), {}
+        for key, leaf in self.observation.items():
+            array = leaf.array(found.get(key), self.run.array)
+            if array is None:
+                expected = f"{leaf.dtype} of shape {leaf.shape}"
+                raise RecordError(f"row {row}: observation {key!r} is {found.get(key)!r:.200} (expected {expected})")
+            arrays[key] = array
+        return arrays
+
+    def _action(self, row: Row, requested: Arrays) -> tuple[Arrays, str]:
+        """Return the action of a step and its source; raises RecordError if it is not known."""
+        inner = row["inner"]
+        if is_finite(requested):
+            is_executed = inner is not None and Severity[inner["report"]["disposition"]] < Severity.HOLD
+            return requested, REQUESTED if is_executed else REFUSED
+        applied = self._arrays(self.action, _applied(row))
+        if self.has_wrappers or not is_finite(applied):
+            problem = f"row {row['row']}: no action, and the applied one is not known in the units of the agent"
+            raise RecordError(f"{problem}; cut the episodes at such steps with --split-at-gaps")
+        return applied, APPLIED
+
+    def _arrays(self, leaves: Leaves, value: Any) -> Arrays:  # noqa: ANN401 - JSON types
+        """Return the arrays of a value of any form, such as an action; those that do not fit are unknown."""
+        found = flatten(value)
+        made = {key: leaf.array(found.get(key), self.run.array) for key, leaf in leaves.items()}
+        return {key: leaves[key].unknown() if array is None else array for key, array in made.items()}
+
+
+def open_episodes(run: Run, *, evaluator: bool = False, split_at_gaps: bool = False) -> EpisodeReader:
+    """Prepare `run` for export, with the evaluator's values if requested; raises RecordError if it has no steps."""
+    contract = contract_of_manifest(run.manifest)
+    names = (str(layer["class"]).rpartition(":")[2] for layer in run.manifest["wrappers"][:-1])
+    has_wrappers = any(name not in _TRANSPARENT for name in names)
+    reset = next(run.resets(), None)
+    steps = run.transitions()
+    first = next(steps, None)
+    if reset is None or first is None:
+        raise RecordError(f"no steps to export: {run.path} (expected a run with a reset and a step)")
+    observation, action = leaves_of_space(contract.observation_space), leaves_of_space(contract.action_space)
+    values = _evaluator_values(reset) if evaluator else {}
+    if has_wrappers:  # their actions have the form of the first one
+        first = _with_gated_action(next((row for row in (first, *steps) if not has_no_action(row)), first))
+    return EpisodeReader(
+        run=run,
+        contract=contract,
+        observation=leaves_of_value(reset["observation"], run.array) if has_wrappers else observation,
+        action=leaves_of_value(first["action"], run.array) if has_wrappers else action,
+        applied={key: replace(leaf, dtype="float64") for key, leaf in action.items()},  # in the gate's precision
+        evaluator=leaves_of_value(values, run.array) if values else {},
+        has_wrappers=has_wrappers,
+        is_dry=world_of(run.manifest) == DRY_RUN,
+        split_at_gaps=split_at_gaps,
+    )
+
+
+def _with_gated_action(row: Row) -> Row:
+    """Return a row whose action is that of the last action stage, which was executed instead of the agent's."""
+    return {**row, "action": row["inner"]["action"]} if is_staged(row) else row
+
+
+def _applied(row: Row) -> Any:  # noqa: ANN401 - JSON types
+    return None if row["inner"] is None else row["info"].get("action", {}).get("applied")
+
+
+def _evaluator_values(row: Row) -> Mapping[str, Any]:
+    inner = row["inner"]
+    return {} if inner is None else inner.get("evaluator", {})

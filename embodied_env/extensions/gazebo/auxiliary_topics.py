@@ -1,0 +1,135 @@
+"""Topics of a simulator that are not sensors of the contract: entity poses, contact forces, and echoes of commands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from embodied_env.contract import Contract, FieldSpec, SensorSpec
+from embodied_env.contract.contract_schema import QosSpec
+from embodied_env.extensions.gazebo.control.simulator_api import EntityState
+from embodied_env.extensions.gazebo.external_sim_profile import FORCE_TYPE, SimulatorProfile
+from embodied_env.messages.message_types import message_class
+from embodied_env.ros.transport.qos import ANY, sensor_qos
+from embodied_env.ros.transport.receiver import ReceivedMessage, Receiver
+from embodied_env.ros.wire.step_arrivals import StepArrivals
+
+# Prefixes of message keys, before the name of an entity, sensor or actuator: no sensor's name begins with a slash.
+_STATE, _FORCE, _ECHO = "/state/", "/force/", "/echo/"
+_UNBOUNDED = 1e9
+_EVERY_FORCE = QosSpec(depth=1000, reliability="best_effort")  # those of a whole step are taken at its end
+
+
+class EntityTopics:
+    """The newest pose of each entity that has a topic, and the contacts since the last call of `contacts`.
+
+    Attributes:
+        topics: the subscribed topics and types, by message key.
+    """
+
+    topics: Mapping[str, SensorSpec]
+
+    def __init__(self, profile: SimulatorProfile) -> None:
+        """Prepare to read the topics of `profile`."""
+        parts = {"position": "m", "orientation": "1"}
+        pose = {name: FieldSpec(unit=unit, low=-_UNBOUNDED, high=_UNBOUNDED) for name, unit in parts.items()}
+        states = {
+            _STATE + name: SensorSpec(topic=state.topic, type=state.type, fields=pose, max_age_s=1.0)
+            for name, state in profile.states.items()
+        }
+        sources = {name: source for name, source in profile.sources.items() if source.force is not None}
+        force = {"force": FieldSpec(unit="N", low=-_UNBOUNDED, high=_UNBOUNDED)}
+        forces = {
+            _FORCE + name: SensorSpec(
+                topic=source.force or "", type=FORCE_TYPE, fields=force, max_age_s=1.0, qos=_EVERY_FORCE
+            )
+            for name, source in sources.items()
+        }
+        self.topics = {**states, **forces}
+        self._poses, self._forces = StepArrivals(states), StepArrivals(forces)
+        self._above_n = {_FORCE + name: source.above_n for name, source in sources.items()}
+        self._contacts: set[str] = set()
+
+    def subscribe(self, receiver: Receiver) -> None:
+        """Subscribe to the topics; their messages are to be given to `add`."""
+        self._poses.subscribe(receiver)
+        self._forces.subscribe(receiver, sensor_qos)
+
+    def add(self, arrival: ReceivedMessage) -> bool:
+        """Store a message; return whether it is of one of these topics."""
+        if (above_n := self._above_n.get(arrival.key)) is None:
+            return self._poses.add(arrival)
+        force = arrival.message.wrench.force
+        if not math.hypot(force.x, force.y, force.z) <= above_n:  # NaN counts as a contact
+            self._contacts.add(arrival.key.removeprefix(_FORCE))
+        return self._forces.add(arrival)
+
+    def clear(self) -> None:
+        """Drop all poses and contacts."""
+        self._contacts.clear()
+        self._poses.clear()
+        self._forces.clear()
+
+    def missing(self, target_ns: int, now_ns: int) -> list[str]:
+        """Return the topics without a message from the end of a step; messages after `now_ns` are dropped."""
+        missing = []
+        for arrivals in (self._poses, self._forces):
+            arrivals.drop_after(now_ns)
+            missing += arrivals.missing(arrivals.expected(target_ns, now_ns))
+        return [self.topics[key].topic for key in missing]
+
+    def states(self) -> dict[str, EntityState]:
+        """Return the newest poses that are finite numbers and have a rotation, by entity."""
+        return {
+            key.removeprefix(_STATE): EntityState(
+                position=sample.values["position"], orientation=sample.values["orientation"], stamp_ns=sample.stamp_ns
+            )
+            for key, sample in self._poses.samples().items()
+            if sample.values
+        }
+
+    def contacts(self) -> set[str]:
+        """Return the sensors whose force exceeded its threshold since the last call, and clear them."""
+        found, self._contacts = self._contacts, set()
+        return found
+
+
+class CommandEchoes:
+    """Commands whose receiver repeats them on a topic: an echo proves that the command has arrived."""
+
+    def __init__(self, contract: Contract, topics: Mapping[str, str]) -> None:
+        """Prepare; `topics`: actuator -> topic of its echoes, of the type of its commands."""
+        self._contract, self._topics = contract, topics
+        self._pending: dict[str, Any] = {}  # actuator -> its command
+
+    def subscribe(self, receiver: Receiver) -> None:
+        """Subscribe to the echoes; their messages are to be given to `add`."""
+        for name, topic in self._topics.items():
+            kind = message_class(self._contract.actuators[name].as_topic().type)
+            receiver.subscribe(_ECHO + name, kind, topic, ANY)
+
+    def clear(self) -> None:
+        """Expect no echo."""
+        self._pending.clear()
+
+    def expect(self, name: str, command: Any) -> None:  # noqa: ANN401 - a generated type
+        """Expect the echo of a command to the actuator `name`, if it has an echo topic."""
+        if name in self._topics:
+            self._pending[name] = command
+
+    def add(self, arrival: ReceivedMessage) -> bool:
+        """Compare a message with the pending command, except for the header; return whether it is an echo."""
+        if not arrival.key.startswith(_ECHO):
+            return False
+        name, echo = arrival.key.removeprefix(_ECHO), arrival.message
+        command = self._pending.get(name)
+        if command is not None and type(echo) is type(command):
+            fields = [field for field in command.get_fields_and_field_types() if field != "header"]
+            if all(getattr(echo, field) == getattr(command, field) for field in fields):
+                del self._pending[name]
+        return True
+
+    def missing(self) -> list[str]:
+        """Return the topics without the expected echo."""
+        return [self._topics[name] for name in self._pending]

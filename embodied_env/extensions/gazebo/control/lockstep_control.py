@@ -1,0 +1,337 @@
+"""Steps an external simulator in lockstep through any `SimulatorApi`, and verifies each request on its clock.
+
+The rules are in `api`; `service_session` sends the requests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from embodied_env.core.types import FloatArray
+from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
+from embodied_env.extensions.gazebo.control.service_session import CLOCK, REST_S, PendingRequest, ServiceSession
+from embodied_env.extensions.gazebo.control.simulator_api import (
+    ControlCapabilities,
+    EntityState,
+    SimulatorApi,
+    SimulatorNotReadyError,
+)
+from embodied_env.ros.transport.receiver import POLL_S
+
+_PROBE_S = 0.05  # between two queries of the services in the graph
+_SILENT_S = 0.6  # without a stamp for this long a clock is silent while the simulator is at rest
+_EARLY_S = 0.02  # a reply that precedes the end of its step by more was sent when the request was queued
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """When the parts of a step were over, monotonic s."""
+
+    sent_s: float  # the request was sent
+    answered_s: float  # its reply arrived
+    reached_s: float  # the clock first showed the end of the step
+    at_rest_s: float  # the world was found at rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """A step in flight."""
+
+    pending: PendingRequest
+    before_ns: int
+    target_ns: int
+
+
+class LockstepControl:
+    """Controls one simulator. `end` is always the monotonic time, s, by which a call returns.
+
+    Every call raises BackendLostError with a `why` of `FAULTS`; `connect` and `reset` raise SimulatorNotReadyError.
+
+    Attributes:
+        session: sends the requests.
+        clock: the simulated time.
+        step_ns: length of a physics step, ns.
+        last_step: the times of the last step; None before the first.
+    """
+
+    def __init__(self, api: SimulatorApi, session: ServiceSession, *, step_ns: int, still_s: float = 0.1) -> None:
+        """Prepare; nothing is sent. A clock that publishes nothing at rest counts as at rest after `still_s`."""
+        self.session, self.clock = session, session.clock
+        self.clock.repeats = api.repeats_clock
+        self.step_ns = step_ns
+        self._api = api
+        self._still_s = still_s
+        self._left_ns: int | None = None  # the clock after the last call; None: unknown
+        self._rewinds = 0
+        self._begun: _Step | None = None
+        self.last_step: StepTimes | None = None
+
+    @property
+    def capabilities(self) -> ControlCapabilities:
+        """Return the abilities of the simulator, known after `connect`."""
+        return self._api.capabilities
+
+    def now_ns(self) -> int:
+        """Return the newest simulated time."""
+        if self.clock.now_ns is None:
+            raise BackendLostError("clock_stopped", "no clock message received")
+        return self.clock.now_ns
+
+    def check_unmoved(self) -> None:
+        """Raise BackendLostError if the clock has moved since the last call: another client moves the world."""
+        self.session.drain()
+        self._check_not_rewound()
+        if self._left_ns is not None and self.now_ns() != self._left_ns:
+            raise BackendLostError(
+                "extra_steps", f"the clock moved from {self._left_ns} to {self.now_ns()} ns without a request of ours"
+            )
+
+    def settle(self, end: float) -> None:
+        """Wait until the clock is at rest, and make it the reference of `check_unmoved`."""
+        self._left_ns, self._rewinds = None, self.clock.rewinds
+        self._await_still(end)
+        self._store_reference()
+
+    def wake_clock(self, end: float) -> None:
+        """Take one physics step if no stamp was received yet: some simulators publish none at rest."""
+        if self.clock.now_ns is None:
+            self._run_down(end)
+
+    def _run_down(self, end: float) -> None:
+        """Take one physics step and wait for rest: what remains of an interrupted request runs with it."""
+        before_ns = self.clock.now_ns
+        self.session.call_once(self._api.step(1), end)
+        while self.clock.now_ns == before_ns:
+            if time.monotonic() > end:
+                raise BackendLostError("clock_stopped", f"clock still at {before_ns} ns after a step")
+            self.session.receive(POLL_S, only=(CLOCK,))
+        self.settle(end)
+
+    # ------------------------------------------------------------------------------------------ connecting
+
+    def connect(self, end: float) -> None:
+        """Find the services of the simulator, wait until its clock is at rest, and pause it.
+
+        A pause may have interrupted a step that was requested before. The simulator keeps the rest of it, through a
+        reset of the world, and adds it to the next request.
+
+        Raises:
+            BackendNotReadyError: when a service is missing.
+            SimulatorNotReadyError: for any of `FAULTS`.
+        """
+        self.probe(end)
+        with _not_ready_errors():
+            self._await_leftover_steps(end)
+            self.confirm_paused(end)
+            if self.capabilities.pause:
+                self._run_down(end)
+            self._store_reference()
+
+    def probe(self, end: float) -> None:
+        """Find the services of the simulator and its `capabilities`; raises as `connect` does."""
+        while True:
+            try:
+                requests = self._api.probe(self.session.services())
+                break
+            except BackendNotReadyError:
+                if time.monotonic() > end:
+                    raise
+            self.session.receive(_PROBE_S)
+        with _not_ready_errors():
+            for request in requests:
+                self.session.call(request, end)
+
+    def _await_leftover_steps(self, end: float) -> None:
+        """Wait until the steps requested before are over, for half of the time if a stalled simulator is silent."""
+        clock, since_s = self.clock, time.monotonic()
+        silent_end = since_s + (end - since_s) / 2
+        while True:
+            self.session.receive(POLL_S)
+            now_s = time.monotonic()
+            if clock.now_ns is None and not clock.repeats and now_s - since_s > _SILENT_S:
+                return
+            if clock.now_ns is not None and clock.is_at_rest(0.0, REST_S):
+                return
+            if clock.repeats and clock.received_s < since_s and now_s > (silent_end if clock.received else end):
+                problem = f"no clock message for {now_s - since_s:.1f} s: the simulator is suspended or has ended"
+                raise BackendLostError("clock_stopped", f"{problem}; resume or restart it, and see its log")
+            if now_s > end:
+                raise BackendLostError(
+                    "settling", f"clock still moving at {self.clock.now_ns} ns (expected a paused simulator)"
+                )
+
+    def confirm_paused(self, end: float) -> None:
+        """Pause, and await one more stamp if the clock repeats them at rest: the server may be a new one."""
+        if not self.capabilities.pause:
+            return
+        self.pause(end)
+        received, silent_s = self.clock.received, time.monotonic() + _SILENT_S * (self.clock.seen > 1)
+        while self.clock.received == received and (left_s := silent_s - time.monotonic()) > 0:
+            self.session.receive(left_s, only=(CLOCK,))
+
+    def pause(self, end: float) -> None:
+        """Pause the simulation. Idempotent. Repeated only at rest: it would interrupt a step that still runs."""
+        while True:
+            try:
+                self.session.call_once(self._api.pause(), end)
+            except BackendLostError as error:
+                if error.why != "reply_lost" or time.monotonic() > end:
+                    raise
+            else:
+                return
+            self._await_leftover_steps(end)
+
+    # ------------------------------------------------------------------------------------------------ step
+
+    def step(self, duration_ns: int, end: float) -> int:
+        """Advance the simulated time by `duration_ns`; return it once the world is at rest again."""
+        self.begin_step(duration_ns, end)
+        self.finish_step(end)
+        return self.now_ns()
+
+    def step_to_period(self, steps: int, period_ns: int, end: float) -> None:
+        """Take `steps` physics steps, and those that follow until the clock is at the end of a control period."""
+        steps += -(self.now_ns() // self.step_ns + steps) % (period_ns // self.step_ns)
+        self.step(steps * self.step_ns, end)
+
+    def begin_step(self, duration_ns: int, end: float) -> None:
+        """Request the physics steps of `duration_ns`, and return without waiting: several worlds may move at a time.
+
+        Raises:
+            UsageError: for a duration that is not a whole number of physics steps.
+        """
+        self.check_unmoved()
+        before_ns = self.now_ns()
+        steps, rest_ns = divmod(duration_ns, self.step_ns)
+        if rest_ns or steps < 1:
+            raise UsageError(f"wrong duration of a step: {duration_ns} ns (expected a multiple of {self.step_ns} ns)")
+        pending = self.session.send(self._api.step(steps), end)
+        self._begun = _Step(pending=pending, before_ns=before_ns, target_ns=before_ns + duration_ns)
+
+    def finish_step(self, end: float) -> None:
+        """Wait until the world is at rest at the end of the step that `begin_step` requested, if there is one."""
+        if self._begun is None:
+            return
+        begun, self._begun = self._begun, None
+        pending, before_ns, target_ns = begun.pending, begun.before_ns, begun.target_ns
+        while not self._is_over(pending, target_ns):
+            self.session.poll(pending, end)
+            self._check_not_rewound()
+            if self.now_ns() > target_ns:
+                raise BackendLostError(
+                    "extra_steps",
+                    f"requested a step from {before_ns} to {target_ns} ns, but the clock is at {self.now_ns()} ns",
+                )
+            self._check_timeouts(pending, before_ns, target_ns, end)
+        self._store_reference()
+        self.last_step = StepTimes(
+            sent_s=pending.sent_s,
+            answered_s=pending.answered_s or pending.sent_s,
+            reached_s=self.clock.changed_s,
+            at_rest_s=time.monotonic(),
+        )
+        self.session.receive(0.0)  # the messages of the step, which waited in their queues
+
+    def _is_over(self, pending: PendingRequest, target_ns: int) -> bool:
+        """Return whether the reply has arrived, and the clock is at rest at its target."""
+        clock = self.clock
+        if clock.now_ns != target_ns or pending.answered_s is None:
+            return False
+        if clock.seen > 1:
+            return True
+        if pending.request.is_done_at_reply and clock.changed_s - pending.answered_s < _EARLY_S:
+            return True
+        return time.monotonic() - clock.changed_s > self._still_s
+
+    def _check_timeouts(self, pending: PendingRequest, before_ns: int, target_ns: int, end: float) -> None:
+        now_s, at_ns = time.monotonic(), self.now_ns()
+        moved_s = max(pending.sent_s, self.clock.changed_s)
+        timeout_s = self.session.reply_timeout_s
+        where = f"step from {before_ns} to {target_ns} ns, clock at {at_ns} ns"
+        if pending.answered_s is None:
+            if now_s <= end and now_s - moved_s <= timeout_s:
+                return
+            if at_ns not in (before_ns, target_ns):
+                raise BackendLostError("clock_stopped", f"{where}; no reply")
+            done = "was carried out" if at_ns == target_ns else "was not carried out"
+            raise BackendLostError(
+                "reply_lost", f"no reply from {pending.request.service}; by the clock, the step {done}"
+            )
+        if at_ns == target_ns:
+            return  # only the repetition of the stamp is missing
+        if pending.request.is_done_at_reply and now_s - max(moved_s, pending.answered_s) > timeout_s:
+            raise BackendLostError("step_unfinished", where)
+        if now_s > end:
+            raise BackendLostError("clock_stopped" if now_s - moved_s > self._still_s else "timeout", where)
+
+    def _await_still(self, end: float) -> None:
+        """Wait until the clock repeats its stamp, or is silent."""
+        self.session.drain()
+        begun_s, seen = time.monotonic(), self.clock.seen
+        while True:
+            self.session.receive(min(POLL_S, self._still_s))
+            if self.clock.is_at_rest(begun_s, self._still_s):
+                return
+            if self.clock.changed_s < begun_s and self.clock.seen > seen + 1:
+                return
+            if time.monotonic() > end:
+                raise BackendLostError("settling", f"clock still moving at {self.clock.now_ns} ns after a pause")
+
+    def _store_reference(self) -> None:
+        self._left_ns, self._rewinds = self.clock.now_ns, self.clock.rewinds
+
+    def _check_not_rewound(self) -> None:
+        if self.clock.rewinds != self._rewinds:
+            raise BackendLostError(
+                "clock_rewound", f"the clock went back from {self.clock.from_ns} to {self.clock.now_ns} ns"
+            )
+
+    # ---------------------------------------------------------------------------------- reset and entities
+
+    def reset(self, end: float) -> None:
+        """Reset the world, and wait until the clock shows the reset and is at rest."""
+        with _not_ready_errors():
+            self.settle(end)
+            clock = self.clock
+            must_rewind = self.capabilities.rewinds_time
+            if must_rewind and clock.now_ns == 0:
+                self.step(self.step_ns, end)  # a reset at time zero would not show
+            before_ns, rewinds, received = clock.now_ns, clock.rewinds, clock.received
+
+            def has_shown() -> bool:
+                return clock.received > received if before_ns is None or not must_rewind else clock.rewinds > rewinds
+
+            def evidence() -> str:
+                return "; the clock shows the reset" if has_shown() else "; the clock shows no reset"
+
+            pending = self.session.send(self._api.reset(), end)
+            self.session.await_reply(pending, end, evidence=evidence)
+            while clock.now_ns is None or (must_rewind and not has_shown()):
+                if time.monotonic() > end:
+                    detail = f"the reset was accepted, but the clock is still at {self.now_ns()} ns"
+                    raise BackendLostError("reset_not_seen", detail)
+                self.session.poll(pending, end)
+            self._await_still(end)
+            self._store_reference()
+
+    def state(self, entity: str, end: float) -> EntityState:
+        """Return the pose of an entity."""
+        state: EntityState = self.session.call(self._api.state(entity), end, entity)
+        return state
+
+    def set_state(self, entity: str, position: FloatArray, orientation: FloatArray, end: float) -> None:
+        """Place an entity; m, and quaternion x, y, z, w. Sensors show it after the next step."""
+        self.session.call(self._api.set_state(entity, position, orientation), end, entity)
+
+
+@contextmanager
+def _not_ready_errors() -> Iterator[None]:
+    """Raise SimulatorNotReadyError instead of BackendLostError: no episode has started yet."""
+    try:
+        yield
+    except BackendLostError as error:
+        detail = str(error).removeprefix(f"{error.why}: ")
+        raise SimulatorNotReadyError(error.why, detail) from None

@@ -1,0 +1,164 @@
+"""`SimulatorApi`: the requests of one family of simulators; `FAULTS`: the reasons why one counts as lost.
+
+A reply proves at most that a request was accepted. `LockstepControl` reads from the simulator's clock whether it was
+carried out, in the same way for every family. Its rules:
+
+1. One request is in flight, and none is cancelled: two in one iteration of Gazebo overwrite each other.
+2. A step is over when the clock has shown ``before + n * step_ns`` twice: Gazebo publishes a stamp when its iteration
+   begins, and again once it is at rest. A later stamp means that another client steps the world.
+3. A reset is over when the clock went back. Where a reset keeps the time, the reply and a clock at rest are enough.
+4. No step and no reset is repeated: after a lost reply the clock may still show that it was carried out.
+5. Before the first request the clock must be at rest: steps that a dead client requested have to finish. A pause keeps
+   what remains of a step, so none is sent while a step may run, and connecting ends with a step that runs it down.
+
+A fault is a `BackendLostError`, in `connect` and `reset` a `SimulatorNotReadyError`; its `why` is a key of `FAULTS`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from embodied_env.core.types import FloatArray
+from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
+from embodied_env.ros.transport.setup_checks import apt_package
+
+FAULTS: Mapping[str, str] = {
+    "clock_stopped": "the clock does not move, or stopped before the step was over",
+    "clock_rewound": "the clock went back without a reset of ours: another client reset the world",
+    "extra_steps": "the clock is past the end of the step: another client steps the world, or it runs freely",
+    "future_reading": "a reading is stamped later than the clock: another node publishes the sensor",
+    "step_unfinished": "the simulator replied that the step was done, but the clock did not reach its end",
+    "reply_lost": "no reply within the timeout; the detail says whether the clock shows that the request was executed",
+    "refused": "the simulator refused a request",
+    "reset_not_seen": "the simulator accepted the reset, but the clock did not show it",
+    "sensor_late": "the step is over, but a sensor that was due has no reading from its end",
+    "command_unheard": "no echo of a command was received",
+    "settling": "the clock does not come to rest before the first request",
+    "timeout": "the clock moves, but the request was not finished within the timeout",
+    "out_of_step": "the clock is not where the step begins, or a robot of a shared world has sent no command",
+    "halted": "the connection was halted after an earlier fault, closed, or never reset",
+    "simulator_died": "the simulator that this environment started has ended",
+}
+"""Why a simulator in lockstep counts as lost, and what each reason means."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlCapabilities:
+    """The abilities of a simulator, known after `LockstepControl.connect`.
+
+    `reset`: of the whole world; with `rewinds_time` it also sets the clock to its start.
+    """
+
+    pause: bool = False
+    reset: bool = False
+    rewinds_time: bool = False
+    state_query: bool = False
+    set_state: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntityState:
+    """The pose of an entity in the world frame.
+
+    `position` m, shape (3,); `orientation` quaternion x, y, z, w, shape (4,); `stamp_ns` simulated time, None: unknown.
+    """
+
+    position: FloatArray
+    orientation: FloatArray
+    stamp_ns: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A service request. `read` returns the content of its reply, and raises `SimulatorRefusedError` for a refusal.
+
+    `is_done_at_reply`: the family promises to reply after the request was carried out. The clock is checked anyway.
+    """
+
+    service: str
+    type: Any
+    message: Any
+    read: Callable[[Any], Any]
+    is_done_at_reply: bool = False
+
+
+class SimulatorRefusedError(Exception):
+    """A reply refused the request; the message quotes it."""
+
+
+class SimulatorNotReadyError(BackendNotReadyError):
+    """A simulator could not be connected or reset.
+
+    Attributes:
+        why: a key of `FAULTS`.
+    """
+
+    def __init__(self, why: str, detail: str) -> None:
+        """Store `why`; `detail` is part of the message."""
+        self.why = why
+        super().__init__(f"{why}: {detail}")
+
+
+class SimulatorApi(ABC):
+    """Builds the requests that one family of simulators understands, and sends nothing.
+
+    A request may be built only if `capabilities` has it; UsageError means that the family never supports it.
+
+    Attributes:
+        repeats_clock: whether the simulator publishes its clock at rest.
+        capabilities: the abilities of the simulator, as far as they are known.
+    """
+
+    name: ClassVar[str]
+    repeats_clock: ClassVar[bool] = False
+    capabilities: ControlCapabilities
+
+    @abstractmethod
+    def probe(self, offered: Mapping[str, tuple[str, ...]]) -> tuple[Request, ...]:
+        """Find the simulator among the services of the graph, name -> types; return requests that complete the search.
+
+        Raises:
+            BackendNotReadyError: if a required service is not offered.
+        """
+
+    @abstractmethod
+    def pause(self) -> Request:
+        """Return the request that pauses the simulation."""
+
+    @abstractmethod
+    def step(self, steps: int) -> Request:
+        """Return the request for `steps` physics steps, from rest to rest."""
+
+    @abstractmethod
+    def reset(self) -> Request:
+        """Return the request for a reset of the world that leaves it at rest."""
+
+    def state(self, entity: str) -> Request:
+        """Return the request for the pose of an entity; `Request.read` returns an `EntityState`."""
+        raise UsageError(f"{self.name} cannot query the pose of {entity!r}: it has no such service")
+
+    @abstractmethod
+    def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
+        """Return the request that places an entity, at rest where the family can; m, and quaternion x, y, z, w."""
+
+
+@contextmanager
+def message_import_errors(package: str) -> Iterator[None]:
+    """Raise MissingDependencyError for an ImportError in the block, which imports a message package."""
+    try:
+        yield
+    except ImportError as error:
+        remedy = f"apt install {apt_package(package)}, which the wheels of the extra ros lack, and source it"
+        raise MissingDependencyError(f"{package} ({error})", needed_for="simulator control", remedy=remedy) from None
+
+
+def write_pose(pose: Any, position: FloatArray, orientation: FloatArray) -> None:  # noqa: ANN401 - a geometry_msgs/Pose
+    """Fill in a pose: `position` m, shape (3,); `orientation` quaternion x, y, z, w, shape (4,)."""
+    for axis, value in zip("xyz", position, strict=True):
+        setattr(pose.position, axis, float(value))
+    for axis, value in zip("xyzw", orientation, strict=True):
+        setattr(pose.orientation, axis, float(value))

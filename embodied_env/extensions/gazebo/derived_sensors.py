@@ -1,0 +1,103 @@
+"""Sensors that a simulator does not publish: computed from other sensors of the same instant, or from entity poses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract
+from embodied_env.contract.spaces import field_layouts
+from embodied_env.core.types import Sample
+from embodied_env.extensions.gazebo.control.simulator_api import EntityState
+from embodied_env.extensions.gazebo.external_sim_profile import SimulatorSource
+from embodied_env.ros.wire.step_arrivals import DueReading
+from embodied_env.ros.wire.transforms import product
+from embodied_env.timing.clock import Clock
+
+
+class DerivedSensors:
+    """Computes the readings of a profile's sources, each when its sensor is due."""
+
+    def __init__(self, contract: Contract, sources: Mapping[str, SimulatorSource], clock: Clock) -> None:
+        """Resolve the sensors; `clock` stamps the arrival of a reading."""
+        # Contacts, then poses, then distances, which may use the poses.
+        order = sorted(sources, key=lambda name: (sources[name].force is None, sources[name].distance is not None))
+        self._sources = {name: sources[name] for name in order}
+        self._clock, self._sensors = clock, frozenset(contract.sensors)
+        self._layouts = {name: field_layouts(name, contract.sensors[name]) for name in sources}
+        self._due = {name: DueReading.of(contract.sensors[name], 0) for name in sources}
+        self._last: dict[str, Sample] = {}
+
+    def clear(self) -> None:
+        """Drop all readings: every sensor is due."""
+        self._last.clear()
+
+    def entities(self, now_ns: int) -> set[str]:
+        """Return the entities whose pose is needed at this time."""
+        due = [source for name, source in self._sources.items() if self._is_due(name, now_ns)]
+        ends = [end for source in due for end in source.distance or () if end not in self._sensors]
+        wanted = {*ends, *(source.entity for source in due), *(source.relative_to for source in due)}
+        return {entity for entity in wanted if entity is not None}
+
+    def complete(
+        self,
+        samples: Mapping[str, Sample],
+        states: Mapping[str, EntityState],
+        now_ns: int,
+        contacts: Collection[str] = (),
+    ) -> dict[str, Sample]:
+        """Return `samples` and the derived readings at `now_ns`, simulated time.
+
+        `states` has the poses of `entities`; `contacts` are the sensors with a contact since the last call.
+        """
+        found = dict(samples)
+        for name, source in self._sources.items():
+            if source.force is not None or self._is_due(name, now_ns):
+                last = self._last.get(name)
+                self._last[name] = Sample(
+                    sensor=name,
+                    values=self._values(name, found, states, contacts),
+                    stamp_ns=now_ns,
+                    arrival_ns=self._clock.now_ns(),
+                    arrival_system_ns=self._clock.system_ns(),
+                    seq=0 if last is None else last.seq + 1,
+                )
+            found[name] = self._last[name]
+        return found
+
+    def _is_due(self, name: str, now_ns: int) -> bool:
+        last = self._last.get(name)
+        return last is None or last.stamp_ns > now_ns or not self._due[name].satisfies(last.stamp_ns, now_ns)
+
+    def _values(
+        self, name: str, found: Mapping[str, Sample], states: Mapping[str, EntityState], contacts: Collection[str]
+    ) -> dict[str, NDArray[Any]]:
+        source, layouts = self._sources[name], self._layouts[name]
+        if source.entity is not None:
+            state = states[source.entity]
+            if source.relative_to is not None:
+                state = _relative(state, states[source.relative_to])
+            pose = {"position": state.position, "orientation": state.orientation}
+            return {
+                layout.field: np.array(pose.get(layout.field, np.zeros(layout.shape)), dtype=layout.dtype)
+                for layout in layouts
+            }
+        (layout,) = layouts
+        if source.distance is None:
+            return {layout.field: np.full(layout.shape, name in contacts, dtype=layout.dtype)}
+        first, second = (
+            found[end].values["position"] if end in self._sensors else states[end].position for end in source.distance
+        )
+        return {layout.field: np.array([np.linalg.norm(first - second)], dtype=layout.dtype)}
+
+
+def _relative(state: EntityState, frame: EntityState) -> EntityState:
+    """Return a pose in the frame of another; quaternions are x, y, z, w."""
+    inverse = frame.orientation * (-1.0, -1.0, -1.0, 1.0)
+    axis, offset = inverse[:3], state.position - frame.position
+    position = offset + 2.0 * np.cross(axis, np.cross(axis, offset) + inverse[3] * offset)
+    orientation = product(inverse, state.orientation)
+    return EntityState(position=position, orientation=orientation, stamp_ns=state.stamp_ns)

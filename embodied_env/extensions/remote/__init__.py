@@ -1,0 +1,1 @@
+"""Policies on servers (openpi, GR00T), and a server of policies."""

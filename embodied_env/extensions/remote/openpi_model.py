@@ -1,0 +1,205 @@
+"""Models on servers with openpi's WebSocket protocol, those of ``embodied-env serve`` among them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from embodied_env.contract.argument_checks import checked_flag
+from embodied_env.errors import UsageError, described
+from embodied_env.extensions.remote.policy_messages import EXTENSION, WireError, specs_from_message
+from embodied_env.extensions.remote.remote_model import CONNECT_TIMEOUT_S, Failure, Problem, RemoteModel
+from embodied_env.extensions.remote.websocket import WebSocket
+from embodied_env.policies.policy_model import Inputs, PolicyModel
+from embodied_env.timing.clock import SteadyClock
+
+_KEY = "OPENPI_API_KEY"
+_RETRY_NS = 100_000_000
+_SILENT_S = 1.0  # until a server that is not there is reported
+
+_log = logging.getLogger(__name__)
+
+
+def load_openpi(
+    location: str,
+    *,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    timeout_s: float | None = None,
+    nested: bool = False,
+    rtc: bool = False,
+    api_key: str | None = None,
+) -> PolicyModel:
+    """Return the model of the server at ``//host:port``, after connecting to it.
+
+    Args:
+        location: host and port; options other than the key may follow as ``?timeout_s=0.2&connect_timeout_s=5``.
+        connect_timeout_s: limit of connecting, and of the first inference.
+        timeout_s: limit of every other inference, a new connection included; None: 1 s, or less on a robot.
+        nested: send an input ``images.front`` as ``{"images": {"front": ...}}``, as servers of ALOHA expect it.
+        rtc: the server continues chunks, with the inputs ``prev_action_chunk`` (the rest of ``actions``) and
+            ``inference_delay`` (in actions), the names of real-time chunking; `embodied-env serve` announces it.
+        api_key: key that the server asks for; None: that of the environment variable ``OPENPI_API_KEY``, if set.
+
+    Raises:
+        UsageError: for an invalid address, or without a server that answers in time.
+        MissingDependencyError: if websockets or msgpack is not installed.
+    """
+    options = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s, "nested": nested, "rtc": rtc}
+    return OpenpiModel(location, api_key=api_key or os.environ.get(_KEY), **options).open()
+
+
+class OpenpiModel(RemoteModel):
+    """A model on a server with openpi's protocol.
+
+    A connection is ready when the server has sent its metadata. One that is not ready at the deadline is kept: the next
+    inference continues to connect.
+    """
+
+    protocol = "openpi"
+    package = "websockets"
+    default_port = 8000
+    n_action_steps: int | None = None
+
+    def __init__(self, location: str, *, api_key: str | None = None, **options: Any) -> None:  # noqa: ANN401
+        """Connect nothing yet; see `RemoteModel`."""
+        super().__init__(location, **options)
+        self._is_nested = checked_flag("nested", self.options["nested"])
+        self.continues_chunks = checked_flag("rtc", self.options["rtc"])
+        self._prefix: dict[str, int] | None = None  # of the next request
+        self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else {}
+        self._socket: WebSocket | None = None
+        self._is_ready = self._is_announced = False
+
+    def _greet(self, deadline_s: float) -> None:
+        clock, report_s = SteadyClock(), time.monotonic() + _SILENT_S
+        reason: Failure | None = None
+        for family, target in itertools.cycle(self._find_host()):
+            self._target = family, target
+            try:
+                self._connect(deadline_s)
+                break
+            except Failure as failure:
+                self._disconnect()
+                reason = failure if reason is None or failure.problem is not Problem.LATE else reason
+                now_s = time.monotonic()
+                if failure.problem is not Problem.LOST or now_s + _RETRY_NS / 1e9 > deadline_s:
+                    raise reason from None
+                if now_s > report_s:
+                    report_s = deadline_s  # once
+                    _log.warning("waiting up to %g s for %s: %s", self._connect_timeout_s, self.address, failure)
+            clock.sleep_until_ns(clock.now_ns() + _RETRY_NS)
+        announced = (self._metadata or {}).get(EXTENSION)
+        if isinstance(announced, Mapping):
+            try:
+                self.inputs = specs_from_message(announced.get("inputs"))
+                self.outputs = self._expected = specs_from_message(announced.get("outputs"))
+            except WireError as error:
+                raise Failure(Problem.MALFORMED, str(error)) from None
+            self.fingerprint, self.policy_file = announced.get("fingerprint"), announced.get("policy_file")
+            self.instruction, sensors = announced.get("instruction"), announced.get("required_sensors")
+            self.required_sensors = tuple(map(str, sensors)) if isinstance(sensors, list) else ()
+            self._is_announced, self.continues_chunks = True, announced.get("continues_chunks") is True
+            count = announced.get("n_action_steps")
+            self.n_action_steps = count if type(count) is int and count > 0 else None
+
+    def continue_chunk(self, *, executed: int, delay: int) -> None:
+        """Send what is left of the last chunk with the next request, or how much of it the server is to continue."""
+        self._prefix = {"executed": executed, "delay": delay}
+
+    # ------------------------------------------------------------------------------------------------------ one request
+
+    def _encode(self, inputs: Inputs) -> bytes:
+        try:
+            message: dict[str, Any] = nest(inputs) if self._is_nested else dict(inputs)
+        except (AttributeError, TypeError) as error:  # such as the names a and a.b
+            raise UsageError(f"inputs of {self.address}: {described(error)} (expected names to nest)") from error
+        prefix, self._prefix = None if self._last is None else self._prefix, None
+        step, last = self._last or (0, {})
+        if self._is_announced:
+            reset = {} if self._reset is None else {"reset": self._reset}
+            self._request = {"epoch": self._epoch, "step": self._step}
+            known = {} if prefix is None else {"prefix": {**prefix, "request": {**self._request, "step": step}}}
+            message[EXTENSION] = {"request": self._request, **reset, **known}
+        elif prefix is not None and "actions" in last:
+            message |= {"prev_action_chunk": last["actions"][prefix["executed"] :], "inference_delay": prefix["delay"]}
+        return self._pack(message)
+
+    def _exchange(self, request: bytes, deadline_s: float) -> bytes:
+        connection = self._connect(deadline_s)
+        connection.send(request, deadline_s)
+        answer = connection.receive(deadline_s)
+        if isinstance(answer, str):
+            raise Failure(Problem.REFUSED, _last_line(answer))
+        return answer
+
+    def _decode(self, answer: bytes) -> tuple[Mapping[str, Any], float | None]:
+        values = self._unpack(answer)
+        if not isinstance(values, dict):
+            raise Failure(Problem.MALFORMED, f"answer is {type(values).__name__} (expected a map)")
+        if self._is_announced and not self._is_own(values.get(EXTENSION)):
+            raise Failure(Problem.FOREIGN, "answer to another request")
+        timing = values.get("server_timing")
+        infer_ms = timing.get("infer_ms") if isinstance(timing, dict) else None
+        server_s = infer_ms / 1e3 if isinstance(infer_ms, (int, float)) else None
+        return {str(name): value for name, value in values.items()}, server_s
+
+    def _is_own(self, extension: Any) -> bool:  # noqa: ANN401 - of a server
+        request = extension.get("request") if isinstance(extension, dict) else None
+        return isinstance(request, dict) and all(
+            type(request.get(key)) is int and request[key] == value for key, value in self._request.items()
+        )
+
+    # ------------------------------------------------------------------------------------------------------- connection
+
+    def _connect(self, deadline_s: float) -> WebSocket:
+        """Return a connection that is ready, and on which nothing is waiting; raises Failure."""
+        if self._socket is not None and self._is_ready:
+            if self._socket.poll(deadline_s):
+                raise Failure(Problem.FOREIGN, "answer to no request")
+            if self._socket.is_open:
+                return self._socket
+            if reason := self._socket.close_reason:
+                _log.warning("%s closed the connection%s", self.address, reason)
+            self._disconnect()  # such as for a missed ping: nothing was in progress
+        if self._socket is None:
+            self._socket = WebSocket(self._target, self.netloc, headers=self._headers)
+            self._gives_up_s = time.monotonic() + self._connect_timeout_s
+        message = self._socket.receive(deadline_s)
+        if isinstance(message, str):
+            raise Failure(Problem.REFUSED, _last_line(message))
+        self._check_metadata(message)
+        self._is_ready = True
+        if self._socket.poll(deadline_s):
+            raise Failure(Problem.FOREIGN, "answer to no request")
+        return self._socket
+
+    def _may_continue(self, failure: Failure) -> bool:
+        if self._socket is None or self._is_ready:
+            return super()._may_continue(failure)
+        return failure.problem is Problem.LATE and time.monotonic() < self._gives_up_s
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._is_ready = None, False
+
+
+def nest(inputs: Inputs) -> dict[str, Any]:
+    """Return the inputs with the parts of their names, between dots, as keys of nested maps."""
+    message: dict[str, Any] = {}
+    for name, value in inputs.items():
+        *path, last = name.split(".")
+        place = message
+        for key in path:
+            place = place.setdefault(key, {})
+        place[last] = value
+    return message
+
+
+def _last_line(text: str) -> str:
+    """Return the last line of a traceback, which names the error."""
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "error without a text").strip()

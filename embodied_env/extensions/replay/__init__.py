@@ -1,0 +1,1 @@
+"""Replay of recorded runs, as a backend and as a verification."""

@@ -1,0 +1,237 @@
+"""Replay a recorded run as a backend.
+
+Readings, stamps, qualities, safety inputs and other external inputs come from the rows of the run. Gates, task and end
+reasons are computed again under the contract of the environment. So the same actions under the same contract give the
+same transitions, and differences show what was changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embodied_env.backends.backend import Capabilities
+from embodied_env.contract import Contract, FloatArray
+from embodied_env.core.types import (
+    ApprovedCommand,
+    ExternalInputs,
+    ResetRequest,
+    SentCommand,
+    Snapshot,
+    TaskResult,
+    Verdict,
+    check_approved,
+)
+from embodied_env.errors import BackendLostError, BackendNotReadyError, RecordError, TaskError
+from embodied_env.record.manifest import contract_of_manifest
+from embodied_env.record.row_decoder import RowDecoder, frozen_ns
+from embodied_env.record.rows import RESET, TRANSITION, Row
+from embodied_env.record.run import Run, read_run
+from embodied_env.timing.clock import NS_PER_S, Clock
+from embodied_env.timing.pacing import DeadlineCounts
+
+_OVERRIDDEN = {"seedable": False, "pausable": False, "state_query": False, "reopens": False, "render_modes": ()}
+
+
+class RecordedSteps:
+    """The rows of a run as a `ReplaySource`, one step at a time.
+
+    Attributes:
+        row: the current step, or None.
+        pacer: deadline counts of that step.
+        frozen_ns: when the snapshot of the last reset was frozen.
+        reset_verdict: recorded verdict of the task on that snapshot; None: not judged.
+    """
+
+    def __init__(self, run: Run, reader: RowDecoder) -> None:
+        """Start before the first row. Rows that an outer wrapper created are skipped."""
+        self._rows: Iterator[Row] = (row for row in run.rows() if row.get("inner") is not None)
+        self._next: Row | None = next(self._rows, None)
+        self._reader = reader
+        self.row: Row | None = None
+        self.circumstances: ExternalInputs | None = None
+        self.frozen_ns = 0
+        self.reset_verdict: Mapping[str, Any] | None = None
+        self.pacer = DeadlineCounts()
+
+    @property
+    def stamps_ns(self) -> Mapping[str, int]:
+        """Stamps of the current step, by name."""
+        return {} if self.row is None else self.row["inner"]["stamps_ns"]
+
+    def next_reset(self) -> Row:
+        """Move to the next reset and return its row; raises BackendNotReadyError after the last one."""
+        self.row = self.circumstances = None
+        while self._next is not None and self._next["schema"] != RESET:
+            self._next = next(self._rows, None)
+        if self._next is None:
+            raise BackendNotReadyError("no more episodes in the recorded run")
+        row, self._next = self._next, next(self._rows, None)
+        self.frozen_ns = frozen_ns(row)
+        self.reset_verdict = row["inner"]["verdict"]
+        return row
+
+    def enter_step(self) -> None:
+        """Move to the next step of the episode, if any."""
+        self.row = self.circumstances = None
+        if self._next is not None and self._next["schema"] == TRANSITION:
+            self.row, self._next = self._next, next(self._rows, None)
+            self.circumstances = self._reader.circumstances(self.row)
+            stages = _stages(self.row)
+            self.pacer.overruns, self.pacer.missed = stages.get("overruns", 0), stages.get("missed_deadlines", 0)
+            self.pacer.overrun_ns = round((stages.get("overrun_s") or 0.0) * NS_PER_S)
+
+    def current(self) -> Row:
+        """Return the current step; raises BackendLostError after the last one of the episode."""
+        if self.row is None:
+            raise BackendLostError("recording_ended", "no more steps in the recorded episode")
+        return self.row
+
+
+class ReplayBackend:
+    """Replays a run, episode by episode; seeds and reset options have no effect.
+
+    After the last recorded step of an episode the world is lost (``recording_ended``).
+
+    Attributes:
+        recorded_contract: contract that the run was recorded under.
+        departures: number of commands that differ from the recorded ones.
+    """
+
+    name = "replay"
+    step_timeout_s = reset_timeout_s = 60.0
+
+    def __init__(
+        self,
+        contract: Contract,  # noqa: ARG002 - the protocol of factories
+        *,
+        clock: Clock,  # noqa: ARG002 - the protocol of factories
+        run: str | Path | Run,
+        task: str | Path | None = None,
+        trust_task: bool = False,
+    ) -> None:
+        """Open `run` (see `Recorded` for the others); raises RecordError or ContractError if it cannot be replayed."""
+        opened = _opened(run)
+        self.recorded_contract = recorded_contract(opened)
+        self._reader = RowDecoder(self.recorded_contract, opened.array)
+        self.playback = RecordedSteps(opened, self._reader)
+        self.capabilities = _capabilities(opened)
+        self.departures = 0
+        self.task_file, self.trust_task = task, trust_task
+        self.recorded_task = RecordedTask(opened, self.playback)
+        first = next(opened.transitions(), None)
+        self.pacer = self.playback.pacer if first is not None and "overrun_s" in _stages(first) else None
+
+    @classmethod
+    def find_contract(cls, options: Mapping[str, Any], /) -> Contract:
+        """Return the untrusted contract of the run in `options`; raises RecordError or ContractError if it has none."""
+        return recorded_contract(_opened(options["run"]))
+
+    def open(self) -> None:
+        """Do nothing."""
+
+    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
+        """Return the snapshot of the next recorded reset."""
+        return self._reader.reset(self.playback.next_reset())
+
+    def send(self, command: ApprovedCommand) -> SentCommand:
+        """Compare the command with the recorded one; a relay's report is the recorded one."""
+        check_approved(command)
+        row = self.playback.current()
+        inputs = self.playback.circumstances
+        if inputs is not None and inputs.answer is not None:
+            return SentCommand(seq=command.seq, values=inputs.answer.applied_si, report=inputs.answer)
+        self.departures += not np.array_equal(command.values, self._reader.published(row))
+        return SentCommand(seq=command.seq, values=command.values)
+
+    def advance(self, target_ns: int, deadline_ns: int) -> None:
+        """Do nothing: `read` returns the recorded snapshot."""
+
+    def read(self, after_ns: int, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
+        """Return the recorded snapshot."""
+        return self._reader.snapshot(self.playback.current())
+
+    def estops(self) -> dict[str, str]:
+        """Return the recorded safety inputs."""
+        inputs = self.playback.circumstances
+        return {} if inputs is None else dict(inputs.situation.estops)
+
+    def halt(self, reason: str) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return no process."""
+        return []
+
+
+class RecordedTask:
+    """A task that returns the recorded reward, verdict and terms of the current step."""
+
+    def __init__(self, run: Run, steps: RecordedSteps) -> None:
+        self._steps = steps
+        task = run.manifest.get("task")
+        self.version: Any = task.get("version") if isinstance(task, dict) else None
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The names of the terms of this step."""
+        return tuple(self._terms())
+
+    def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict | None:  # noqa: ARG002 - Task's
+        """Return the recorded verdict on the reset snapshot; None: not judged."""
+        recorded = self._steps.reset_verdict
+        return None if recorded is None else Verdict(**recorded)
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - Task's
+        """Return the recorded result."""
+        inner = self._steps.current()["inner"]
+        reward, reasons = inner["reward"], dict(reason.partition(":")[::2] for reason in inner["end_reasons"])
+        if "task_error" in reasons:
+            raise TaskError("task failed in the record", why=reasons["task_error"])
+        verdict = Verdict(
+            success="success" in reasons,
+            failure=reasons.get("failure", ""),
+            out_of_bounds=reasons.get("out_of_bounds", ""),
+        )
+        return TaskResult(reward=math.nan if reward is None else reward, verdict=verdict, terms=self._terms())
+
+    def _terms(self) -> dict[str, float]:
+        info = None if self._steps.row is None else self._steps.row["info"]
+        terms = info.get("task") if isinstance(info, dict) else None
+        items = terms.items() if isinstance(terms, dict) else ()
+        return {name: math.nan if value is None else value for name, value in items}
+
+
+def _opened(run: str | Path | Run) -> Run:
+    return run if isinstance(run, Run) else read_run(run)
+
+
+def recorded_contract(run: Run) -> Contract:
+    """Return the untrusted contract of `run` with its files; raises RecordError or ContractError if it has none."""
+    try:
+        return contract_of_manifest(run.manifest)
+    except RecordError as error:
+        raise RecordError(f"{run.path}: {error}") from None
+
+
+def _capabilities(run: Run) -> Capabilities:
+    """Return the flags of the recorded backend on which its transitions depend."""
+    recorded = run.manifest.get("capabilities")
+    if not isinstance(recorded, dict):
+        raise RecordError(f"{run.path}: no capabilities in manifest.json; the run is too old to be replayed")
+    known = {name: value for name, value in recorded.items() if name in Capabilities.__dataclass_fields__}
+    levels = tuple(recorded.get("reset_levels", ()))
+    flags: dict[str, Any] = {"simulated": False, **known, "reset_levels": levels, **_OVERRIDDEN}
+    return Capabilities(**flags)
+
+
+def _stages(row: Row) -> Mapping[str, Any]:
+    stages = row["info"].get("latency") if isinstance(row["info"], dict) else None
+    return stages if isinstance(stages, dict) else {}

@@ -1,0 +1,351 @@
+"""Replay of a recorded run: through the environment with its own actions, or through another policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.codes import Severity
+from embodied_env.core.policy import NoAction, Policy, PolicyFunction, as_policy, policy_errors, policy_seed
+from embodied_env.core.progress import NO_PROGRESS, Progress
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.errors import BackendError, ResetNeededError, TaskError, UsageError
+from embodied_env.extensions.replay.replay_backend import recorded_contract
+from embodied_env.extensions.replay.row_differences import differences
+from embodied_env.policies.chunks import ChunkRunner
+from embodied_env.record.arrays import Reference, refer_to, to_bytes
+from embodied_env.record.row_decoder import RowDecoder
+from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, Row, reset_row, to_json_row, transition_row
+from embodied_env.record.run import Run, read_json, read_run
+from embodied_env.safety.action_parsing import MalformedActionError, parse_action
+from embodied_env.timing.clock import ManualClock, SteadyClock
+
+_MOST_FIELDS = 20  # of the row that differs
+_LAYERS = 2  # of a run without wrappers: the recorder and the environment
+_VIRTUAL_CLOCKS = ("virtual", "VirtualClock", "ManualClock")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstDifference:
+    """The first row whose replay differs."""
+
+    row: int  # its number in the run
+    episode: int  # from 1
+    step: int  # from 1; 0 is the reset
+    field: str  # first field that differs, in the order of a step; ``reset`` or ``step`` where that was refused
+    recorded: Any  # its value, in JSON types
+    replayed: Any  # the same
+    others: tuple[str, ...] = ()  # further fields that differ, without positions in lists; the first 20
+
+
+@dataclass(kw_only=True)
+class Replay:
+    """Result of a replay."""
+
+    path: Path  # the run directory
+    transitions: int = 0  # number of equal transitions
+    resets: int = 0  # number of equal resets
+    difference: FirstDifference | None = (
+        None  # the first row that differs, which ended the replay; None if all are equal
+    )
+    remade: int = 0  # actions that JSON cannot hold, reconstructed from the report of the gate
+    left_out: int = 0  # rows that an outer wrapper added, without a step of the environment
+    unverified: int = 0  # rows after a missing one, until the next reset: the state of their episode is unknown
+    problem: str  # why the run is not clean, or ""
+    wrapped: bool  # the run had wrappers: the actions that reached the inner environment were replayed
+    contract_changed: bool  # the replay used another contract than the run
+    task_verified: bool  # the task judged again; False for a task that is not trusted
+    task_changed: bool  # the task that judged is not the one in the manifest
+
+    @property
+    def equal(self) -> bool:
+        """Whether all transitions, at least one, are equal."""
+        return self.difference is None and self.transitions > 0
+
+    @property
+    def sound(self) -> bool:
+        """Whether all rows were compared and are equal, the task was verified, and the run is clean."""
+        return self.equal and self.task_verified and not self.unverified and not self.problem
+
+
+def replay_run(
+    path: str | Path,
+    *,
+    contract: Contract | None = None,
+    task: str | Path | None = None,
+    trust_task: bool = False,
+    progress: Progress = NO_PROGRESS,
+) -> Replay:
+    """Replay a run directory with the actions that reached its environment, up to the first difference.
+
+    Compared bit for bit: the environment's own account (``inner``) and its own keys of ``info``, latencies included;
+    arrays by their hash. Not compared: `IDENTITY` and the duration of resets. Nothing that the run names is imported
+    or opened: without a shipped or trusted task, reward and verdict are taken from the record.
+
+    Args:
+        path: the run directory.
+        contract: to replay under, with its task; by default that of the run.
+        task: file to load the task from, as ``FILE.py`` or ``FILE.py:Class``.
+        trust_task: load the task that the contract of the run names.
+        progress: receives how far the replay has come.
+
+    Raises:
+        RecordError: when it is not a run directory, or too old to be replayed.
+        ContractError: when its contract cannot be read, or its task cannot be loaded.
+    """
+    run = read_run(path)
+    progress.start("replay", _row_count(run))
+    replayer = _Replayer(run, contract, task, trust_task=trust_task)
+    try:
+        for row in run.rows():
+            progress.advance()
+            replayer.replay(row)
+            if replayer.result.difference is not None:
+                break
+    finally:
+        replayer.close()
+    return replayer.result
+
+
+class _Replayer:
+    """Steps an environment through the rows of a run, and compares and counts them."""
+
+    def __init__(self, run: Run, contract: Contract | None, task: str | Path | None, *, trust_task: bool) -> None:
+        first = next(run.rows(), None)
+        recorded = recorded_contract(run)
+        contract = contract or recorded
+        self._env = EmbodiedEnv(
+            contract,
+            backend="replay",
+            run=run,
+            clock=ManualClock() if run.manifest.get("clock") in _VIRTUAL_CLOCKS else SteadyClock(),
+            host_timing=True,  # as in the rows
+            evaluator_info=first is not None and "evaluator" in first["info"],
+            task=task,
+            trust_task=trust_task,
+        )
+        is_verified = self._env.task_description["source_sha256"] is not None
+        self.result = Replay(
+            path=run.path,
+            problem=run.problem,
+            wrapped=_is_wrapped(run),
+            contract_changed=contract.fingerprint != recorded.fingerprint,
+            task_verified=is_verified,
+            task_changed=is_verified and self._env.task_description != run.manifest.get("task"),
+        )
+        self._decoder = RowDecoder(recorded, run.array)
+        self._evaluator = [name for name, spec in contract.sensors.items() if spec.visibility == "evaluator"]
+        self._episode = self._step = self._next_row = 0
+        self._is_estop = self._has_gap = self._is_incomplete = False
+
+    def replay(self, row: Row) -> None:
+        """Replay the next row of the run."""
+        is_reset, is_added = row["schema"] == RESET, row["inner"] is None
+        if row["row"] != self._next_row:
+            self._has_gap = self._is_incomplete = True
+        self._next_row = row["row"] + 1
+        if is_reset and not is_added:
+            self._is_incomplete = False
+        if is_added:
+            self.result.left_out += 1
+        elif self._is_incomplete:
+            self.result.unverified += 1
+        else:
+            self.result.difference = self._compare(row, is_reset=is_reset)
+            if self.result.difference is None:
+                self.result.resets += is_reset
+                self.result.transitions += not is_reset
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _compare(self, row: Row, *, is_reset: bool) -> FirstDifference | None:
+        self._episode, self._step = (self._episode + 1, 0) if is_reset else (self._episode, self._step + 1)
+        if is_reset and self._is_estop:
+            self._env.clear_estop()  # the operator did so at this point, or the step after it latches it again
+        self._is_estop = _ends_in_estop(row)
+        try:
+            found = list(differences(row, self._replay_reset(row) if is_reset else self._replay_step(row)))
+        except (BackendError, TaskError, UsageError, ResetNeededError) as error:
+            found = [("reset" if is_reset else "step", "done", f"{type(error).__name__}: {error}")]
+        if not found:
+            return None
+        field, recorded, replayed = found[0]
+        others = dict.fromkeys(path.partition("[")[0] for path, _, _ in found[1:])
+        return FirstDifference(
+            row=row["row"],
+            episode=self._episode,
+            step=self._step,
+            field=field,
+            recorded=recorded,
+            replayed=replayed,
+            others=tuple(others)[:_MOST_FIELDS],
+        )
+
+    def _replay_reset(self, row: Row) -> Row:
+        index = row["info"]["episode_index"]
+        if self._has_gap:  # a reset may be missing too
+            self._env.seek_episode(None, index)
+        seed = 0 if index == 0 else None  # counts episodes as recorded, whatever seed the wrappers passed on
+        outer = dict(zip(FIELDS_OF_RESET, (None, None, *self._env.reset(seed=seed)), strict=True))
+        return reset_row(self._env.last_reset, row=row["row"], outer=outer, evaluator=self._evaluator, store=_refer)
+
+    def _replay_step(self, row: Row) -> Row:
+        action, is_remade = self._decoder.action(row)
+        self.result.remade += is_remade
+        result: Any
+        try:
+            result, made = self._env.step(action), self._env.last_transition
+        except TaskError:  # the task may have failed in the record too
+            if (made := self._env.last_transition) is None:
+                raise
+            result = made.result
+        observation, *others = result
+        outer = dict(zip(FIELDS, (observation, None, *others), strict=True))
+        raw = transition_row(made, row=row["row"], outer=outer, evaluator=self._evaluator)
+        return to_json_row(raw, _refer)
+
+
+def _is_wrapped(run: Run) -> bool:
+    return len(run.manifest["wrappers"]) > _LAYERS
+
+
+def _ends_in_estop(row: Row) -> bool:
+    """Return whether an ESTOP was latched after the step of `row`; False for a reset."""
+    inputs = (row["inner"] or {}).get("circumstances", {})
+    return bool((inputs.get("latched_after") or {}).get("severity") == Severity.ESTOP.name)
+
+
+def _refer(array: NDArray[Any]) -> Reference:
+    """Return the reference to an array, without storing it."""
+    return refer_to(array, to_bytes(array))
+
+
+def _row_count(run: Run) -> int | None:
+    """Return the number of rows by the summary of the run, if it has one."""
+    try:
+        summary = read_json(run.path / "summary.json")
+        return int(summary["steps"]) + int(summary["episodes"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+# ------------------------------------------------------------------------------------------------------------ policies
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyDivergence:
+    """Difference between the actions of a policy and those of one recorded episode."""
+
+    episode: int  # from 1
+    steps: int  # number of compared actions
+    first: int | None  # first step at which they differ, from 1; None if they never do
+    parted: int  # number of steps at which they differ
+    largest: FloatArray  # greatest difference of each component, in contract order; NaN where none could be compared
+    mean: FloatArray  # mean difference of each component
+    unreadable: int  # steps at which one of the two is not an action; these count as different
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyReplay:
+    """Actions of a policy for the observations of a run."""
+
+    path: Path  # the run directory
+    joints: tuple[str, ...]  # components of an action
+    tolerance: float  # greatest difference that counts as equal
+    episodes: tuple[PolicyDivergence, ...]  # result of each
+    problem: str  # why the run is not clean, or ""
+    wrapped: bool  # the run had wrappers: observations and actions are those of the inner environment
+
+    @property
+    def first(self) -> tuple[int, int] | None:
+        """Episode and step of the first difference, or None."""
+        return next(((found.episode, found.first) for found in self.episodes if found.first is not None), None)
+
+
+def replay_policy(
+    path: str | Path,
+    policy: Policy | PolicyFunction,
+    *,
+    seed: int = 0,
+    tolerance: float = 0.0,
+    chunks: str = "wait",
+    progress: Progress = NO_PROGRESS,
+) -> PolicyReplay:
+    """Call `policy` with the recorded observations, and compare its actions with the recorded ones.
+
+    The world does not follow the policy: the observations are those of the record. The policy is reset before each
+    episode as in an evaluation with `seed` and `chunks`, in lockstep; steps after a missing row of their episode are
+    skipped. Components that differ by at most `tolerance`, in action units, are equal.
+
+    Raises:
+        UsageError: for a negative tolerance, or NaN.
+        PolicyError: when the policy raises.
+        RecordError: when it is not a run directory, or too old to be replayed.
+    """
+    if not tolerance >= 0.0:
+        raise UsageError(f"invalid tolerance: {tolerance} (expected 0 or more)")
+    run = read_run(path)
+    progress.start("replay", _row_count(run))
+    contract = recorded_contract(run)
+    layout, decoder = ActionLayout(contract), RowDecoder(contract, run.array)
+    episodes: list[list[FloatArray | None]] = []
+    observation: dict[str, NDArray[Any]] = {}
+    runner = ChunkRunner(as_policy(policy), chunks)
+    next_row, is_known = 0, False  # after a missing row, the state of the policy is unknown until the next reset
+    for row in run.rows():
+        progress.advance()
+        is_known &= row["row"] == next_row
+        next_row = row["row"] + 1
+        if row["inner"] is None:
+            continue
+        if row["schema"] == RESET:
+            is_known = True
+            episodes.append([])
+            index = row["info"]["episode_index"]
+            with policy_errors("policy", f"the reset of episode {len(episodes)}"):
+                runner.reset(seed=policy_seed(seed, index), episode_index=index)
+        elif is_known:
+            with policy_errors("policy", f"episode {len(episodes)}, step {len(episodes[-1]) + 1}"):
+                action = runner(observation)
+            episodes[-1].append(_difference(action, decoder.action(row)[0], layout))
+        observation = decoder.observation(row)
+    return PolicyReplay(
+        path=run.path,
+        joints=layout.joints,
+        tolerance=tolerance,
+        episodes=tuple(_divergence(number, found, layout.size, tolerance) for number, found in enumerate(episodes, 1)),
+        problem=run.problem,
+        wrapped=_is_wrapped(run),
+    )
+
+
+def _difference(a: Any, b: Any, layout: ActionLayout) -> FloatArray | None:  # noqa: ANN401 - policies return anything
+    """Return the absolute difference of two actions by component; None where only one is an action, or is malformed."""
+    if isinstance(a, NoAction) and isinstance(b, NoAction):
+        return np.zeros(layout.size)
+    try:
+        return np.abs(np.subtract(parse_action(a, layout), parse_action(b, layout)))
+    except MalformedActionError:
+        return None
+
+
+def _divergence(episode: int, found: list[FloatArray | None], size: int, tolerance: float) -> PolicyDivergence:
+    known = np.array([each for each in found if each is not None]).reshape(-1, size)
+    parted = [each is None or bool((each > tolerance).any()) for each in found]
+    unknown = np.full(size, np.nan)
+    return PolicyDivergence(
+        episode=episode,
+        steps=len(found),
+        first=parted.index(True) + 1 if any(parted) else None,
+        parted=sum(parted),
+        largest=known.max(axis=0) if len(known) else unknown,
+        mean=known.sum(axis=0) / len(known) if len(known) else unknown,
+        unreadable=len(found) - len(known),
+    )

@@ -1,0 +1,162 @@
+"""The course of each episode of a run: joints, rewards, sensor ages, events and camera frames over its steps."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from embodied_env.contract import Contract
+from embodied_env.core.codes import Quality, Severity
+from embodied_env.extensions.report.key_frames import KeyFrames
+from embodied_env.extensions.report.time_series import BoundedDict, Spans, Trace
+from embodied_env.extensions.report.totals import age_is_known
+from embodied_env.record.outcomes import EpisodeOutcome
+from embodied_env.record.rows import has_no_action
+from embodied_env.record.step_values import Joints, firings
+
+MOST_TRACED = 40
+"""Episodes with charts. Each reason of an end is among them before any reason is there twice as often as another."""
+
+_MOST_SERIES = 160
+_MOST_EVENTS = 60
+_ORDER = ("failure", "stopped", "time", "cut", "apart", "success")  # of kinds of ends
+
+
+class EpisodeTrace:
+    """The course of one episode, in bounded memory.
+
+    Attributes:
+        series: values over the steps, by kind and name: "requested", "applied" or "measured" of a joint, "reward",
+            "term" of the reward, "age" of a sensor in ms.
+        events: steps in which something occurred, by style of mark and description.
+        limited: steps in which a gate acted on a joint, by style of mark and joint; "" stands for all joints.
+    """
+
+    def __init__(self, outcome: EpisodeOutcome, joints: Joints) -> None:
+        self.outcome = outcome
+        self.joints = joints
+        self.steps = 0
+        self.series: BoundedDict[tuple[str, str], Trace] = BoundedDict(Trace, _MOST_SERIES)
+        self.events: BoundedDict[tuple[str, str], Spans] = BoundedDict(Spans, _MOST_EVENTS)
+        self.limited: BoundedDict[tuple[str, str], Spans] = BoundedDict(Spans, _MOST_SERIES)
+        self.frames = KeyFrames()
+        self._missed_deadlines = 0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add the row of a step; of one that an outer wrapper added, only the reward and the images are known."""
+        self.steps += 1
+        self._add_value("reward", "", row["reward"])
+        self.frames.add(self.steps, row)
+        if row["inner"] is None:
+            self._add_event("notice", "step of an outer wrapper")
+            return
+        info = row["info"]
+        for name, value in info["task"].items():
+            self._add_value("term", name, value)
+        for name, requested, applied, measured in self.joints.values(row):
+            self._add_value("requested", name, requested)
+            self._add_value("applied", name, applied)
+            self._add_value("measured", name, measured)
+        for name, reading in info["sensors"].items():
+            self._add_value("age", name, 1e3 * reading["age_s"] if age_is_known(reading) else math.nan)
+        for style, text in self._events(row):
+            self._add_event(style, text)
+        for (_, _, joint), severity in firings(row):
+            if severity > Severity.PASS and (spans := self.limited.entry((_style(severity), joint))) is not None:
+                spans.add(self.steps)
+
+    def end(self) -> None:
+        """Keep only what charts show."""
+        for trace in self.series.values():
+            trace.end()
+
+    @property
+    def left_out(self) -> int:
+        """Values that are not shown, since the episode has too many names."""
+        return self.series.left_out + self.events.left_out + self.limited.left_out
+
+    def _events(self, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        info, latency = row["info"], row["info"]["latency"]
+        for (gate, code, _), severity in firings(row):
+            if severity > Severity.PASS:
+                yield _style(severity), f"{gate}: {code}"
+        if has_no_action(row):
+            yield "brake", "no action of the policy"
+        if is_underrun(info):
+            yield "brake", "chunk underrun"
+        yield from _sensor_events(info["sensors"])
+        missed = latency.get("missed_deadlines")
+        if isinstance(missed, int):
+            if missed > self._missed_deadlines:
+                yield "brake", "deadline missed"
+            self._missed_deadlines = missed
+        if (clock := row["inner"]["clock"]) and clock["jump"]:
+            yield "brake", f"clock jump: {clock['jump']}"
+
+    def _add_value(self, kind: str, name: str, value: float | None) -> None:
+        if (trace := self.series.entry((kind, name))) is not None:
+            trace.add(self.steps, math.nan if value is None else value)
+
+    def _add_event(self, style: str, text: str) -> None:
+        if (spans := self.events.entry((style, text))) is not None:
+            spans.add(self.steps)
+
+
+class EpisodeTraces:
+    """Traces of at most `MOST_TRACED` episodes of a run, chosen so that every reason of an end is among them."""
+
+    def __init__(self, contract: Contract | None) -> None:
+        self.kept: list[EpisodeTrace] = []
+        self._joints = Joints(contract)
+        self._open: EpisodeTrace | None = None
+
+    def begin(self, outcome: EpisodeOutcome, row: Mapping[str, Any]) -> None:
+        """Start the trace of the episode `outcome`, from the row of its reset."""
+        self.close()
+        self._open = EpisodeTrace(outcome, self._joints)
+        self._open.frames.add(0, row)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add the row of a step."""
+        if self._open is not None:
+            self._open.add(row)
+
+    def close(self) -> None:
+        """End the trace of the newest episode, and choose whether it is kept."""
+        trace, self._open = self._open, None
+        if trace is None:
+            return
+        trace.end()
+        self.kept.append(trace)
+        if len(self.kept) > MOST_TRACED:
+            self.kept.remove(self.by_importance()[-1])
+
+    def by_importance(self) -> list[EpisodeTrace]:
+        """Return the kept traces: the first of each reason, then the second of each; failures first, then stops."""
+        ranks: Counter[tuple[str, str]] = Counter()
+        keys = {}
+        for trace in self.kept:
+            end = trace.outcome.kind, trace.outcome.reason
+            ranks[end] += 1
+            keys[trace.outcome.number] = ranks[end], _ORDER.index(trace.outcome.kind), trace.outcome.number
+        return sorted(self.kept, key=lambda trace: keys[trace.outcome.number])
+
+
+def _sensor_events(sensors: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, reading in sensors.items():
+        if reading["quality"] != Quality.OK:
+            yield "brake", f"{name}: {Quality(reading['quality']).name}"
+        if reading["lost"]:
+            yield "notice", f"{name}: messages lost"
+
+
+def is_underrun(info: Mapping[str, Any]) -> bool:
+    """Return whether no action chunk had an action for this step."""
+    chunk = info.get("annotations", {}).get("chunk", {})
+    return "underruns" in chunk and chunk.get("id") is None
+
+
+def _style(severity: Severity) -> str:
+    return "limit" if severity is Severity.LIMIT else "brake"

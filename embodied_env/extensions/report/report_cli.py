@@ -1,0 +1,32 @@
+"""``embodied-env report``: an HTML report of one recorded run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.progress_bar import ProgressBar
+from embodied_env.cli.verb_arguments import add_json, add_run_directory
+from embodied_env.core.terminal import say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_run_directory(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", help="HTML file to write (default: RUN/report.html)")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report and return the exit status: 1 if the audit finds the run not sound."""
+    from embodied_env.extensions.report.run_report import write_report
+
+    with ProgressBar() as progress:
+        report = write_report(args.run_directory, args.output, progress=progress)
+    if args.json:
+        found = {"path": str(report.path), "transitions": report.transitions, "sound": report.sound}
+        say(json.dumps({**found, "problems": report.problems}, indent=2))
+    else:
+        say(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions")
+    return SOUND if report.sound else UNSOUND

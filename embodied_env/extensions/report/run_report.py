@@ -1,0 +1,177 @@
+"""The report of one run: its rows are read once, after the audit, and written as one self-contained page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embodied_env._version import __version__
+from embodied_env.contract import Contract
+from embodied_env.core.latency_statistics import KEPT
+from embodied_env.core.outcome_counts import describe_exclusions
+from embodied_env.core.progress import NO_PROGRESS, Progress
+from embodied_env.envs.remedies import UNMOVED
+from embodied_env.errors import ContractError, RecordError
+from embodied_env.extensions.audit import AuditReport, audit_run
+from embodied_env.extensions.report.episode_traces import EpisodeTraces, is_underrun
+from embodied_env.extensions.report.figures import KINDS, draw_episode, draw_rates, draw_reasons, draw_strip
+from embodied_env.extensions.report.html_pages import check_installed, describe_value, mapping_of, render_page
+from embodied_env.extensions.report.key_frames import can_draw
+from embodied_env.extensions.report.totals import Clocks, Gates, Sensors, Stages, stage_label
+from embodied_env.record import Run
+from embodied_env.record.manifest import contract_of_manifest, world_of, write_text
+from embodied_env.record.outcomes import Outcomes
+from embodied_env.record.rows import RESET
+from embodied_env.record.run import inspect_run, row_violations
+
+REPORT = "report.html"
+"""Default name of a report, in its run directory."""
+
+_MOST_CHARACTERS = 2_000_000  # of the charts and pictures of all episodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A report that was written, and the result of the audit in it."""
+
+    path: Path
+    transitions: int
+    sound: bool
+    problems: tuple[str, ...]
+
+
+class RunStatistics:
+    """Everything that a report shows of the rows of a run, in bounded memory.
+
+    Attributes:
+        steps: transitions.
+        unreadable: rows that do not fit their schema; they are skipped.
+        unaccounted: transitions that an outer wrapper added; they count in the outcomes only.
+        underruns: steps without an action of a chunk.
+    """
+
+    def __init__(self, contract: Contract | None = None, *, is_valid: bool = False) -> None:
+        """Start without rows; without `contract` joints have neither units nor limits nor measured values.
+
+        `is_valid`: an audit found that all rows fit their schema.
+        """
+        self._is_valid = is_valid
+        self.outcomes = Outcomes()
+        self.episodes = EpisodeTraces(contract)
+        self.stages = Stages()
+        self.sensors = Sensors()
+        self.clocks = Clocks()
+        self.gates = Gates()
+        self.steps = self.unreadable = self.unaccounted = self.underruns = 0
+
+    def add(self, row: Any) -> None:  # noqa: ANN401 - JSON types
+        """Add one row."""
+        if not self._is_valid and row_violations(row):
+            self.unreadable += 1
+            return
+        self.outcomes.add(row)
+        if row["schema"] == RESET and self.outcomes.newest is not None:
+            self.episodes.begin(self.outcomes.newest, row)
+        elif row["schema"] != RESET:
+            self.steps += 1
+            self.episodes.add(row)
+            if row["inner"] is None:
+                self.unaccounted += 1
+                return
+            self.stages.add(self.steps, row["info"])
+            self.sensors.add(row["info"]["sensors"])
+            self.clocks.add(row)
+            self.gates.add(self.steps, row)
+            self.underruns += is_underrun(row["info"])
+
+    @property
+    def left_out(self) -> int:
+        """Values that are not shown, since the run has more names than the report keeps."""
+        kept = (self.stages.samples, self.stages.unmeasured, self.sensors.by_name, self.gates.found)
+        return sum(names.left_out for names in kept) + sum(trace.left_out for trace in self.episodes.kept)
+
+
+def write_report(
+    run_directory: str | Path, output: str | Path | None = None, *, progress: Progress = NO_PROGRESS
+) -> Report:
+    """Audit a run and write its report to `output`: to ``report.html`` in the run directory by default.
+
+    The report of a run that is not clean, or empty, names the problem.
+
+    Raises:
+        RecordError: when `run_directory` is no run directory, or the page cannot be written.
+        MissingDependencyError: when jinja2, scipy or mcap is not installed.
+    """
+    check_installed()
+    run, _ = inspect_run(run_directory)  # the audit lists what does not fit
+    progress.start("audit", None)
+    audit = audit_run(run_directory)
+    progress.start("reading", audit.transitions)
+    contract, problem = _read_contract(run)
+    statistics = RunStatistics(contract, is_valid=audit.sound)
+    for row in run.unchecked_rows():
+        statistics.add(row)
+        progress.advance()
+    statistics.episodes.close()
+    progress.start("drawing", None)
+    path = Path(run_directory) / REPORT if output is None else Path(output)
+    write_text(path, build_page(run, audit, statistics, contract, problem))
+    return Report(path=path, transitions=statistics.steps, sound=audit.sound, problems=audit.problems)
+
+
+def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Contract | None, problem: str) -> str:
+    """Return the report of `run`, whose rows are in `found`; `problem`: why its contract cannot be read, or ""."""
+    name, summary = run.path.resolve().name, found.outcomes.summary()
+    contract_name = describe_value(mapping_of(run.manifest, "contract").get("name"))
+    is_paced = contract is not None and run.manifest.get("pacing") == "realtime"
+    kinds = Counter(episode.kind for episode in found.outcomes.episodes)
+    drawn = _draw_episodes(run, found.episodes)
+    return render_page(
+        "report.html",
+        title=f"{contract_name}: {name}",
+        version=__version__,
+        kept=KEPT,
+        name=name,
+        audit=audit,
+        manifest=run.manifest,
+        unmoved=UNMOVED,
+        world=world_of(run.manifest),
+        contract_problem=problem,
+        run=found,
+        summary=summary,
+        exclusions=describe_exclusions(summary),
+        rates=draw_rates(found.outcomes.rates()),
+        reasons=draw_reasons(summary),
+        strip=draw_strip(found.outcomes.episodes, [episode["outcome"].number for episode in drawn]),
+        kinds={kind: words for kind, words in KINDS.items() if kind in kinds},
+        counts=kinds,
+        episodes=sorted(drawn, key=lambda each: each["outcome"].number),
+        default=drawn[0]["outcome"].number if drawn else None,
+        can_draw=can_draw(),
+        period_s=None if contract is None else contract.control_period_s,
+        timeline=found.stages.timeline(contract.control_period_s if is_paced and contract is not None else None),
+        stage_label=stage_label,
+    )
+
+
+def _draw_episodes(run: Run, traces: EpisodeTraces) -> list[dict[str, Any]]:
+    """Return the charts and pictures of the kept episodes, the most important ones first, as far as there is space."""
+    drawn: list[dict[str, Any]] = []
+    space = _MOST_CHARACTERS
+    for trace in traces.by_importance():
+        sections, pictures = draw_episode(trace), trace.frames.pictures(run.array) if can_draw() else {}
+        space -= sum(len(figure) for _, figures in sections for figure in figures)
+        space -= sum(len(picture.jpeg) for of_camera in pictures.values() for picture in of_camera)
+        if space < 0 and drawn:
+            break
+        drawn.append({"outcome": trace.outcome, "sections": sections, "pictures": pictures, "frames": trace.frames})
+    return drawn
+
+
+def _read_contract(run: Run) -> tuple[Contract | None, str]:
+    try:
+        return contract_of_manifest(run.manifest), ""
+    except (ContractError, RecordError) as error:
+        return None, str(error)

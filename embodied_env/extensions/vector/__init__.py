@@ -1,0 +1,1 @@
+"""Vectorized environments: several slots stepped together, bit for bit as single ones."""

@@ -1,0 +1,227 @@
+"""Load a policy by its address."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from embodied_env.contract import Contract
+from embodied_env.contract.plugins import BUILT_IN, Plugin, find_plugin, plugin_names
+from embodied_env.core.extensions import load_plugin
+from embodied_env.core.foreign_code import foreign_code
+from embodied_env.core.policy import ADDRESSES, Policy, PolicyIdentity, as_policy
+from embodied_env.errors import UsageError, did_you_mean
+from embodied_env.policies.array_interface import ArrayInterface
+from embodied_env.policies.mapping import PolicyFileInterface
+from embodied_env.policies.onnx_model import find_onnx
+from embodied_env.policies.policy_file import SUFFIX, read_policy_file
+from embodied_env.policies.policy_model import ContractModel, PolicyModel, connect
+
+_SERVERS = ("openpi", "gr00t")
+
+_Takes = Literal["contract", "location", "both"]
+"""What a factory of policies takes: ``NAME``, a model at ``NAME:LOCATION``, or a policy at ``NAME:LOCATION``."""
+
+
+def load_policy(
+    address: str,
+    contract: Contract,
+    *,
+    policy_file: str | Path | None = None,
+    trust: bool = False,
+    **options: Any,  # noqa: ANN401 - of the format
+) -> Policy:
+    """Return a new policy object for one environment, slot or agent.
+
+    Args:
+        address: ``hold`` (keep the joint positions), ``random`` (uniform over the action space), ``scripted`` (provided
+            by the task), ``module:callable`` (a policy, or a callable from observation to action),
+            ``module:factory(literals)`` (which returns one), ``onnx:FILE``, ``sb3:FILE.zip``, ``lerobot:DIR``,
+            ``openpi://host:port``, ``gr00t://host:port``, or ``name`` and ``name:location`` of another package in the
+            entry-point group ``embodied_env.policies``.
+        contract: contract of its observations and actions.
+        policy_file: maps inputs and outputs of a model to the contract; None: the file ``NAME.policy.yaml`` beside
+            ``NAME.onnx``, if there is one, else those of the contract.
+        trust: load a format that executes code when it is read, such as pickle.
+        **options: options of the format; ``scripted``: `backend`, whose profile gives the robot model; ``onnx``:
+            `providers` and `threads` of onnxruntime; ``sb3``: `deterministic`; ``lerobot``: `device`; ``openpi`` and
+            ``gr00t``: `connect_timeout_s`, `timeout_s`, and `api_key` or `api_token` and `release`.
+
+    Raises:
+        UsageError: for an unknown address or option, a format that needs `trust`, or a policy that does not fit the
+            contract.
+        MissingDependencyError: if the library of the format is not installed.
+    """
+    name, separator, location = address.partition(":")
+    remedy, takes = _remedy(address), None
+    if (plugin := find_plugin("policies", name)) is not None:
+        factory, takes = _load(plugin)
+    if policy_file is not None and takes != "location" and not remedy:
+        raise UsageError(f"policy file for {address!r}: {str(policy_file)!r} (expected a model: {_formats()})")
+    if plugin is not None and bool(separator) == (takes != "contract"):
+        if takes == "location":
+            return _load_connected(address, contract, policy_file, {"trust": trust, **options})
+        arguments, given = (
+            ((contract,), options) if takes == "contract" else ((location, contract), {"trust": trust, **options})
+        )
+        made = _call(address, plugin, factory, arguments, given)
+        return as_policy(made, PolicyIdentity(name=address, format=name))
+    if remedy or not (name and location):
+        names = plugin_names("policies")
+        others = (f"{each}:..." for each in names[len(BUILT_IN["policies"]) :])
+        expected = f"expected one of: {', '.join((*ADDRESSES, *others))}; group embodied_env.policies"
+        raise UsageError(f"unknown policy {address!r} ({expected}){remedy or did_you_mean(address, names)}")
+    if options:
+        raise UsageError(f"unknown option of the policy {address!r}: {next(iter(options))!r} (it has no options)")
+    return _imported(address)
+
+
+def _load(plugin: Plugin) -> tuple[Callable[..., Any], _Takes]:
+    """Return the factory of a plug-in, and what it takes; raises UsageError for one that is none."""
+    factory = cast("Callable[..., Any]", load_plugin(plugin, f"the policy {plugin.name!r}"))
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"loader of the policy {plugin.name!r} is not callable: {factory!r:.80}") from error
+    names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return factory, "contract" if names == ["contract"] else "location" if len(names) == 1 else "both"
+
+
+def _load_connected(
+    address: str, contract: Contract, policy_file: str | Path | None, options: Mapping[str, Any]
+) -> Policy:
+    """Return the policy of a model, by its policy file or by the names of the contract."""
+    policy_file = find_policy_file(address) if policy_file is None else policy_file
+    mapped = None if policy_file is None else PolicyFileInterface(read_policy_file(policy_file), contract)
+    model = load_model(address, **options)
+    try:
+        if mapped is None and isinstance(model, ContractModel):
+            model.check_contract(contract)
+        interface = mapped or ArrayInterface(model, contract)
+        interface.check(model)
+    except BaseException:
+        model.close()
+        raise
+    return connect(model, interface)
+
+
+def load_model(address: str, *, trust: bool = False, **options: Any) -> PolicyModel:  # noqa: ANN401 - of the format
+    """Return the model at an address of a model format, ``onnx:FILE``; raises the errors of `load_policy`."""
+    name, _, location = address.partition(":")
+    plugin = find_plugin("policies", name)
+    factory, takes = (None, None) if plugin is None else _load(plugin)
+    if plugin is None or factory is None or takes != "location":
+        remedy = _remedy(address) or "; any other policy needs a contract"
+        raise UsageError(f"unknown model {address!r} (expected one of: {_formats()}){remedy}")
+    if not location:
+        form = next((each for each in ADDRESSES if each.startswith(f"{name}:")), f"{name}:LOCATION")
+        raise UsageError(f"incomplete policy address {address!r} (expected {form})")
+    model: PolicyModel = _call(address, plugin, factory, (location,), {"trust": trust, **options})
+    return model
+
+
+def find_policy_file(address: str) -> Path | None:
+    """Return the policy file beside the file of the model at `address`, or in its directory, if there is one."""
+    format_name, _, location = address.partition(":")
+    if format_name in _SERVERS:
+        return None
+    path = find_onnx(location) if format_name == "onnx" else Path(location)
+    try:
+        file = path / f"policy{SUFFIX}" if path.is_dir() else path.with_name(path.stem + SUFFIX)
+        return file if os.path.lexists(file) else None  # one that cannot be read is refused, not ignored
+    except (OSError, ValueError):  # not a path
+        return None
+
+
+def _remedy(address: str) -> str:
+    """Return what to write instead of a path, a URL or a Python file, or ""."""
+    name, separator, location = address.partition(":")
+    if not separator and name.endswith((".yaml", ".yml")):
+        return "; a policy file goes with the address of its model"
+    meant = ""
+    if not separator and (format_name := {".onnx": "onnx", ".zip": "sb3"}.get(Path(name).suffix)):
+        meant = f"{format_name}:{name}"
+    elif name in ("ws", "http") and location.startswith("//"):
+        meant = f"openpi:{location}"
+    elif separator and name.endswith(".py"):
+        meant = f"{Path(name).stem}:{location}"
+    return meant and f"; did you mean {meant!r}?"
+
+
+def _formats() -> str:
+    return ", ".join(f"{name}:..." for name in plugin_names("policies") if name not in ADDRESSES)
+
+
+def accepts_option(address: str, option: str) -> bool:
+    """Return whether the policy at an address without a location has the option."""
+    plugin = find_plugin("policies", address)
+    return plugin is not None and option in inspect.signature(_load(plugin)[0]).parameters
+
+
+def _call(
+    address: str,
+    plugin: Plugin,
+    make: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    options: Mapping[str, Any],
+) -> Any:  # noqa: ANN401 - a policy or a model
+    """Call a factory with `options` that it has; raises UsageError for another one."""
+    parameters = inspect.signature(make).parameters.values()
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for option in options:
+            if option not in known and option != "trust":
+                expected = f"expected one of: {', '.join(known)}" if known else "it has no options"
+                problem = f"unknown option of the policy {address!r}: {option!r} ({expected})"
+                raise UsageError(problem + did_you_mean(option, known))
+        options = {name: value for name, value in options.items() if name in known}
+    guard = foreign_code(lambda what: UsageError(f"policy {address!r} cannot be made: {what}"))
+    with nullcontext() if plugin.is_built_in else guard:
+        return make(*arguments, **options)
+
+
+# ------------------------------------------------------------------------------------------------------ Python policies
+
+
+def _imported(address: str) -> Policy:
+    """Return the policy that a module of the user has or makes."""
+    module_name, _, expression = address.partition(":")
+    name, arguments, options = _parse_call(address, expression)
+    if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds strings
+        sys.path.append(os.getcwd())  # noqa: PTH109 - as for python -m
+    with foreign_code(lambda what: UsageError(f"cannot import policy {address!r}: {what}")):
+        module = importlib.import_module(module_name)
+        found = getattr(module, name)
+    if arguments is not None:
+        with foreign_code(lambda what: UsageError(f"policy {address!r} cannot be made: {what}")):
+            found = found(*arguments, **options)
+    identity = PolicyIdentity(name=address, format="python", sha256=_source_sha256(module))
+    return as_policy(found, identity)
+
+
+def _parse_call(address: str, expression: str) -> tuple[str, list[Any] | None, dict[str, Any]]:
+    """Return name and arguments of ``factory(literals)``, or the name and None; nothing is evaluated."""
+    if expression.isidentifier():
+        return expression, None, {}
+    with suppress(SyntaxError, ValueError, MemoryError, RecursionError):  # of untrusted text
+        call = ast.parse(expression, mode="eval").body
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and all(key.arg for key in call.keywords):
+            options = {str(key.arg): ast.literal_eval(key.value) for key in call.keywords}
+            return call.func.id, [ast.literal_eval(value) for value in call.args], options
+    expected = "expected a name, or a call with literals such as make(3, gain=0.5)"
+    raise UsageError(f"invalid policy {address!r}: {expression!r} ({expected})")
+
+
+def _source_sha256(module: Any) -> str | None:  # noqa: ANN401 - a module
+    with suppress(TypeError, OSError):  # no source
+        file = inspect.getsourcefile(module)
+        return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return None

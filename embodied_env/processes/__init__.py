@@ -1,0 +1,1 @@
+"""Child processes, signals, scheduling and shared memory."""

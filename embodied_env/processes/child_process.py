@@ -1,0 +1,220 @@
+"""Specifications of our processes, and a child process that never outlives its parent.
+
+A child reads its standard input, a pipe that only the parent holds open: when the parent ends in any way, the pipe ends
+and the child stops. (A parent-death signal would fire when the *thread* that started the child ends.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, ClassVar
+
+from embodied_env.errors import BackendNotReadyError
+from embodied_env.processes import supervisor
+from embodied_env.processes.shared_memory import remove_orphaned_segments, segments_of
+
+STOP_GRACE_S = 5.0
+CLI = "embodied_env.cli"
+RELAY = "relay"
+_KILL_GRACE_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSpec:
+    """One process of a launch (`cli.launch.targets`)."""
+
+    role: str
+    module: str = ""  # Python module to run; empty: the program `arguments[0]`
+    arguments: tuple[str, ...]
+    grace_s: float = STOP_GRACE_S  # time to end; of a relay plus its braking time
+    is_work: bool = False  # its exit status is that of the launch
+    may_end: bool = False  # other processes continue when it exits with 0
+    folder: str = ""  # working directory; empty: the current one
+
+    def command(self, python: str = sys.executable) -> list[str]:
+        """Return the command line; `python`: an interpreter with this package."""
+        return [python, "-m", self.module, *self.arguments] if self.module else list(self.arguments)
+
+    def supervised_command(self, python: str = sys.executable) -> list[str]:
+        """Return the command line under a supervisor, so that the process does not outlive this one."""
+        order = 0 if self.is_work else 1 if self.role == RELAY else 2
+        options = ["--starter", str(os.getpid()), "--order", str(order), "--grace", str(self.grace_s)]
+        return [python, supervisor.__file__, *options, "--", *self.command(python)]
+
+    @property
+    def longest_end_s(self) -> float:
+        """Longest time to end under a supervisor: the wait for others, then SIGINT, SIGTERM, SIGKILL."""
+        return 3 * self.grace_s + (0.0 if self.is_work else supervisor.LONGEST_WAIT_S)
+
+
+def simulator(
+    contract: str,
+    *,
+    namespace: str | None = None,
+    profile: str | None = None,
+    source: str | None = None,
+    free_running: bool = False,
+    stand_in: str | None = None,
+    delays: str | None = None,
+) -> ProcessSpec:
+    """Return the embedded simulator of a contract: a name, a path, or ``-`` for a line on standard input.
+
+    `source`: where a contract on standard input was read from. `stand_in`: JSON merged over ``stand_in`` of the
+    profile. `delays`: file of the delays to inject.
+    """
+    options = {"namespace": namespace, "profile": profile, "source": source or None}
+    options |= {"stand-in": stand_in, "delay-profile": delays}
+    pacing = ("--free-running",) if free_running else ()
+    return ProcessSpec(role="simulator", module=CLI, arguments=("sim", contract, *pacing, *_as_arguments(options)))
+
+
+def relay(
+    contract: str,
+    *,
+    namespace: str | None = None,
+    backend: str | None = None,
+    source: str | None = None,
+    confirm_chosen: bool = False,
+    ignore_inputs: Sequence[str] = (),
+    grace_s: float = STOP_GRACE_S,
+) -> ProcessSpec:
+    """Return the relay of a contract, given as for `simulator`; `backend`: whose profile has the e-stop inputs."""
+    options = _as_arguments({"namespace": namespace, "backend": backend, "source": source or None})
+    flags = [*["--confirm-chosen"] * confirm_chosen, *(f"--ignore-input={name}" for name in ignore_inputs)]
+    return ProcessSpec(role=RELAY, module=CLI, arguments=("relay", contract, *flags, *options), grace_s=grace_s)
+
+
+def _as_arguments(options: Mapping[str, str | None]) -> Iterator[str]:
+    """Yield ``--name value`` for each option that is given."""
+    for name, value in options.items():
+        if value is not None:
+            yield from (f"--{name}", value)
+
+
+class Child:
+    """A running child process. Its output goes to an unnamed file, quoted in errors when it dies."""
+
+    _living: ClassVar[weakref.WeakSet[Child]] = weakref.WeakSet()  # forked processes close their pipes
+
+    def __init__(
+        self, spec: ProcessSpec, *, first_line: str = "", environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start `spec` with this interpreter and `environment` on top of ours; raises BackendNotReadyError.
+
+        The `first_line` is written to its standard input, which then stays open.
+        """
+        self.role = spec.role
+        self._grace_s = spec.grace_s
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - no shell
+                spec.command(),
+                stdin=subprocess.PIPE,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,  # Ctrl-C is the parent's to handle
+            )
+        except OSError as error:
+            self._output.close()
+            raise BackendNotReadyError(f"cannot start the {spec.role} process: {error}") from None
+        Child._living.add(self)
+        self._segments: frozenset[str] = frozenset()
+        if (pipe := self._process.stdin) is not None:
+            weakref.finalize(self, pipe.close).atexit = False  # a child without references ends by itself
+            if first_line:
+                with contextlib.suppress(BrokenPipeError):  # it has died: its exit code and output say why
+                    pipe.write(first_line.encode() + b"\n")
+                    pipe.flush()
+
+    @classmethod
+    def close_all_inputs(cls) -> None:
+        """Close our pipes in a process forked from the parent: the children are not its own."""
+        for child in cls._living:
+            child.close_input()
+        cls._living.clear()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code; None: still running."""
+        return self._process.poll()
+
+    def stderr_tail(self, limit: int = 2000) -> str:
+        """Return the end of its output."""
+        size = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, size - limit))
+        return self._output.read().decode(errors="replace").strip()
+
+    def note_shared_memory(self) -> None:
+        """Record the shared memory that it has mapped, to remove it if the child is killed."""
+        self._segments |= segments_of(self.pid)
+
+    def kill(self, grace_s: float = _KILL_GRACE_S) -> None:
+        """Kill it after `grace_s`, in which a healthy child ends by itself. Call `stop` afterwards."""
+        self.close_input()
+        self.wait(grace_s)
+        self._process.kill()
+        self.wait(STOP_GRACE_S)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait up to `timeout_s` for it to end by itself."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+
+    def stop(self, *, by_input: bool = True) -> None:
+        """Close its input, then SIGTERM, then SIGKILL. Idempotent. `by_input`: it ends when its input does."""
+        if self not in Child._living:
+            return
+        Child._living.discard(self)
+        self.close_input()
+        self.wait(self._grace_s if by_input else 0.0)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._process.poll() is None:
+                self._process.send_signal(number)
+                self.wait(self._grace_s)
+        self._output.close()
+        remove_orphaned_segments(self._segments if self._process.returncode != 0 else ())
+
+    def close_input(self) -> None:
+        """Close our end of its input, which makes it stop."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+
+os.register_at_fork(after_in_child=Child.close_all_inputs)
+
+
+def read_first_line() -> str:
+    """In a child: read one line of standard input, unbuffered, since `watch_parent` reads the rest."""
+    line = bytearray()
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode()
+
+
+def watch_parent(on_end: Callable[[], None], *, grace_s: float = STOP_GRACE_S) -> None:
+    """In a child: call `on_end` when standard input ends with the parent, and exit after `grace_s` at the latest."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        on_end()
+        threading.Event().wait(grace_s)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="embodied_env parent watch", daemon=True).start()

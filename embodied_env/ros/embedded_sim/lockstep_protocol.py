@@ -1,0 +1,103 @@
+"""Protocol between an environment and an embedded simulator over ROS 2; no ROS needed.
+
+The simulator is a node called `NODE`. The environment resets it by parameters and a service, publishes a command on
+each actuator topic, then a step token on ``~/step``. The simulator runs step k of an epoch once, when it has received
+the token and the commands that the token lists. These are identified by a digest of their bytes, so duplicate, late,
+foreign or braking commands neither add a step nor take part in one. Then it publishes the new readings, and an
+acknowledgement that identifies the newest message of each sensor. The environment waits for these messages only, not
+for readings that are delayed, lost or not due.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from embodied_env.contract import FloatArray
+from embodied_env.contract.json_objects import INTEGER, TEXT, WORD, read_object
+from embodied_env.ros.wire.reset_protocol import NODE
+
+STEP_TOPIC = f"{NODE}/step"  # std_msgs/msg/Int64MultiArray: StepRequest.to_data()
+STEPPED_TOPIC = f"{NODE}/stepped"  # std_msgs/msg/Int64MultiArray: StepAck.to_data(), after the readings of that step
+FAULT_TOPIC = f"{NODE}/fault"  # std_msgs/msg/String: SimulatorFault.to_text()
+RENDER_SERVICE = f"{NODE}/render"  # std_srvs/srv/Trigger; the image is published on IMAGE_TOPIC before the response
+IMAGE_TOPIC = f"{NODE}/picture"  # sensor_msgs/msg/Image
+CLOCK_TOPIC = "clock"  # rosgraph_msgs/msg/Clock, in the namespace of the simulator
+
+
+def command_crc32(command: FloatArray) -> int:
+    """Return the CRC-32 of a command's bytes."""
+    return zlib.crc32(np.ascontiguousarray(command, dtype=np.float64).tobytes())
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRequest:
+    """Token to run step `step` (1, 2, ...) of `epoch` with the commands of these digests, one per actuator."""
+
+    LENGTH: ClassVar = 2  # integers, plus one for each actuator
+
+    epoch: int
+    step: int
+    digests: tuple[int, ...]
+
+    def to_data(self) -> list[int]:
+        """Return the token as integers."""
+        return [self.epoch, self.step, *self.digests]
+
+    @classmethod
+    def from_data(cls, data: Sequence[int]) -> StepRequest | None:
+        """Return the token in `data`; None for invalid data."""
+        if len(data) < 3:
+            return None
+        epoch, step, *digests = (int(value) for value in data)
+        return cls(epoch=epoch, step=step, digests=tuple(digests))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepAck:
+    """Step `step` of `epoch` (0: the reset) was run; `newest`: the newest reading of each sensor, in contract order.
+
+    A reading is identified by its stamp and the number of its last publication (from 1, as the middleware counts).
+    """
+
+    epoch: int
+    step: int
+    newest: tuple[tuple[int, int], ...]
+
+    def to_data(self) -> list[int]:
+        """Return the acknowledgement as integers."""
+        return [self.epoch, self.step, *(value for pair in self.newest for value in pair)]
+
+    @classmethod
+    def from_data(cls, data: Sequence[int], sensors: int) -> StepAck | None:
+        """Return the acknowledgement for this number of sensors; None for invalid data."""
+        if len(data) != 2 + 2 * sensors:
+            return None
+        numbers = list(map(int, data))
+        return cls(epoch=numbers[0], step=numbers[1], newest=tuple(zip(numbers[2::2], numbers[3::2], strict=True)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatorFault:
+    """Failure that ends `epoch`; `why` is a code."""
+
+    epoch: int
+    why: str
+    detail: str
+
+    def to_text(self) -> str:
+        """Return the fault as JSON."""
+        return json.dumps(vars(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> SimulatorFault:
+        """Parse JSON; raises ValueError with the invalid field."""
+        return cls(**read_object(text, FAULT_TOPIC, _FAULT))
+
+
+_FAULT = {"epoch": INTEGER, "why": WORD, "detail": TEXT}

@@ -1,0 +1,1 @@
+"""The relay in a ROS 2 node."""

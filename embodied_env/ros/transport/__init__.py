@@ -1,0 +1,1 @@
+"""Nodes, receivers, QoS and serialization."""

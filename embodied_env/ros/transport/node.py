@@ -1,0 +1,156 @@
+"""A ROS 2 context with one node, and its receiver."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from embodied_env.core.message_tap import MessageTap
+from embodied_env.errors import BackendNotReadyError, UsageError
+from embodied_env.processes.signals import deferred_signals
+from embodied_env.ros.transport.setup_checks import LOG_HINT, rclpy_import_errors, ros_arguments
+from embodied_env.timing.clock import Clock
+
+with rclpy_import_errors("a backend over ROS 2"):
+    import rclpy
+    from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
+    from rclpy.context import Context
+    from rclpy.node import Node
+    from rclpy.publisher import Publisher
+    from rclpy.signals import SignalHandlerOptions
+
+    from embodied_env.ros.transport.receiver import DISCOVERY_POLL_S, LivenessCheck, Receiver
+    from embodied_env.ros.transport.tapped_node import TappedNode
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnmatchedTopics:
+    """Topics without a subscriber, without a publisher, or with several publishers."""
+
+    unread: list[str]
+    unpublished: list[str]
+    shared: list[str]
+
+
+_WRONG_ARGUMENTS = ("RCLInvalidROSArgsError", "UnknownROSArgsError")  # rclpy has no public names for them
+_first_use: list[int] = []  # the first element is the process that first used ROS 2 in this interpreter
+
+
+class RosNode:
+    """A node in a context of its own, independent of other users of rclpy in this process.
+
+    It installs no signal handlers: those of rclpy would shut the context down before the robot could brake.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        namespace: str,
+        clock: Clock,
+        domain_id: int | None = None,
+        ros_args: Sequence[str] = (),
+        parameters: Mapping[str, bool | int | float | str] | None = None,
+        feed: MessageTap | None = None,
+    ) -> None:
+        """Create the node.
+
+        Args:
+            name: the node's name.
+            namespace: absolute; relative topics resolve in it.
+            clock: stamps arrivals.
+            domain_id: None: ``ROS_DOMAIN_ID``, or 0.
+            ros_args: remappings and parameters of this node; they precede those of the process (``sys.argv``).
+            parameters: read-only parameters; the executor that spins the node serves them. None: the node has no
+                parameter services.
+            feed: receives the messages that the node publishes and receives.
+
+        Raises:
+            BackendNotReadyError: if ROS 2 cannot be initialised, or after a fork.
+            UsageError: for ROS arguments that rcl cannot parse.
+        """
+        _first_use.append(os.getpid())
+        if _first_use[0] != os.getpid():  # Fast DDS does not survive a fork: its first call would block
+            raise BackendNotReadyError(
+                "ROS 2 cannot be used in a process forked from one that had used it; "
+                "start processes with 'spawn' or 'forkserver' (AsyncVectorEnv: context='spawn')"
+            )
+        arguments = ros_arguments(ros_args)
+        self._context = Context()
+        self._closed = False
+        try:
+            with deferred_signals():
+                rclpy.init(context=self._context, domain_id=domain_id, signal_handler_options=SignalHandlerOptions.NO)
+                self.node = TappedNode(
+                    name,
+                    feed=feed or MessageTap(),
+                    clock=clock,
+                    context=self._context,
+                    namespace=namespace,
+                    cli_args=arguments,
+                    start_parameter_services=parameters is not None,
+                    enable_rosout=False,
+                )
+                if parameters is not None:
+                    _declare_read_only(self.node, parameters)
+        except Exception as error:  # rclpy raises its own RCLError and many others here
+            self._context.try_shutdown()
+            if type(error).__name__ in _WRONG_ARGUMENTS:
+                expected = "(expected what may follow --ros-args; check ros_args and the command line)"
+                raise UsageError(f"invalid ROS arguments: {error} {expected}") from None
+            raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
+        self.receiver = Receiver(self.node, clock, feed)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Poll `condition` until it is true, at most `timeout_s`; return whether it is."""
+        end = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > end:
+                return False
+            time.sleep(DISCOVERY_POLL_S)
+        return True
+
+    def wait_for_peers(
+        self,
+        publishers: Sequence[Publisher],
+        topics: Sequence[str],
+        timeout_s: float,
+        patrol: LivenessCheck = lambda: None,
+    ) -> UnmatchedTopics | None:
+        """Wait until each publisher has a subscription and each topic one publisher; else return the others.
+
+        A topic that is listed twice may have two publishers.
+        """
+
+        def unmatched() -> UnmatchedTopics | None:
+            patrol()
+            counts = {topic: self.node.count_publishers(topic) for topic in topics}
+            found = UnmatchedTopics(
+                unread=[publisher.topic_name for publisher in publishers if not publisher.get_subscription_count()],
+                unpublished=[topic for topic, count in counts.items() if count == 0],
+                shared=[topic for topic, count in counts.items() if count > list(topics).count(topic)],
+            )
+            return found if found.unread or found.unpublished or found.shared else None
+
+        self.wait_until(lambda: unmatched() is None, timeout_s)
+        return unmatched()
+
+    def close(self) -> None:
+        """Destroy the node and its context. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        with deferred_signals():
+            self.node.destroy_node()
+            with contextlib.suppress(RuntimeError):  # already shut down, with all contexts
+                rclpy.shutdown(context=self._context)
+
+
+def _declare_read_only(node: Node, parameters: Mapping[str, bool | int | float | str]) -> None:
+    for key, value in parameters.items():
+        node.declare_parameter(key, value, ParameterDescriptor(read_only=True), ignore_override=True)
+    reason = "parameters of an environment are read-only"  # also rclpy's own, such as use_sim_time
+    node.add_on_set_parameters_callback(lambda _: SetParametersResult(successful=False, reason=reason))

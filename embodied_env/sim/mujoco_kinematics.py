@@ -1,0 +1,183 @@
+"""Forward kinematics, Jacobians and the shape of a contract's robot, from its MuJoCo model.
+
+The robot consists of every body of each kinematic tree with an actuated joint, its fixed base included. Links have the
+names of their bodies, or of the nearest named ancestor. Each geom that can collide (`contype` or `conaffinity` not
+zero) becomes one enclosing capsule (`enclosing_capsule`); a mesh counts as its bounding box. Joints that are not
+actuated, free bases and mocap bodies stay as in the keyframe.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from embodied_env.contract import Contract, FloatArray, KinematicModel
+from embodied_env.contract.forward_kinematics import (
+    WORLD,
+    TreeJoint,
+    TreeShape,
+    enclosing_capsule,
+    make_transform,
+    transform_points,
+)
+from embodied_env.contract.value_checks import one_of
+from embodied_env.errors import UsageError
+from embodied_env.sim.world_model import MjData, WorldModel
+from embodied_env.sim.world_profile import WorldProfile
+
+
+class MujocoKinematics(KinematicModel):
+    """A `KinematicModel` of the actuated joints, in the order of the flat action.
+
+    A site is named by the sensor that reports its pose, or by its own name. Links whose contacts the model excludes
+    are adjacent too.
+    """
+
+    def __init__(self, contract: Contract, profile: WorldProfile, *, path: str = "backends.mujoco") -> None:
+        """Compile the model of `profile`, found at `path` in the contract; raises ContractError like `World`."""
+        self._model = model = WorldModel(contract, profile, path)
+        self._data = model.new_data()
+        joints = [
+            (joint, f"actuators.{name}.joints.{joint}")
+            for name, actuator in contract.actuators.items()
+            if actuator.command != "twist"
+            for joint in actuator.joints
+        ]
+        self._qpos, self._qvel = model.joint_addresses(joints)
+        tree, shapes = _read_tree(model, self._data, list(self._qpos))
+        # The signature of two bodies whose contacts the model excludes is body1 << 16 + body2.
+        pairs = ((signature >> 16, signature & 0xFFFF) for signature in model.mj.exclude_signature.tolist())
+        excluded = frozenset(frozenset((_link_name(model, a), _link_name(model, b))) for a, b in pairs)
+        super().__init__(tuple(name for name, _ in joints), tree, shapes, adjacent=excluded)
+        self._sites = {model.mj.site(i).name: i for i in range(model.mj.nsite)}
+        for sensor, source in profile.sources.items():
+            if source.site is not None:
+                self._sites[sensor] = model.find("site", source.site, f"{path}.sources.{sensor}.site")
+
+    def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
+        """Return the position of `site` in the world frame, shape (3,), m, for positions (n,); raises UsageError."""
+        index = self._move_to(joint_positions, site)
+        return np.array(self._data.site_xpos[index])
+
+    def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
+        """Return the translational Jacobian of `site`, shape (3, n), m per joint unit; raises like `position_m`."""
+        index = self._move_to(joint_positions, site)
+        mujoco, mj = self._model.mujoco, self._model.mj
+        mujoco.mj_comPos(mj, self._data)
+        translation = np.zeros((3, mj.nv))
+        mujoco.mj_jacSite(mj, self._data, translation, None, index)
+        return np.array(translation[:, self._qvel])
+
+    def _move_to(self, joint_positions: FloatArray, site: str) -> int:
+        """Set the joint positions and return the index of `site`."""
+        if site not in self._sites:
+            raise UsageError(f"no such site: {one_of(site, self._sites)}")
+        self._data.qpos[self._qpos] = self._checked(joint_positions, 1)
+        self._model.mujoco.mj_kinematics(self._model.mj, self._data)
+        return self._sites[site]
+
+
+_Place = tuple[int, FloatArray]
+"""A joint of the tree, or WORLD, and the frame of a body in that of the joint, shape (4, 4)."""
+
+
+def _read_tree(model: WorldModel, data: MjData, columns: list[int]) -> tuple[list[TreeJoint], list[TreeShape]]:
+    """Read the tree of the actuated joints with these addresses in ``qpos``, and the robot's capsules."""
+    joints: list[TreeJoint] = []
+    places: list[_Place] = [(WORLD, np.eye(4))]
+    for body in range(1, model.mj.nbody):
+        places.append(_place_body(model, data, body, places[model.mj.body_parentid[body]], joints, columns))
+    roots = {int(model.mj.body_rootid[body]) for body, (joint, _) in enumerate(places) if joint != WORLD}
+    shapes = [
+        _read_shape(model, geom, places[body])
+        for geom, body in enumerate(model.mj.geom_bodyid)
+        if int(model.mj.body_rootid[body]) in roots and (model.mj.geom_contype[geom] or model.mj.geom_conaffinity[geom])
+    ]
+    return joints, shapes
+
+
+def _place_body(
+    model: WorldModel, data: MjData, body: int, parent: _Place, joints: list[TreeJoint], columns: list[int]
+) -> _Place:
+    """Return the place of `body`, appending its actuated joints to `joints` in MuJoCo's order."""
+    mj = model.mj
+    at, offset = parent[0], parent[1] @ pose(model, mj.body_pos[body], mj.body_quat[body])
+    if mj.body_mocapid[body] >= 0:
+        offset = pose(model, data.mocap_pos[mj.body_mocapid[body]], data.mocap_quat[mj.body_mocapid[body]])
+    for joint in range(mj.body_jntadr[body], mj.body_jntadr[body] + mj.body_jntnum[body]):
+        address, anchor = int(mj.jnt_qposadr[joint]), mj.jnt_pos[joint]
+        if address not in columns:
+            offset = _past_passive_joint(model, data, joint, offset)
+            continue
+        slides, rest = mj.jnt_type[joint] == int(model.mujoco.mjtJoint.mjJNT_SLIDE), float(mj.qpos0[address])
+        furthest = float(np.abs(mj.jnt_range[joint]).max()) + abs(rest) if mj.jnt_limited[joint] else np.inf
+        joints.append(
+            TreeJoint(
+                parent=at,
+                frame=offset @ make_transform(anchor),
+                axis=np.array(mj.jnt_axis[joint]),
+                slides=slides,
+                column=columns.index(address),
+                offset=-rest,
+                travel_m=furthest if slides else 0.0,
+            )
+        )
+        at, offset = len(joints) - 1, make_transform(-anchor)
+    return at, offset
+
+
+def _past_passive_joint(model: WorldModel, data: MjData, joint: int, offset: FloatArray) -> FloatArray:
+    """Return `offset` transformed by a joint that stays as in the keyframe."""
+    mj, kinds = model.mj, model.mujoco.mjtJoint
+    address, kind, anchor = int(mj.jnt_qposadr[joint]), int(mj.jnt_type[joint]), mj.jnt_pos[joint]
+    qpos = data.qpos[address:]
+    if kind == int(kinds.mjJNT_FREE):
+        return pose(model, qpos[:3], qpos[3:7])
+    if kind == int(kinds.mjJNT_SLIDE):
+        return np.array(offset @ make_transform(mj.jnt_axis[joint] * (qpos[0] - mj.qpos0[address])))
+    turn = np.array(qpos[:4])
+    if kind == int(kinds.mjJNT_HINGE):
+        turn = np.zeros(4)
+        model.mujoco.mju_axisAngle2Quat(turn, mj.jnt_axis[joint], qpos[0] - mj.qpos0[address])
+    return np.array(offset @ pose(model, anchor, turn) @ make_transform(-anchor))
+
+
+def _read_shape(model: WorldModel, geom: int, place: _Place) -> TreeShape:
+    """Return the capsule that encloses a geom; raises ContractError for an unbounded one."""
+    mj, kinds = model.mj, model.mujoco.mjtGeom
+    names = {
+        int(kinds.mjGEOM_SPHERE): "sphere",
+        int(kinds.mjGEOM_CAPSULE): "capsule",
+        int(kinds.mjGEOM_CYLINDER): "cylinder",
+        int(kinds.mjGEOM_ELLIPSOID): "ellipsoid",
+        int(kinds.mjGEOM_BOX): "box",
+        int(kinds.mjGEOM_MESH): "box",
+    }
+    kind, body = int(mj.geom_type[geom]), int(mj.geom_bodyid[geom])
+    link = _link_name(model, body)
+    if kind not in names:
+        found = f"{mj.geom(geom).name!r} of {link!r} is a {kinds(kind).name.removeprefix('mjGEOM_').lower()}"
+        expected = ", ".join(sorted(set(names.values())))
+        raise model.error(f"{model.path}.model", f"unsupported geom on a robot: {found} (expected one of: {expected})")
+    sizes = np.array(mj.geom_size[geom])
+    if names[kind] in ("capsule", "cylinder"):
+        sizes = sizes[[0, 0, 1]]
+    joint, offset = place
+    frame = offset @ pose(model, mj.geom_pos[geom], mj.geom_quat[geom])
+    if kind == int(kinds.mjGEOM_MESH):
+        frame, sizes = frame @ make_transform(mj.geom_aabb[geom, :3]), np.array(mj.geom_aabb[geom, 3:])
+    ends, radius = enclosing_capsule(names[kind], sizes)
+    return TreeShape(link=link, joint=joint, ends_m=transform_points(frame, ends), radius_m=radius)
+
+
+def _link_name(model: WorldModel, body: int) -> str:
+    """Return the name of a body, or of its nearest named ancestor."""
+    while body and not model.mj.body(body).name:
+        body = int(model.mj.body_parentid[body])
+    return str(model.mj.body(body).name)
+
+
+def pose(model: WorldModel, position_m: FloatArray, quaternion: FloatArray) -> FloatArray:
+    """Return a position and a quaternion w, x, y, z as a transform, shape (4, 4)."""
+    rotation = np.zeros(9)
+    model.mujoco.mju_quat2Mat(rotation, np.array(quaternion, dtype=np.float64))
+    return make_transform(position_m, rotation.reshape(3, 3))

@@ -1,0 +1,277 @@
+"""The profile of a simulated world: ``backends.<name>`` of a contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from embodied_env.contract import Contract
+from embodied_env.contract.contract_loader import parse_as, profile_of
+from embodied_env.contract.value_checks import naming_file, one_of, require
+from embodied_env.messages.message_types import JOINT_SENSOR
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rays:
+    """A planar scanner with evenly spaced rays, both angles included. It does not see its site's own body."""
+
+    site: str  # origin; the rays are in its x-y plane
+    angle_min_rad: float  # first ray
+    angle_max_rad: float  # last ray, above the first
+    range_min_m: float  # >= 0
+    range_max_m: float  # a ray without a hit in this range reads +inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelOdometry:
+    """The motion of a site in its own plane, integrated with errors from zero at each reset."""
+
+    site: str  # site that moves in its own plane
+    noise_per_m: float = 0.0  # standard deviation along the path, per metre
+    noise_per_rad: float = 0.0  # standard deviation of the heading, per radian
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contact:
+    """Whether a body or one of its descendants had contact since the last reading."""
+
+    body: str  # body, with its descendants
+    ignore: tuple[str, ...] = ()  # geoms whose contacts do not count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The source of a sensor's readings, exactly one of `KINDS` (none for a JointState), and its errors."""
+
+    site: str | None = None  # pose of a site in the world frame, or in that of `relative_to`
+    distance: tuple[str, str] | None = None  # distance between two sites, for a `Range`
+    sensors: Mapping[str, str] | None = None  # sensor of the model for each field
+    rays: Rays | None = None  # planar scanner, for a `LaserScan`; it sees geoms of groups 0 to 2
+    camera: str | None = None  # camera of the model, for an `Image` in `rgb8` or `32FC1`
+    odometry: WheelOdometry | None = None  # planar motion of a site, integrated with errors from zero at each reset
+    contact: Contact | None = None  # whether a body had contact since the last reading, for a `Bool`
+    relative_to: str | None = None  # site whose frame the pose of `site` is expressed in
+    delay_s: float = 0.0  # from the stamp of a reading to its delivery, >= 0
+    dropout: float = 0.0  # probability that a reading is lost, in [0, 1)
+    # standard deviation for each field, in its unit; of an orientation in rad
+    noise: Mapping[str, float] = field(default_factory=dict)
+
+
+KINDS = ("site", "distance", "sensors", "rays", "camera", "odometry", "contact")
+"""The mutually exclusive keys of a `Source`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """The effect of a drawn reset option: exactly one of the keys. A list takes one value for all, or one for each."""
+
+    mocap: str | None = None  # mocap body whose position it sets: x, y or x, y, z, m
+    pose: str | None = None  # free joint that it sets: x, y, m, and the heading, rad
+    mover: str | None = None  # mover whose phase it sets: a scalar in [0, 1]
+    joints: tuple[str, ...] | None = None  # joints whose start position it is added to, rad or m, within their limits
+    absolute: bool = False  # with `joints`: it is the start position
+    mass: tuple[str, ...] | None = None  # bodies whose mass and inertia it scales, > 0
+    friction: tuple[str, ...] | None = None  # geoms, or bodies with all their geoms, whose friction it scales, >= 0
+    gain: tuple[str, ...] | None = None  # joints whose actuators' force it scales, within its limits, > 0
+    damping: tuple[str, ...] | None = None  # joints whose damping it scales, >= 0
+    delay: tuple[str, ...] | None = None  # sensors whose `delay_s` it replaces, s, >= 0
+    command_delay: bool | None = None  # true: it is the time from a command to its effect, s, >= 0
+
+    @property
+    def changes_model(self) -> bool:
+        """Whether it changes the compiled model, and not only the state of the world."""
+        return any(names is not None for names in (self.mass, self.friction, self.gain, self.damping))
+
+
+DRAWS = ("mocap", "pose", "mover", "joints", "mass", "friction", "gain", "damping", "delay", "command_delay")
+"""The mutually exclusive keys of a `Draw`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mover:
+    """A mocap body that moves back and forth between two points at constant speed. Phase 0 is at the first one."""
+
+    mocap: str  # mocap body to move
+    from_m: tuple[float, float, float]  # point at phase 0
+    to_m: tuple[float, float, float]  # the other end point
+    speed_m_per_s: float  # >= 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drive:
+    """A differential drive: two wheel joints with velocity servos."""
+
+    left: str  # wheel joint with a velocity servo
+    right: str  # the other wheel joint
+    radius_m: float  # wheel radius, > 0
+    separation_m: float  # track width, > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServoGains:
+    """The gains of a joint's servo: a position servo, or without stiffness a velocity servo."""
+
+    stiffness: float = 0.0  # of positions, N m/rad or N/m, >= 0; leave it out for velocities
+    damping: float = 0.0  # N m s/rad or N s/m, >= 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Render:
+    """The view of `env.render()`."""
+
+    # camera of the model, or `free`: MuJoCo's free camera, which frames the model; null: the model's first camera, or
+    # `free` without one
+    camera: str | None = None
+    width: int = 640  # pixels
+    height: int = 480  # pixels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """The emulated driver of a sensor."""
+
+    rate_hz: float | None = None  # null: the contract's
+    driver_delay_s: float = 0.0  # from the end of the source's delay to the publication, >= 0
+    clock_offset_s: float = 0.0  # how far its clock is ahead of the robot's
+    # content of the header; the last two hide the delay
+    stamp: Literal["acquisition", "publication", "zero"] = "acquisition"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandIn:
+    """The robot emulator: delays on the wall clock, and clocks of its own. Free running only."""
+
+    tick_s: float | None = None  # simulation and publication interval; null: about a fifth of the control period
+    command_delay_s: float = 0.0  # from the arrival of a command to its effect, >= 0
+    command_jitter_s: float = 0.0  # maximum of a uniform additional delay, >= 0; commands stay in order
+    # time of a straight line to a commanded position, >= 0. 0: at once; null: one control or setpoint period
+    interpolation_s: float | None = None
+    servo_lag_s: float = 0.0  # time constant from the command to the servo setpoints, >= 0
+    clock_offset_s: float = 0.0  # how far the robot's clock is ahead of UTC
+    sensors: Mapping[str, Driver] = field(default_factory=dict)  # emulated drivers
+    controller_state: bool = False  # publish the active command on `simulator/controller_state`
+    joint_order: tuple[str, ...] | None = None  # order of the joints in published JointStates; null: the contract's
+    # URDF published latched on `robot_description`: a file relative to the contract, or `generated` from the model
+    robot_description: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldProfile:
+    """A world: its model, its initial state, and the mapping of its names to the contract."""
+
+    # file of `embodied_env/sim/models`, or a path relative to the contract. null: a generated model, with a servo per
+    # joint or a chassis for a drive, and the names of this profile
+    model: str | None = None
+    # SHA-256 of the content of your own model and of each file that it names; set when the contract is loaded. A
+    # contract that gives it is refused once a file has changed
+    model_sha256: str | None = None
+    keyframe: str | None = None  # state after a reset; null: the model's own, `qpos0`
+    home: Mapping[str, float] = field(default_factory=dict)  # joint positions after a reset over the keyframe's; rad, m
+    joints: Mapping[str, str] = field(default_factory=dict)  # joint of the model, where the contract's has another name
+    # actuator of a joint that several drive; otherwise the one whose transmission is the joint
+    actuators: Mapping[str, str] = field(default_factory=dict)
+    # makes a servo of the motor that drives a joint, or changes the gains of its servo
+    servo_gains: Mapping[str, ServoGains] = field(default_factory=dict)
+    # origin of readings, for every sensor but a `JointState`
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    draws: Mapping[str, Draw] = field(default_factory=dict)  # effect of each reset option
+    movers: Mapping[str, Mover] = field(default_factory=dict)  # bodies that move back and forth at constant speed
+    # differential drive of each actuator with the command `twist`
+    drives: Mapping[str, Drive] = field(default_factory=dict)
+    render: Render = field(default_factory=Render)  # view of `env.render()`
+    command_timeout_s: float | None = None  # free-running: a velocity command expires after this time; null: never
+    stand_in: StandIn = field(default_factory=StandIn)  # free-running: delays and clocks of the emulated robot
+    step_timeout_s: float = 5.0  # maximum duration of a step, > 0
+    reset_timeout_s: float = 30.0  # maximum duration of a reset, > 0
+
+
+def load_profile(contract: Contract, backend: str, *, stand_in: Mapping[str, Any] | None = None) -> WorldProfile:
+    """Read the profile ``backends.<backend>``, `stand_in` merged over its key; raises ContractError."""
+    path = f"backends.{backend}"
+    data = profile_of(contract, backend)
+    if stand_in is not None:
+        data = {**data, "stand_in": _merged(data.get("stand_in") or {}, stand_in)}
+    profile = parse_as(WorldProfile, data, path=path, source=contract.source)
+    with naming_file(contract.source):
+        for name in profile.stand_in.sensors:
+            known = name in contract.sensors
+            require(known, f"{path}.stand_in.sensors.{name}", f"no such sensor: {one_of(name, contract.sensors)}")
+        _check_joint_order(profile, contract, f"{path}.stand_in.joint_order")
+        _check_numbers(profile, path)
+    return profile
+
+
+def only_key(spec: object, keys: Sequence[str], path: str) -> str:
+    """Return the one of `keys` that `spec` sets; raises ContractError at `path` for none or several."""
+    given = [key for key in keys if getattr(spec, key) is not None]
+    require(len(given) == 1, path, f"{' and '.join(given) or 'none'} given (expected one of: {', '.join(keys)})")
+    return given[0]
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge one mapping over another, recursively."""
+    merged = dict(under)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _check_joint_order(profile: WorldProfile, contract: Contract, path: str) -> None:
+    """Raise ContractError unless the joint order has each joint of the joint sensors once."""
+    if (order := profile.stand_in.joint_order) is not None:
+        sensors = [sensor for sensor in contract.sensors.values() if sensor.type == JOINT_SENSOR]
+        joints = {joint for sensor in sensors for spec in sensor.fields.values() for joint in spec.joints or ()}
+        problem = f"{list(order)} (expected each of these once: {', '.join(sorted(joints))})"
+        require(sorted(order) == sorted(joints), path, problem)
+
+
+def _check_numbers(profile: WorldProfile, path: str) -> None:
+    """Raise ContractError for a number or a pair of numbers out of range."""
+    emulator = profile.stand_in
+    positive = {
+        "step_timeout_s": profile.step_timeout_s,
+        "reset_timeout_s": profile.reset_timeout_s,
+        "command_timeout_s": profile.command_timeout_s,
+        "render.width": profile.render.width,
+        "render.height": profile.render.height,
+        "stand_in.tick_s": emulator.tick_s,
+    }
+    not_negative = {
+        "stand_in.command_delay_s": emulator.command_delay_s,
+        "stand_in.command_jitter_s": emulator.command_jitter_s,
+        "stand_in.servo_lag_s": emulator.servo_lag_s,
+        "stand_in.interpolation_s": emulator.interpolation_s or 0.0,
+    }
+    for name, driver in emulator.sensors.items():
+        positive[f"stand_in.sensors.{name}.rate_hz"] = driver.rate_hz
+        not_negative[f"stand_in.sensors.{name}.driver_delay_s"] = driver.driver_delay_s
+    for joint, gains in profile.servo_gains.items():
+        not_negative |= {f"servo_gains.{joint}.{key}": value for key, value in asdict(gains).items()}
+        require(gains != ServoGains(), f"{path}.servo_gains.{joint}", "no gain (expected stiffness or damping > 0)")
+    for name, drive in profile.drives.items():
+        positive[f"drives.{name}.radius_m"] = drive.radius_m
+        positive[f"drives.{name}.separation_m"] = drive.separation_m
+    for name, source in profile.sources.items():
+        where = f"sources.{name}"
+        not_negative[f"{where}.delay_s"] = source.delay_s
+        not_negative |= {f"{where}.noise.{key}": deviation for key, deviation in source.noise.items()}
+        if (odometry := source.odometry) is not None:
+            not_negative[f"{where}.odometry.noise_per_m"] = odometry.noise_per_m
+            not_negative[f"{where}.odometry.noise_per_rad"] = odometry.noise_per_rad
+        if (rays := source.rays) is not None:
+            angles, ranges = (rays.angle_min_rad, rays.angle_max_rad), (rays.range_min_m, rays.range_max_m)
+            require(angles[0] < angles[1], f"{path}.{where}.rays", f"{angles} (expected angle_min_rad < angle_max_rad)")
+            problem = f"{ranges} (expected 0 <= range_min_m < range_max_m)"
+            require(0 <= ranges[0] < ranges[1], f"{path}.{where}.rays", problem)
+        is_share = 0 <= source.dropout < 1
+        require(is_share, f"{path}.{where}.dropout", f"{source.dropout} (expected a probability in [0, 1))")
+    for name, mover in profile.movers.items():
+        not_negative[f"movers.{name}.speed_m_per_s"] = mover.speed_m_per_s
+        is_path = mover.from_m != mover.to_m
+        require(is_path, f"{path}.movers.{name}", f"{mover.to_m} (expected a point other than from_m)")
+    for key, value in positive.items():
+        require(value is None or value > 0, f"{path}.{key}", f"{value} (expected a number > 0)")
+    for key, value in not_negative.items():
+        require(value >= 0, f"{path}.{key}", f"{value} (expected a number >= 0)")

@@ -1,0 +1,1 @@
+"""Clocks and their relations, the latency ledger, delay models and pacing."""

@@ -1,0 +1,216 @@
+"""Latency profiles: measured latencies of a robot or run, with methods and confidence intervals, and their file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from embodied_env.contract.bounded_json import parse_json
+from embodied_env.contract.contract_loader import parse_as
+from embodied_env.contract.files import read_text_file
+from embodied_env.contract.frozen_dict import freeze
+from embodied_env.contract.json_objects import Kind, check_object
+from embodied_env.errors import EmbodiedEnvError
+
+SCHEMA = "embodied_env/latency_profile/2"
+
+LARGEST_PROFILE = 2**26
+"""Largest profile file that is read, in bytes."""
+
+BLOCK = 10
+"""Largest number of consecutive steps of one episode in a block."""
+
+Step = tuple[int | None, ...]
+"""Integer nanoseconds: the age of each sensor's reading, then observation to command, then actuation or None."""
+
+_LONGEST_NS = 10**12
+_HEAD = ("contract", "fingerprint", "backend", "created_utc", "host", "seed")
+_SINGLE = ("actuation_s", "lag_s", "obs_to_command_s")
+_BY_NAME = ("evidence", "capture_s", "transport_s", "age_s")
+
+_ANY = Kind(expected="a value", is_valid=lambda _: True)
+_PROFILE = dict.fromkeys(("schema", *_HEAD, "stages", "unknown", "steps"), _ANY)
+_STAGES = dict.fromkeys((*_SINGLE, *_BY_NAME), _ANY)
+
+
+class LatencyProfileError(EmbodiedEnvError, ValueError):
+    """A latency profile, or a part of one, is invalid or cannot be read or written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredStepDelays:
+    """Blocks of consecutive steps.
+
+    A `Step` has the ages of the readings when the observation was frozen, in the order of `sensors`, then the times
+    from there to the publication of the command, and on to its effect (None: not measured).
+    """
+
+    sensors: tuple[str, ...]
+    blocks_ns: tuple[tuple[Step, ...], ...]
+
+    def __post_init__(self) -> None:
+        """Raise LatencyProfileError for an empty block or an invalid step."""
+        width = len(self.sensors) + 2
+        for number, block in enumerate(self.blocks_ns):
+            if not block:
+                raise LatencyProfileError(f"block {number}: no steps (expected at least one)")
+            for row in block:
+                delays = row[:-1] if row[-1:] == (None,) else row
+                if len(row) != width or not all(type(ns) is int and 0 <= ns <= _LONGEST_NS for ns in delays):
+                    expected = f"{width} delays, ns >= 0, the last one or null"
+                    raise LatencyProfileError(f"block {number}: step {row} (expected {expected})")
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        return sum(map(len, self.blocks_ns))
+
+    def ages_ns(self, sensor: str) -> list[int]:
+        """Return the ages of one sensor's readings."""
+        return self._column(self.sensors.index(sensor))
+
+    def obs_to_command_ns(self) -> list[int]:
+        """Return the time from observation to command of each step."""
+        return self._column(-2)
+
+    def actuation_ns(self) -> list[int]:
+        """Return the actuation times that were measured."""
+        return self._column(-1)
+
+    def _column(self, index: int) -> list[int]:
+        return [ns for block in self.blocks_ns for row in block if (ns := row[index]) is not None]
+
+
+class BlockReservoir:
+    """Collects steps into blocks and keeps an even selection of `most` to twice `most` blocks."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self._most = most
+        self._stride = 1
+        self._seen = 0
+        self._kept: list[tuple[Step, ...]] = []
+        self._block: list[Step] = []
+
+    def take(self, row: Sequence[int | None]) -> None:
+        """Add a step that follows the last one."""
+        self._block.append(tuple(row))
+        if len(self._block) == BLOCK:
+            self.end()
+
+    def end(self) -> None:
+        """End the block: the next step does not follow the last one."""
+        if not self._block:
+            return
+        if self._seen % self._stride == 0:
+            self._kept.append(tuple(self._block))
+        self._seen += 1
+        self._block = []
+        if len(self._kept) >= 2 * self._most:
+            self._kept = self._kept[::2]
+            self._stride *= 2
+
+    def blocks(self) -> tuple[tuple[Step, ...], ...]:
+        """Return the kept blocks, oldest first."""
+        self.end()
+        return tuple(self._kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A latency in seconds, with the interval that contains the true value at this confidence."""
+
+    value_s: float
+    low_s: float
+    high_s: float
+    method: str
+    n: int  # number of independent measurements
+    confidence: float = 0.95
+    detail: str = ""  # qualifies the estimate
+    samples_s: tuple[float, ...] = field(default=(), repr=False)  # single measurements in order of time
+
+    def __post_init__(self) -> None:
+        """Raise LatencyProfileError for a number that is not finite, or a value outside its interval."""
+        numbers = (self.value_s, self.low_s, self.high_s, self.confidence, *self.samples_s)
+        if not all(isinstance(number, float) and math.isfinite(number) for number in numbers):
+            raise LatencyProfileError(f"estimate {numbers[:4]} (expected finite floats)")
+        if not self.low_s <= self.value_s <= self.high_s:
+            raise LatencyProfileError(f"{self.value_s} s (expected a value in [{self.low_s}, {self.high_s}] s)")
+        if not 0.0 < self.confidence < 1.0 or not self.method or self.n < 1:
+            values = f"confidence {self.confidence}, method {self.method!r}, n {self.n}"
+            raise LatencyProfileError(f"{values} (expected 0 < confidence < 1, a method, n >= 1)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyProfile:
+    """The latencies of one backend under one contract.
+
+    Of a calibration: `actuation_s`, from the publication of a command until the joint begins to move, by the best
+    available evidence (`evidence` has the estimate of each method); `lag_s`, the time constant of the lag after that;
+    `capture_s` by sensor, from acquisition to arrival; `transport_s` by sensor, the part of that in the middleware;
+    `unknown`, why something could not be identified.
+
+    Of a run: `age_s` by sensor, the age of its reading when the observation was frozen; `obs_to_command_s`, from then
+    until the command was published; `steps`, both for single steps.
+    """
+
+    contract: str
+    fingerprint: str
+    backend: str
+    created_utc: str
+    host: str
+    seed: int
+    actuation_s: Estimate | None = None
+    lag_s: Estimate | None = None
+    obs_to_command_s: Estimate | None = None
+    evidence: Mapping[str, Estimate] = field(default_factory=dict)
+    capture_s: Mapping[str, Estimate] = field(default_factory=dict)
+    transport_s: Mapping[str, Estimate] = field(default_factory=dict)
+    age_s: Mapping[str, Estimate] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    steps: MeasuredStepDelays | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Freeze the mappings."""
+        freeze(self, *_BY_NAME, "unknown")
+
+
+def as_mapping(profile: LatencyProfile) -> dict[str, Any]:
+    """Return `profile` as plain values for JSON."""
+    values = asdict(profile)
+    for key in _BY_NAME:
+        values[key] = {name: asdict(estimate) for name, estimate in getattr(profile, key).items()}
+    head, stages = ({key: values[key] for key in keys} for keys in (_HEAD, _STAGES))
+    return {"schema": SCHEMA, **head, "stages": stages, "unknown": dict(profile.unknown), "steps": values["steps"]}
+
+
+def write_profile(profile: LatencyProfile, path: str | Path) -> None:
+    """Write `profile` as JSON, a line per stage and one for the steps, atomically; raises LatencyProfileError."""
+    data = as_mapping(profile)
+    steps = json.dumps(data.pop("steps"), separators=(",", ":"))
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(f'{json.dumps(data, indent=1)[:-2]},\n "steps": {steps}\n}}\n', encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise LatencyProfileError(f"cannot write the latency profile {path}: {error.strerror or error}") from error
+
+
+def read_profile(path: str | Path) -> LatencyProfile:
+    """Read and validate a profile; raises LatencyProfileError with the path of the invalid value."""
+    try:
+        data = parse_json(read_text_file(path, most_bytes=LARGEST_PROFILE), max_bytes=LARGEST_PROFILE)
+        if isinstance(data, dict) and data.get("schema", SCHEMA) != SCHEMA:
+            raise LatencyProfileError(f"unknown schema {data['schema']!r} (expected {SCHEMA!r})")
+        values = check_object(data, "profile", _PROFILE)
+        stages = check_object(values.pop("stages"), "stages", _STAGES)
+        del values["schema"]
+        return parse_as(LatencyProfile, {**values, **stages})
+    except (OSError, ValueError) as error:
+        raise LatencyProfileError(f"{path}: {error}") from error

@@ -1,0 +1,333 @@
+"""The in-process simulator as a backend: its samples equal those read from its messages, and its lifetime."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_env.backends.mujoco_backend import MujocoBackend
+from embodied_env.contract import Contract, parse_contract
+from embodied_env.core.codes import Quality
+from embodied_env.core.types import ResetRequest, Sample
+from embodied_env.errors import BackendLostError, ClosedError, ContractError, UsageError
+from embodied_env.sim.sensor_channel import SensorChannel
+from embodied_env.sim.sensor_reader import SensorOutput
+from embodied_env.sim.world_profile import Source
+from embodied_env.timing.clock import ManualClock
+
+CONTRACT = """
+contract: embodied_env/1
+name: room
+version: 1
+control_period_s: 0.05
+episode: {horizon_steps: 10}
+sensors:
+  scan:
+    topic: scan
+    type: sensor_msgs/msg/LaserScan
+    fields: {ranges: {shape: [3], unit: m, low: 0, high: 10, no_return: 10.0, nan: 9.0}}
+    max_age_s: 1.0
+  bare:
+    topic: bare
+    type: sensor_msgs/msg/LaserScan
+    fields: {ranges: {shape: [3], unit: m, low: 0, high: 10}}
+    max_age_s: 1.0
+  seen:
+    topic: seen
+    type: geometry_msgs/msg/PoseWithCovarianceStamped
+    fields: {position: {unit: m, low: -9, high: 9}}
+    confidence_radius_m: 0.1
+    max_age_s: 1.0
+  sure:
+    topic: sure
+    type: geometry_msgs/msg/PoseWithCovarianceStamped
+    fields: {position: {unit: m, low: -9, high: 9}}
+    max_age_s: 1.0
+  depth:
+    topic: depth
+    type: sensor_msgs/msg/Image
+    encoding: 32FC1
+    fields: {image: {shape: [1, 2, 1], unit: m, low: 0, high: 10, no_return: 10.0, nan: 9.0}}
+    max_age_s: 1.0
+  depth_mm:
+    topic: depth_mm
+    type: sensor_msgs/msg/Image
+    encoding: 16UC1
+    fields: {image: {shape: [1, 2, 1], unit: m, low: 0, high: 10, no_return: 10.0, nan: 9.0}}
+    max_age_s: 1.0
+  turned:
+    topic: turned
+    type: geometry_msgs/msg/PoseStamped
+    fields: {orientation: {unit: "1", low: -2, high: 2}}
+    max_age_s: 1.0
+  plain:
+    topic: plain
+    type: geometry_msgs/msg/PointStamped
+    fields: {position: {unit: m, low: -9, high: 9}}
+    max_age_s: 1.0
+actuators:
+  arm:
+    topic: commands
+    type: std_msgs/msg/Float64MultiArray
+    command: velocity
+    joints: {turn: {position: null, velocity: 1.0, acceleration: 1.0}}
+task: {type: nowhere:Nothing}
+backends:
+  mujoco:
+    model: room.xml
+    sources:
+      scan: &scan {rays: {site: laser, angle_min_rad: -1.57, angle_max_rad: 1.57, range_min_m: 0.5, range_max_m: 4.0}}
+      bare: *scan
+      seen: {site: laser, noise: {position: 0.05}}
+      sure: {site: laser}
+      turned: {site: laser}
+      depth: {sensors: {image: two}}
+      depth_mm: {sensors: {image: two}}
+      plain: {site: laser, noise: {position: 0.05}}
+    render: {width: 12, height: 8}
+"""
+# To the right a wall that is too near, ahead nothing, to the left a wall at 2 m.
+MODEL = """
+<mujoco>
+  <option timestep="0.01"/>
+  <worldbody>
+    <light pos="0 0 5"/><camera name="eye" pos="0 0 5"/>
+    <geom type="box" size="1 0.1 1" pos="0 -0.4 0"/>
+    <geom type="box" size="1 0.1 1" pos="0 2.1 0"/>
+    <body><joint name="turn" axis="1 0 0"/><geom size="0.1"/><site name="laser"/></body>
+  </worldbody>
+  <actuator><velocity name="turn" joint="turn" kv="1"/></actuator>
+  <sensor><user name="two" dim="2"/></sensor>
+</mujoco>
+"""
+DEADLINE_NS = 10**12
+REQUEST = ResetRequest(epoch=1, seed=3)
+
+
+def contract_of(folder: Path) -> Contract:
+    (folder / "room.xml").write_text(MODEL)
+    return parse_contract(CONTRACT, source=str(folder / "room.yaml"))
+
+
+def backend(folder: Path, **options: Any) -> MujocoBackend:
+    return MujocoBackend(contract_of(folder), clock=ManualClock(), **options)
+
+
+def opened(folder: Path) -> MujocoBackend:
+    room = backend(folder)
+    room.open()
+    return room
+
+
+def samples(folder: Path) -> dict[str, Sample]:
+    return dict(opened(folder).reset(REQUEST, DEADLINE_NS).samples)
+
+
+def ranges(folder: Path, sensor: str) -> list[float]:
+    return [round(float(value), 2) for value in samples(folder)[sensor].values["ranges"]]
+
+
+# ------------------------------------------------------------------------------------ samples as read from messages
+
+
+def test_a_ray_without_return_is_the_no_return_value_of_the_contract(tmp_path: Path) -> None:
+    assert ranges(tmp_path, "scan")[1] == 10.0
+
+
+def test_a_distance_below_the_range_is_the_minimum_distance(tmp_path: Path) -> None:
+    assert ranges(tmp_path, "scan")[0] == 0.5
+
+
+def test_a_distance_within_the_range_is_unchanged(tmp_path: Path) -> None:
+    assert ranges(tmp_path, "scan")[2] == 2.0
+
+
+def test_a_ray_without_return_is_invalid_without_a_no_return_value(tmp_path: Path) -> None:
+    sample = samples(tmp_path)["bare"]
+    assert (sample.quality, dict(sample.values)) == (Quality.INVALID, {})
+    assert (
+        sample.reason
+        == "1 of 3 values of ranges are +inf (no return); declare no_return in the contract to replace them"
+    )
+
+
+def test_ranges_have_the_precision_of_the_message(tmp_path: Path) -> None:
+    assert samples(tmp_path)["scan"].values["ranges"].dtype == np.float32
+
+
+def sample_of(folder: Path, sensor: str, values: Any, field: str = "ranges", problem: str = "") -> Sample:
+    """Return the sample of one reading with these values, float32."""
+    room = contract_of(folder)
+    channel = SensorChannel(sensor, room.sensors[sensor], Source(), 1, as_received=True)
+    content = {} if problem else {field: np.array(values, dtype=np.float32)}
+    channel.begin(0, 4, SensorOutput(values=content, extras={}, problem=problem))
+    assert channel.newest is not None
+    return channel.newest
+
+
+def test_an_unmeasured_ray_is_the_no_return_value_of_the_contract(tmp_path: Path) -> None:
+    sample = sample_of(tmp_path, "scan", [1.0, np.nan, 3.0])
+    np.testing.assert_array_equal(sample.values["ranges"], [1.0, 9.0, 3.0])
+
+
+def invalid(folder: Path, sensor: str, values: Any, field: str = "ranges") -> str:
+    """Return the reason for an invalid reading."""
+    sample = sample_of(folder, sensor, values, field)
+    assert (sample.quality, dict(sample.values)) == (Quality.INVALID, {})
+    return sample.reason
+
+
+def test_an_unmeasured_ray_is_invalid_without_a_no_return_value(tmp_path: Path) -> None:
+    assert "1 of 3 values of ranges are NaN" in invalid(tmp_path, "bare", [1.0, np.nan, 3.0])
+
+
+def test_a_negative_distance_makes_the_reading_invalid(tmp_path: Path) -> None:
+    assert "outside of 0 m to inf m" in invalid(tmp_path, "bare", [1.0, -0.1, 3.0])
+
+
+def test_a_distance_below_an_unknown_range_is_zero(tmp_path: Path) -> None:
+    sample = sample_of(tmp_path, "scan", [1.0, -np.inf, 3.0])
+    np.testing.assert_array_equal(sample.values["ranges"], [1.0, 0.0, 3.0])
+
+
+def test_a_negative_depth_makes_the_reading_invalid(tmp_path: Path) -> None:
+    assert "1 of 2 values of image are negative" in invalid(tmp_path, "depth", [[[1.0], [-2.0]]], "image")
+
+
+def test_depth_in_millimetres_is_rounded_like_its_message(tmp_path: Path) -> None:
+    sample = sample_of(tmp_path, "depth_mm", [[[1.0004], [0.0001]]], "image")
+    np.testing.assert_array_equal(sample.values["image"].ravel(), np.float32([1.0, 9.0]))
+
+
+@pytest.mark.parametrize("quaternion", [[0, 0, 0, 0], [0, 0, 0, 1.2], [0, 0, 0, np.nan]])
+def test_an_orientation_far_from_a_unit_quaternion_makes_the_reading_invalid(
+    tmp_path: Path, quaternion: list[float]
+) -> None:
+    assert "orientation is not a rotation" in invalid(tmp_path, "turned", quaternion, "orientation")
+
+
+def test_values_that_do_not_fit_the_message_make_the_reading_invalid(tmp_path: Path) -> None:
+    sample = sample_of(tmp_path, "scan", None, problem="ranges do not fit")
+    assert (sample.quality, sample.reason, dict(sample.values)) == (Quality.INVALID, "ranges do not fit", {})
+
+
+def test_the_confidence_follows_from_the_noise(tmp_path: Path) -> None:
+    # a deviation of 0.05 m, and 0.1 m are good enough: two sigma
+    assert samples(tmp_path)["seen"].confidence == pytest.approx(math.erf(2.0 / math.sqrt(2.0)))
+
+
+def test_the_confidence_is_unknown_without_noise(tmp_path: Path) -> None:
+    confidence = samples(tmp_path)["sure"].confidence
+    assert confidence is not None
+    assert math.isnan(confidence)
+
+
+def test_a_message_without_a_covariance_has_no_confidence(tmp_path: Path) -> None:
+    assert samples(tmp_path)["plain"].confidence is None
+
+
+# ---------------------------------------------------------------------------------------------------------- lifetime
+
+
+def test_a_step_moves_the_world_by_one_control_period(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    start_ns = room.reset(REQUEST, DEADLINE_NS).now_ns
+    room.advance(DEADLINE_NS, DEADLINE_NS)
+    assert room.read(DEADLINE_NS, DEADLINE_NS).now_ns == start_ns + 50_000_000
+
+
+def test_reset_reports_no_renderer_without_cameras(tmp_path: Path) -> None:
+    report = opened(tmp_path).reset(REQUEST, DEADLINE_NS).reset
+    assert report is not None
+    assert "renderer" not in report.details
+
+
+def test_show_works_before_the_first_reset(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    before = room.render()
+    room.reset(REQUEST, DEADLINE_NS)
+    np.testing.assert_array_equal(room.render(), before)  # nothing was drawn, and nothing moved
+    room.close()
+    assert before.shape == (8, 12, 3)
+    assert before.any()
+
+
+def test_show_before_open_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(BackendLostError, match="not open"):
+        backend(tmp_path).render()
+
+
+def test_closing_frees_the_renderer(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    room.render()
+    renderer = room._opened()._renderer
+    room.close()
+    with pytest.raises(ClosedError):
+        renderer.rgb(None, 0, 1, 1)
+
+
+def test_show_after_close_is_rejected(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    room.close()
+    with pytest.raises(BackendLostError, match="not open"):
+        room.render()
+
+
+def test_close_without_open_does_nothing(tmp_path: Path) -> None:
+    room = backend(tmp_path)
+    room.close()
+    room.close()
+
+
+@pytest.mark.parametrize("end", ["halt", "close"])
+def test_commands_after_halt_or_close_are_rejected(tmp_path: Path, end: str) -> None:
+    room = opened(tmp_path)
+    room.reset(REQUEST, DEADLINE_NS)
+    room.halt("test") if end == "halt" else room.close()
+    with pytest.raises(BackendLostError):
+        room.advance(DEADLINE_NS, DEADLINE_NS)
+
+
+def test_a_halted_world_is_reset_again(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    room.reset(REQUEST, DEADLINE_NS)
+    room.halt("test")
+    room.reset(REQUEST, DEADLINE_NS)
+    room.advance(DEADLINE_NS, DEADLINE_NS)
+
+
+def test_commands_after_a_failed_reset_are_rejected(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    room.reset(REQUEST, DEADLINE_NS)
+    with pytest.raises(UsageError):
+        room.reset(ResetRequest(epoch=2, seed=3, options={"goal": np.zeros(2)}), DEADLINE_NS)
+    with pytest.raises(BackendLostError):
+        room.advance(DEADLINE_NS, DEADLINE_NS)
+
+
+def test_only_approved_commands_are_accepted(tmp_path: Path) -> None:
+    room = opened(tmp_path)
+    room.reset(REQUEST, DEADLINE_NS)
+    with pytest.raises(TypeError, match=r"ndarray .expected an ApprovedCommand"):
+        room.send(np.zeros(1))  # type: ignore[arg-type]
+
+
+def test_an_invalid_profile_is_rejected_before_anything_is_opened(tmp_path: Path) -> None:
+    contract = parse_contract(CONTRACT.replace("width: 12", "width: 0"), source=str(tmp_path / "room.yaml"))
+    with pytest.raises(ContractError, match=r"render\.width"):
+        MujocoBackend(contract, clock=ManualClock())
+
+
+@pytest.mark.ros
+def test_an_unknown_field_path_is_rejected_if_the_message_is_installed(tmp_path: Path) -> None:
+    pytest.importorskip("std_msgs")
+    (tmp_path / "room.xml").write_text(MODEL)
+    head, plain, tail = CONTRACT.partition("  plain:\n")
+    text = head + plain + tail.replace("{position: {unit: m,", "{position: {path: pint.x, unit: m,", 1)
+    room = MujocoBackend(parse_contract(text, source=str(tmp_path / "room.yaml")), clock=ManualClock())
+    with pytest.raises(ContractError, match=r"unknown field of geometry_msgs/PointStamped: 'pint'"):
+        room.open()

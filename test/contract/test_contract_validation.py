@@ -1,0 +1,619 @@
+"""Validation of a contract: each violation names its path, the value and what is expected."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+from strategies import ABSENT, changed, document, parse
+
+from embodied_env.contract import parse_contract
+from embodied_env.contract.contract_schema import EpisodeSpec, JointLimits
+from embodied_env.contract.frozen_dict import FrozenDict
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import ContractError, UsageError
+
+JOINT = "actuators.arm.joints.a"
+FIELD = "sensors.joints.fields.position"
+TARGET = "reset_options.target"
+NORMAL = {"type": "scalar", "distribution": "normal", "low": 0.0, "high": 1.0, "mean": 0.5, "std": 0.1}
+LOG_UNIFORM = {"type": "scalar", "distribution": "log_uniform", "low": 0.0, "high": 1.0}
+CHOICE = {"type": "vector", "distribution": "choice", "values": [[1.0, 2.0], [3.0, 4.0]]}
+OBSERVED = {"type": "scalar", "low": 0.0, "high": 1.0, "observed": True}
+
+
+def refusal(source):
+    """Return the error message of an invalid document."""
+    with pytest.raises(ContractError) as caught:
+        parse(source)
+    return str(caught.value).removeprefix("<text>: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("name", "Arm", "name: invalid name 'Arm' (expected"),
+        ("version", 0, "version: 0 (expected"),
+        ("control_period_s", 0, "control_period_s: 0.0 (expected"),
+        ("control_period_s", -0.1, "control_period_s: -0.1 (expected"),
+        ("episode.horizon_steps", 0, "episode.horizon_steps: 0 (expected"),
+        ("applied_actions", -1, "applied_actions: -1 (expected"),
+        ("applied_actions", 1001, "applied_actions: 1001 (expected"),
+    ],
+)
+def test_header_keys_are_checked(path, value, message):
+    assert refusal(changed(path, value)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("margins.position", -0.1, "margins.position: -0.1 (expected"),
+        ("margins.joints", {"a": {"position": -0.1}}, "margins.joints.a.position: -0.1 (expected"),
+        ("margins.actuators", {"leg": {}}, "margins.actuators.leg: unknown name 'leg' (expected one of: arm)"),
+        ("tracking.joints", {"z": None}, "tracking.joints.z: unknown name 'z' (expected one of: a, b)"),
+        ("tracking.actuators", {"arm": 0.0}, "tracking.actuators.arm: 0.0 (expected"),
+        ("margins.velocity", 0, "margins.velocity: 0.0 (expected"),
+        ("margins.velocity", 1.1, "margins.velocity: 1.1 (expected"),
+        ("margins.acceleration", 0, "margins.acceleration: 0.0 (expected"),
+        ("nonfinite.stop_after", 0, "nonfinite.stop_after: 0 (expected"),
+        ("watchdog.hold_steps", 0, "watchdog: hold_steps 0, stop_steps 10 (expected"),
+        ("watchdog.stop_steps", 2, "watchdog: hold_steps 2, stop_steps 2 (expected"),
+    ],
+)  # fmt: skip
+def test_safety_settings_are_checked(path, value, message):
+    assert refusal(changed(f"safety.{path}", value)).startswith(f"safety.{message}")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("sensors", {}, "sensors: empty (expected"),
+        ("sensors.Tcp", document()["sensors"]["tcp"], "sensors.Tcp: invalid name 'Tcp' (expected"),
+        ("sensors.tcp.topic", "tcp pose", "sensors.tcp.topic: 'tcp pose' is not a ROS 2 topic name (expected"),
+        ("sensors.tcp.topic", "~pose", "sensors.tcp.topic: '~pose' is not a ROS 2 topic name (expected"),
+        ("sensors.tcp.topic", "target_pose", "sensors.target.topic: 'target_pose' is already used by sensors.tcp (expected"),
+        ("sensors.tcp.max_age_s", 0, "sensors.tcp.max_age_s: 0.0 (expected"),
+        ("sensors.tcp.rate_hz", -1, "sensors.tcp.rate_hz: -1.0 (expected"),
+        ("sensors.tcp.fields", {}, "sensors.tcp.fields: empty (expected"),
+        ("sensors.tcp.fields.positon", {"unit": "m", "low": 0, "high": 1}, "sensors.tcp.fields.positon: unknown field 'positon' (expected"),
+        ("sensors.tcp.fields.position.joints", ["a"], "sensors.tcp.fields.position.joints: ['a'] (expected"),
+        (f"{FIELD}.shape", [2], f"{FIELD}.shape: [2] (expected"),
+        ("sensors.tcp.confidence_radius_m", 0, "sensors.tcp.confidence_radius_m: 0.0 (expected"),
+        (f"{FIELD}.unit", "deg", f"{FIELD}.unit: 'deg' (expected"),
+        (f"{FIELD}.joints", ABSENT, f"{FIELD}.joints: missing (expected"),
+        (f"{FIELD}.joints", ["a", "b", "a"], f"{FIELD}.joints: duplicate joint 'a' (expected"),
+        (f"{FIELD}.low", 4, f"{FIELD}: empty or inverted interval from low 4.0 to high 4.0 (expected"),
+        (f"{FIELD}.low", [0, 5], f"{FIELD}: empty or inverted interval from low (0.0, 5.0) to high 4.0 (expected"),
+        (f"{FIELD}.low", [0, 0, 0], f"{FIELD}.low: 3 values [0.0, 0.0, 0.0] (expected"),
+        (f"{FIELD}.high", [], f"{FIELD}.high: 0 values [] (expected"),
+    ],
+)  # fmt: skip
+def test_sensors_are_checked(path, value, message):
+    assert refusal(changed(path, value)).startswith(message)
+
+
+SENSOR = "sensors.extra"
+
+
+def with_sensor(type_, fields, **keys):
+    """Return the small document with one additional sensor."""
+    return changed(SENSOR, {"topic": "extra", "type": type_, "fields": fields, "max_age_s": 0.1, **keys})
+
+
+def field(**keys):
+    """Return a field of any unit from 0 to 1."""
+    return {"unit": "1", "low": 0, "high": 1, **keys}
+
+
+def image(encoding="rgb8", shape=(4, 6, 3), **keys):
+    """Return the small document with one additional image."""
+    fields = {"image": field(shape=list(shape), **keys)}
+    return with_sensor("sensor_msgs/msg/Image", fields, **({} if encoding is None else {"encoding": encoding}))
+
+
+def scan(**keys):
+    """Return the small document with a laser scanner of three rays."""
+    return with_sensor("sensor_msgs/msg/LaserScan", {"ranges": {**field(unit="m", shape=[3]), **keys}})
+
+
+WRENCH, BOOL, TWIST, POSE, ODOMETRY = (
+    "geometry_msgs/msg/WrenchStamped",
+    "std_msgs/msg/Bool",
+    "geometry_msgs/msg/Twist",
+    "geometry_msgs/msg/PoseStamped",
+    "nav_msgs/msg/Odometry",
+)
+LASER_FIELD, IMAGE_FIELD, PATH_FIELD = (f"{SENSOR}.fields.{name}" for name in ("ranges", "image", "x"))
+
+
+def test_unknown_message_type_lists_known_types():
+    message = refusal(changed("sensors.tcp.type", "geometry_msgs/msg/PoseStumped"))
+    assert message.startswith(
+        "sensors.tcp.type: unknown message type 'geometry_msgs/msg/PoseStumped' "
+        "(expected one of: geometry_msgs/msg/PointStamped, "
+    )
+    assert "; did you mean 'geometry_msgs/msg/PoseStamped'?" in message
+
+
+@pytest.mark.parametrize("type_", ["Pose", "geometry_msgs/Pose", "geometry_msgs/msg/pose", "geometry_msgs/srv/Pose"])
+def test_type_with_paths_must_be_package_msg_type(type_):
+    message = refusal(with_sensor(type_, {"x": field(path="data")}))
+    assert message.startswith(f"{SENSOR}.type: unknown message type {type_!r}")
+
+
+def test_one_field_without_a_path_needs_a_known_type():
+    message = refusal(with_sensor("my_msgs/msg/Thing", {"x": field(path="data"), "y": field()}))
+    assert message.startswith(f"{SENSOR}.type: unknown message type 'my_msgs/msg/Thing'")
+
+
+@pytest.mark.parametrize("path", ["data", "pose.pose.position.x", "points[0].positions", "a_1[12].b2"])
+def test_any_message_type_is_readable_by_paths(path):
+    assert parse(with_sensor("my_msgs/msg/Thing", {"x": field(path=path)})).observation_space["extra_x"].shape == (1,)
+
+
+@pytest.mark.parametrize("path", ["", "Pose.x", "pose..x", ".x", "x.", "x[]", "x[-1]", "x[0][1]", "x y", "x[٣]"])
+def test_a_path_is_fields_joined_by_dots(path):
+    message = refusal(with_sensor(BOOL, {"x": field(path=path)}, timeline="receive"))
+    assert message.startswith(f"{PATH_FIELD}.path: invalid path {path!r}")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (changed("sensors.tcp.fields.position.dtype", "float32"), "sensors.tcp.fields.position.dtype: 'float32' (expected"),
+        (with_sensor(POSE, {"x": field(path="x", dtype="float16")}), f"{PATH_FIELD}.dtype: unknown dtype 'float16' (expected"),
+        (with_sensor(POSE, {"X": field(path="x")}), f"{SENSOR}.fields.X: invalid name 'X' (expected"),
+        (with_sensor(POSE, {"x": field(path="x", joints=["a"])}), f"{PATH_FIELD}.joints: ['a'] (expected"),
+        (with_sensor(POSE, {"x": field(path="x", shape=[])}), f"{PATH_FIELD}.shape: [] (expected"),
+        (with_sensor(POSE, {"x": field(path="x", shape=[2, 0])}), f"{PATH_FIELD}.shape: [2, 0] (expected"),
+        (with_sensor(POSE, {"x": field(path="x", no_return=1)}), f"{PATH_FIELD}.no_return: 1.0 (expected"),
+    ],
+)  # fmt: skip
+def test_fields_with_a_path_are_checked(source, message):
+    assert refusal(source).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (with_sensor(BOOL, {"data": field()}), f"{SENSOR}.timeline: 'header' (expected"),
+        (with_sensor(BOOL, {"data": field()}, timeline="receive", frame="base"), f"{SENSOR}.frame: 'base' (expected"),
+        (changed("sensors.tcp.child_frame", "base"), "sensors.tcp.child_frame: 'base' (expected"),
+        (changed("sensors.tcp.encoding", "rgb8"), "sensors.tcp.encoding: 'rgb8' (expected"),
+        (image(None), f"{SENSOR}.encoding: missing (expected"),
+        (image("rgb"), f"{SENSOR}.encoding: unknown encoding 'rgb' (expected"),
+        (with_sensor("sensor_msgs/msg/CompressedImage", {"image": field(shape=[4, 6, 1])}, encoding="32FC1"), f"{SENSOR}.encoding: unknown encoding '32FC1' (expected"),
+    ],
+)  # fmt: skip
+def test_keys_that_only_some_messages_have_are_checked(source, message):
+    assert refusal(source).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (scan(shape=None), f"{LASER_FIELD}.shape: missing (expected [n >= 1])"),
+        (scan(shape=[3, 1]), f"{LASER_FIELD}.shape: [3, 1] (expected [n >= 1])"),
+        (scan(shape=[0]), f"{LASER_FIELD}.shape: [0] (expected [n >= 1])"),
+        (scan(shape=[100_000_001]), f"{LASER_FIELD}.shape: 100000001 values (expected at most 100000000)"),
+        (scan(low=[0, 0]), f"{LASER_FIELD}.low: 2 values [0.0, 0.0] (expected one number, or 3 of them)"),
+        (image(shape=(4, 6, 4)), f"{IMAGE_FIELD}.shape: [4, 6, 4] (expected [n >= 1, n >= 1, 3] with encoding rgb8)"),
+        (image("mono8", shape=(4, 6)), f"{IMAGE_FIELD}.shape: [4, 6] (expected [n >= 1, n >= 1, 1] with encoding mono8)"),
+        (with_sensor("sensor_msgs/msg/PointCloud2", {"points": field(unit="m", shape=[8, 4])}), f"{SENSOR}.fields.points.shape: [8, 4] (expected [n >= 1, 3])"),
+        (changed("sensors.tcp.fields.position.shape", [4]), "sensors.tcp.fields.position.shape: [4] (expected [3])"),
+    ],
+)  # fmt: skip
+def test_shapes_are_checked(source, message):
+    assert refusal(source).startswith(message)
+
+
+def test_a_shape_fixed_by_the_message_may_be_declared():
+    assert parse(changed("sensors.tcp.fields.position.shape", [3])).observation_space["tcp_position"].shape == (3,)
+
+
+@pytest.mark.parametrize("encoding", ["32FC1", "16UC1"])
+def test_depth_is_in_metres(encoding):
+    message = refusal(image(encoding, (4, 6, 1)))
+    assert message == f"{IMAGE_FIELD}.unit: '1' (expected m for sensor_msgs/msg/Image image)"
+
+
+def test_a_path_into_a_depth_image_is_an_ordinary_number():
+    source = with_sensor(
+        "sensor_msgs/msg/Image", {"x": field(path="height", dtype="int32", unit="pixel")}, encoding="32FC1"
+    )
+    assert parse(source).observation_space["extra_x"].dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (image(low=-1), f"{IMAGE_FIELD}.low: -1.0 (expected whole numbers from 0 to 255, the range of uint8)"),
+        (image(high=256), f"{IMAGE_FIELD}.high: 256.0 (expected whole numbers from 0 to 255, the range of uint8)"),
+        (image(high=0.5), f"{IMAGE_FIELD}.high: 0.5 (expected whole numbers from 0 to 255, the range of uint8)"),
+        (with_sensor(POSE, {"x": field(path="x", dtype="int8", shape=[2], high=[1, 128])}), f"{PATH_FIELD}.high: 128.0 (expected whole numbers from -128 to 127, the range of int8)"),
+        (with_sensor(POSE, {"x": field(path="x", dtype="int64", high=2.0**63)}), f"{PATH_FIELD}.high: 9.223372036854776e+18 (expected whole numbers from -9223372036854775808 to 9223372036854775807, the range of int64)"),
+        (scan(high=np.inf), f"{LASER_FIELD}.high: inf (expected finite numbers)"),
+        (with_sensor(WRENCH, {"force": field(unit="N", low=-np.inf)}), f"{SENSOR}.fields.force.low: -inf (expected finite numbers)"),
+        (with_sensor(POSE, {"x": field(path="x", dtype="int8", low="-.inf")}), f"{PATH_FIELD}.low: -inf (expected finite numbers)"),
+        (changed(f"{FIELD}.low", np.inf), f"{FIELD}.low: inf (expected finite numbers or -.inf)"),
+        (changed(f"{FIELD}.high", [4.0, -np.inf]), f"{FIELD}.high: (4.0, -inf) (expected finite numbers or .inf)"),
+        (changed(f"{FIELD}.high", np.nan), f"{FIELD}.high: nan (expected finite numbers or .inf)"),
+        (scan(high=1e39), f"{LASER_FIELD}.high: 1e+39 (expected numbers from -3.4028234663852886e+38 to 3.4028234663852886e+38, the range of float32)"),
+    ],
+)  # fmt: skip
+def test_bounds_beyond_the_dtype_or_the_sensor_are_rejected(source, message):
+    assert refusal(source).startswith(message)
+
+
+@pytest.mark.parametrize("key", ["no_return", "nan"])
+@pytest.mark.parametrize(
+    ("bounds", "value", "allowed"),
+    [
+        ({"low": 0, "high": 8}, 8.5, "from low 0.0 to high 8.0"),
+        ({"low": 0, "high": 8}, -0.5, "from low 0.0 to high 8.0"),
+        ({"low": 0, "high": [8, 8, 4]}, 5, "from low 0.0 to high (8.0, 8.0, 4.0)"),
+    ],
+)
+def test_replacement_of_no_distance_is_within_bounds(key, bounds, value, allowed):
+    message = refusal(scan(**bounds, **{key: value}))
+    assert message == f"{LASER_FIELD}.{key}: {float(value)} (expected a number {allowed})"
+
+
+@pytest.mark.parametrize("key", ["no_return", "nan"])
+def test_only_measured_distances_have_replacements(key):
+    path = f"sensors.tcp.fields.position.{key}"
+    assert refusal(changed(path, 0)).startswith(f"{path}: 0.0 (expected none")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (("a_b", {"c": field(path="c")}), ("a", {"b_c": field(path="c")}), "sensors.a.fields.b_c: duplicate observation key 'a_b_c' (expected"),
+        (("time", {"remaining": field(path="c")}), None, "sensors.time.fields.remaining: duplicate observation key 'time_remaining' (expected"),
+        (("applied", {"actions": field(path="c")}), None, "sensors.applied.fields.actions: duplicate observation key 'applied_actions' (expected"),
+        (("a", {"valid": field(path="c")}), None, "sensors.a.mask: duplicate observation key 'a_valid' (expected"),
+    ],
+)  # fmt: skip
+def test_observation_keys_are_unique(first, second, message):
+    source = document()
+    for topic, (name, fields) in enumerate(filter(None, (first, second))):
+        sensor = {"topic": f"topic{topic}", "type": POSE, "fields": fields, "max_age_s": 0.1, "mask": name == "a"}
+        source = changed(f"sensors.{name}", sensor, source)
+    assert refusal(source).startswith(message)
+
+
+def test_evaluator_sensors_have_no_observation_keys():
+    sensor = {"topic": "t", "type": POSE, "fields": {"remaining": field(path="c")}, "max_age_s": 0.1}
+    source = changed("sensors.time", {**sensor, "visibility": "evaluator"}, changed("episode.kind", "finite_horizon"))
+    assert parse(source).observation_space["time_remaining"].dtype == np.float64
+
+
+def test_a_sensor_of_the_evaluator_has_no_mask():
+    source = changed("sensors.tcp.mask", True, changed("sensors.tcp.visibility", "evaluator"))
+    assert refusal(source).startswith("sensors.tcp.mask: true (expected false")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("actuators", {}, "actuators: empty (expected"),
+        ("actuators.Arm", document()["actuators"]["arm"], "actuators.Arm: invalid name 'Arm' (expected"),
+        ("actuators.arm.topic", "/", "actuators.arm.topic: '/' is not a ROS 2 topic name (expected"),
+        ("actuators.arm.type", "std_msgs/msg/Float46", "actuators.arm.type: unknown message type 'std_msgs/msg/Float46' (expected"),
+        ("actuators.arm.type", "std_msgs/msg/Float64", "actuators.arm.joints: 2 joints (expected"),
+        ("actuators.arm.frame", "base", "actuators.arm.frame: 'base' (expected"),
+        ("actuators.arm.joints", {}, "actuators.arm.joints: empty (expected"),
+        ("actuators.leg", document()["actuators"]["arm"], "actuators.leg.joints.a: 'a' is also driven by actuators.arm (expected"),
+        (f"{JOINT}.unit", "m", f"{JOINT}.unit: 'm' (expected"),
+        (f"{JOINT}.velocity", 0, f"{JOINT}.velocity: 0.0 (expected"),
+        (f"{JOINT}.velocity", [0, 0], f"{JOINT}.velocity: [0.0, 0.0] (expected finite [low, high] in rad/s with low <= 0"),
+        (f"{JOINT}.velocity", [1, -1], f"{JOINT}.velocity: [1.0, -1.0] (expected"),
+        (f"{JOINT}.velocity", [0.1, 1], f"{JOINT}.velocity: [0.1, 1.0] (expected"),
+        (f"{JOINT}.velocity", [-1, -0.1], f"{JOINT}.velocity: [-1.0, -0.1] (expected"),
+        (f"{JOINT}.velocity", [-1e300, 1], f"{JOINT}.velocity: -1e+300 (expected a magnitude"),
+        (f"{JOINT}.velocity", [-1e-300, 1], f"{JOINT}.velocity: -1e-300 (expected a magnitude"),
+        (f"{JOINT}.velocity", [-1], f"{JOINT}.velocity[1]: missing value"),
+        (f"{JOINT}.velocity", [-1, 0, 1], f"{JOINT}.velocity: [-1, 0, 1] (expected a number or 2 values)"),
+        (f"{JOINT}.velocity", "fast", f'{JOINT}.velocity: "fast" (expected a number or a list)'),
+        (f"{JOINT}.acceleration", -1, f"{JOINT}.acceleration: -1.0 (expected"),
+        (f"{JOINT}.deceleration", 0, f"{JOINT}.deceleration: 0.0 (expected"),
+        (f"{JOINT}.position", None, f"{JOINT}.position: null (expected"),
+        (f"{JOINT}.position", [1, -1], f"{JOINT}.position: [1.0, -1.0] (expected"),
+        (f"{JOINT}.position", [1, 1], f"{JOINT}.position: [1.0, 1.0] (expected"),
+        (f"{JOINT}.position", [0, 0.04], f"{JOINT}.position: [0.0, 0.04] (expected"),
+    ],
+)  # fmt: skip
+def test_actuators_are_checked(path, value, message):
+    assert refusal(changed(path, value)).startswith(message)
+
+
+@pytest.mark.parametrize("velocity", [[], [1.0], (-1.0, 0.0, 1.0), ["-1", "1"], (None, None)])
+def test_limits_made_in_python_have_one_velocity_or_two(velocity):
+    with pytest.raises(UsageError, match=r"invalid velocity limit: .* \(expected a number, or \[low, high\]\)"):
+        JointLimits(position=None, velocity=velocity, acceleration=1.0)
+
+
+AXIS = {"position": None, "velocity": 1.0, "acceleration": 2.0, "unit": "m"}
+
+
+def twist(axes, **keys):
+    """Return the small document with a base driven by a twist."""
+    base = {"topic": "cmd_vel", "type": TWIST, "command": "twist", "joints": axes}
+    return changed("actuators.base", {**base, **keys})
+
+
+@pytest.mark.parametrize(
+    ("type_", "command", "allowed"),
+    [
+        ("std_msgs/msg/Float64MultiArray", "twist", "position, position_delta, velocity"),
+        ("sensor_msgs/msg/JointState", "twist", "position, position_delta, velocity"),
+        ("trajectory_msgs/msg/JointTrajectory", "velocity", "position, position_delta"),
+        (TWIST, "velocity", "twist"),
+        ("geometry_msgs/msg/TwistStamped", "position", "twist"),
+    ],
+)
+def test_command_must_fit_the_message_type(type_, command, allowed):
+    source = changed("actuators.arm.command", command, changed("actuators.arm.type", type_))
+    assert refusal(source) == f"actuators.arm.command: {command!r} (expected {allowed} for {type_})"
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"linear.w": AXIS}, "linear.w: unknown twist axis 'linear.w' (expected"),
+        ({"linear.x": {**AXIS, "unit": "rad"}}, "linear.x.unit: 'rad' (expected"),
+        ({"angular.z": AXIS}, "angular.z.unit: 'm' (expected"),
+        ({"linear.x": {**AXIS, "position": [-1, 1]}}, "linear.x.position: (-1.0, 1.0) (expected"),
+        ({"linear.x": {**AXIS, "velocity": 0}}, "linear.x.velocity: 0.0 (expected"),
+    ],
+)  # fmt: skip
+def test_the_axes_of_a_twist_are_checked(axes, message):
+    assert refusal(twist(axes)).startswith(f"actuators.base.joints.{message}")
+
+
+def test_two_actuators_do_not_share_a_topic():
+    message = refusal(twist({"linear.x": AXIS}, topic="commands"))
+    assert message.startswith("actuators.base.topic: 'commands' is already used by actuators.arm")
+
+
+@pytest.mark.parametrize(
+    ("topic", "owner"),
+    [
+        ("clock", "simulated time"),
+        ("/clock", "simulated time"),
+        ("simulator/step", "the simulator's node"),
+        ("simulator/picture", "the simulator's node"),
+    ],
+)
+def test_no_sensor_has_a_topic_of_the_embedded_simulator(topic, owner):
+    assert f"is already used by {owner}" in refusal(changed("sensors.tcp.topic", topic))
+
+
+def test_a_sensor_does_not_have_the_topic_of_an_actuator():
+    topic = document()["actuators"]["arm"]["topic"]
+    assert "is already used by sensors.tcp" in refusal(changed("sensors.tcp.topic", topic))
+
+
+def test_a_twist_without_a_header_has_no_frame():
+    assert refusal(twist({"linear.x": AXIS}, frame="base")) == (
+        f"actuators.base.frame: 'base' (expected none: {TWIST} has no header)"
+    )
+
+
+def test_twist_needs_neither_joint_sensor_nor_position_margin():
+    source = twist({"linear.x": AXIS}, type="geometry_msgs/msg/TwistStamped", frame="base")
+    contract = parse(changed("safety.margins.position", 0.1, source))
+    limits = contract.actuators["base"].limits(contract.safety.margins)
+    assert (limits.position_low.tolist(), limits.position_high.tolist()) == ([-float("inf")], [float("inf")])
+    assert limits.fastest.tolist() == [0.95]
+
+
+def test_velocity_limits_may_differ_by_direction_and_have_the_margin_in_both():
+    contract = parse(twist({"linear.x": {**AXIS, "velocity": [-0.2, 1.0]}, "linear.y": {**AXIS, "velocity": [0, 1]}}))
+    limits = contract.actuators["base"].limits(contract.safety.margins)
+    assert limits.velocity_low.tolist() == [-0.2 * 0.95, 0.0]
+    assert limits.velocity_high.tolist() == [0.95, 0.95]
+
+
+def velocities(joint_a):
+    """Return the small document with velocity commands, and no sensor of joint a."""
+    source = changed("actuators.arm.command", "velocity", changed(f"{FIELD}.joints", ["b"]))
+    return changed(f"{JOINT}.position", joint_a, source)
+
+
+def test_velocity_joint_without_position_limits_needs_no_sensor():
+    assert parse(velocities(None)).actuators["arm"].is_velocity
+
+
+def test_velocity_joint_with_position_limits_needs_a_sensor():
+    assert refusal(velocities([-1, 1])).startswith(f"{JOINT}: no sensor reports the position of joint 'a'")
+
+
+def test_joint_without_sensor_is_rejected():
+    message = refusal(changed(f"{FIELD}.joints", ["b"]))
+    assert message.startswith(f"{JOINT}: no sensor reports the position of joint 'a' (reported: b)")
+
+
+def test_joint_with_only_a_velocity_sensor_is_rejected():
+    only_velocity = {"velocity": {"joints": ["a", "b"], "unit": "rad/s", "low": -1, "high": 1}}
+    assert "no sensor reports the position of joint 'a'" in refusal(changed("sensors.joints.fields", only_velocity))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (f"{TARGET}.low", [0.5, 0.1, 0.1], f"{TARGET}: empty or inverted interval from low (0.5, 0.1, 0.1) to high (0.5, 0.5, 0.5) (expected"),
+        (f"{TARGET}.low", [0.1, 0.1], f"{TARGET}: 2 values of low and 3 of high (expected"),
+        (f"{TARGET}.low", 0.1, f"{TARGET}: type 'vector' with low 0.1 and high (0.5, 0.5, 0.5) (expected"),
+        (f"{TARGET}.type", "scalar", f"{TARGET}: type 'scalar' with low (0.1, 0.1, 0.1) and high (0.5, 0.5, 0.5) (expected"),
+        (f"{TARGET}.low", ABSENT, f"{TARGET}.low: missing key (expected with distribution: uniform)"),
+        (f"{TARGET}.mean", 0.3, f"{TARGET}.mean: 0.3 (expected none with distribution: uniform); remove it"),
+        (f"{TARGET}.distribution", "nromal", f"{TARGET}.distribution: \"nromal\" (expected 'uniform', 'log_uniform'"),
+        (f"{TARGET}.distribution", "choice", f"{TARGET}.low: (0.1, 0.1, 0.1) (expected none with distribution: choice"),
+        (f"{TARGET}.distribution", "normal", f"{TARGET}.mean: missing key (expected with distribution: normal)"),
+        (TARGET, {**NORMAL, "mean": 2.0}, f"{TARGET}.mean: 2.0 (expected numbers from 0.0 to 1.0)"),
+        (TARGET, {**NORMAL, "mean": [0.5, 0.5]}, f"{TARGET}.mean: (0.5, 0.5) (expected one finite number"),
+        (TARGET, {**NORMAL, "std": 0}, f"{TARGET}.std: 0.0 (expected numbers > 0)"),
+        (TARGET, {**NORMAL, "distribution": "log_uniform"}, f"{TARGET}.mean: 0.5 (expected none"),
+        (TARGET, LOG_UNIFORM, f"{TARGET}.low: 0.0 (expected numbers > 0 with distribution: log_uniform)"),
+        (f"{TARGET}.high", [0.5, 1e300, 0.5], f"{TARGET}.high: 1e+300 (expected a magnitude from 0 to 1e+12)"),
+        (TARGET, {**CHOICE, "values": [[1e300]]}, f"{TARGET}.values[0]: 1e+300 (expected a magnitude from 0 to 1e+12)"),
+        (TARGET, {**CHOICE, "values": []}, f"{TARGET}.values: [] (expected at least one value)"),
+        (TARGET, {**CHOICE, "values": [[1], [1, 2]]}, f"{TARGET}.values[1]: (1.0, 2.0) (expected finite numbers, and lists"),
+        (TARGET, {**CHOICE, "values": [[1], 2]}, f"{TARGET}.values[1]: 2.0 (expected lists for a vector"),
+        (TARGET, {**CHOICE, "values": [[]]}, f"{TARGET}.values[0]: () (expected finite numbers"),
+        (TARGET, {**CHOICE, "visibility": "evaluator", "observed": True}, f"{TARGET}.observed: true (expected false: visib"),
+        ("reset_options.tcp_position", OBSERVED, "sensors.tcp.fields.position: duplicate observation key 'tcp_position'"),
+        ("reset_options.applied_actions", OBSERVED, "reset_options.applied_actions: duplicate observation key"),
+        ("task.type", "own.reach", "task.type: 'own.reach' (expected"),
+    ],
+)  # fmt: skip
+def test_reset_options_and_the_task_are_checked(path, value, message):
+    assert refusal(changed(path, value)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "topic", ["joint_states", "/joint_states", "~/joint_states", "arm/left/joint_states", "_Hidden1"]
+)
+def test_topics_are_relative_absolute_or_private(topic):
+    assert parse(changed("sensors.joints.topic", topic)).sensors["joints"].topic == topic
+
+
+def test_a_continuous_joint_may_be_commanded_by_deltas():
+    source = changed(f"{JOINT}.position", None, changed("actuators.arm.command", "position_delta"))
+    limits = (contract := parse(source)).actuators["arm"].limits(contract.safety.margins)
+    assert (limits.position_low[0], limits.position_high[0]) == (-float("inf"), float("inf"))
+
+
+def test_a_prismatic_joint_is_measured_and_limited_in_metres():
+    source = changed(f"{FIELD}.unit", "m")
+    for joint in ("a", "b"):
+        source = changed(f"actuators.arm.joints.{joint}.unit", "m", source)
+    assert parse(source).actuators["arm"].joints["a"].unit == "m"
+
+
+def test_a_joint_may_have_its_own_margins():
+    own = {"actuators": {"arm": {"position": 0.1}}, "joints": {"b": {"position": 0.3, "velocity": 0.5}}}
+    contract = parse(changed("safety.margins", own))
+    limits, joints = ActionLayout(contract).limits, contract.actuators["arm"].joints
+    inset = [joints["a"].position[1] - 0.1, joints["b"].position[1] - 0.3]
+    assert limits.position_high.tolist() == inset
+    assert limits.fastest.tolist() == [0.95 * joints["a"].velocity, 0.5 * joints["b"].velocity]
+
+
+def test_margins_shrink_every_limit():
+    contract = parse(document())
+    limits = contract.actuators["arm"].limits(contract.safety.margins)
+    assert (limits.position_low[0], limits.position_high[0]) == (-1.0 + 0.02, 2.0 - 0.02)
+    assert limits.fastest[0] == 3.0 * 0.95
+    assert limits.acceleration[0] == 8.0 * 0.9
+
+
+def test_deceleration_defaults_to_acceleration():
+    contract = parse(changed(f"{JOINT}.deceleration", 10.0))
+    assert contract.actuators["arm"].limits(contract.safety.margins).deceleration.tolist() == [10.0 * 0.9, 8.0 * 0.9]
+
+
+def test_contracts_built_in_python_are_validated_too():
+    with pytest.raises(ContractError, match=r"^<text>: episode.horizon_steps: 0 .expected"):
+        dataclasses.replace(parse(document()), episode=EpisodeSpec(horizon_steps=0))
+
+
+def test_a_contract_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        parse(document()).version = 2
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        lambda contract: contract.sensors,
+        lambda contract: contract.sensors["joints"].fields,
+        lambda contract: contract.actuators["arm"].joints,
+        lambda contract: contract.reset_options,
+        lambda contract: contract.task.parameters,
+        lambda contract: contract.backends,
+        lambda contract: contract.backends["fake"],
+    ],
+)
+def test_the_mappings_of_a_contract_are_read_only(mapping):
+    with pytest.raises(TypeError, match="'FrozenDict' object does not support item assignment"):
+        mapping(parse(document()))["x"] = 1
+
+
+def test_the_lists_of_a_contract_are_read_only():
+    assert parse(document()).backends["fake"]["noise"] == (0.1, 0.2)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda contract: pickle.loads(pickle.dumps(contract))])  # noqa: S301
+def test_a_contract_copies_and_pickles(duplicate):
+    contract = parse(document())
+    contract.observation_space, contract.action_space, contract.fingerprint  # noqa: B018 - cached values travel along
+    twin = duplicate(contract)
+    assert twin == contract
+    assert twin.fingerprint == contract.fingerprint
+    assert twin.observation_space == contract.observation_space
+
+
+def test_contracts_with_another_order_of_joints_are_not_equal():
+    joints = document()["actuators"]["arm"]["joints"]
+    swapped = changed("actuators.arm.joints", {"b": joints["b"], "a": joints["a"]})
+    assert parse(swapped) != parse(document())
+
+
+def test_a_frozen_dict_equals_a_dict_in_any_order():
+    assert FrozenDict({"a": 1, "b": 2}) == {"b": 2, "a": 1}
+
+
+# -------------------------------------------------------------------------------------- revolute and prismatic joints
+
+GRIPPER = """
+contract: embodied_env/1
+name: gripper
+version: 1
+control_period_s: 0.1
+episode: {horizon_steps: 10}
+sensors:
+  joints: {topic: joint_states, type: sensor_msgs/msg/JointState, max_age_s: 1.0,
+    fields: {position: {joints: [wrist, finger], unit: [rad, m], low: -9, high: 9}}}
+actuators:
+  hand: {topic: hand, type: std_msgs/msg/Float64MultiArray, command: position, joints: {
+    wrist: {position: [-1.0, 1.0], velocity: 1.0, acceleration: 4.0, unit: rad},
+    finger: {position: [-0.5, 0.5], velocity: 1.0, acceleration: 4.0, unit: m}}}
+task: {type: reach}
+"""
+
+
+def test_revolute_and_prismatic_joints_share_a_message():
+    contract = parse_contract(GRIPPER)
+    assert contract.sensors["joints"].fields["position"].units_by_joint() == {"wrist": "rad", "finger": "m"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path", "problem"),
+    [
+        ("[rad, m]", "[rad]", "sensors.joints.fields.position.unit", r"\['rad'\] .expected one unit, or 2 of them"),
+        ("[rad, m]", "[rad, ft]", "sensors.joints.fields.position.unit", "'ft' .expected rad or m"),
+        ("[rad, m]", "[m, rad]", "actuators.hand.joints.wrist.unit", "'rad' .expected 'm'"),
+    ],
+)
+def test_units_are_checked_per_joint(old, new, path, problem):
+    with pytest.raises(ContractError, match=problem) as caught:
+        parse_contract(GRIPPER.replace(old, new))
+    assert caught.value.path == path
+
+
+def test_only_sensors_of_different_joints_may_have_one_topic():
+    joints = document()["sensors"]["joints"]
+
+    def second(joint):
+        return changed(
+            "sensors.more", {**joints, "fields": {"position": {**joints["fields"]["position"], "joints": [joint]}}}
+        )
+
+    assert parse(second("wheel")).sensors["more"].topic == joints["topic"]
+    assert "is already used by sensors.joints" in refusal(second(joints["fields"]["position"]["joints"][0]))

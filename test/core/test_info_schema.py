@@ -1,0 +1,375 @@
+"""``info.schema.json`` is generated from the types of info; info follows it on disk (jsonschema) and in memory (dtypes)."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import re
+import runpy
+from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import strategies
+from jsonschema import Draft202012Validator
+from stable_ids import stable_repr
+
+from embodied_env.backends.fake_backend import FakeBackend, ScriptedFault
+from embodied_env.contract import load_contract
+from embodied_env.core.codes import CODES, END_REASONS, Quality, Severity
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.envs.stepper import Stepper
+from embodied_env.record.json_values import to_json_types
+from embodied_env.record.row_schema import schema_violations, step_info_schema, transition_schema
+from embodied_env.safety import GATES
+from embodied_env.tasks import load_task
+from embodied_env.timing.clock import ManualClock
+
+INFO = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "tools" / "info.py")))
+SCHEMA = json.loads(resources.files("embodied_env").joinpath("info.schema.json").read_text(encoding="utf-8"))
+DEFS = SCHEMA["$defs"]
+STEP = DEFS["step"]["properties"]
+
+
+def validator(call):
+    return Draft202012Validator({**SCHEMA, "anyOf": [{"$ref": f"#/$defs/{call}"}]})
+
+
+# ------------------------------------------------------------------------------------------------------------ schema
+
+
+def leaves(schema, path="$"):
+    """Yield each leaf of a schema with its path: anything but an object, a choice or a reference."""
+    if "$ref" in schema:
+        return
+    children = {**schema.get("properties", {}), **schema.get("patternProperties", {})}
+    children |= {str(i): option for i, option in enumerate(schema.get("anyOf", ()))}
+    if not children:
+        yield path, schema
+    for key, child in children.items():
+        yield from leaves(child, f"{path}.{key}")
+
+
+ALL_LEAVES = [(path, leaf) for name, definition in DEFS.items() for path, leaf in leaves(definition, name)]
+
+
+def test_the_schema_is_a_valid_json_schema():
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize(("path", "leaf"), ALL_LEAVES, ids=[path for path, _ in ALL_LEAVES])
+def test_every_leaf_has_dtype_and_shape(path, leaf):
+    assert leaf["dtype"]
+    assert isinstance(leaf["shape"], list)
+
+
+def test_the_schema_file_matches_the_types():
+    assert INFO.FILE.read_text() == INFO.write_schema(), "run: python tools/info.py"
+
+
+def test_quality_codes_are_those_of_the_package():
+    assert DEFS["quality"]["codes"] == {quality.name: quality.value for quality in Quality}
+    assert DEFS["quality"]["enum"] == [quality.value for quality in Quality]
+
+
+def test_severities_are_those_of_the_package():
+    assert DEFS["severity"]["codes"] == {severity.name: severity.value for severity in Severity}
+    assert DEFS["severity"]["enum"] == [severity.value for severity in Severity]
+
+
+def test_safety_codes_are_those_of_the_package():
+    assert DEFS["code"]["codes"] == dict(CODES)
+    assert DEFS["code"]["enum"] == list(CODES.values())
+
+
+@pytest.mark.parametrize("array", ["severity", "code"])
+def test_the_order_of_the_gates_is_that_of_the_package(array):
+    gates = STEP["safety"]["properties"][array]
+    assert tuple(gates["gates"]) == GATES
+    assert gates["minItems"] == gates["maxItems"] == len(GATES)
+
+
+def test_end_reasons_are_those_of_the_package():
+    assert tuple(DEFS["end_reason"]["kinds"]) == END_REASONS
+
+
+@pytest.mark.parametrize("kind", END_REASONS)
+def test_every_end_reason_is_allowed(kind):
+    why = "" if kind in ("success", "horizon", "time_limit") else ":why"
+    assert re.search(DEFS["end_reason"]["pattern"], kind + why)
+
+
+# -------------------------------------------------------------------------------------------- infos of every backend
+
+
+def two_actuators():
+    """Return a contract with two actuators, a finite horizon, a scalar reset option and a hidden sensor."""
+    limits = strategies.document()["actuators"]["arm"]["joints"]["a"]
+    actuator = {"type": "std_msgs/msg/Float64MultiArray", "command": "position_delta"}
+    document = strategies.document()
+    document["actuators"] = {
+        "left": {**actuator, "topic": "left", "joints": {"a": limits}},
+        "right": {**actuator, "topic": "right", "joints": {"b": limits}},
+    }
+    document["episode"] = {"horizon_steps": 6, "kind": "finite_horizon"}
+    document["reset_options"]["weight"] = {"type": "scalar", "low": 0.1, "high": 0.2}
+    document["sensors"]["gap"] = {
+        "topic": "gap",
+        "type": "sensor_msgs/msg/Range",
+        "fields": {"range": {"unit": "m", "low": 0.0, "high": 4.0}},
+        "max_age_s": 0.15,
+        "visibility": "evaluator",
+    }
+    return strategies.parse(document)
+
+
+def monitored():
+    contract = load_contract("arm_reach")
+    return dataclasses.replace(contract, safety=dataclasses.replace(contract.safety, mode="monitor"))
+
+
+FAULTS = tuple(ScriptedFault(kind=kind, step=2 + i) for i, kind in enumerate(("drop", "nan", "stale", "future")))
+CASES = {
+    "fake": lambda: EmbodiedEnv("arm_reach", backend="fake", host_timing=True),
+    "fake, evaluator": lambda: EmbodiedEnv("arm_reach", backend="fake", evaluator_info=True),
+    "fake, virtual clock": lambda: EmbodiedEnv("arm_reach", backend="fake", clock="virtual"),
+    "fake, free running": lambda: EmbodiedEnv("arm_reach", backend="fake", clock=ManualClock(), free_running=True),
+    "fake, faults": lambda: EmbodiedEnv("arm_reach", backend="fake", faults=FAULTS, evaluator_info=True),
+    "fake, lost": lambda: EmbodiedEnv("arm_reach", backend="fake", faults=[ScriptedFault(kind="refuse", step=4)]),
+    "fake, monitoring": lambda: EmbodiedEnv(monitored(), backend="fake"),
+    "fake, two actuators": lambda: EmbodiedEnv(two_actuators(), backend="fake", evaluator_info=True),
+    "mujoco": lambda: EmbodiedEnv("arm_reach", backend="mujoco"),
+    "mujoco, evaluator": lambda: EmbodiedEnv("arm_reach", backend="mujoco", evaluator_info=True),
+}
+
+
+def play(env, seed=3, steps=8):
+    """Return the infos of a reset and the following steps, with valid, extreme and malformed actions."""
+    infos = [env.reset(seed=seed)[1]]
+    env.action_space.seed(seed)
+    for step in range(steps):
+        wild = [env.action_space.sample(), env.action_space.sample(), None, [float("nan")] * 6]
+        *_, terminated, truncated, info = env.step(wild[step % 4])
+        infos.append(info)
+        if terminated or truncated:
+            break
+    return infos
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
+    """Yield an environment, and the infos of one episode."""
+    if "mujoco" in request.param:
+        pytest.importorskip("mujoco")
+    env = CASES[request.param]()
+    infos = play(env)
+    env.close()
+    return env, infos
+
+
+def test_the_json_form_of_the_info_of_reset_is_valid(case):
+    _, (reset, *_) = case
+    validator("reset").validate(to_json_types(reset))
+
+
+def test_the_json_form_of_the_info_of_every_step_is_valid(case):
+    _, (_, *steps) = case
+    for info in steps:
+        validator("step").validate(to_json_types(info))
+
+
+def test_in_memory_every_leaf_has_its_dtype_and_shape(case):
+    env, (reset, *steps) = case
+    contract = env.contract
+    sizes = {"n_gates": len(GATES), "n_joints": sum(len(a.joints) for a in contract.actuators.values())}
+    assert wrong_leaves(reset, DEFS["reset"], sizes, "reset") == []
+    for info in steps:
+        assert wrong_leaves(info, DEFS["step"], sizes, "step") == []
+
+
+def test_the_keys_are_the_same_at_every_step(case):
+    _, (_, first, *others) = case
+    assert others
+    for info in others:
+        assert paths(info) == paths(first)
+
+
+def paths(info, path=""):
+    if not isinstance(info, dict):
+        return [path]
+    return [leaf for key, value in info.items() for leaf in paths(value, f"{path}.{key}")]
+
+
+PYTHON_TYPES = {"int": int, "float": float, "bool": bool, "str": str}
+
+
+def wrong_leaves(value, schema, sizes, path):
+    """Return the paths in the in-memory `value` that differ from the annotations."""
+    if "$ref" in schema:
+        schema = {**DEFS[schema["$ref"].removeprefix("#/$defs/")], **schema}
+    if "anyOf" in schema:
+        return min((wrong_leaves(value, option, sizes, path) for option in schema["anyOf"]), key=len)
+    if schema["type"] == "object":
+        if type(value) is not dict:
+            return [f"{path} is {value!r}"]
+        names, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        found = {key: names.get(key) or next(s for p, s in patterns.items() if re.search(p, key)) for key in value}
+        return [wrong for key in value for wrong in wrong_leaves(value[key], found[key], sizes, f"{path}.{key}")]
+    dtypes = schema["dtype"] if isinstance(schema["dtype"], list) else [schema["dtype"]]
+    if any(type(value) is PYTHON_TYPES.get(dtype) for dtype in dtypes) and schema["shape"] == []:
+        return []
+    right = isinstance(value, np.ndarray) and value.dtype.name in dtypes and value.ndim == len(schema["shape"])
+    right = right and all(sizes.get(name, n) == n for name, n in zip(schema["shape"], value.shape, strict=True))
+    return [] if right else [f"{path} is {value!r}, not {schema['dtype']}{schema['shape']}"]
+
+
+# --------------------------------------------------------------------------------------- a world behind middleware
+
+
+class MiddlewareBackend(FakeBackend):
+    """A fake world whose messages carry middleware stamps, except at its third step."""
+
+    def __init__(self, contract, *, clock):
+        super().__init__(contract, clock=clock)
+        self.capabilities = dataclasses.replace(self.capabilities, transport=True)
+
+    def _snapshot(self):
+        snapshot = super()._snapshot()
+        arrival_ns = self._clock.system_ns()
+        stamps = {"source_ns": arrival_ns - 300, "received_ns": arrival_ns - 100} if self._step != 3 else {}
+        samples = {
+            name: dataclasses.replace(sample, arrival_system_ns=arrival_ns, **stamps)
+            for name, sample in snapshot.samples.items()
+        }
+        return dataclasses.replace(snapshot, samples=samples)
+
+
+@pytest.fixture
+def middleware_infos():
+    contract, clock = load_contract("arm_reach"), ManualClock()
+    backend = MiddlewareBackend(contract, clock=clock)
+    clock.virtual = False
+    stepper = Stepper(contract, backend, load_task(contract, trust=True), clock=clock)
+    stepper.reset(world_seed=1, options=None, seeded=True)
+    infos = []
+    for _ in range(4):
+        stepper.begin(np.zeros(6))
+        infos.append(stepper.finish().info)
+    stepper.close()
+    return infos
+
+
+def test_transport_stages_are_valid_without_a_stamp(middleware_infos):
+    for info in middleware_infos:
+        validator("step").validate(to_json_types(info))
+    assert to_json_types(middleware_infos[1])["latency"]["transport_s"]["joints"] == 2e-7
+    assert to_json_types(middleware_infos[2])["latency"]["transport_s"]["joints"] is None
+
+
+def test_the_keys_are_the_same_without_a_stamp(middleware_infos):
+    assert paths(middleware_infos[1]) == paths(middleware_infos[2])
+
+
+# ---------------------------------------------------------------------------------------------------- invalid infos
+
+
+@pytest.fixture(scope="module")
+def step_info():
+    env = EmbodiedEnv("arm_reach", backend="fake", clock="virtual", host_timing=True)
+    info = to_json_types(play(env)[1])
+    env.close()
+    return info
+
+
+@pytest.fixture(scope="module")
+def reset_info():
+    env = EmbodiedEnv("arm_reach", backend="fake", clock="virtual", host_timing=True)
+    info = to_json_types(play(env)[0])
+    env.close()
+    return info
+
+
+def changed(info, path, value):
+    """Return a copy of `info` with `value` at `path`, or without it for ABSENT."""
+    result = copy.deepcopy(info)
+    node = result
+    *parents, last = path
+    for key in parents:
+        node = node[key]
+    if value is strategies.ABSENT:
+        del node[last]
+    else:
+        node[last] = value
+    return result
+
+
+def places(info, path=()):
+    """Yield the path of every key in a plain info."""
+    if isinstance(info, dict):
+        for key, value in info.items():
+            yield (*path, key)
+            yield from places(value, (*path, key))
+
+
+@pytest.mark.parametrize("key", DEFS["step"]["required"])
+def test_no_key_of_a_step_may_be_missing(step_info, key):
+    assert not validator("step").is_valid(changed(step_info, (key,), strategies.ABSENT))
+
+
+@pytest.mark.parametrize("key", DEFS["reset"]["required"])
+def test_no_key_of_a_reset_may_be_missing(reset_info, key):
+    assert not validator("reset").is_valid(changed(reset_info, (key,), strategies.ABSENT))
+
+
+@pytest.mark.parametrize("path", ["x", "safety.x", "latency.x", "sensors.joints.x", "safety.watchdog.x", "sensors.X"])
+def test_additional_keys_are_rejected(step_info, path):
+    assert not validator("step").is_valid(changed(step_info, path.split("."), 0))
+
+
+NEVER_LOST = """
+    latency_ms step_index end_reason is_success action.applied_si.j1 safety.disposition safety.dt_s
+    sensors.joints.age_s latency.gate_s latency.hold_s.joints
+"""
+
+
+@pytest.mark.parametrize("path", NEVER_LOST.split())
+def test_values_that_cannot_be_missing_are_never_null(step_info, path):
+    assert not validator("step").is_valid(changed(step_info, path.split("."), None))
+
+
+def test_requested_values_may_be_null(step_info):
+    assert validator("step").is_valid(changed(step_info, ("action", "requested"), [None] * 6))
+
+
+def test_a_term_of_the_reward_may_be_null(step_info):
+    assert validator("step").is_valid(changed(step_info, ("task", "distance"), None))
+
+
+# ------------------------------------------------------------------ the audit's check agrees with jsonschema
+
+WRONG = [strategies.ABSENT, None, "text", "", -7, 99, 0.5, True, [], [0] * 7, {}, {"x": 1}, {"X": None}]
+
+
+@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("value", WRONG, ids=stable_repr)
+def test_audit_and_jsonschema_agree_on_every_change_of_an_info(step_info, value, share):
+    """The short edition changes a third of the places with each value, and gives each place a third of the values."""
+    closed = {**step_info_schema(), "additionalProperties": False}
+    reference = validator("step")
+    first = [stable_repr(each) for each in WRONG].index(stable_repr(value)) % share
+    for path in [*places(step_info)][first::share]:
+        info = changed(step_info, path, value)
+        assert bool(schema_violations(info, closed)) != reference.is_valid(info), path
+
+
+def test_the_audit_names_path_value_and_expectation(step_info):
+    info = changed(step_info, ("sensors", "joints", "quality"), 99)
+    (violation,) = schema_violations(info, step_info_schema(), path="info")
+    assert violation.text == f"info.sensors.joints.quality is 99 (expected enum {[q.value for q in Quality]})"
+
+
+def test_the_schema_of_a_row_is_a_valid_json_schema():
+    Draft202012Validator.check_schema(transition_schema())

@@ -1,0 +1,443 @@
+"""Episodes solved at reset are excluded from success rates; tasks may keep state for one episode."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scripted_tasks
+from gymnasium.vector import SyncVectorEnv
+from run_files import rewrite_log
+from scripted_tasks import Scene
+
+import embodied_env
+from embodied_env.backends.fake_backend import FakeBackend
+from embodied_env.cli.main import main
+from embodied_env.contract import load_contract
+from embodied_env.contract.contract_loader import dump_contract
+from embodied_env.contract.contract_schema import TaskSpec
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.errors import ResetNeededError, TaskError
+from embodied_env.extensions.audit import audit_lines, audit_run
+from embodied_env.extensions.comparison.run_comparison import compare_runs, comparisons_as_json
+from embodied_env.extensions.replay.run_replay import replay_run
+from embodied_env.record import RecordTransitions, read_run
+
+ARM = load_contract("arm_reach")
+WIDE = replace(ARM, task=replace(ARM.task, parameters={**ARM.task.parameters, "success_radius_m": 5.0}))
+DWELL = replace(
+    ARM,
+    task=TaskSpec(
+        type="resettable_tasks:Dwell", parameters={"tip": "tcp", "goal": "target", "radius_m": 0.5, "steps": 3}
+    ),
+)
+
+
+def small(task, **changes):
+    return scripted_tasks.contract(task={"type": task}, **changes)
+
+
+def record(folder, contract, *, resets, steps=1, backend="fake", **options):
+    """Record an episode for each of `resets`, the options of a reset."""
+    env = RecordTransitions(EmbodiedEnv(contract, backend=backend, **options), folder)
+    env.action_space.seed(0)
+    with env:
+        for episode, asked in enumerate(resets):
+            env.reset(seed=3 if episode == 0 else None, options=asked)
+            for _ in range(steps):
+                *_, terminated, truncated, _ = env.step(env.action_space.sample())
+                if terminated or truncated:
+                    break
+    return env.path
+
+
+def summary_of(path):
+    return json.loads((path / "summary.json").read_text())
+
+
+def rewrite(source, path, change):
+    """Copy a run with other rows."""
+    shutil.copytree(source, path)
+    rows = list(read_run(path).rows())
+    change(rows)
+    rewrite_log(path, rows)
+    return path
+
+
+# --------------------------------------------------------------------------------------------------------- reports
+
+
+@pytest.mark.parametrize(
+    ("task", "judged", "solved"),
+    [
+        ("resettable_tasks:Solved", True, True),
+        ("scripted_tasks:Running", False, False),
+        ("scripted_tasks:Succeeding", False, False),
+        ("resettable_tasks:Undecided", False, False),
+    ],
+)
+def test_info_reports_whether_the_reset_was_judged_and_solved(task, judged, solved):
+    _, info = Scene(small(task)).reset()
+    assert (info["reset"]["judged"], info["reset"]["solved"]) == (judged, solved)
+
+
+@pytest.mark.parametrize("backend", ["fake", "mujoco"])
+def test_the_flags_of_the_first_step_are_those_of_the_task(backend):
+    env = EmbodiedEnv(WIDE, backend=backend)
+    assert env.reset(seed=1)[1]["reset"]["solved"]
+    *_, terminated, truncated, info = env.step(np.zeros(6))
+    env.close()
+    assert (terminated, truncated, info["end_reason"], info["is_success"]) == (True, False, "success", True)
+
+
+class WithoutMotion(FakeBackend):
+    """Its resets move nothing."""
+
+    def reset(self, request, deadline_ns):
+        snapshot = super().reset(request, deadline_ns)
+        return replace(snapshot, reset=replace(snapshot.reset, level="none"))
+
+
+def test_a_solved_task_after_a_reset_without_effect_warns():
+    scene = Scene(small("resettable_tasks:Solved"), backend=WithoutMotion)
+    with pytest.warns(UserWarning, match="solved before the first step"):
+        scene.reset()
+
+
+@pytest.mark.parametrize(("task", "backend"), [("Solved", FakeBackend), ("Undecided", WithoutMotion)])
+def test_an_effective_or_unsolved_reset_does_not_warn(task, backend, recwarn):
+    Scene(small(f"resettable_tasks:{task}"), backend=backend).reset()
+    assert [warning for warning in recwarn if "solved" in str(warning.message)] == []
+
+
+def test_an_invalid_verdict_is_rejected_and_the_backend_halted():
+    scene = Scene(small("resettable_tasks:Broken"))
+    with pytest.raises(TaskError, match=r"py:\d+: reset returned True \(expected"):
+        scene.reset()
+    assert scene.backend.halted == ["reset failed"]
+    with pytest.raises(ResetNeededError):
+        scene.step()
+
+
+# ----------------------------------------------------------------------------------------------------------- success rates
+
+
+@pytest.mark.parametrize("backend", ["fake", "mujoco"])
+def test_episodes_solved_at_reset_have_no_success_rate(tmp_path, backend):
+    summary = summary_of(record(tmp_path, WIDE, resets=[None] * 2, backend=backend))
+    assert (summary["success_rate"], summary["success_rate_not_truncated"]) == (None, None)
+    assert (summary["episodes"], summary["solved_at_reset"], summary["rated"], summary["successes"]) == (2, 2, 0, 0)
+    assert summary["end_reasons"] == {"success": 2}
+
+
+@pytest.mark.parametrize("task", ["scripted_tasks:Succeeding", "resettable_tasks:Undecided"])
+def test_a_first_step_success_after_an_unjudged_reset_is_not_rated(tmp_path, task):
+    summary = summary_of(record(tmp_path, small(task), resets=[None] * 2))
+    assert (summary["success_rate"], summary["solved_at_first_step"], summary["rated"]) == (None, 2, 0)
+
+
+def test_a_later_success_after_an_unjudged_reset_is_rated(tmp_path):
+    contract = scripted_tasks.contract(task={"success_at": 2})
+    summary = summary_of(record(tmp_path, contract, resets=[None], steps=2))
+    assert (summary["success_rate"], summary["solved_at_first_step"]) == (1.0, 0)
+
+
+def test_a_first_step_success_after_an_unsolved_reset_is_rated(tmp_path):
+    contract = small("resettable_tasks:SolvedOnce")
+    summary = summary_of(record(tmp_path, contract, resets=[{"load": 0.5}]))
+    assert (summary["success_rate"], summary["rated"], summary["solved_at_reset"]) == (1.0, 1, 0)
+
+
+def test_an_episode_solved_at_reset_is_never_rated(tmp_path):
+    contract = small("resettable_tasks:Solved", episode__horizon_steps=1)
+    env = RecordTransitions(EmbodiedEnv(contract, backend="fake"), tmp_path)
+    env.reset(seed=1)
+    env.unwrapped.stepper.backend.halt("lost")
+    *_, truncated, _ = env.step(np.zeros(2))
+    env.close()
+    summary = summary_of(env.path)
+    assert truncated
+    assert (summary["truncated"], summary["rated"], summary["rated_terminated"]) == (1, 0, 0)
+    assert (summary["solved_at_reset"], summary["success_rate"]) == (1, None)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """Record four episodes that succeed at their first step; the first and third were solved at their reset."""
+    resets = [{"load": 2.0}, {"load": 0.5}, {"load": 2.0}, {"load": 0.5}]
+    return record(tmp_path_factory.mktemp("runs"), small("resettable_tasks:SolvedOnce"), resets=resets)
+
+
+def test_only_unsolved_episodes_are_rated(mixed):
+    summary = summary_of(mixed)
+    counts = [summary[key] for key in ("episodes", "solved_at_reset", "rated", "rated_terminated", "successes")]
+    assert (counts, summary["success_rate"]) == ([4, 2, 2, 2, 2], 1.0)
+
+
+def test_the_audit_counts_solved_episodes_and_the_run_passes(mixed, capsys):
+    report = audit_run(mixed)
+    assert (report.problems, report.solved_at_reset, report.solved_at_first_step) == ((), 2, 0)
+    assert main(["audit", str(mixed)]) == 0
+    assert "solved at reset, before the policy acted: 2" in capsys.readouterr().out
+
+
+def test_the_audit_counts_no_solved_episodes_in_damaged_runs(mixed, tmp_path):
+    lines = [json.dumps(row).encode() for row in read_run(mixed).transitions()]
+    assert audit_lines(lines, path="rows").solved_at_reset is None
+
+    def damage(rows):
+        del rows[3]["inner"]["report"]
+
+    assert audit_run(rewrite(mixed, tmp_path / "damaged", damage)).solved_at_reset is None
+
+
+@pytest.mark.parametrize("changes", [{"success_rate": 1.0, "rated": 4}, {"successes": 4}, {"solved_at_reset": 0}])
+def test_a_summary_with_solved_episodes_as_successes_fails_the_audit(mixed, tmp_path, changes):
+    path = shutil.copytree(mixed, tmp_path / "run")
+    (path / "summary.json").write_text(json.dumps({**summary_of(path), **changes}))
+    assert set(audit_run(path).counts) == {"summary.differs"}
+
+
+def test_the_report_excludes_solved_episodes_from_the_rate(mixed, tmp_path):
+    pytest.importorskip("jinja2", reason="pages need jinja2, of the extra `report`")
+    page = tmp_path / "report.html"
+    assert main(["report", str(mixed), "-o", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "2 of 2 episodes" in text
+    assert "solved at reset, before the policy acted: 2 (excluded from success rates)" in text
+    assert "solved at reset or first step: in no rate" in text
+
+
+def test_a_comparison_excludes_solved_episodes(mixed):
+    comparison = compare_runs(mixed, mixed)
+    assert [(found.a.successes, found.a.trials, found.paired.pairs) for found in comparison.outcomes] == [(2, 2, 2)] * 2
+    assert comparisons_as_json([comparison])["runs"][0]["summary"]["solved_at_reset"] == 2
+
+
+def test_compare_prints_solved_episodes(mixed, tmp_path, capsys):
+    assert main(["compare", str(mixed), str(mixed), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][1]["summary"]["rated"] == 2
+    page = tmp_path / "compare.html"
+    assert main(["compare", str(mixed), str(mixed), "-o", str(page)]) == 0
+    assert "Run B: episodes solved at reset" in capsys.readouterr().out
+    assert "Run A: episodes solved at reset" in page.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def wide_file(tmp_path):
+    file = tmp_path / "wide.yaml"
+    file.write_text(dump_contract(WIDE))
+    return str(file)
+
+
+@pytest.mark.parametrize("engine", [[], ["--engine", "local", "--workers", "1"]], ids=["here", "engine"])
+def test_evaluate_prints_the_count_of_solved_episodes(tmp_path, capsys, wide_file, engine):
+    common = ["evaluate", wide_file, "--backend", "fake", "--policy", "hold", "--episodes", "2", *engine]
+    assert main([*common, "--out", str(tmp_path / "runs"), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)["runs"][0]["summary"]
+    assert (summary["success_rate"], summary["solved_at_reset"]) == (None, 2)
+
+
+def test_the_table_of_evaluate_has_no_rate_of_100_percent(tmp_path, capsys, wide_file):
+    common = ["evaluate", wide_file, "--backend", "fake", "--policy", "hold", "--episodes", "2"]
+    assert main([*common, "--out", str(tmp_path / "runs")]) == 0
+    rows = dict(line.strip("│").rsplit("│", 1) for line in capsys.readouterr().out.splitlines() if line.count("│") == 3)
+    cells = {label.strip(): cell.strip() for label, cell in rows.items()}
+    assert cells["success rate (truncated counted as failure)"] == cells["success rate (excluding truncated)"] == "n/a"
+    assert cells["solved at reset (not rated)"] == "2"
+
+
+# ------------------------------------------------------------------------------------------------------- audit of resets
+
+
+def forged(path, row, **values):
+    """Change the recorded results of a reset."""
+
+    def change(rows):
+        rows[row]["info"]["reset"] |= values
+
+    return lambda source: rewrite(source, path / "forged", change)
+
+
+@pytest.mark.parametrize("values", [{"solved": False}, {"judged": False}])
+def test_a_reset_whose_info_differs_from_its_verdict_fails_the_audit(mixed, tmp_path, values):
+    assert set(audit_run(forged(tmp_path, 0, **values)(mixed)).counts) == {"reset.solved"}
+
+
+def test_an_episode_solved_without_an_effective_reset_warns(mixed, tmp_path):
+    def change(rows):
+        for row in rows[0], rows[2]:  # only the first is solved
+            row["info"]["reset"]["level"] = row["inner"]["level"] = "none"
+
+    report = audit_run(rewrite(mixed, tmp_path / "in_place", change))
+    assert [(warning.rule, warning.row) for warning in report.warnings] == [("reset.solved_in_place", 0)]
+    assert report.sound
+
+
+# --------------------------------------------------------------------------------------------------- state of an episode
+
+
+def expected_reward(env):
+    """Compute the reward of the last step of `Dwell` from the readings of the reset and the step."""
+    errors = [
+        seen.samples["target"].values["position"] - seen.samples["tcp"].values["position"]
+        for seen in (env.last_reset, env.last_transition.snapshot)
+    ]
+    return float(np.linalg.norm(errors[1] - errors[0]))
+
+
+def test_each_reset_resets_the_task_state(close_later):
+    env = close_later(EmbodiedEnv(DWELL, backend="mujoco"))
+    env.action_space.seed(1)
+    for seed in (1, 2):
+        env.reset(seed=seed)
+        for _ in range(3):
+            _, reward, *_ = env.step(env.action_space.sample())
+            assert reward == expected_reward(env)
+
+
+def near(radius_m):
+    return replace(DWELL, task=replace(DWELL.task, parameters={**DWELL.task.parameters, "radius_m": radius_m}))
+
+
+def test_a_dwell_time_restarts_in_each_episode(close_later):
+    env = close_later(EmbodiedEnv(near(5.0), backend="fake"))
+    for _ in range(2):
+        assert not env.reset(seed=1)[1]["reset"]["solved"]
+        assert [env.step(np.zeros(6))[2] for _ in range(3)] == [False, False, True]
+
+
+def test_each_slot_of_a_vector_has_its_own_task_state():
+    def slots(slot):
+        return {"max_episode_steps": 3 + 2 * slot}
+
+    options = {"backend": "mujoco", "clock": "virtual"}
+    vector = embodied_env.make_vec(DWELL, num_envs=2, per_slot=slots, **options)
+    makers = [lambda slot=slot: embodied_env.make(DWELL, **options, **slots(slot)) for slot in range(2)]
+    single = SyncVectorEnv(makers)
+    vector.action_space.seed(0)
+    for env in (vector, single):
+        env.reset(seed=5)
+    rewards = []
+    for _ in range(9):
+        actions = vector.action_space.sample()
+        rewards.append([env.step(actions)[1].tolist() for env in (vector, single)])
+    assert all(ours == theirs for ours, theirs in rewards)
+    assert len({id(env.unwrapped.stepper.task) for env in vector.envs}) == 2
+    for env in (vector, single):
+        env.close()
+
+
+def test_each_robot_of_a_team_has_its_own_task_state(close_later):
+    pytest.importorskip("pettingzoo", reason="needs the extra multi")
+    from embodied_env.extensions.teams.team_file import load_team
+
+    team = load_team("two_carts")
+    agents = {}
+    for name, contract in team.agents.items():
+        sensors = {"tip": contract.task.parameters["pose"], "goal": contract.task.parameters["goal"]}
+        task = TaskSpec(type="resettable_tasks:Dwell", parameters={**sensors, "radius_m": 0.1, "steps": 3})
+        agents[name] = replace(contract, task=task)
+    env = close_later(embodied_env.parallel_env(replace(team, agents=agents), clock="virtual"))
+    for seed in (1, 2):
+        env.reset(seed=seed)
+        for _ in range(2):
+            _, rewards, *_ = env.step({name: np.array([0.5, 0.2]) for name in env.agents})
+            for name, reward in rewards.items():
+                pose, goal = (agents[name].task.parameters[key] for key in ("tip", "goal"))
+                seen = (env._agent_envs[name].last_reset, env.last_transition(name).snapshot)
+                errors = [s.samples[goal].values["position"] - s.samples[pose].values["position"] for s in seen]
+                assert reward == float(np.linalg.norm(errors[1] - errors[0]))
+
+
+# -------------------------------------------------------------------------------------------------------------- replay
+
+
+@pytest.fixture(scope="module")
+def dwelling(tmp_path_factory):
+    """Record three episodes of six steps of a task with state; two resets have options."""
+    resets = [{"target": [-0.5, 0.0, 0.3]}, None, {"target": [-0.4, 0.0, 0.2]}]
+    return record(tmp_path_factory.mktemp("runs"), near(0.01), resets=resets, steps=6, backend="mujoco")
+
+
+def test_a_replay_rebuilds_the_state_of_each_episode_from_its_reset(dwelling):
+    rewards = [row["reward"] for row in read_run(dwelling).transitions()]
+    assert len(set(rewards)) > 6
+    replay = replay_run(dwelling, trust_task=True)
+    assert (replay.difference, replay.transitions, replay.resets, replay.unverified) == (None, 18, 3, 0)
+    assert replay.sound
+
+
+def test_a_replay_that_is_recorded_has_the_same_verdicts_and_options(dwelling, tmp_path):
+    env = embodied_env.make(backend="replay", run=dwelling, record=tmp_path)
+    for _ in range(3):
+        env.reset()
+    env.close()
+    ours, theirs = (
+        [(row["inner"]["options"], row["inner"]["verdict"]) for row in read_run(path).resets()]
+        for path in (env.path, dwelling)
+    )
+    assert ours == theirs
+    assert ours[0][0] == {"target": [-0.5, 0.0, 0.3]}
+
+
+@pytest.mark.parametrize(
+    "options", [{"backend": "mujoco"}, {"backend": "fake"}, {"backend": "fake", "free_running": True}]
+)
+def test_a_replay_passes_the_recorded_reset_arguments_to_the_task(tmp_path, options):
+    contract = replace(ARM, task=TaskSpec(type="resettable_tasks:ArgumentVerdicts", parameters={}))
+    replay = replay_run(
+        record(tmp_path, contract, resets=[{"target": [-0.5, 0.0, 0.3]}, None], **options), trust_task=True
+    )
+    assert (replay.difference, replay.resets) == (None, 2)
+
+
+def test_a_verdict_that_the_task_does_not_give_differs(mixed, tmp_path):
+    def change(rows):
+        rows[0]["inner"]["verdict"]["success"] = rows[0]["info"]["reset"]["solved"] = False
+
+    difference = replay_run(rewrite(mixed, tmp_path / "forged", change), trust_task=True).difference
+    assert (difference.row, difference.field) == (0, "inner.verdict.success")
+
+
+def test_options_changed_afterwards_change_the_reward(dwelling, tmp_path):
+    def change(rows):
+        rows[0]["inner"]["options"] = {}
+
+    difference = replay_run(rewrite(dwelling, tmp_path / "forged", change), trust_task=True).difference
+    assert difference.row == 1
+    assert difference.field == "info.task.asked"
+
+
+def without(*rows):
+    """Return a change that removes these rows; the others keep their numbers."""
+
+    def change(found):
+        found[:] = [row for row in found if row["row"] not in rows]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("lost", "verified", "unverified"),
+    [
+        ((3,), (2 + 6 + 6, 3), 3),  # in the first episode: the steps after it
+        ((7,), (6 + 6, 2), 6),  # the second reset: the whole episode
+        ((0, 1), (6 + 6, 2), 5),  # the beginning
+        ((6, 7, 8), (5 + 6, 2), 5),
+        ((13, 14), (6 + 5, 2), 6),  # the end of the second episode, and the third reset
+    ],
+)
+def test_after_a_lost_row_nothing_is_verified_until_the_next_reset(dwelling, tmp_path, lost, verified, unverified):
+    replay = replay_run(rewrite(dwelling, tmp_path / "lost", without(*lost)), trust_task=True)
+    assert (replay.difference, (replay.transitions, replay.resets), replay.unverified) == (None, verified, unverified)
+    assert not replay.sound
+
+
+def test_replay_prints_the_number_of_uncompared_rows(dwelling, tmp_path, capsys):
+    path = rewrite(dwelling, tmp_path / "lost", without(3))
+    assert main(["replay", str(path)]) == 1
+    assert "3 rows were not compared" in capsys.readouterr().out

@@ -1,0 +1,99 @@
+"""Steps whose command is too late: braking is written, recorded and replayed bit for bit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from shipped_contracts import arm_of
+
+import embodied_env
+from embodied_env.core.codes import Severity
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.extensions.replay.run_replay import replay_run
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.timing.clock import NS_PER_S, ManualClock
+
+FOLLOWING = {"type": "trajectory_msgs/msg/JointTrajectory", "trajectory_steps": 4}
+ARM, CART = (embodied_env.load_contract(name) for name in ("arm_reach", "cart_goal"))
+
+
+class SlowAction:
+    """An action whose numbers take a while, as of a tensor on a busy device: the verdict on it is late."""
+
+    def __init__(self, values, wait=lambda: None):
+        self.values, self.wait = values, wait
+
+    def detach(self):
+        self.wait()
+        self.wait = lambda: None
+        return self
+
+    def cpu(self):
+        return self.values
+
+
+def record(folder, contract, *, late, slow, steps=14, follows=False, **options):
+    """Record an episode of full speed; in step `late` the verdict takes half a second, in step `slow` the write."""
+    patient = replace(contract.safety.watchdog, hold_steps=1000, stop_steps=2000)
+    contract = replace(contract, safety=replace(contract.safety, watchdog=patient))
+    with RecordTransitions(EmbodiedEnv(contract, backend="fake", free_running=True, **options), folder) as env:
+        stepper, size = env.unwrapped.stepper, env.action_space.shape[0]
+        clock, send, waits = stepper.clock, stepper.backend.send, []
+
+        def pause(duration_s):
+            clock.sleep_until_ns(clock.now_ns() + round(duration_s * NS_PER_S))
+
+        def delayed(command):
+            pause(waits.pop() if waits else 0.0)
+            return send(command)
+
+        stepper._arbiter._send, stepper._arbiter._has_trajectories = delayed, follows
+        env.reset(seed=1)
+        for step in range(steps):
+            pause(contract.control_period_s)
+            waits = [0.5] if step == slow else []
+            env.step(SlowAction(np.full(size, 0.6), partial(pause, 0.5 if step == late else 0.0)))
+    return env.path, list(read_run(env.path).transitions())
+
+
+def codes(row):
+    return {finding["code"] for finding in row["inner"]["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("contract", "options"),
+    [
+        pytest.param(CART, {"clock": ManualClock()}, id="twist"),
+        pytest.param(ARM, {"clock": ManualClock()}, id="position"),
+        pytest.param(arm_of(FOLLOWING), {"clock": ManualClock(), "follows": True}, id="trajectory"),
+        pytest.param(arm_of({"setpoint_rate_hz": 100}), {}, id="setpoints", marks=pytest.mark.realtime),
+    ],
+)
+def test_braking_in_place_of_a_late_command_replays_equal_and_its_audit_is_sound(tmp_path, contract, options):
+    path, rows = record(tmp_path, contract, late=8, slow=11, **options)
+    late, guaranteed = rows[8], [row["info"]["safety"]["guaranteed"]["acceleration"] for row in rows]
+    assert "act.late" in codes(late)
+    assert late["inner"]["report"]["disposition"] == Severity.HOLD.name
+    assert late["inner"]["circumstances"]["delay"]["reference"] is not None
+    assert (np.array(late["info"]["action"]["requested"]) == 0.6).all()
+    assert not (np.array(late["info"]["action"]["applied"]) == 0.6).any()
+    assert guaranteed[11:13] == [False, False]
+    assert ("trajectory" in late["info"].get("annotations", {})) == options.get("follows", False)
+    replay = replay_run(path)
+    assert replay.difference is None
+    assert replay.transitions == 14
+    audit = embodied_env.audit_run(path)
+    assert audit.sound, audit.problems
+
+
+def test_a_run_in_lockstep_has_no_delays(tmp_path):
+    with RecordTransitions(embodied_env.make(ARM, backend="fake"), tmp_path) as env:
+        env.reset(seed=1)
+        env.step(SlowAction(np.full(6, 0.6), partial(time.sleep, 0.1)))
+    (row,) = read_run(env.path).transitions()
+    assert "act.late" not in codes(row)
+    assert "delay" not in row["inner"]["circumstances"]

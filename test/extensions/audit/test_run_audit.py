@@ -1,0 +1,364 @@
+"""Audit of a run: violations of rows, of the run as a whole, and leaks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+
+import gymnasium
+import numpy as np
+import pytest
+import strategies
+from gymnasium.wrappers import FlattenObservation
+from run_files import as_journal, rewrite_log
+from shipped_contracts import with_hidden_velocities
+
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.extensions.audit import audit_run
+from embodied_env.extensions.audit.evaluator_leaks import STEPS, LeakDetector
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.row_log import LogReader
+from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.record.summary import Summary
+
+
+def fake(**options):
+    return EmbodiedEnv(with_hidden_velocities(), backend="fake", **options)
+
+
+def record(env, folder, steps, resets=1):
+    """Record episodes in which the arm moves at every step; return the run directory."""
+    recorder = RecordTransitions(env, folder)
+    for _ in range(resets):
+        recorder.reset(seed=3)
+        for step in range(steps):
+            recorder.step(0.1 * np.sin(1 + step + np.arange(6)))
+    recorder.close()
+    return recorder.path
+
+
+def truth(env):
+    """Return the evaluator's reading at the last step or reset."""
+    last, start = env.unwrapped.last_transition, env.unwrapped.last_reset
+    snapshot = start if last is None or last.snapshot.now_ns < start.now_ns else last.snapshot
+    return snapshot.samples["truth"].values["velocity"][:1].copy()
+
+
+class Leaking(gymnasium.ObservationWrapper):
+    """Copies the evaluator's reading into the observation."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        hint = gymnasium.spaces.Box(-10.0, 10.0, (1,))
+        self.observation_space = gymnasium.spaces.Dict({**env.observation_space.spaces, "hint": hint})
+
+    def observation(self, observation):
+        return {**observation, "hint": truth(self)}
+
+
+LEAK = "equals evaluator truth.velocity[0] over {} varying steps: the agent sees an evaluator-only reading"
+
+
+def leaks_of(path):
+    return [problem for problem in audit_run(path).problems if "the agent sees" in problem]
+
+
+# ------------------------------------------------------------------------------------------------------- runs that pass
+
+
+def test_requested_evaluator_info_passes(tmp_path):
+    assert audit_run(record(fake(evaluator_info=True), tmp_path, 30)).problems == ()
+
+
+def with_cameras():
+    """Return a contract with a camera of the agent and a depth camera of the evaluator."""
+    document = strategies.document()
+    document["episode"]["horizon_steps"] = 100
+    camera = {"type": "sensor_msgs/msg/Image", "max_age_s": 1.0}
+    rgb = {"image": {"shape": [6, 8, 3], "unit": "1", "low": 0, "high": 255}}
+    depth = {"image": {"shape": [4, 4, 1], "unit": "m", "low": 0.0, "high": 9.0}}
+    document["sensors"]["front"] = {**camera, "topic": "front", "encoding": "rgb8", "fields": rgb}
+    document["sensors"]["truth"] = {
+        **camera, "topic": "truth", "encoding": "32FC1", "fields": depth, "visibility": "evaluator",
+    }  # fmt: skip
+    return strategies.parse(document)
+
+
+@pytest.mark.parametrize("evaluator_info", [False, True])
+def test_a_run_with_cameras_passes_and_its_rows_refer_to_their_images(tmp_path, evaluator_info):
+    env = RecordTransitions(EmbodiedEnv(with_cameras(), backend="fake", evaluator_info=evaluator_info), tmp_path)
+    env.reset(seed=1)
+    observation, *_ = env.step(np.zeros(2))
+    env.close()
+    assert audit_run(env.path).problems == ()
+    run = read_run(env.path)
+    (row,) = run.transitions()
+    assert np.array_equal(run.array(row["observation"]["front_image"]), observation["front_image"])
+    assert row["inner"]["observation"]["front_image"] == row["observation"]["front_image"]
+    depth = env.unwrapped.last_transition.snapshot.samples["truth"].values["image"]
+    assert run.array(row["inner"]["evaluator"]["truth"]["image"]).tobytes() == depth.tobytes()
+
+
+# -------------------------------------------------------------------------------------------------- leaks through wrappers
+
+
+def test_leak_of_an_evaluator_reading_by_a_wrapper_is_reported(tmp_path):
+    report = audit_run(record(Leaking(fake()), tmp_path, 25))
+    assert not report.sound
+    assert report.problems[0] == f"observation.hint[0] {LEAK.format(25)}"
+
+
+def test_leak_in_a_flattened_observation_is_detected(tmp_path):
+    (problem,) = leaks_of(record(FlattenObservation(Leaking(fake())), tmp_path, 25))
+    assert problem == f"observation[0] {LEAK.format(25)}"  # keys are flattened in their order
+
+
+def test_leak_as_float32_is_detected(tmp_path):
+    class Rounding(Leaking):
+        def observation(self, observation):
+            return {**observation, "hint": truth(self).astype(np.float32)}
+
+    assert leaks_of(record(Rounding(fake()), tmp_path, 25)) == [f"observation.hint[0] {LEAK.format(25)}"]
+
+
+def test_leak_is_reported_among_many_row_problems(tmp_path):
+    report = audit_run(record(Leaking(fake()), tmp_path, 150))
+    assert "the agent sees" in report.problems[0]
+    assert len(report.problems) == 101
+    assert report.problems[-1] == "and 51 more problems"
+
+
+# -------------------------------------------------------------------------------------------------------- leaks of numbers
+
+
+def step(observation, evaluator):
+    return {"schema": TRANSITION, "observation": observation, "inner": {"evaluator": evaluator}}
+
+
+def reset(observation, evaluator):
+    return {**step(observation, evaluator), "schema": RESET}
+
+
+def leaks_in(rows):
+    watch = LeakDetector()
+    for row in rows:
+        watch.add(row)
+    return [violation.text for violation in watch.violations()]
+
+
+def steps(pairs):
+    """Return rows in which the agent has `a` and the evaluator `e`, for each pair (a, e)."""
+    return [step({"field": [0.0, a]}, {"sensor": {"value": [e]}}) for a, e in pairs]
+
+
+START = reset({"field": [0.0, -1.0]}, {"sensor": {"value": [-1.0]}})
+
+
+def test_twenty_varying_steps_are_a_leak():
+    (problem,) = leaks_in([START, *steps([(0.1 * k, 0.1 * k) for k in range(STEPS)])])
+    assert problem == (
+        "observation.field[1] equals evaluator sensor.value[0] over 20 varying steps: "
+        "the agent sees an evaluator-only reading"
+    )
+
+
+def test_nineteen_varying_steps_are_not_a_leak():
+    assert leaks_in([START, *steps([(0.1 * k, 0.1 * k) for k in range(STEPS - 1)])]) == []
+
+
+def test_constant_steps_neither_count_nor_interrupt():
+    def held(count):
+        return [START, *steps([(0.1 * (k // 3), 0.1 * (k // 3)) for k in range(3 * count)])]
+
+    assert leaks_in(held(STEPS - 1)) == []
+    assert "over 20 varying steps" in leaks_in(held(STEPS))[0]
+
+
+def test_equal_constants_are_not_a_leak():
+    assert leaks_in([START, *steps([(7.0, 7.0)] * 200)]) == []
+
+
+def test_unequal_step_restarts_the_count():
+    half = [(0.1 * k, 0.1 * k) for k in range(STEPS - 1)]
+    assert leaks_in([START, *steps([*half, (5.0, 6.0), *half])]) == []
+
+
+def test_leak_in_short_episodes_is_detected():
+    short = steps([(0.1 * k, 0.1 * k) for k in range(STEPS // 4)])
+    (problem,) = leaks_in([START, *short] * 4)
+    assert f"over {STEPS} varying steps" in problem
+
+
+def test_jump_at_a_reset_is_not_a_variation():
+    starts = [reset({"field": [0.0, 0.1 * k]}, {"sensor": {"value": [0.1 * k]}}) for k in range(2 * STEPS)]
+    rows = [row for k, start in enumerate(starts) for row in (start, *steps([(0.1 * k, 0.1 * k)] * 3))]
+    assert leaks_in(rows) == []
+
+
+def test_leak_in_steps_only_is_detected_in_short_episodes():
+    other = reset({"field": [0.0, 5.0]}, {"sensor": {"value": [-1.0]}})
+    (problem,) = leaks_in([other, *steps([(0.1 * k, 0.1 * k) for k in range(5)])] * 4)
+    assert f"over {STEPS} varying steps" in problem
+
+
+def test_leak_starting_within_an_episode_is_detected():
+    pairs = [(-9.0, 0.1 * k) for k in range(30)] + [(0.1 * k, 0.1 * k) for k in range(30, 67)]
+    (problem,) = leaks_in([START, *steps(pairs)])
+    assert "over 37 varying steps" in problem
+
+
+def test_longest_leak_of_a_reading_is_reported():
+    pairs = [(0.1 * k, 0.1 * k) for k in range(50)]
+    gap = steps([(-7.0, 3.0)])
+    (problem,) = leaks_in([START, *steps(pairs[:21]), *gap, *steps(pairs), *gap, *steps(pairs[:30])])
+    assert "over 50 varying steps" in problem
+
+
+def test_reading_rounded_to_float32_is_detected():
+    pairs = [(float(np.float32(0.1 * k)), 0.1 * k) for k in range(STEPS)]
+    assert any(a != e for a, e in pairs)
+    assert len(leaks_in([START, *steps(pairs)])) == 1
+
+
+def test_close_readings_are_not_a_leak():
+    assert leaks_in([START, *steps([(0.1 * k, np.nextafter(0.1 * k, 9.0)) for k in range(1, 60)])]) == []
+
+
+def test_missing_values_equal_nothing():
+    assert leaks_in([START, *steps([(None, None)] * 60)]) == []
+
+
+def test_step_without_an_inner_record_restarts_the_count():
+    half = steps([(0.1 * k, 0.1 * k) for k in range(STEPS - 1)])
+    assert leaks_in([START, *half, {**half[0], "inner": None}, *half]) == []
+
+
+def test_every_leaking_pair_is_reported():
+    def row(k):
+        return step(
+            {"a": [0.1 * k, 5.0], "b": {"c": 0.3 * k}}, {"x": {"p": [[1.0, 0.1 * k]]}, "y": {"q": [0.1 * k, 0.3 * k]}}
+        )
+
+    assert [problem.partition(" over ")[0] for problem in leaks_in(map(row, range(1, 40)))] == [
+        "observation.a[0] equals evaluator x.p[0][1]",
+        "observation.a[0] equals evaluator y.q[0]",
+        "observation.b.c equals evaluator y.q[1]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "name"),
+    [
+        (lambda x: x, "observation"),
+        (lambda x: [x, "text", [1.0, 2.0]], "observation[0]"),
+        (lambda x: [{"deep": [[x]]}], "observation[0].deep[0][0]"),
+        (lambda x: {"": None, "big": 10**400, "same": x}, "observation.same"),
+    ],
+)
+def test_numbers_are_found_in_any_structure(wrap, name):
+    (problem,) = leaks_in(step(wrap(0.1 * k), {"s": {"v": [0.1 * k]}}) for k in range(STEPS))
+    assert problem.startswith(f"{name} equals evaluator s.v[0] over 20 varying steps")
+
+
+def test_images_and_large_fields_are_not_searched():
+    image = {"sha256": "0" * 64, "dtype": "uint8", "shape": [4, 4, 3]}
+    rows = [
+        step({"image": image, "large": [0.1 * k] * 5000}, {"s": {"v": [0.1 * k], "image": image}}) for k in range(30)
+    ]
+    assert leaks_in(rows) == []
+
+
+def test_observation_with_new_fields_restarts_the_count():
+    pairs = [(0.1 * k, 0.1 * k) for k in range(STEPS - 1)]
+    other = [{**row, "observation": {**row["observation"], "new": 1.0}} for row in steps(pairs)]
+    assert leaks_in([START, *steps(pairs), *other]) == []
+
+
+# ------------------------------------------------------------------------------------------------------ runs that fail
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return {"sound": record(fake(), folder, 4, resets=2)}
+
+
+@pytest.fixture
+def path(originals, tmp_path):
+    return shutil.copytree(originals["sound"], tmp_path / "run")
+
+
+def rewrite(path, change):
+    """Rewrite the log of a run from the list of rows that `change` returns."""
+    rewrite_log(path, change(list(LogReader(path / "transitions.mcap"))))
+
+
+def change_manifest(path, **values):
+    file = path / "manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def the_problem(path):
+    (problem,) = audit_run(path).problems
+    return problem
+
+
+def test_damaged_log_is_reported_and_its_earlier_rows_are_audited(path):
+    log = as_journal(path)
+    log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+    report = audit_run(path)
+    assert "its writer was stopped" in report.problems[0]
+    assert 0 < report.transitions < 8
+
+
+def changed_at(number, **changes):
+    return lambda rows: [{**row, **changes} if row["row"] == number else row for row in rows]
+
+
+def test_row_problem_is_reported_with_its_number(path):
+    rewrite(path, changed_at(3, reward=100.0))
+    problem = the_problem(path)
+    assert problem.startswith("row 3: reward is 100.0 (expected ")
+
+
+def test_incomplete_reset_is_reported(path):
+    rewrite(path, lambda rows: [{k: v for k, v in rows[0].items() if k != "info"}, *rows[1:]])
+    assert the_problem(path) == "row 0: info is missing"
+
+
+def test_reset_invented_by_a_wrapper_is_reported(path):
+    rewrite(path, changed_at(5, inner=None))
+    assert the_problem(path) == (
+        "row 5: inner is null: an outer wrapper returned a reset without calling the environment"
+    )
+
+
+@pytest.mark.parametrize("contract", [None, {}, {"text": 5}])
+def test_manifest_without_a_contract_is_reported(path, contract):
+    change_manifest(path, contract=contract)
+    assert the_problem(path).startswith("manifest.json: contract.text is ")
+
+
+def test_unreadable_contract_is_reported(path):
+    change_manifest(path, contract={"text": "contract: nonsense/1", "fingerprint": "0"})
+    assert the_problem(path).startswith("manifest.json: contract.text cannot be read: ")
+
+
+def test_a_report_is_frozen(path):
+    report = audit_run(path)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.transitions = 0
+
+
+@pytest.mark.parametrize("count", ["_successes", "_clipped", "_truncated", "_steps"])
+def test_wrong_summary_is_detected(tmp_path, monkeypatch, count):
+    """The independent count of the audit reveals errors in the writer of the summary."""
+    add = Summary.add
+
+    def add_wrongly(self, row):
+        add(self, row)
+        setattr(self, count, getattr(self, count) + 1)
+
+    monkeypatch.setattr(Summary, "add", add_wrongly)
+    assert set(audit_run(record(fake(), tmp_path, 3)).counts) == {"summary.differs"}

@@ -1,0 +1,139 @@
+"""``embodied-env evaluate --backend real``: a user's policy on a free-running robot, interrupted by Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from rclpy.qos import qos_profile_sensor_data
+from sensor_msgs.msg import JointState
+
+import embodied_env
+from embodied_env.cli.launch.targets import TARGETS
+from embodied_env.contract.contract_loader import dump_contract
+from embodied_env.processes.child_process import Child, simulator
+from embodied_env.ros.transport.node import RosNode
+from embodied_env.ros.transport.receive_thread import ReceiveThread
+from embodied_env.timing.clock import SteadyClock
+
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
+
+ARM = embodied_env.load_contract("arm_reach")
+QUICK = replace(ARM, backends={**ARM.backends, "real": {**ARM.backends["real"], "discovery_s": 0.0}})
+NAMESPACE = "/evaluated"
+PATIENCE_S = 60.0
+POLICY = """
+import numpy as np
+steps = 0
+def turn(observation):
+    global steps
+    steps += 1
+    return np.array([0.3 * np.cos(steps / 20), 0, 0, 0, 0, 0.3])
+"""
+
+
+@pytest.fixture
+def evaluation(domain_id, tmp_path):
+    """Start the emulator of an arm and the evaluation of a user's policy on it, each in its own process."""
+    (tmp_path / "their_policy.py").write_text(POLICY)
+    (tmp_path / "arm.yaml").write_text(dump_contract(QUICK))
+    arm = Child(simulator("-", namespace=NAMESPACE, free_running=True), first_line=dump_contract(QUICK))
+    command = ["evaluate", "arm.yaml", "--backend", "real", "--namespace", NAMESPACE, "--episodes", "100"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "embodied_env.cli", *command, "--policy", "their_policy:turn", "--out", "runs"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process, tmp_path
+    process.kill()
+    process.communicate()
+    arm.stop()
+
+
+@contextlib.contextmanager
+def joint_speeds():
+    """Receive joint states; yield a list that grows by the largest joint speed of each, rad/s."""
+    ros = RosNode("observer", namespace=NAMESPACE, clock=SteadyClock())
+    listener, speeds = ReceiveThread(ros.node, SteadyClock()), []
+
+    def take(message):
+        speeds.append(max(map(abs, message.velocity)))
+
+    ros.node.create_subscription(JointState, "joint_states", take, qos_profile_sensor_data)
+    listener.start()
+    try:
+        yield speeds
+    finally:
+        listener.stop()
+        ros.close()
+
+
+def wait_until(holds):
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_ctrl_c_brakes_and_leaves_a_valid_run(evaluation):
+    process, folder = evaluation
+    end = time.monotonic() + PATIENCE_S
+    while not list(folder.glob("runs/*/first_transition.json")) and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(10 * ARM.control_period_s)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    with joint_speeds() as speeds:
+        wait_until(lambda: speeds)
+    assert speeds[-1] < 0.05
+    (path,) = (folder / "runs").iterdir()
+    report = embodied_env.audit_run(path)
+    assert report.problems == ()
+    run = embodied_env.read_run(path)
+    rows = list(run.transitions())
+    assert run.clean
+    assert len(rows) >= 5
+    assert np.abs(rows[-1]["info"]["action"]["applied"]).max() > 0.1  # the robot was moving
+    summary = json.loads((path / "summary.json").read_text())
+    assert {"period_s", "jitter_s", "overrun_s", "driver_s[joints]", "data_age_s[joints]"} <= set(summary["latency"])
+
+
+def test_ctrl_c_to_all_processes_of_a_launch_ends_the_work_then_the_relay_then_the_robot(domain_id, tmp_path):
+    """``ros2 launch`` starts each process under its supervisor, and a terminal signals all of them at once."""
+    (tmp_path / "their_policy.py").write_text(POLICY)
+    (tmp_path / "arm.yaml").write_text(dump_contract(QUICK))
+    given = {"contract": str(tmp_path / "arm.yaml"), "namespace": NAMESPACE}
+    real = {"policy": "their_policy:turn", "armed": "arm_reach", "emulator": "true", "out": str(tmp_path / "runs")}
+    specs = [
+        *TARGETS["sim"].processes({**given, "free_running": "true"}),
+        *TARGETS["real"].processes({**given, **real}),
+    ]
+    with joint_speeds() as speeds:
+        processes = [subprocess.Popen(spec.supervised_command(), cwd=tmp_path) for spec in specs]
+        try:
+            wait_until(lambda: speeds and speeds[-1] > 0.2)
+            for process in processes:
+                process.send_signal(signal.SIGINT)
+            statuses = [process.wait(PATIENCE_S) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    assert speeds[-1] < 0.05
+    assert statuses == [0, 0, 130]

@@ -1,0 +1,109 @@
+"""`explain` describes one step in plain text."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.backends.fake_backend import ScriptedFault
+from embodied_env.core.codes import CODES, END_REASONS
+from embodied_env.errors import UsageError
+from embodied_env.extensions.explain import explanation
+from embodied_env.safety.interlocks import AFTER_ESTOP
+
+
+@pytest.fixture
+def env(close_later):
+    env = close_later(embodied_env.make("arm_reach", backend="fake", clock="virtual", host_timing=True))
+    env.reset(seed=1)
+    return env
+
+
+def explanation_of(env, action):
+    return embodied_env.explain(env.step(action)[4]).splitlines()
+
+
+def test_every_code_and_end_reason_has_a_description():
+    assert explanation.CODE_WORDS.keys() == CODES.keys() - {""}
+    assert explanation._ENDS.keys() == set(END_REASONS)
+
+
+def test_unchanged_step(env):
+    assert explanation_of(env, np.zeros(6)) == [
+        "Step 1 of episode 0: arm_reach v1 on fake (simulator).",
+        "The gates passed the action unchanged.",
+        "Nothing was late.",
+        "Observation to command: 0 ms.",
+        "The environment did not end the episode.",
+    ]
+
+
+def test_limited_step_names_joints_and_gate(env):
+    _, changed, gate, *_ = explanation_of(env, np.array([1.0, 0, 0, 0, 0, 0]))
+    assert changed == "The action was changed: j1 from 1 to 0.1222."
+    assert gate == "Gate joint_limits limited the action: acceleration limit (acc.limit: j1)."
+
+
+def test_malformed_actions_until_the_stop(env):
+    lines = [explanation_of(env, "left") for _ in range(3)]
+    assert "The action was not used." in lines[0]
+    assert lines[-1][-1] == (
+        "The episode ended: safety stop: too many malformed actions in a row (safety_stop:form.repeated)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "next_step"),
+    [
+        ("safety_stop:estop.active", f"release the emergency stop, {AFTER_ESTOP}."),
+        ("safety_stop:robot.inactive", "activate the robot and its controller, then call reset()."),
+    ],
+)
+def test_the_end_by_a_safety_input_includes_the_next_action(reason, next_step):
+    assert list(explanation._explain_end(reason))[-1] == f"Next: {next_step}"
+
+
+def test_reset_and_info_from_json(close_later):
+    env = close_later(embodied_env.make("arm_reach", backend="fake", host_timing=True))
+    info = env.reset(seed=1)[1]
+    assert re.match(
+        r"Reset to episode 0 of arm_reach v1 on fake \(simulator\), in [\d.]+ s", embodied_env.explain(info)
+    )
+    info = env.step([np.nan] * 6)[4]
+    as_json = json.loads(json.dumps(info, default=lambda array: array.tolist()).replace("NaN", "null"))
+    assert embodied_env.explain(as_json) == embodied_env.explain(info)
+
+
+def test_late_readings_are_named():
+    env = embodied_env.make("arm_reach", backend="fake", faults=[ScriptedFault(kind="stale", step=2)], clock="virtual")
+    env.reset(seed=1)
+    explanation_of(env, np.zeros(6))
+    lines = explanation_of(env, np.zeros(6))
+    assert "The reading of joints is too old; the observation has one that is 0.05 s old." in lines
+    env.close()
+
+
+def test_partly_finite_action_is_not_used(env):
+    assert "The action was not used." in explanation_of(env, np.array([np.nan, 0, 0.5, 0, 0, 0]))
+
+
+def test_lost_world_leaves_the_execution_of_the_command_open():
+    env = embodied_env.make("arm_reach", backend="fake", faults=[ScriptedFault(kind="refuse", step=1)], clock="virtual")
+    env.reset(seed=1)
+    lines = explanation_of(env, np.zeros(6))
+    assert "The reading of joints was lost with the world; the observation has the previous one." in lines
+    assert lines[-2:] == [
+        "The episode ended: the world was lost: refused (backend_lost:refused).",
+        "Whether the command was executed is not known.",
+    ]
+    env.close()
+
+
+@pytest.mark.parametrize("info", [None, 5, {}, {"step_index": 1}], ids=repr)
+def test_other_arguments_are_rejected(info):
+    with pytest.raises(UsageError, match="info not explained"):
+        embodied_env.explain(info)

@@ -1,0 +1,102 @@
+"""A stand-in for a Gazebo server and its bridge: `arm_reach` with the physics of MuJoCo behind the services of ros_gz.
+
+It publishes what the world of config/gazebo publishes, at its rates, and resets softly. As a program it runs until
+SIGTERM, so that a script named ``gz`` can start it: python mujoco_as_gazebo.py [ANYTHING ...]
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mujoco_placement import place_body
+from simulator_stand_ins import STAND_INS, STEP_NS, Faults, RosGzStandIn, hosted, pose_of
+
+from embodied_env.contract import load_contract
+from embodied_env.messages.message_types import message_class
+from embodied_env.ros.embedded_sim.sensor_messages import to_message
+from embodied_env.sim.world import World
+from embodied_env.sim.world_profile import load_profile
+
+NAME = "arm_reach"
+
+
+class MujocoAsGazebo(RosGzStandIn):
+    """Iterates in physics steps of 1 ms; MuJoCo moves at the end of each control period."""
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__(faults, name=NAME)
+        contract = load_contract(NAME)
+        self._arm = World(contract, load_profile(contract, "mujoco"))
+        self._sensors = {
+            name: sensor
+            for name, sensor in contract.sensors.items()
+            if name not in contract.backends["gazebo"]["sources"]
+        }
+        self._outputs = {"joints": self._joints} | {
+            name: self.node.create_publisher(message_class(sensor.type), sensor.topic, 10)
+            for name, sensor in self._sensors.items()
+            if name != "joints"
+        }
+        self._iterations_per_period = contract.control_period_ns // STEP_NS
+        self._restart()
+
+    def _restart(self) -> None:
+        self._arm.reset(0, {})
+        self.world.command = tuple(self._arm.target)
+
+    def _publish_joints(self) -> None:
+        """Move and publish at the end of a control period."""
+        if self.world.iterations % self._iterations_per_period:
+            return
+        self._arm.command(np.array(self.world.command))
+        self._arm.step()
+        self._publish(self._sensors)
+
+    def _publish_clock(self, times: int = 1) -> None:
+        """Publish the clock; a paused JointStatePublisher goes on, too."""
+        super()._publish_clock(times)
+        if self.world.paused and not self.world.pending:
+            self._publish(("joints",))
+
+    def _publish(self, names: Any) -> None:
+        readings = self._arm.read()
+        for name in names:
+            message = to_message(
+                self._sensors[name], readings[name].values, self.world.now_ns, self._arm.channels[name].extras
+            )
+            self._outputs[name].publish(message)
+
+    def request_reset(self, *, time_too: bool = True) -> None:
+        super().request_reset(time_too=time_too)
+        self._restart()
+
+    def _set_pose(self, request: Any, response: Any) -> bool:
+        pose = np.array(pose_of(request.pose))
+        place_body(self._arm, request.entity.name, pose[:3], pose[3:])
+        return super()._set_pose(request, response)
+
+    def close(self) -> None:
+        super().close()
+        self._arm.close()
+
+
+STAND_INS["mujoco"] = MujocoAsGazebo
+
+
+def main() -> None:
+    """Host the stand-in until SIGTERM or SIGINT."""
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    with hosted("mujoco"):
+        stopped.wait()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    main()

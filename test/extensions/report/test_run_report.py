@@ -1,0 +1,510 @@
+"""Reports of valid runs, and of truncated, empty, foreign and hostile ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections import Counter
+
+import numpy as np
+import pytest
+from report_pages import HOSTILE, Html, record, rows_of
+from row_logs import RowLog
+from run_files import as_journal
+
+from embodied_env.cli.main import main
+from embodied_env.core.codes import Quality
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.extensions.report.html_pages import POLICY, text
+from embodied_env.extensions.report.key_frames import MOST_FRAMES, KeyFrames, jpeg_base64
+from embodied_env.extensions.report.run_report import RunStatistics
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.outcomes import MOST_REASONS, OTHER, Outcomes, Rate
+from embodied_env.record.rows import RESET, TRANSITION
+
+pytest.importorskip("jinja2", reason="pages need jinja2, of the extra `report`")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    return record(tmp_path_factory.mktemp("runs"))
+
+
+def collect_rows(rows, contract=None):
+    statistics = RunStatistics(contract)
+    for row in rows:
+        statistics.add(row)
+    statistics.episodes.close()
+    return statistics
+
+
+STYLES_OF_MARKS = {"blue", "orange", "vermilion", "green", "purple", "grey", "hue5", "hue6", "hue7"}
+
+
+@pytest.fixture(scope="module")
+def source(recorded, tmp_path_factory):
+    page = tmp_path_factory.mktemp("pages") / "report.html"
+    assert main(["report", str(recorded), "-o", str(page)]) == 0
+    return page.read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------------------------------------------------------- page
+
+
+def test_page_loads_nothing(source):
+    page = Html(source)
+    assert [load for load in page.loads if not load.startswith(("data:image/jpeg;base64,", "#"))] == []
+    assert not page.of("link")
+    assert not page.of("iframe")
+    assert not re.search(r"url\(|@import", "".join(page.styles))
+
+
+def test_page_policy_forbids_loading(source):
+    assert f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">' in source
+    assert "http" not in POLICY
+    assert POLICY.startswith("default-src 'none'")
+
+
+def test_page_is_small(source):
+    assert len(source.encode()) < 400_000
+
+
+def test_links_lead_to_episodes_of_the_page_and_everything_has_a_name(source):
+    page = Html(source)
+    links = page.of("a")
+    assert {link["href"] for link in links} == {"#episode-1", "#episode-2"}
+    assert {"episode-1", "episode-2"} <= {article["id"] for article in page.of("article")}
+    assert [article["class"] for article in page.of("article")].count("episode default") == 1
+    assert all(drawing["aria-label"] for drawing in page.of("svg"))
+    assert all(image["alt"] for image in page.of("img"))
+    assert [tag for tag, _ in page.elements if tag in ("h1", "h2", "h3", "h4")][:4] == ["h1", "h2", "h2", "h3"]
+
+
+def contrast(first, second):
+    """Return the contrast ratio of two colours (WCAG 2.1), as #rgb or #rrggbb."""
+
+    def luminance(colour):
+        digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+        parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    light, dark = sorted((luminance(first), luminance(second)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_colours_have_enough_contrast(source, scheme):
+    styles = "".join(Html(source).styles)
+    blocks = re.findall(r":root \{(.*?)\}", styles, re.DOTALL)
+    colours = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]+)", blocks[scheme]))
+    text_contrast = {name: contrast(colours[name], colours["ground"]) for name in ("ink", "muted", "link")}
+    marks = [name for name in colours if name in STYLES_OF_MARKS]
+    assert len(marks) == len(STYLES_OF_MARKS)
+    assert min(text_contrast.values()) >= 4.5
+    assert min(contrast(colours[name], colours["ground"]) for name in marks) >= 3.0
+
+
+@pytest.mark.parametrize(
+    "text_on_page",
+    [
+        "arm_reach on fake (simulator)", "policy swaying", "Success rate", "95 % interval", "Contract fingerprint", "Backend fingerprint",
+        "gymnasium", "Host", "Pacing", "lockstep", "Seeds given to resets", "RecordTransitions", "What was not measured", "FIRST",
+        "acc.limit", "Findings by gate, code and joint", "Sensor ages", "Deadlines and clocks", "How this page was made",
+        "2 episodes were cut", "No episode ended", "Episode 1: cut off", "Table of the episodes", "joint_limits: acc.limit",
+    ],
+)  # fmt: skip
+def test_page_has_its_sections(source, text_on_page):
+    assert text_on_page in Html(source).words
+
+
+def test_every_measured_stage_is_in_the_table(source, recorded):
+    summary = json.loads((recorded / "summary.json").read_text())
+    for stage in summary["latency"]:
+        name, _, sensor = stage.partition("[")
+        label = name.removesuffix("_s").replace("_", " ") + (f" · {sensor.rstrip(']')}" if sensor else "")
+        assert label in Html(source).words
+
+
+def test_page_is_reproducible(source, recorded, tmp_path):
+    assert main(["report", str(recorded), "-o", str(tmp_path / "again.html")]) == 0
+    assert (tmp_path / "again.html").read_text(encoding="utf-8") == source
+
+
+# -------------------------------------------------------------------------------------------------------------- numbers
+
+
+def test_outcomes_equal_the_summary(recorded):
+    outcomes = Outcomes()
+    for row in rows_of(recorded):
+        outcomes.add(row)
+    summary = json.loads((recorded / "summary.json").read_text())
+    del summary["record"]  # failed writes are in no row
+    assert {**outcomes.summary(), "contract_fingerprint": "", "latency": {}} == {
+        **summary,
+        "contract_fingerprint": "",
+        "latency": {},
+    }
+
+
+def test_percentiles_equal_the_summary(recorded):
+    account = collect_rows(rows_of(recorded))
+    summary = json.loads((recorded / "summary.json").read_text())["latency"]["gate_s"]
+    found = account.stages.samples["gate_s", ""].percentiles()
+    assert [found.count, found.p50, found.p95, found.p99, found.most] == [
+        summary[key] for key in ("count", "p50_s", "p95_s", "p99_s", "max_s")
+    ]
+
+
+def test_unmeasured_stages_are_counted_by_quality(recorded):
+    rows = rows_of(recorded)
+    for row in rows[1:5]:
+        row["info"]["latency"]["quality"]["policy_s"] = 9
+    account = collect_rows(rows)
+    assert account.stages.unmeasured[("policy_s", ""), 9].count >= 4
+
+
+def test_null_value_of_a_measured_stage_is_not_counted(recorded):
+    rows = rows_of(recorded)
+    rows[1]["info"]["latency"] |= {"obs_skew_s": None}
+    account = collect_rows(rows)
+    assert account.stages.unmeasured[("obs_skew_s", ""), 0].count == 1
+    assert account.stages.samples["obs_skew_s", ""].count == 23
+
+
+def test_age_of_a_reading_in_a_lost_world_is_not_counted(recorded):
+    rows = rows_of(recorded)
+    rows[1]["info"]["sensors"]["joints"]["quality"] = int(Quality.LOST)
+    account = collect_rows(rows)
+    assert account.sensors.by_name["joints"].ages.count == 23
+
+
+def test_steps_added_by_an_outer_wrapper_count_in_the_outcome_only(recorded):
+    rows = rows_of(recorded)
+    rows[1] |= {"inner": None, "info": {"anything": 1}}
+    account = collect_rows(rows)
+    assert (account.unaccounted, account.unreadable, account.steps) == (1, 0, 24)
+    assert account.outcomes.summary()["steps"] == 24
+    assert account.stages.samples["gate_s", ""].count == 23
+
+
+def test_kinds_of_resets_are_counted(recorded):
+    row = rows_of(recorded)[0]
+    made = {"level": "robot", "routine": "home", "confirmed_by": "prompt", "options_ignored": ""}
+    outcomes = Outcomes()
+    outcomes.add({**row, "info": {**row["info"], "reset": {**row["info"]["reset"], **made}}})
+    assert dict(outcomes.reset_kinds) == {"robot, by home, confirmed by prompt": 1}
+
+
+def test_excess_end_reasons_are_counted_together(recorded):
+    reset, step = rows_of(recorded)[:2]
+    outcomes = Outcomes()
+    for number in range(MOST_REASONS + 50):
+        outcomes.add(reset)
+        info = {**step["info"], "end_reason": f"failure:{number}" * 99}
+        outcomes.add({**step, "terminated": True, "info": info})
+    reasons = outcomes.summary()["end_reasons"]
+    assert reasons[OTHER] == 50
+    assert max(map(len, reasons)) < 300
+
+
+# ----------------------------------------------------------------------------------------------- runs that fail the audit
+
+
+def report(path, capsys):
+    """Write a report of the run in `path`; return the status and the text of the page."""
+    status = main(["report", str(path)])
+    assert "Traceback" not in capsys.readouterr().err
+    return status, Html((path / "report.html").read_text(encoding="utf-8")).words
+
+
+def test_page_of_an_empty_run_reports_failure(tmp_path, capsys):
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
+    env.close()
+    status, words = report(env.path, capsys)
+    assert status == 1
+    assert "Not sound evidence" in words
+    assert "no transition" in words
+    assert "The run has no reset, so no episode." in words
+
+
+def test_page_of_a_truncated_log_reports_failure(tmp_path, capsys):
+    path = record(tmp_path, steps=6, resets=1)
+    log = as_journal(path)
+    log.write_bytes(log.read_bytes()[: log.stat().st_size * 2 // 3])
+    status, words = report(path, capsys)
+    assert status == 1
+    assert "truncated, because its writer was stopped" in words
+    assert "episode was cut off before the end" in words
+
+
+def test_page_of_a_run_without_its_log_reports_failure(tmp_path, capsys):
+    path = record(tmp_path, steps=1, resets=1)
+    (path / "transitions.mcap").unlink()
+    status, words = report(path, capsys)
+    assert status == 1
+    assert "cannot be read" in words
+
+
+def test_names_from_a_run_are_escaped(tmp_path, capsys):
+    path = record(tmp_path, steps=2, resets=1)
+    file = path / "manifest.json"
+    manifest = json.loads(file.read_text())
+    hostile = {
+        "policy": HOSTILE,
+        "backend": HOSTILE,
+        "versions": {HOSTILE: HOSTILE},
+        "seeds": [HOSTILE],
+        "host": HOSTILE,
+    }
+    file.write_text(json.dumps({**manifest, **hostile, "contract": {**manifest["contract"], "name": HOSTILE}}))
+    status = main(["report", str(path)])
+    source = (path / "report.html").read_text()
+    assert (status, "evil.example" in source, "<img src=//evil" in source, "<script>alert" in source) == (
+        1,  # the audit rejects it too
+        True,
+        False,
+        False,
+    )
+    assert HOSTILE in Html(source).words
+
+
+EVERY_BLOCK = """
+{% from "blocks.html" import card, counted, fact, fact_code, facts, details, listed, note, num, rate_card %}
+{% from "blocks.html" import rates_table, section, table, td, td_bar, td_code, verdict, warning %}
+{% call section(hostile, hostile) %}
+{{ verdict(true, hostile, hostile) }}
+{{ card(hostile, hostile, hostile) }} {{ rate_card(hostile, rate, hostile) }} {{ rates_table([(hostile, rate)]) }}
+{% call(row) table([hostile], [hostile]) %}{{ td(row) }}{{ num(row) }}{{ td_code(row) }}{{ td_bar(0.5, 0.4, 0.6) }}{% endcall %}
+{% call facts() %}{{ fact(hostile, hostile) }}{{ fact_code(hostile, hostile) }}{% endcall %}
+{{ note(hostile) }} {{ warning("x " ~ hostile) }} {{ listed([hostile, hostile]) }} {{ counted(counter) }}
+{% call details(hostile) %}{{ hostile }}{% endcall %}
+{% endcall %}
+"""
+
+
+def test_every_block_escapes_its_texts():
+    counter = Counter({HOSTILE: 2})
+    made = template_of(EVERY_BLOCK).render(hostile=HOSTILE, rate=Rate.of(1, 2), counter=counter)
+    page = Html(made)
+    assert page.words.count(HOSTILE) == 24
+    assert not {"img src=//evil", "script>alert"} & {tag for tag, _ in page.elements}
+    assert "<img src=//evil" not in made
+    assert "<script>alert" not in made
+    assert page.loads == []
+
+
+def template_of(source):
+    pytest.importorskip("jinja2", reason="pages need jinja2")
+    from embodied_env.extensions.report.html_pages import _environment
+
+    return _environment().from_string(source)
+
+
+def test_long_texts_are_truncated():
+    assert len(text("x" * 10_000)) < 700
+
+
+@pytest.mark.parametrize("source", ["{{ missing }}", "{{ {}.missing }}"])
+def test_a_missing_value_is_an_error(source):
+    with pytest.raises(sys.modules["jinja2"].UndefinedError):
+        template_of(source).render()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        None, 3, [], {}, {"schema": TRANSITION}, {"schema": RESET},
+        {"schema": TRANSITION, "info": None, "inner": 4, "observation": 5, "reward": "x"},
+        {"schema": TRANSITION, "info": {"latency": {"quality": {"gate_s": "x", "hold_s": {"a": None}}}, "safety": {"severity": 3}}},
+        {"schema": TRANSITION, "info": {"sensors": {"a": None}, "action": {"requested": {}, "applied": [[1]], "applied_si": {"j": 1}}}},
+        {"schema": TRANSITION, "info": {"latency": {"clock": {"mode": 3, "rtf": None, "epoch": "many"}, "missed_deadlines": "x"}}},
+        {"schema": TRANSITION, "inner": {"findings": [None, {"joints": 3, "severity": "GRAVE"}]}, "terminated": "yes"},
+        {"schema": TRANSITION, "reward": 10**400, "info": {"safety": {"disposition": 99}, "end_reason": ["x"]}},
+    ],
+)  # fmt: skip
+def test_invalid_row_is_counted_and_skipped(row):
+    account = collect_rows([row, row])
+    assert (account.unreadable, account.steps, account.outcomes.resets) == (2, 0, 0)
+
+
+def test_directory_without_a_run_is_a_one_line_error(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 1
+    assert "not a run directory" in capsys.readouterr().err
+
+
+def test_unwritable_page_is_a_one_line_error(recorded, tmp_path, capsys):
+    assert main(["report", str(recorded), "-o", str(tmp_path / "nowhere" / "page.html")]) == 1
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_json_output_has_path_and_outcome(recorded, tmp_path, capsys):
+    assert main(["report", str(recorded), "-o", str(tmp_path / "page.html"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["path"], found["transitions"], found["sound"]) == (str(tmp_path / "page.html"), 24, True)
+
+
+@pytest.mark.parametrize("package", ["jinja2"])
+def test_missing_package_names_the_extra_to_install(recorded, package):
+    script = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.split('.')[0] == {package!r}:\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from embodied_env.cli.main import main\n"
+        f"sys.exit(main(['report', {str(recorded)!r}]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert 'pip install "embodied_env[report]"' in done.stderr
+
+
+def test_evaluate_writes_the_report_into_the_run_directory(tmp_path, capsys):
+    arguments = ["--backend", "fake", "--policy", "hold", "--episodes", "1", "--out", str(tmp_path), "--json"]
+    main(["evaluate", "arm_reach", *arguments, "--report"])
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert "Success rate" in (tmp_path / run["path"] / "report.html").read_text()
+
+
+# ---------------------------------------------------------------------------------------------------------- key frames
+
+
+def seen(sha):
+    return {"observation": {"eye": {"sha256": sha, "dtype": "uint8", "shape": [4, 4, 3]}}}
+
+
+def frames_of(shas):
+    frames = KeyFrames()
+    for step, sha in enumerate(shas):
+        frames.add(step, seen(sha))
+    return frames.frames()["eye"]
+
+
+@pytest.mark.parametrize("steps", [1, MOST_FRAMES, 50, 1000])
+def test_key_frames_are_spread_from_the_first_to_the_last_step(steps):
+    found = [step for step, _ in frames_of([str(step) for step in range(steps)])]
+    assert (found[0], found[-1]) == (0, steps - 1)
+    assert len(found) == min(steps, MOST_FRAMES)
+    assert max(np.diff(found), default=0) <= 2 * steps / (MOST_FRAMES - 1)
+
+
+def test_unchanged_image_is_shown_once():
+    assert [step for step, _ in frames_of("aaa")] == [0]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="images need Pillow")
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((4, 900, 3), np.uint8),
+        np.zeros((4, 4, 4), np.uint8),
+        np.full((4, 4, 1), np.nan, np.float32),
+        np.array([[[np.inf], [1.0]], [[2.0], [3.0]]], np.float32),
+        np.zeros((3, 3, 1), np.uint16),
+        np.zeros((2, 4, 4, 3), np.uint8),
+    ],
+)
+def test_any_image_becomes_a_small_jpeg(image):
+    jpeg, _ = jpeg_base64(image)
+    assert jpeg.startswith("/9j/")
+    assert len(jpeg) < 20_000
+
+
+def test_missing_image_is_reported(recorded):
+    pytest.importorskip("PIL", reason="images need Pillow")
+    frames = KeyFrames()
+    frames.add(1, seen("a" * 64))
+    (picture,) = frames.pictures(read_run(recorded).array)["eye"]
+    assert picture.jpeg == ""
+    assert "the image cannot be shown" in picture.note
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+def peak_bytes(rows, count):
+    """Return the peak memory while `count` rows are counted, and the counts."""
+    tracemalloc.start()
+    account = collect_rows(rows[number % len(rows)] for number in range(count))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak, account
+
+
+def varied(recorded):
+    rng = np.random.default_rng(4)
+    rows = [row for row in rows_of(recorded) if row["schema"] == TRANSITION]
+    for row in rows:
+        row["info"]["latency"]["gate_s"] = float(rng.lognormal(-7, 1))
+    return [json.dumps(row) for row in rows]
+
+
+@pytest.mark.long
+def test_memory_does_not_grow_with_the_rows(recorded):
+    rows = [json.loads(row) for row in varied(recorded)]
+    few, _ = peak_bytes(rows, 120)
+    many, account = peak_bytes(rows, 480)
+    assert account.steps == 480
+    assert many < few + 600_000
+
+
+def long_run(folder, recorded, count):
+    """Write a run of `count` transitions in episodes of 500, from rows written by the environment."""
+    manifest = json.loads((recorded / "manifest.json").read_text())
+    made = rows_of(recorded)
+    resets = [row for row in made if row["schema"] == RESET]
+    steps = [json.loads(row) for row in varied(recorded)]
+    path = folder / "long"
+    path.mkdir()
+    log = RowLog(path / "transitions.mcap")
+    number = 0
+    for step in range(count):
+        if step % 500 == 0:
+            log.write("reset", {**resets[0], "row": number}, log_time_ns=number)
+            number += 1
+        row = {**steps[step % len(steps)], "row": number, "terminated": step % 500 == 499}
+        log.write("transition", row, log_time_ns=number)
+        number += 1
+    log.close()
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    return path
+
+
+def reported(path):
+    """Write a report in a separate process; return its peak memory, MB, and the size of the page, bytes."""
+    script = (
+        "import resource, sys\n"
+        "from embodied_env.cli.main import main\n"
+        f"status = main(['report', {str(path)!r}])\n"
+        "assert status in (0, 1)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return float(done.stdout.splitlines()[-1]), (path / "report.html").stat().st_size
+
+
+@pytest.mark.long
+def test_page_of_500_transitions_is_bounded(recorded, tmp_path):
+    _, page_bytes = reported(long_run(tmp_path, recorded, 500))
+    assert page_bytes < 3_000_000
+
+
+@pytest.mark.long
+def test_report_of_100000_transitions_has_bounded_memory(recorded, tmp_path):
+    (tmp_path / "few").mkdir()
+    few_mb, _ = reported(long_run(tmp_path / "few", recorded, 2_000))
+    begin = time.perf_counter()
+    path = long_run(tmp_path, recorded, 100_000)
+    many_mb, page_bytes = reported(path)
+    (path / "transitions.mcap").unlink()  # 600 MB
+    print(f"{few_mb:.0f} MB for 2 000, {many_mb:.0f} MB for 100 000, {page_bytes / 1e6:.2f} MB, "
+          f"{time.perf_counter() - begin:.0f} s")  # fmt: skip
+    assert many_mb < few_mb + 60
+    assert page_bytes < 3_000_000

@@ -1,0 +1,481 @@
+"""Steps of several slots as arrays equal those of single environments bit for bit, whatever is unusual in some slots."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import operator
+import os
+import signal
+from types import SimpleNamespace
+from typing import ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from batches import Pair, assert_same
+from gymnasium.vector import AutoresetMode
+from randomised_arm import DRAWS, OPTIONS, randomised_arm
+from shipped_contracts import changed_contract
+from strategies import ABSENT, document_of, parse
+from test_delay_model import VARYING
+
+import embodied_env
+from embodied_env import NoAction
+from embodied_env.contract.contract_schema import TaskSpec
+from embodied_env.core.types import Snapshot, TaskResult, Verdict
+from embodied_env.envs.gap_policy import GapPolicy
+from embodied_env.errors import ResetNeededError, TaskError, UsageError
+from embodied_env.extensions.vector import vector_env
+from embodied_env.extensions.vector.batched_judging import judge_steps
+from embodied_env.extensions.vector.batched_physics import BatchedPhysics
+from embodied_env.processes.signals import Terminated
+from embodied_env.sim.world import World
+from embodied_env.tasks.reach import Reach
+
+NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
+FEWEST_SLOTS = vector_env.FEWEST_SLOTS
+SHIPPED = ("arm_reach", "cart_goal", "door_open", "so101_reach", "turtlebot4_goal", "ur5e_reach")
+
+
+@pytest.fixture(autouse=True)
+def batch_few_slots(monkeypatch):
+    """Batch few slots too, although their own environments are faster."""
+    monkeypatch.setattr(vector_env, "FEWEST_SLOTS", 1)
+
+
+@pytest.fixture
+def pair(close_later):
+    def make(*arguments, **options):
+        made = close_later(Pair.of(*arguments, **options))
+        made.reset(seed=3)
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("contract", "mode", "steps"),
+    [
+        *(
+            (name, mode, 4 if name == "door_open" else 12)
+            for name, mode in zip(SHIPPED, itertools.cycle(AutoresetMode), strict=False)
+        ),
+        *(pytest.param(name, mode, 400, marks=pytest.mark.long) for name in SHIPPED for mode in AutoresetMode),
+    ],
+)
+def test_each_shipped_contract_in_each_mode(pair, contract, mode, steps):
+    both = pair(contract, mode)
+    for _ in range(steps):
+        both.step()
+    assert both.ours.batched_share > 0.9
+
+
+def arm_with_two_actuators():
+    """Return an arm whose wrist is an actuator of its own, in positions with limited jerk."""
+    document = document_of(embodied_env.load_contract("arm_reach"))
+    joints = document["actuators"]["arm"]["joints"]
+    wrist = {name: {**joints.pop(name), "jerk": 400.0} for name in ("j4", "j5", "j6")}
+    own = {"topic": "wrist/commands", "command": "position", "joints": wrist}
+    document["actuators"]["wrist"] = {**document["actuators"]["arm"], **own}
+    del document["robot"]
+    return parse(document)
+
+
+def test_several_actuators(pair):
+    both = pair(arm_with_two_actuators(), NEXT_STEP)
+    for _ in range(12):
+        both.step()
+    actions = both.ours.action_space.sample()
+    actions["wrist"][1] = np.inf
+    both.step(actions)
+    assert both.ours.batched_share > 0.8
+
+
+def test_several_doors_without_cameras(pair):
+    parts = itertools.product(("sensors", "backends.mujoco.sources"), ("camera", "depth"))
+    both = pair(changed_contract("door_open", {".".join(each): ABSENT for each in parts}), SAME_STEP)
+    for _ in range(6):
+        both.step()
+    assert both.ours.batched_share == 1.0
+
+
+UNUSUAL = [NoAction("late"), None, np.full(6, np.nan), np.zeros(3), "text", np.full(6, 1e300), [0.5] * 6, {"arm": 1}]
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_slots_with_unusual_actions_are_stepped_by_their_own_environments(pair, mode):
+    both, rng = pair("arm_reach", mode), np.random.default_rng(4)
+    for _ in range(40):
+        rows = list(both.ours.action_space.sample())
+        if rng.random() < 0.5:
+            rows[rng.integers(3)] = UNUSUAL[rng.integers(len(UNUSUAL))]
+        both.step(rows)
+    assert 0.5 < both.ours.batched_share < 1.0
+    both.step(np.ma.masked_array(both.ours.action_space.sample(), mask=True))
+
+
+def unusual_arm():
+    """Return an arm with every kind of draw, histories, noise, delays, drop-outs and slow sensors."""
+    document = document_of(randomised_arm(OPTIONS, {**DRAWS, "camera_delay": {"delay": ["target"]}}))
+    document["applied_actions"] = 2
+    document["episode"] = {"horizon_steps": 9, "kind": "finite_horizon"}
+    document["sensors"]["joints"]["fields"]["position"]["history"] = 3
+    document["sensors"]["tcp"]["fields"]["position"] |= {"history": 2, "low": -0.4, "high": 0.4}
+    document["sensors"]["target"] |= {"rate_hz": 12.0, "max_age_s": 0.2}
+    sources = document["backends"]["mujoco"]["sources"]
+    sources["tcp"] |= {"noise": {"position": 0.01}, "delay_s": 0.02, "dropout": 0.4}
+    return parse(document)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_drawn_episodes_with_noise_delays_gaps_and_histories(pair, mode):
+    both = pair(unusual_arm(), mode)
+    for _ in range(30):
+        both.step()
+    assert 0.2 < both.ours.batched_share < 1.0
+    both.reset(seed=[5, None, 6], options={"reset_mask": np.array([True, False, True]), "bin": [0.3, 0.4]})
+    both.step()
+
+
+def drawn_arm():
+    """Return an arm of which only the model is drawn."""
+    kept = ("damping", "friction", "gain", "payload", "start")
+    return randomised_arm({key: OPTIONS[key] for key in kept}, {key: DRAWS[key] for key in kept})
+
+
+@pytest.mark.parametrize("make_arm", [lambda: "arm_reach", drawn_arm, unusual_arm])
+def test_many_slots_step_like_single_environments(pair, make_arm):
+    both = pair(make_arm(), NEXT_STEP, num_envs=18, threads=0)
+    assert (both.ours._batched._worlds._physics is None) == (make_arm is unusual_arm)
+    for step in range(8):
+        rows = list(both.ours.action_space.sample())
+        rows[step] = NoAction("late")
+        both.step(rows)
+        last = [env.unwrapped.last_transition.observation for env in (both.ours.envs[17], both.theirs.envs[17])]
+        assert_same(*map(dict, last))
+    assert len({id(env.unwrapped.stepper.backend.world) for env in both.ours.envs}) == 1
+
+
+def test_slots_are_batched_where_that_is_faster(pair, monkeypatch):
+    monkeypatch.setattr(vector_env, "FEWEST_SLOTS", FEWEST_SLOTS)
+    for num_envs, share in ((FEWEST_SLOTS - 1, 0.0), (FEWEST_SLOTS, 1.0)):
+        both = pair("arm_reach", NEXT_STEP, num_envs=num_envs)
+        both.step()
+        assert both.ours.batched_share == share
+
+
+def test_injected_delays(pair):
+    both = pair("arm_reach", NEXT_STEP, delay_profile=VARYING)
+    for _ in range(8):
+        both.step()
+    assert both.ours.batched_share == 0.0
+
+
+def test_delays_of_one_slot_leave_the_others_as_they_are(close_later):
+    options = {"num_envs": 4, "clock": "virtual"}
+    one_late = embodied_env.make_vec("arm_reach", per_slot=lambda i: {"delays": VARYING} if i == 2 else {}, **options)
+    both = [close_later(env) for env in (one_late, embodied_env.make_vec("arm_reach", **options))]
+    for env in both:
+        env.reset(seed=0)
+    for _ in range(5):
+        actions = both[0].action_space.sample()
+        ours, theirs = ({key: rows[[0, 1, 3]] for key, rows in env.step(actions)[0].items()} for env in both)
+        assert_same(ours, theirs)
+    assert one_late.batched_share == 0.75
+
+
+class OneByOne(Reach):
+    """A task with state, which counts its steps."""
+
+    terms = ("steps",)
+
+    def reset(self, snapshot: Snapshot, options: object) -> Verdict:
+        self.steps = 0
+        return Verdict.running()
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: object) -> TaskResult:
+        self.steps += 1
+        assert (self.steps == 1) == (previous.reset is not None)
+        result = super().judge(previous, current, applied)
+        verdict = dataclasses.replace(result.verdict, failure="tired" if self.steps > 8 else "")
+        return TaskResult(reward=result.reward, verdict=verdict, terms={"steps": float(self.steps)})
+
+
+class Failing(Reach):
+    """A task that fails in slots that move their first joint."""
+
+    def evaluate(self, previous: object, current: object, applied: np.ndarray) -> TaskResult:
+        result = super().evaluate(previous, current, applied)
+        if applied.ndim > 1:
+            return dataclasses.replace(result, reward=np.where(applied[:, 0] > 0, np.nan, result.reward))
+        if applied[0] > 0:
+            raise RuntimeError("the task has an error")
+        return result
+
+
+def arm_with(task):
+    arm = embodied_env.load_contract("arm_reach")
+    spec = TaskSpec(type=f"{__name__}:{task.__name__}", parameters=arm.task.parameters)
+    return dataclasses.replace(arm, task=spec)
+
+
+def test_a_task_that_judges_slots_one_by_one(pair, caplog):
+    both = pair(arm_with(OneByOne), SAME_STEP)
+    for step in range(24):
+        both.step()
+        if step == 4:
+            assert texts(both.ours, "last_transition") == texts(both.theirs, "last_transition")
+    assert both.ours.batched_share > 0.9
+    assert [f"{__name__}:OneByOne" in record.getMessage() for record in caplog.records] == [True]
+
+
+class SharesTerms(OneByOne):
+    """A task that returns the same dict of terms in each slot."""
+
+    terms = ("distance",)
+    shared: ClassVar = {}
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: object) -> TaskResult:
+        result = Reach.judge(self, previous, current, applied)
+        self.shared["distance"] = result.terms["distance"]
+        return dataclasses.replace(result, terms=self.shared)
+
+
+def test_slots_whose_tasks_share_a_dict_of_terms_keep_their_own(pair):
+    both = pair(arm_with(SharesTerms), NEXT_STEP)
+    infos = both.step()
+    assert len(set(infos["task"]["distance"].tolist())) == 3
+
+
+def test_a_task_that_fails_in_one_slot_ends_only_that_one(pair):
+    both = pair(arm_with(Failing), DISABLED)
+    actions = np.zeros((3, 6))
+    both.step(actions)
+    actions[1, 0] = 0.5
+    with pytest.raises(TaskError, match="the task has an error"):
+        both.ours.step(actions)
+    assert [env.unwrapped.step_index for env in both.ours.envs] == [2, 2, 2]
+    assert both.ours.envs[1].unwrapped.last_transition.info["end_reason"] == "task_error:RuntimeError"
+    both.ours.reset(options={"reset_mask": np.array([False, True, False])})
+    infos = both.ours.step(np.zeros((3, 6)))[-1]
+    assert infos["step_index"].tolist() == [3, 1, 3]
+
+
+def test_sigterm_in_a_task_ends_the_program():
+    def terminate(*_: object) -> None:
+        raise Terminated(143)
+
+    with pytest.raises(Terminated):
+        judge_steps(SimpleNamespace(evaluate=terminate), *[None] * 4)
+
+
+class FailsOnce(OneByOne):
+    """A task that fails in its third step, and would not fail if it were called again."""
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: object) -> TaskResult:
+        result = super().judge(previous, current, applied)
+        if self.steps == 3:
+            raise RuntimeError("once")
+        return result
+
+
+class Writes(Reach):
+    """A task that writes into its arguments, which are those of the record."""
+
+    def evaluate(self, previous: object, current: object, applied: np.ndarray) -> TaskResult:
+        if previous is current:
+            return super().evaluate(previous, current, applied)  # of a reset
+        if applied.ndim == 1:
+            for array in (applied, previous.samples["tcp"].values["position"]):
+                with pytest.raises(ValueError, match="read-only"):
+                    array[:] = 0.0
+        current.samples["tcp"].values["position"][..., 0] += 1.0
+        return super().evaluate(previous, current, applied)
+
+
+@pytest.mark.parametrize(("task", "steps"), [(FailsOnce, 3), (Writes, 1)])
+def test_an_error_of_the_task_is_raised_in_its_step(pair, task, steps):
+    both = pair(arm_with(task), NEXT_STEP)
+    for step in range(1, steps + 1):
+        actions = both.ours.action_space.sample()
+        if step < steps:
+            both.step(actions)
+            continue
+        for env in (both.ours, both.theirs):
+            with pytest.raises(TaskError):
+                env.step(actions)
+    ours, theirs = texts(both.ours, "last_transition"), texts(both.theirs, "last_transition")
+    assert ours[0] == theirs[0]  # Gymnasium's stops at the first slot
+
+
+@pytest.mark.parametrize("arguments", [{"seed": [5, 6, -1]}, {"options": {"nowhere": 1.0}}])
+def test_a_rejected_reset_changes_nothing(pair, arguments):
+    both = pair("arm_reach", NEXT_STEP)
+    both.step(both.ours.action_space.sample())
+    arguments["options"] = {**arguments.get("options", {}), "reset_mask": np.array([False, False, True])}
+    with pytest.raises((UsageError, gymnasium.error.Error)):
+        both.ours.reset(**arguments)
+    for _ in range(3):
+        both.step(both.ours.action_space.sample())
+
+
+@pytest.mark.parametrize("place", ["_gate.judge", "_worlds.send", "_worlds.step", "_worlds.read", "_results"])
+def test_slots_of_an_interrupted_step_must_be_reset(pair, monkeypatch, place):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    both = pair("arm_reach", NEXT_STEP)
+    actions = both.ours.action_space.sample()
+    both.step(actions)
+    with monkeypatch.context() as patched:
+        owner, _, name = f"_batched.{place}".rpartition(".")
+        patched.setattr(operator.attrgetter(owner)(both.ours), name, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            both.ours.step(actions)
+    for step, action in ((both.ours.step, actions), (both.ours.envs[1].step, actions[1])):
+        with pytest.raises(ResetNeededError):
+            step(action)
+    both.reset(seed=8)
+    both.step(actions)
+
+
+def test_an_interrupted_first_step_leaves_no_slot_apart(pair, monkeypatch):
+    both = pair("arm_reach", NEXT_STEP)
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchedPhysics, "load", lambda *_: signal.default_int_handler(signal.SIGINT, None))
+        with pytest.raises(KeyboardInterrupt):
+            both.ours.step(both.ours.action_space.sample())
+    both.reset(seed=8)
+    with monkeypatch.context() as patched:
+        patched.delattr(World, "command")  # of worlds that are stepped one by one
+        both.ours.step(both.ours.action_space.sample())
+
+
+def test_an_interrupt_while_the_state_of_a_slot_is_read_loses_no_step(pair, monkeypatch):
+    both = pair("arm_reach", NEXT_STEP)
+    for _ in range(3):
+        both.step()
+    restore = GapPolicy.restore
+
+    def interrupted(policy: GapPolicy, snapshot: Snapshot) -> None:
+        patched.undo()  # once
+        signal.raise_signal(signal.SIGINT)
+        restore(policy, snapshot)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GapPolicy, "restore", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            both.ours.envs[1].unwrapped.step_index  # noqa: B018 - the access is interrupted
+    assert both.step()["step_index"].tolist() == [4, 4, 4]
+
+
+def test_a_fork_steps_without_threads(pair):
+    both = pair("arm_reach", NEXT_STEP, threads=2)
+    both.step(both.ours.action_space.sample())
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # ends a child that waits for a thread of its parent
+        both.step([None, *list(both.ours.action_space.sample())[1:]])
+        both.step(both.ours.action_space.sample())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    both.step(both.ours.action_space.sample())
+
+
+def test_a_slot_is_closed_and_opened_again(pair):
+    both = pair("arm_reach", NEXT_STEP, render_mode="rgb_array")
+    for env in (both.ours, both.theirs):
+        env.step(both.ours.action_space.sample())
+        env.envs[1].close()
+    both.ours.action_space.seed(7)
+    both.reset(seed=2)
+    both.step()
+    np.testing.assert_array_equal(*(env.envs[0].render() for env in (both.ours, both.theirs)))
+
+
+def test_an_unknown_mark_is_rejected(pair):
+    both = pair("arm_reach", NEXT_STEP)
+    both.step(both.ours.action_space.sample())
+    with pytest.raises(UsageError, match="unknown mark 'inference'"):
+        both.ours.mark("inference")
+
+
+def test_an_unstable_world_ends_only_its_slot(pair):
+    both = pair("arm_reach", NEXT_STEP)
+    for step in range(5):
+        if step == 2:
+            for env in (both.ours, both.theirs):
+                world = env.envs[1].unwrapped.stepper.backend.world
+                world.physics.edit()
+                world._data.qvel[:] = np.inf
+        infos = both.step()
+        if step == 2:
+            assert infos["end_reason"].tolist() == ["", "backend_lost:sim_unstable", ""]
+
+
+def test_a_world_with_a_warning_takes_its_step_alone(pair, monkeypatch):
+    step = BatchedPhysics.step
+
+    def warned(physics, slots, *args):
+        state, target = physics.states[1].copy(), physics.targets[1]
+        are_stepped = step(physics, slots, *args)
+        physics.states[1], physics.targets[1], are_stepped[slots.index(1)] = state, target, False
+        return are_stepped
+
+    both = pair("arm_reach", NEXT_STEP)
+    monkeypatch.setattr(BatchedPhysics, "step", warned)
+    for _ in range(5):
+        both.step()
+        assert texts(both.ours, "last_transition") == texts(both.theirs, "last_transition")
+    assert both.ours.batched_share == 1.0
+
+
+def texts(env, name):
+    with np.printoptions(floatmode="unique"):
+        return [repr(value) for value in env.get_attr(name)]
+
+
+def use_slots(env, step):
+    """Use the environments of slots directly: reset one, step one, mark, annotate."""
+    slots = [each.unwrapped for each in env.envs]
+    if step == 2:
+        env.envs[1].reset(seed=9)
+    if step == 5:
+        env.envs[2].step(np.full(env.single_action_space.shape, 0.1))
+        slots[0].mark("policy")
+    if step in (7, 10):
+        slots[1].annotate("note", {"step": step})
+    if step == 8:
+        for slot in slots:
+            slot.mark("policy")
+
+
+@pytest.mark.parametrize("contract", ["arm_reach", "cart_goal"])
+def test_the_environments_of_slots_have_their_true_state_at_any_time(pair, contract):
+    both = pair(contract, NEXT_STEP)
+    for step in range(14):
+        for name in ("step_index", "epoch", "last_transition", "last_reset") if step in (3, 4, 9) else ():
+            assert texts(both.ours, name) == texts(both.theirs, name)
+        use_slots(both.ours, step)
+        use_slots(both.theirs, step)
+        actions = both.ours.action_space.sample()
+        infos, theirs = both.ours.step(actions)[-1], both.theirs.step(actions)[-1]
+        assert_same(infos, {key: value for key, value in theirs.items() if "annotations" not in key})
+    assert both.ours.batched_share > 0.8
+
+
+def test_steps_with_a_steady_clock_add_up(close_later):
+    env = close_later(embodied_env.make_vec("arm_reach", num_envs=3, host_timing=True))
+    env.reset(seed=1)
+    for step in range(4):
+        if step == 2:
+            env.mark("policy")
+        infos = env.step(env.action_space.sample())[-1]
+        stages = infos["latency"]
+        parts = [stages[name] for name in ("handoff_s", "inference_s", "gate_s", "publish_s")]
+        np.testing.assert_allclose(sum(parts), stages["obs_to_command_s"], atol=1e-12)
+        assert (np.array(parts) >= 0.0).all()
+        assert (stages["quality"]["policy_s"] == (0 if step == 2 else 9)).all()
+        assert env.envs[0].unwrapped.step_index == step + 1  # its stamps stay those of the step
+    assert env.batched_share == 1.0

@@ -1,0 +1,27 @@
+"""Message classes by their ROS names: imported and rejected names."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from embodied_env.errors import ContractError
+from embodied_env.messages.message_types import message_class
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Bool", "std_msgs/Bool", "std_msgs/msg/Bool/x", "std_msgs/msg/", "a.b/msg/C", "/msg/C"]
+)
+def test_invalid_type_name_is_rejected(name):
+    with pytest.raises(ContractError, match="expected <package>/msg/<Type>"):
+        message_class(name)
+
+
+def test_type_name_imports_no_module_without_messages(tmp_path, monkeypatch):
+    (tmp_path / "named_by_a_contract").mkdir()
+    (tmp_path / "named_by_a_contract" / "code.py").write_text("Type = int\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ContractError):
+        message_class("named_by_a_contract/code/Type")
+    assert "named_by_a_contract" not in sys.modules

@@ -1,0 +1,393 @@
+"""The protocol of policies, their addresses, chunks, and one policy per slot or agent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributions import install
+from shipped_contracts import changed_contract
+
+import embodied_env
+from embodied_env.cli.main import main
+from embodied_env.contract.plugins import BUILT_IN
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.policy import (
+    BatchPolicy,
+    FunctionPolicy,
+    NoAction,
+    Policy,
+    PolicyIdentity,
+    as_policy,
+    policy_errors,
+    policy_seed,
+)
+from embodied_env.errors import PolicyError, UsageError
+from embodied_env.extensions.evaluation.evaluation import evaluate
+from embodied_env.extensions.replay.run_replay import replay_policy
+from embodied_env.policies import policy_loader as loader
+from embodied_env.policies.chunks import ChunkRunner, split_chunk
+from embodied_env.policies.slots import TeamPolicies, VectorPolicies
+from embodied_env.processes.signals import Terminated, terminate
+from embodied_env.record.run import Run
+
+ARM = changed_contract(embodied_env.load_contract("arm_reach"), {"episode.horizon_steps": 5})
+
+
+class Chunks:
+    """Returns chunks of three: action i of inference k has the value 0.1 k + 0.01 i."""
+
+    identity = PolicyIdentity(name="chunks", format="python", library="test 1")
+    calls: list
+
+    def __init__(self, size=6):
+        self.calls, self.size, self.inferences = [], size, 0
+
+    def reset(self, *, seed, episode_index):
+        self.calls.append(("reset", seed, episode_index))
+        self.inferences = 0
+
+    def __call__(self, observation):
+        self.calls.append("act")
+        self.inferences += 1
+        return np.array([np.full(self.size, 0.1 * self.inferences + 0.01 * i) for i in range(3)])
+
+    def close(self):
+        self.calls.append("close")
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write a module of policies, and return its path."""
+    path = tmp_path / "a_users_policies.py"
+    path.write_text(
+        "import numpy as np\n"
+        "def leave():\n    raise SystemExit(0)\n"
+        "def still(observation):\n    return np.zeros(6)\n"
+        "class Gain:\n"
+        "    def __init__(self, gain, *, joints=6):\n        self.action = np.full(joints, gain)\n"
+        "    def __call__(self, observation):\n        return self.action\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return path
+
+
+def load(address, **options):
+    return embodied_env.load_policy(address, ARM, **options)
+
+
+def test_callable_of_a_module_is_a_policy_with_the_hash_of_its_source(module):
+    policy = load("a_users_policies:still")
+    assert isinstance(policy, Policy)
+    assert policy.identity.name == "a_users_policies:still"
+    assert policy.identity.sha256 == hashlib.sha256(module.read_bytes()).hexdigest()
+    np.testing.assert_array_equal(policy({}), np.zeros(6))
+
+
+def test_factory_gets_literals(module):
+    np.testing.assert_array_equal(load("a_users_policies:Gain(0.5, joints=2)")({}), [0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("a_users_policies:Gain", "policy 'a_users_policies:Gain' is a class"),
+        ("a_users_policies:Gain(__import__('os'))", "literals"),
+        ("a_users_policies:Gain(*[1])", "literals"),
+        ("a_users_policies:Gain(**{'gain': 1})", "literals"),
+        ("a_users_policies:still.nothing", "literals"),
+        ("a_users_policies:Gain()", "cannot be made: TypeError"),
+        ("a_users_policies:leave()", "cannot be made: SystemExit"),
+        ("a_users_policies:np", "not callable"),
+        ("hold ", "did you mean 'hold'"),
+        ("nothing", "expected one of: hold, random, scripted, module:callable"),
+        ("models/a.onnx", "did you mean 'onnx:models/a.onnx'?"),
+        ("sac.zip", "did you mean 'sb3:sac.zip'?"),
+        ("a.policy.yaml", "a policy file goes with the address of its model"),
+        ("ws://gpu:8000", "did you mean 'openpi://gpu:8000'?"),
+        ("a_users_policies.py:Gain(1)", "did you mean 'a_users_policies:Gain(1)'?"),
+        ("onnx:", "incomplete policy address 'onnx:' (expected onnx:FILE)"),
+    ],
+)
+def test_invalid_address_is_wrong_usage(module, address, problem):
+    with pytest.raises(UsageError) as found:
+        load(address)
+    assert problem in str(found.value)
+
+
+def test_unknown_option_is_wrong_usage(module):
+    for address in ("hold", "a_users_policies:still"):
+        with pytest.raises(UsageError, match=r"unknown option of the policy .*'speed'"):
+            load(address, speed=3)
+
+
+PARTY = """
+import numpy as np
+def load(location, contract, *, trust):
+    assert trust
+    return lambda _: np.full(6, float(location))
+def still(contract):
+    return np.zeros_like
+"""
+
+
+def test_policy_of_another_package_is_found_by_its_entry_point(monkeypatch, tmp_path):
+    points = {"policies": {"fixed": "a_policy_party:load", "still": "a_policy_party:still"}}
+    install(monkeypatch, tmp_path, points, a_policy_party=PARTY)
+    policy = load("fixed:0.25", trust=True)
+    assert policy({})[0] == 0.25
+    assert policy.identity == PolicyIdentity(name="fixed:0.25", format="fixed")
+    assert load("still").identity == PolicyIdentity(name="still", format="still")
+
+
+def test_random_is_seeded_by_reset():
+    policy, drawn = load("random"), []
+    for seed in (3, 4, 3):
+        policy.reset(seed=seed, episode_index=0)
+        drawn.append(policy({}).tolist())
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_a_policy_is_itself_and_a_callable_is_wrapped():
+    policy = Chunks()
+    assert as_policy(policy) is policy
+    assert isinstance(as_policy(np.zeros_like), FunctionPolicy)
+    with pytest.raises(UsageError, match="not callable: 3"):
+        as_policy(3)
+    policy.identity = "chunks"
+    with pytest.raises(UsageError, match="has the identity 'chunks'"):
+        as_policy(policy)
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [("a\n b", "a b"), ("", "no reason given"), ("\x1b[2J\ud800", "?[2J?"), ("x" * 199 + " y", "x" * 199)],
+)
+def test_a_reason_is_one_printable_line(reason, expected):
+    assert NoAction(reason).reason == expected
+    assert NoAction(expected) == NoAction(reason)  # a replay makes it from the record
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(
+            np.zeros(6),
+            [0.0] * 6,
+            np.zeros((0, 6)),
+            np.zeros((1, 2, 3)),
+            [[1.0], [1.0, 2.0]],
+            None,
+            NoAction("late"),
+            {},
+        ),
+        {"arm": np.zeros((2, 3)), "hand": np.zeros((3, 1))},
+        {"arm": np.zeros((2, 3)), "hand": np.zeros(1)},
+    ],
+)
+def test_what_is_no_chunk_is_passed_on(answer):
+    assert split_chunk(answer) is None
+    assert ChunkRunner(as_policy(lambda _: answer))({}) is answer
+
+
+class Fabricated:
+    """Claims a shape."""
+
+    def __init__(self, count):
+        self.shape = (count, 6)
+
+    def __getitem__(self, index):
+        raise RuntimeError("no rows")
+
+
+@pytest.mark.parametrize("count", [-3, 2, 10**12])
+def test_a_chunk_of_a_fabricated_shape_is_none_or_too_long(count):
+    if count > 2:
+        with pytest.raises(PolicyError, match=r"chunk too long: 1000000000000 actions \(expected at most 100000\)"):
+            split_chunk(Fabricated(count))
+    else:
+        assert split_chunk(Fabricated(count)) is None
+
+
+def test_a_chunk_of_several_actuators_is_split():
+    chunk = split_chunk({"arm": np.array([[1.0, 2.0], [3.0, 4.0]]), "hand": [[5.0], [6.0]]})
+    assert [(each["arm"].tolist(), each["hand"]) for each in chunk] == [([1.0, 2.0], [5.0]), ([3.0, 4.0], [6.0])]
+
+
+def test_the_rest_of_a_chunk_is_a_copy():
+    answer = np.zeros((2, 6))
+    runner = ChunkRunner(as_policy(lambda _: answer))
+    runner({})
+    answer[:] = 1.0  # such as a buffer that all slots of a batch share
+    assert not runner({}).any()
+
+
+def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
+    made = Chunks()
+    monkeypatch.setattr(loader, "made_for_test", lambda contract: made, raising=False)  # noqa: ARG005 - of a factory
+    monkeypatch.setitem(BUILT_IN["policies"], "chunks", "embodied_env.policies.policy_loader:made_for_test")
+    options = {"backend": "fake", "episodes": 2, "seed": 7, "record": tmp_path, "clock": "virtual"}
+    (done,) = evaluate(ARM, "chunks", **options).results
+    first, second = [("reset", policy_seed(7, index), index) for index in range(2)]
+    assert made.calls == [first, "act", "act", second, "act", "act", "close"]  # 5 steps: 3 + 2
+    actions = [row["action"][0] for row in embodied_env.read_run(done.path).transitions()]
+    assert actions == pytest.approx([0.1, 0.11, 0.12, 0.2, 0.21] * 2)
+    manifest = json.loads((done.path / "manifest.json").read_text())
+    known = {"name": "chunks", "format": "python", "library": "test 1"}
+    assert {key: value for key, value in manifest["policy"].items() if value is not None} == known
+    again = Chunks()
+    assert replay_policy(done.path, again, seed=7).first is None  # chunks end there too
+    assert again.calls == made.calls[:-1]
+
+
+def test_replay_of_the_same_seed_repeats_a_random_policy(tmp_path):
+    options = {"backend": "fake", "episodes": 2, "record": tmp_path, "clock": "virtual"}
+    run = evaluate(ARM, "random", seed=7, **options).results[0].path
+    assert replay_policy(run, load("random"), seed=7).first is None
+    assert replay_policy(run, load("random"), seed=8).first == (1, 1)
+
+
+def test_replay_of_a_policy_skips_what_follows_a_missing_row(tmp_path, monkeypatch):
+    def act(_observation):
+        return NoAction("late")
+
+    done = evaluate(ARM, act, backend="fake", episodes=2, record=tmp_path, clock="virtual")
+    run = done.results[0].path
+    whole = replay_policy(run, act)
+    assert [(each.steps, each.first, each.unreadable) for each in whole.episodes] == [(5, None, 0)] * 2
+    rows = Run.rows
+    monkeypatch.setattr(Run, "rows", lambda run: (row for row in rows(run) if row["row"] not in (3, 6)))
+    assert [(each.steps, each.first) for each in replay_policy(run, act).episodes] == [(2, None)]
+
+
+def test_a_policy_that_raises_in_reset_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "failing_policies.py").write_text(
+        "class Failing:\n"
+        "    def reset(self, seed):\n        raise TypeError(seed)\n"
+        "    def __call__(self, observation):\n        return [0.0] * 6\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = ("--policy", "failing_policies:Failing()", "--backend", "fake", "--out", str(tmp_path / "runs"))
+    assert main(["evaluate", "arm_reach", "--episodes", "1", *arguments]) == 1
+    assert "failed in the reset of episode 1: TypeError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["reset", "__call__", "close"])
+def test_exit_in_a_policy_is_not_the_exit_of_the_program(tmp_path, monkeypatch, place):
+    def leave(*_, **__):
+        raise SystemExit(0)
+
+    monkeypatch.setattr(Chunks, place, leave)
+    monkeypatch.setattr(loader, "_imported", lambda *_, **__: Chunks())
+    where = {"reset": "the reset of episode 1", "__call__": "episode 1, step 1", "close": "close"}[place]
+    with pytest.raises(PolicyError, match=rf"--policy 'a:b' failed in {where}: SystemExit: 0"):
+        evaluate(ARM, "a:b", backend="fake", episodes=1, record=tmp_path, clock="virtual")
+    with pytest.raises(Terminated), policy_errors("policy", "step 1"):
+        terminate(15, None)
+
+
+def test_replay_names_a_policy_that_raises(tmp_path):
+    run = evaluate(ARM, "hold", backend="fake", episodes=1, seed=0, record=tmp_path).results[0].path
+    with pytest.raises(PolicyError, match="episode 1, step 1: ZeroDivisionError"):
+        replay_policy(run, lambda _: 1 / 0)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_each_slot_has_a_policy_that_is_reset_before_each_of_its_episodes(mode):
+    made = []
+
+    def make(slot):
+        made.append(Chunks())
+        return made[slot]
+
+    envs = embodied_env.make_vec(ARM, num_envs=2, backend="fake", autoreset_mode=mode, clock="virtual")
+    with_policies = VectorPolicies(make, 2, seed=3)
+    results = envs.reset(seed=3)
+    for _ in range(8):
+        observations, *_, infos = envs.step(with_policies.act_all(*results))
+        results = observations, infos
+    with_policies.close()
+    envs.close()
+    episodes = [[call for call in policy.calls if call[0] == "reset"] for policy in made]
+    for slot in range(2):
+        assert episodes[slot] == [("reset", policy_seed(3 + slot, index), index) for index in range(2)]
+        second = made[slot].calls.index(episodes[slot][1])
+        assert made[slot].calls[:second] == [episodes[slot][0], "act", "act"]  # no inference after the end
+        assert made[slot].calls[-1] == "close"
+
+
+def test_slots_share_the_inference_of_a_batch_policy():
+    masks = []
+
+    class Batch(Chunks):
+        def act_batch(self, observations, mask):
+            masks.append(mask.tolist())
+            return [self(None) for _ in mask]
+
+    assert isinstance(Batch(), BatchPolicy)
+    envs = embodied_env.make_vec(ARM, num_envs=2, backend="fake", clock="virtual")
+    with_policies = VectorPolicies(lambda _: Batch(), 2)
+    results = envs.reset(seed=3)
+    for _ in range(4):
+        observations, *_, infos = envs.step(with_policies.act_all(*results))
+        results = observations, infos
+    envs.close()
+    assert masks == [[True, True]] * 2
+
+
+def test_slots_with_different_policies_share_no_inference():
+    class Batch(Chunks):
+        def act_batch(self, observations, mask):
+            return [np.zeros(6)]
+
+    made = [Batch(), Batch()]
+    with pytest.raises(PolicyError, match=r"1 answers \(expected 2, one per slot\)"):
+        VectorPolicies(made.__getitem__, 2).act_all({}, {})
+    made[1].identity = PolicyIdentity(name="other", format="python")
+    with_policies = VectorPolicies(made.__getitem__, 2)
+    assert len(with_policies.act_all({}, {})) == 2
+
+
+def test_all_policies_are_closed_after_an_error():
+    made = [Chunks(), Chunks()]
+    with pytest.raises(IndexError):
+        VectorPolicies(made.__getitem__, 3)
+    made[1].close = lambda: 1 / 0
+    with_policies = VectorPolicies(made.__getitem__, 2)
+    with pytest.raises(ZeroDivisionError):
+        with_policies.close()
+    with_policies.close()
+    assert made[0].calls == ["close", "close"]
+
+
+def test_an_agent_whose_episode_has_ended_does_not_act():
+    policies = TeamPolicies(lambda _: Chunks(), ["a", "b"])
+    infos = {
+        "a": {"step_index": 0, "episode_index": 0, "end_reason": ""},
+        "b": {"step_index": 3, "end_reason": "success"},
+    }
+    assert list(policies.act({"a": {}, "b": {}}, infos)) == ["a"]
+
+
+def test_each_agent_of_a_team_has_a_policy_of_its_own():
+    team = embodied_env.parallel_env("two_carts", backend="mujoco", clock="virtual")
+    sizes = {agent: ActionLayout(team.contract(agent)).size for agent in team.possible_agents}
+    made = {agent: Chunks(size) for agent, size in sizes.items()}
+    policies = TeamPolicies(made.__getitem__, team.possible_agents, seed=1)
+    for _ in range(2):
+        observations, infos = team.reset()
+        for _ in range(2):
+            observations, *_, infos = team.step(policies.act(observations, infos))
+    policies.close()
+    team.close()
+    for number, policy in enumerate(made.values()):
+        first, second = [("reset", policy_seed(1 + number, index), index) for index in range(2)]
+        assert policy.calls == [first, "act", second, "act", "close"]
+
+
+def test_public_names():
+    assert embodied_env.load_policy is loader.load_policy
+    assert Path(loader.__file__).parent.name == "policies"

@@ -1,0 +1,197 @@
+"""The supervisor: no process outlives the one that started it. Real processes that sleep."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from embodied_env.processes import supervisor as keeper
+
+pytestmark = pytest.mark.realtime
+
+KEEPER = [sys.executable, keeper.__file__, "--grace", "0.2", "--"]
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def keep(tmp_path):
+    """Start a shell script under a supervisor; it is ready once it has created the file ``ready``."""
+    started = []
+
+    def start(script, *, before=(), ready=True):
+        command = [*before, *KEEPER, "bash", "-c", script]
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        started.append(process)
+        if ready:
+            until((tmp_path / "ready").exists)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def until(holds):
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def is_alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def pids(tmp_path):
+    return [int(word) for word in (tmp_path / "ready").read_text().split()]
+
+
+WITH_ANOTHER = "sleep 60 & echo $$ $! > pids; mv pids ready; wait"
+DEAF = "trap '' INT TERM; echo $$ > pids; mv pids ready; while true; do sleep 0.05; done"
+
+
+def test_exit_status_is_that_of_the_program(keep):
+    assert keep("exit 7", ready=False).wait(PATIENCE_S) == 7
+
+
+def test_signal_gives_exit_status_128_plus_number(keep):
+    assert keep("kill -9 $$", ready=False).wait(PATIENCE_S) == 128 + 9
+
+
+def test_missing_program_is_reported(capfd):
+    assert subprocess.run([*KEEPER, "/no/such/program"], check=False).returncode == 127
+    assert "cannot start /no/such/program" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_sigterm_ends_the_whole_process_group(keep, tmp_path, number):
+    process = keep(WITH_ANOTHER)
+    process.send_signal(number)
+    process.wait(PATIENCE_S)
+    assert [is_alive(pid) for pid in pids(tmp_path)] == [False, False]
+
+
+def test_program_gets_sigint_first(keep):
+    process = keep("trap 'echo closed; exit 3' INT; touch ready; while true; do sleep 0.05; done")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE_S) == 3
+    assert process.stdout.read() == "closed\n"
+
+
+def test_program_ignoring_signals_is_killed(keep, tmp_path):
+    process = keep(DEAF)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE_S) == 128 + 9
+    assert not is_alive(pids(tmp_path)[0])
+
+
+def test_program_ends_when_the_parent_is_killed(keep, tmp_path):
+    parent = keep(WITH_ANOTHER, before=(sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"))
+    parent.kill()
+    until(lambda: not any(is_alive(pid) for pid in pids(tmp_path)))
+
+
+def test_program_ends_when_the_supervisor_is_killed(keep, tmp_path):
+    process = keep("echo $$ > pids; mv pids ready; exec sleep 60")
+    process.kill()
+    until(lambda: not is_alive(pids(tmp_path)[0]))
+
+
+def test_remaining_processes_of_the_group_are_ended(keep, tmp_path):
+    process = keep("sleep 60 & echo $! > pids; mv pids ready")
+    assert process.wait(PATIENCE_S) == 0
+    assert not is_alive(pids(tmp_path)[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_programs_that_end_together_end_in_their_order(tmp_path, number):
+    """Ctrl-C under ``ros2 launch`` and a closed terminal signal all supervisors at once; SIGKILL ends their starter."""
+    starter = subprocess.Popen(["sleep", "60"])
+    script = "trap 'sleep 0.4; echo {0} >> ended; exit' INT; touch ready{0}; while true; do sleep 0.05; done"
+    keepers = []
+    for order in (2, 0, 1):
+        options = ["--starter", str(starter.pid), "--order", str(order), "--grace", "5"]
+        command = [*KEEPER[:2], *options, "--", "bash", "-c", script.format(order)]
+        keepers.append(subprocess.Popen(command, cwd=tmp_path))
+    until(lambda: all((tmp_path / f"ready{order}").exists() for order in range(3)))
+    for process in [starter] if number == signal.SIGKILL else keepers:
+        process.send_signal(number)
+    for process in keepers:
+        process.wait(PATIENCE_S)
+    starter.kill()
+    starter.wait()
+    assert (tmp_path / "ended").read_text().split() == ["0", "1", "2"]
+
+
+def test_the_wait_for_a_lower_order_is_bounded(keep, tmp_path):
+    work = keep("touch ready; exec sleep 60")
+    options = ["--wait", "0.3", "--order", "1", "--grace", "0.2"]
+    process = subprocess.Popen([*KEEPER[:2], *options, "--", "bash", "-c", "touch service; sleep 60"], cwd=tmp_path)
+    until((tmp_path / "service").exists)
+    process.send_signal(signal.SIGINT)
+    process.wait(PATIENCE_S)
+    assert work.poll() is None
+
+
+@pytest.mark.parametrize("ends_by_itself", [True, False])
+def test_processes_in_groups_of_their_own_are_ended(keep, tmp_path, ends_by_itself):
+    """``gz sim`` with a window starts its server and the window so; one that ignores SIGINT and SIGTERM, too."""
+    deaf = "(trap '' INT TERM; while true; do sleep 0.05; done)"
+    end = "exit 0" if ends_by_itself else "wait"
+    process = keep(f"set -m; sleep 60 & first=$!; {deaf} & echo $first $! > pids; mv pids ready; {end}")
+    if not ends_by_itself:
+        assert [os.getpgid(pid) for pid in pids(tmp_path)] == pids(tmp_path)
+        process.send_signal(signal.SIGINT)
+    process.wait(PATIENCE_S)
+    assert [is_alive(pid) for pid in pids(tmp_path)] == [False, False]
+
+
+def test_program_receives_sigint_in_a_background_shell(keep):
+    """A shell without a terminal starts background commands with SIGINT ignored."""
+    deaf = (
+        sys.executable,
+        "-c",
+        "import os, signal, sys; signal.signal(2, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])",
+    )
+    process = keep("trap 'exit 3' INT; touch ready; while true; do sleep 0.05; done", before=deaf)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE_S) == 3
+
+
+def test_supervisor_imports_only_the_standard_library():
+    script = f"import sys; sys.argv = ['k', '--', 'true']; exec(compile(open({keeper.__file__!r}).read(), 'k', 'exec'), {{'__name__': 'k'}}); print(any(n.startswith(('embodied', 'numpy')) for n in sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True, cwd=Path("/"), env=environment
+    )
+    assert done.stdout == "False\n"
+
+
+def test_program_is_not_started_after_the_end_of_its_starter(tmp_path):
+    starter = subprocess.Popen(["true"])
+    starter.wait()
+    command = [*KEEPER[:2], "--starter", str(starter.pid), *KEEPER[2:], "touch", str(tmp_path / "ready")]
+    assert subprocess.run(command, check=False).returncode == 127
+    assert not (tmp_path / "ready").exists()
+
+
+def test_program_ends_when_a_starter_other_than_the_parent_is_killed(tmp_path):
+    starter = subprocess.Popen(["sleep", "60"])
+    command = [*KEEPER[:2], "--starter", str(starter.pid), *KEEPER[2:], "bash", "-c", WITH_ANOTHER]
+    process = subprocess.Popen(command, cwd=tmp_path)
+    until((tmp_path / "ready").exists)
+    starter.kill()
+    starter.wait()
+    process.wait(PATIENCE_S)
+    assert [is_alive(pid) for pid in pids(tmp_path)] == [False, False]

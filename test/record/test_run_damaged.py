@@ -1,0 +1,341 @@
+"""Damaged and forged runs: every verb reports a finding or one clear error, and never accepts a changed row."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import random
+import re
+import shutil
+import traceback
+
+import damaged_runs
+import numpy as np
+import pytest
+import run_files
+import zstandard
+from damaged_runs import damage
+from mcap.data_stream import RecordBuilder
+from mcap.records import Channel, Chunk, DataEnd, Footer, Header, Message
+from mcap.stream_reader import StreamReader
+from mcap.writer import MCAP0_MAGIC, CompressionType, Writer
+from row_logs import RowLog
+from scripted_tasks import OneClock
+
+from embodied_env.cli.main import main
+from embodied_env.contract import load_contract
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.errors import RecordError
+from embodied_env.extensions.audit import audit_run
+from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record import mcap_file as log
+from embodied_env.record.row_decoder import RowDecoder
+from embodied_env.record.row_log import LogReader
+from embodied_env.record.rows import RESET
+
+VERBS = (
+    *("replay",) * 10,
+    "lines",
+    "lines under a contract",
+    *("export",) * 7,
+    *("profile",) * 5,
+    *("compare --json",) * 4,
+    "compare",
+    "report",
+)
+RAW = {*map(chr, (*range(9), *range(11, 32), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
+OF_LIBRARIES = re.compile(r"<script[^>]*>.*?</script>", re.DOTALL)
+MANY = 10_330
+
+
+def record(folder, seed, steps=3):
+    """Record two episodes; runs differ only in date and name, which have fixed lengths."""
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", clock=OneClock(start_ns=1)), folder)
+    env.action_space.seed(seed)
+    for first in (seed, None):
+        env.reset(seed=first)
+        for _ in range(steps):
+            env.step(env.action_space.sample() * np.float32(0.01))
+    env.close()
+    return env.path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("originals")
+    return record(folder, 1), record(folder, 2), record(folder, 1, steps=11)  # a profile needs 20 steps
+
+
+def run_verb(arguments):
+    """Run a verb; return its exit status and output, or the traceback."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            status = main(arguments)
+        except BaseException:
+            return None, traceback.format_exc()
+    return status, out.getvalue()
+
+
+def arguments_of(verb, path, original, out):
+    return {
+        "audit": ["audit", str(path)],
+        "replay": ["replay", str(path)],
+        "export": ["export", str(path), "--format", "jsonl", "-o", str(out / "export")],
+        "profile": ["profile", str(path), "-o", str(out / "profile.json")],
+        "lines": ["audit", str(out / "rows.jsonl")],
+        "lines under a contract": ["audit", str(out / "rows.jsonl"), "--contract", "arm_reach"],
+        "compare --json": ["compare", str(original), str(path), "--json"],
+        "compare": ["compare", str(original), str(path), "-o", str(out / "page.html")],
+        "report": ["report", str(path), "-o", str(out / "page.html")],
+    }[verb]
+
+
+def rows_of(path):
+    """Return the rows as text, or None if the log is damaged."""
+    reader = LogReader(path / "transitions.mcap")
+    rows = [json.dumps(row) for row in reader]
+    return None if reader.problem else rows
+
+
+def failure(runs, seed, folder):
+    """Return the failure of a verb on a damaged run, or ""."""
+    chosen = VERBS[seed % len(VERBS)]
+    original, other = runs[2 if chosen == "profile" else 0], runs[1]
+    if folder.exists():
+        shutil.rmtree(folder)
+    path = folder / "run"
+    shutil.copytree(original, path)
+    what = damage(path, seed, other)
+    has_changed = "sealed" not in what and rows_of(path) != rows_of(original)
+    (folder / "rows.jsonl").write_text("\n".join(rows_of(path) or []))
+    for verb in ("profile",) if chosen == "profile" else ("audit", chosen):
+        status, output = run_verb(arguments_of(verb, path, original, folder))
+        page = (folder / "page.html").read_text() if (folder / "page.html").exists() else ""
+        where = f"seed {seed}, {verb} of a run with {what}: "
+        if status not in (0, 1, 2):
+            return f"{where}status {status}\n{output}"
+        if status == 0 and has_changed and "lines" not in verb:  # the hash of a single line is unknown
+            return f"{where}status 0 though a row has changed"
+        if raw := RAW & set(output + OF_LIBRARIES.sub("", page)):
+            return f"{where}control characters are shown raw: {raw}"
+        if "<script>alert" in page:
+            return f"{where}a text of the run is a script of the page"
+    return ""
+
+
+def check(runs, seeds, folder):
+    failures = [found for seed in seeds if (found := failure(runs, seed, folder))]
+    assert not failures, f"{len(failures)} of {len(seeds)}:\n" + "\n".join(failures[:5])
+
+
+@pytest.mark.parametrize("verb", sorted({"audit", *VERBS} - {"profile", "lines", "lines under a contract"}))
+def test_every_verb_exits_0_on_an_undamaged_run(runs, tmp_path, verb):
+    assert run_verb(arguments_of(verb, runs[0], runs[0], tmp_path))[0] == 0
+
+
+def one_of_each():
+    """Return the first seed of every second pair of verb and kind of damage: all verbs and kinds occur."""
+    verbs, kinds = sorted(set(VERBS)), sorted(set(damaged_runs.KINDS), key=str)
+    seeds = {}
+    for seed in range(MANY):
+        verb, kind = VERBS[seed % len(VERBS)], damaged_runs.kind_of(seed)
+        if (verbs.index(verb) + kinds.index(kind)) % 2 == 0:
+            seeds.setdefault((verb, kind), seed)
+    return list(seeds.values())
+
+
+def test_damaged_run_never_passes_and_never_raises(runs, tmp_path):
+    seeds = one_of_each()
+    assert {VERBS[seed % len(VERBS)] for seed in seeds} == set(VERBS)
+    assert {damaged_runs.kind_of(seed) for seed in seeds} == set(damaged_runs.KINDS)
+    check(runs, seeds, tmp_path / "mutant")
+
+
+@pytest.mark.long
+def test_many_damaged_runs_never_pass_and_never_raise(runs, tmp_path):
+    check(runs, range(MANY), tmp_path / "mutant")
+
+
+# ------------------------------------------------------------------------------------------------ single kinds of damage
+
+
+@pytest.fixture
+def run(runs, tmp_path):
+    return shutil.copytree(runs[0], tmp_path / "run")
+
+
+def rewritten(path, change):
+    """Change a row and rewrite the log with valid checksums; the manifest keeps the hash of the old rows."""
+    rows = list(LogReader(path / "transitions.mcap"))
+    change(rows[2])
+    (path / "transitions.mcap").unlink()
+    writer = RowLog(path / "transitions.mcap")
+    for row in rows:
+        writer.write("reset" if row["schema"] == RESET else "transition", row, log_time_ns=0)
+    writer.close()
+
+
+def test_changed_digit_is_detected_by_the_hash_of_the_rows(run):
+    rewritten(run, lambda row: row["inner"]["circumstances"].update(latency_s=0.123))
+    report = audit_run(run)
+    assert set(report.counts) == {"run.unclean"}
+    assert "rows_sha256" in report.problems[0]
+
+
+def test_clean_run_without_the_hash_of_its_rows_fails_the_audit(run):
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**manifest, "rows_sha256": None}))
+    assert set(audit_run(run).counts) == {"run.unclean"}
+
+
+def test_rows_sha256_is_the_hash_of_the_json_lines(run):
+    with (run / "transitions.mcap").open("rb") as file:
+        records = list(StreamReader(file).records)
+    topics = {record.id: record.topic for record in records if isinstance(record, Channel)}
+    rows = ("transition", "reset")
+    lines = [r.data + b"\n" for r in records if isinstance(r, Message) and topics[r.channel_id] in rows]
+    assert read_run(run).manifest["rows_sha256"] == hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+@pytest.mark.parametrize("verb", ["replay", "export", "profile", "compare", "report", "audit"])
+@pytest.mark.parametrize("value", [1e308, "0", None, [0.0], {}])
+def test_row_of_wrong_type_or_size_fails_every_verb(runs, run, tmp_path, verb, value):
+    rows = list(LogReader(run / "transitions.mcap"))
+    rows[2]["info"]["sensors"]["tcp"]["age_s"] = value
+    run_files.rewrite_log(run, rows)
+    status, output = run_verb(arguments_of(verb, run, runs[0], tmp_path))
+    assert status == 1, output
+
+
+@pytest.mark.parametrize("verb", ["replay", "export", "profile", "compare", "report", "audit"])
+@pytest.mark.parametrize("name", ["manifest.json", "summary.json", "first_transition.json", "transitions.mcap"])
+def test_pipe_in_place_of_a_file_does_not_block(runs, run, tmp_path, verb, name):
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    status, output = run_verb(arguments_of(verb, run, runs[0], tmp_path))
+    assert status == 1 or (verb not in ("audit", "report") and name in ("summary.json", "first_transition.json")), (
+        output
+    )
+
+
+def test_declared_length_never_allocates_more_than_the_file_size(run, monkeypatch):
+    requested = []
+
+    class Spy(log._BoundedFile):
+        def read(self, length):
+            requested.append(min(length, self._left))
+            return super().read(length)
+
+    monkeypatch.setattr(log, "_BoundedFile", Spy)
+    for seed in range(40):
+        copy = shutil.copytree(run, run.parent / f"{seed}")
+        damaged_runs.change_record(copy, random.Random(seed), None)
+        assert list(log.McapRecords(copy / "transitions.mcap"))
+        assert max(requested) <= (copy / "transitions.mcap").stat().st_size
+
+
+def chunked(path, *, compression=CompressionType.ZSTD, data=b"{}", change=None):
+    """Write a file with one row in a chunk whose record `change` may modify."""
+    content = io.BytesIO()
+    writer = Writer(content, compression=compression)
+    writer.start()
+    channel = writer.register_channel("reset", "json", 0)
+    writer.add_message(channel, log_time=0, publish_time=0, data=data)
+    writer.finish()
+    if change is None:
+        path.write_bytes(content.getvalue())
+        return path
+    content.seek(0)
+    records = list(StreamReader(content, emit_chunks=True).records)
+    (header,), (chunk,) = ([each for each in records if isinstance(each, kind)] for kind in (Header, Chunk))
+    end = Footer(summary_start=0, summary_offset_start=0, summary_crc=0)
+    path.write_bytes(MCAP0_MAGIC + records_of(header, change(chunk), DataEnd(0), end) + MCAP0_MAGIC)
+    return path
+
+
+def recompressed(chunk, content, **fields):
+    changed = {"data": zstandard.compress(content), "uncompressed_size": len(content), "uncompressed_crc": 0}
+    return dataclasses.replace(chunk, **{**changed, **fields})
+
+
+def records_of(*records):
+    builder = RecordBuilder()
+    for record in records:
+        record.write(builder)
+    return builder.end()
+
+
+BAD_CHUNKS = {
+    "declares 1 EB": (lambda c: dataclasses.replace(c, uncompressed_size=2**60), "chunks that expand too much"),
+    "declares less": (lambda c: dataclasses.replace(c, uncompressed_size=c.uncompressed_size - 1), "of another size"),
+    "bomb": (lambda c: recompressed(c, bytes(10**8), uncompressed_size=100), "of another size"),
+    "wrong checksum": (lambda c: dataclasses.replace(c, uncompressed_crc=1), "wrong checksum of a chunk"),
+    "not zstd": (lambda c: dataclasses.replace(c, data=b"xxxx"), "cannot be decompressed"),
+    "unknown compression": (lambda c: dataclasses.replace(c, compression="lz4"), "unknown compression 'lz4'"),
+    "chunk in a chunk": (lambda c: recompressed(c, records_of(c)), "unexpected record of opcode 6 in a chunk"),
+    "end in a chunk": (lambda c: recompressed(c, records_of(DataEnd(0))), "unexpected record of opcode 15 in a chunk"),
+    "cut off": (lambda c: recompressed(c, zstandard.decompress(c.data)[:-1]), "an incomplete record in a chunk"),
+    "unknown": (lambda c: recompressed(c, bytes(9 * 10**6)), "unexpected record of opcode 0 in a chunk"),
+    "too many": (lambda c: recompressed(c, records_of(*[Channel(1, "", "", {}, 0)] * 2000)), "too many records"),
+    "too large": (lambda c: dataclasses.replace(c, uncompressed_size=2**26 + 1), "chunk of 67108865 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CHUNKS)
+def test_damaged_chunk_ends_the_log_with_one_problem(tmp_path, case):
+    change, problem = BAD_CHUNKS[case]
+    reader = LogReader(chunked(tmp_path / "transitions.mcap", change=change))
+    assert list(reader) == []
+    assert problem in reader.problem
+    assert reader.problem.count("transitions.mcap") == 1
+
+
+def test_a_file_that_expands_too_much_is_read_up_to_the_limit(tmp_path):
+    row = b'{"row": "%s"}' % (b"0" * 2**25)
+    path = chunked(tmp_path / "transitions.mcap", data=row)
+    records = log.McapRecords(path)
+    assert (sum(kind == "Message" for kind, *_ in records), records.problem) == (1, "")
+    content = path.read_bytes()
+    start, end = (content.index(bytes([opcode]), 8) for opcode in (6, 15))
+    path.write_bytes(content[:start] + 9 * content[start:end] + content[end:])
+    assert sum(kind == "Message" for kind, *_ in records) == 2
+    assert "chunks that expand too much" in records.problem
+
+
+def test_rows_in_chunks_are_read(tmp_path):
+    for compression in (CompressionType.ZSTD, CompressionType.NONE):
+        reader = LogReader(chunked(tmp_path / "transitions.mcap", compression=compression, data=b'{"row": 0}'))
+        assert (list(reader), reader.problem) == ([{"row": 0}], "")
+
+
+def test_lone_surrogates_are_recorded_as_question_marks(tmp_path):
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path, policy="a\udc80")
+    env.reset(seed=1)
+    env.step({"what": "\ud800\U0001f916"})
+    env.close()
+    found = read_run(env.path)
+    assert found.problem == ""
+    assert found.manifest["policy"] == "a?"
+    assert next(found.transitions())["action"] == {"what": "?\U0001f916"}
+
+
+@pytest.mark.parametrize("observation", ["x", 1, None, [0.0]])
+def test_reset_with_a_non_mapping_observation_is_not_decoded(observation):
+    decoder = RowDecoder(load_contract("arm_reach"), dict.__getitem__)
+    row = {"schema": RESET, "observation": {}, "inner": {"observation": observation}}
+    with pytest.raises(RecordError, match="cannot read"):
+        decoder.observation(row)
+
+
+def test_a_number_beyond_the_precision_of_its_field_is_not_decoded():
+    contract = load_contract("cart_goal")
+    decoder = RowDecoder(contract, dict.__getitem__)
+    observation = {key: np.zeros(box.shape, box.dtype).tolist() for key, box in contract.observation_space.items()}
+    observation["scan_ranges"][0] = 1e39
+    with pytest.raises(RecordError, match="cannot read scan_ranges"):
+        decoder.observation({"schema": RESET, "observation": {}, "inner": {"observation": observation}})

@@ -1,0 +1,193 @@
+"""Lifetimes of simulator processes: killed, orphaned, attached and terminated."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+import ros_domains
+from shipped_contracts import changed_text
+
+import embodied_env
+from embodied_env.errors import BackendNotReadyError
+from embodied_env.processes.shared_memory import remove_orphaned_segments, segments_of
+
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
+
+ZERO = np.zeros(6)
+
+
+def pid_of(env):
+    (process,) = env.unwrapped.processes()
+    return process["pid"]
+
+
+def wait_for_end(pid, timeout_s=15.0):
+    end = time.monotonic() + timeout_s
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end, f"process {pid} is still running"
+        time.sleep(0.05)
+
+
+DEADLINE_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def killed(lasting, tmp_path_factory):
+    """Return a recorded environment whose simulator was killed during an episode, and the next step."""
+    options = {"step_timeout_s": DEADLINE_S, "record": tmp_path_factory.mktemp("killed")}
+    env = lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros", **options)
+    env.reset(seed=1)
+    before = [env.step(ZERO) for _ in range(3)][-1][0]
+    os.kill(pid_of(env), signal.SIGKILL)
+    started = time.monotonic()
+    result = env.step(ZERO)
+    return env, before, result, time.monotonic() - started
+
+
+def test_killed_simulator_truncates_the_episode(killed):
+    _, _, (_, _, terminated, truncated, info), _ = killed
+    assert (terminated, truncated, info["end_reason"]) == (False, True, "backend_lost:simulator_died")
+
+
+def test_killed_simulator_is_detected_within_one_and_a_half_deadlines(killed):
+    *_, elapsed_s = killed
+    assert elapsed_s < 1.5 * DEADLINE_S
+
+
+def test_killed_simulator_yields_the_last_valid_observation(killed):
+    env, before, (observation, *_), _ = killed
+    assert observation in env.observation_space
+    assert observation["joints_valid"] == 0
+    for key in ("joints_position", "tcp_position", "target_position"):
+        np.testing.assert_array_equal(observation[key], before[key])
+
+
+def test_log_of_a_killed_simulator_is_complete(killed):
+    env, *_ = killed
+    env.close()
+    run = embodied_env.read_run(env.path)
+    rows = list(run.transitions())
+    assert run.clean
+    assert [row["info"]["end_reason"] for row in rows] == ["", "", "", "backend_lost:simulator_died"]
+    assert all(embodied_env.audit_transition(row) == [] for row in rows)
+
+
+def test_reset_restarts_a_killed_simulator_and_a_stopped_one_truncates_within_the_deadline(domain_id):
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", step_timeout_s=DEADLINE_S)
+    env.reset(seed=1)
+    os.kill(pid_of(env), signal.SIGKILL)
+    env.step(ZERO)
+    env.reset(seed=2)
+    *_, truncated, info = env.step(ZERO)
+    assert (truncated, info["end_reason"]) == (False, "")
+    os.kill(pid_of(env), signal.SIGSTOP)
+    started = time.monotonic()
+    *_, truncated, info = env.step(ZERO)
+    elapsed_s = time.monotonic() - started
+    env.close()
+    assert (truncated, info["end_reason"]) == (True, "backend_lost:timeout")
+    assert elapsed_s < DEADLINE_S + 1.0  # 0.5 s of it until the stopped process is killed
+
+
+@pytest.mark.long
+def test_simulator_outlives_the_thread_that_started_it(domain_id):
+    env = embodied_env.make("arm_reach", backend="mujoco_ros")
+    thread = threading.Thread(target=lambda: env.reset(seed=1))
+    thread.start()
+    thread.join()
+    time.sleep(1.0)
+    *_, info = env.step(ZERO)
+    env.close()
+    assert info["end_reason"] == ""
+
+
+def test_simulator_ends_with_its_killed_parent(domain_id):
+    script = (
+        "import embodied_env, time\n"
+        "env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
+        "env.reset(seed=1)\n"
+        "print(env.unwrapped.processes()[0]['pid'], flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    assert psutil.pid_exists(pid)
+    segments = segments_of(parent.pid)  # a killed parent cannot remove them
+    parent.kill()
+    parent.communicate()
+    wait_for_end(pid)
+    remove_orphaned_segments(segments)
+
+
+def test_simulator_of_a_garbage_collected_environment_ends(domain_id):
+    script = (
+        "import embodied_env, gc, psutil, time\n"
+        "env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
+        "env.reset(seed=1)\n"
+        "simulator = psutil.Process(env.unwrapped.processes()[0]['pid'])\n"
+        "del env\n"
+        "gc.collect()\n"
+        "end = time.monotonic() + 30.0\n"
+        "while simulator.is_running() and simulator.status() != psutil.STATUS_ZOMBIE:\n"
+        "    assert time.monotonic() < end\n"
+        "    time.sleep(0.05)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def manual_simulator(lasting_domain):
+    """A manually started simulator, shared by the tests up to the one that stops it."""
+    with lasting_domain():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "embodied_env.cli", "sim", "arm_reach", "--namespace", "/by_hand"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert "simulating arm_reach" in process.stdout.readline()
+    yield process
+    process.terminate()
+    process.communicate(timeout=20)
+
+
+ATTACHED = {"backend": "mujoco_ros", "spawn": False, "namespace": "/by_hand", "domain_id": ros_domains.FOR_MODULES}
+
+
+def test_manually_started_simulator_can_be_attached(manual_simulator):
+    env = embodied_env.make("arm_reach", **ATTACHED)
+    env.reset(seed=1)
+    *_, info = env.step(ZERO)
+    assert env.unwrapped.processes() == []
+    env.close()
+    assert info["end_reason"] == ""
+    assert manual_simulator.poll() is None
+
+
+def test_contract_other_than_the_simulators_is_rejected(manual_simulator, tmp_path):
+    other = tmp_path / "other.yaml"
+    other.write_text(changed_text("arm_reach", {"episode.horizon_steps": 100}))
+    env = embodied_env.make(other, **ATTACHED)
+    with pytest.raises(BackendNotReadyError, match="fingerprint"):
+        env.reset(seed=1)
+    env.close()
+
+
+def test_simulator_ends_cleanly_on_sigint(manual_simulator):
+    manual_simulator.send_signal(signal.SIGINT)
+    assert manual_simulator.wait(timeout=20) == 0
+
+
+def test_error_without_a_simulator_explains_how_to_start_one(domain_id):
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/unused", reset_timeout_s=0.3)
+    with pytest.raises(BackendNotReadyError, match="embodied-env sim arm_reach"):
+        env.reset(seed=1)
+    env.close()

@@ -1,0 +1,333 @@
+"""The free-running world in real time, in this process and in its own."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import psutil
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from rcl_interfaces.srv import SetParameters
+from rclpy.parameter import Parameter
+from std_srvs.srv import Trigger
+
+import embodied_env
+from embodied_env.errors import BackendLostError
+from embodied_env.messages.message_types import message_class
+from embodied_env.ros.embedded_sim.realtime_node import run_free_running
+from embodied_env.ros.transport.node import RosNode
+from embodied_env.ros.transport.qos import RELIABLE
+from embodied_env.ros.wire.command_messages import to_command
+from embodied_env.ros.wire.reset_protocol import ANY_EPOCH, RESET_SERVICE, ResetReply
+from embodied_env.ros.wire.sensor_readers import SensorReader, stamp_ns
+from embodied_env.sim.world import World
+from embodied_env.sim.world_profile import load_profile
+from embodied_env.timing.clock import SteadyClock
+
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
+
+ARM = embodied_env.load_contract("arm_reach")
+CART = embodied_env.load_contract("cart_goal")
+NAMESPACE = "/free"
+PATIENCE_S = 20.0
+
+
+class UnstableWorld(World):
+    """A world that diverges 0.1 s after its first reset."""
+
+    resets = 0
+
+    def reset(self, seed, options):
+        self.resets += 1
+        return super().reset(seed, options)
+
+    def step(self, commands=()):
+        if self.resets == 1 and self.now_ns > 100_000_000:
+            raise BackendLostError("sim_unstable", "diverged on purpose")
+        super().step(commands)
+
+
+class Driver:
+    """A node at the other end of a world's topics, without an environment."""
+
+    def __init__(self, contract):
+        self.contract = contract
+        self.ros = RosNode("driver", namespace=NAMESPACE, clock=SteadyClock())
+        self.readers = {name: SensorReader(name, sensor) for name, sensor in contract.sensors.items()}
+        for name, sensor in contract.sensors.items():
+            self.ros.receiver.subscribe(name, message_class(sensor.type), sensor.topic)
+        ((_, self.actuator),) = contract.actuators.items()
+        self.publisher = self.ros.node.create_publisher(
+            message_class(self.actuator.type), self.actuator.topic, RELIABLE
+        )
+        assert self.ros.wait_until(self.publisher.get_subscription_count, PATIENCE_S)
+
+    def collect(self, seconds):
+        """Return the arrivals of each sensor within this time."""
+        received = {name: [] for name in self.contract.sensors}
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for arrival in self.ros.receiver.receive(0.05):
+                received[arrival.key].append(arrival)
+        return received
+
+    def newest(self, name):
+        """Return the fields of a reading taken after this call."""
+        asked_ns = time.time_ns()
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            for arrival in self.ros.receiver.receive(0.05):
+                if arrival.key == name and stamp_ns(arrival.message) > asked_ns:
+                    return self.readers[name].read(arrival.message)
+        raise AssertionError(f"{name} is silent")
+
+    def command(self, *values):
+        self.publisher.publish(to_command(self.actuator, np.array(values), stamp_ns=time.time_ns(), period_s=0.05))
+
+    def reset(self, **parameters):
+        """Set parameters (reset.<name>), and call the reset; return its reply."""
+        if parameters:
+            request = SetParameters.Request(
+                parameters=[Parameter(f"reset.{k}", value=v).to_parameter_msg() for k, v in parameters.items()]
+            )
+            self.ros.receiver.call(SetParameters, "simulator/set_parameters", request, PATIENCE_S, lambda: None)
+        response = self.ros.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), PATIENCE_S, lambda: None)
+        assert response.success, response.message
+        return ResetReply.from_text(response.message)
+
+    def wait_for(self, condition, name, field):
+        """Wait until a reading satisfies the condition, and return it."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            values = self.newest(name)[field]
+            if condition(values):
+                return values
+            assert time.monotonic() < end, values
+
+
+@contextlib.contextmanager
+def driven(contract, world_class=World, command_timeout_s=None):
+    """Host the world of a contract in a thread; yield its driver."""
+    profile = replace(load_profile(contract, "mujoco_ros"), command_timeout_s=command_timeout_s)
+    world = world_class(contract, profile, free_running=True)
+    ready, stop = threading.Event(), threading.Event()
+    thread = threading.Thread(
+        target=run_free_running,
+        args=(contract, world),
+        kwargs={"namespace": NAMESPACE, "stop": stop, "on_ready": lambda _: ready.set()},
+    )
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE_S)
+        driver = Driver(contract)
+        yield driver
+        driver.ros.close()
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.fixture
+def hosted(domain_id):
+    """Return a function that hosts a world until the test ends and returns its driver."""
+    with contextlib.ExitStack() as worlds:
+        yield lambda *arguments, **options: worlds.enter_context(driven(*arguments, **options))
+
+
+@pytest.fixture(scope="module")
+def lasting_arm(lasting_domain):
+    with contextlib.ExitStack() as alive:
+        with lasting_domain():
+            driver = alive.enter_context(driven(ARM))
+        yield driver
+
+
+@pytest.fixture
+def arm(lasting_arm, domain_id):
+    """The driver of the shared arm, after a reset with default parameters."""
+    lasting_arm.reset(epoch=ANY_EPOCH, seed=-1, options="{}")
+    lasting_arm.collect(0.05)  # drop the messages of earlier tests
+    return lasting_arm
+
+
+# ---------------------------------------------------------------------------------------------------------- time
+
+
+def test_the_world_moves_without_a_client(arm):
+    received = arm.collect(0.5)
+    assert all(len(arrivals) > 10 for arrivals in received.values())  # of 50
+
+
+def test_stamps_are_increasing_system_times_and_never_in_the_future(arm):
+    for arrivals in arm.collect(0.3).values():
+        stamps = [stamp_ns(arrival.message) for arrival in arrivals]
+        ages_s = [(a.arrival_system_ns - stamp) / 1e9 for a, stamp in zip(arrivals, stamps, strict=True)]
+        assert all(0.0 <= age_s < 1.0 for age_s in ages_s)
+        assert all(a < b for a, b in pairwise(stamps))
+
+
+def test_no_simulated_time_is_published(arm):
+    assert arm.ros.node.count_publishers("clock") == 0
+
+
+@pytest.mark.long
+def test_a_delayed_reading_is_as_old_as_its_delay(hosted):
+    received = hosted(CART).collect(2.0)["goal"]
+    ages_s = [(a.arrival_system_ns - stamp_ns(a.message)) / 1e9 for a in received[1:]]
+    assert 0.2 <= min(ages_s) < 1.0
+
+
+# --------------------------------------------------------------------------------------------------------- reset
+
+
+def test_each_reset_draws_a_new_target(arm):
+    assert not np.array_equal(arm.reset().sampled["target"], arm.reset().sampled["target"])
+
+
+def test_a_seeded_reset_equals_that_of_lockstep(arm):
+    world = World(ARM, load_profile(ARM, "mujoco"))
+    np.testing.assert_array_equal(arm.reset(seed=7).sampled["target"], world.reset(7, {})["target"])
+
+
+def test_a_reset_takes_options(arm):
+    reply = arm.reset(options='{"target": [-0.4, 0.1, 0.2]}')
+    np.testing.assert_array_equal(reply.sampled["target"], [-0.4, 0.1, 0.2])
+    np.testing.assert_allclose(arm.newest("target")["position"], [-0.4, 0.1, 0.2])
+
+
+def test_a_repeated_epoch_returns_the_same_reply(arm):
+    assert arm.reset(epoch=3).to_text() == arm.reset().to_text()
+
+
+def test_a_reset_reply_has_the_fingerprint_and_a_stamp(arm):
+    before_ns = time.time_ns()
+    reply = arm.reset()
+    assert reply.fingerprint == ARM.fingerprint
+    assert before_ns <= reply.stamp_ns <= time.time_ns()
+
+
+def test_the_reason_of_an_impossible_reset_is_returned(arm):
+    with pytest.raises(AssertionError, match="unknown reset option"):
+        arm.reset(options='{"nothing": [1.0]}')
+
+
+def test_invalid_reset_options_are_rejected_and_the_next_reset_works(arm):
+    no_array = ("null", '{"x": 1}', "[[1], 2, 3]", "1e999")
+    for options in ("[" * 100_000, "[]", *(f'{{"target": {value}}}' for value in no_array)):
+        with pytest.raises(AssertionError, match="ValueError"):
+            arm.reset(options=options)
+    arm.reset(options="{}")
+    arm.newest("joints")
+
+
+def test_after_a_reset_the_robot_is_home_and_an_old_command_is_dropped(arm):
+    home = arm.newest("joints")["position"]
+    arm.command(*(home + 0.3))
+    arm.wait_for(lambda q: np.allclose(q, home + 0.3, atol=0.05), "joints", "position")
+    arm.reset()
+    np.testing.assert_allclose(arm.newest("joints")["position"], home, atol=0.02)
+    arm.collect(0.2)
+    np.testing.assert_allclose(arm.newest("joints")["position"], home, atol=0.02)
+
+
+# ------------------------------------------------------------------------------------------------------ commands
+
+
+def test_one_command_is_reached_and_held(arm):
+    home = arm.newest("joints")["position"]
+    arm.command(*(home + 0.1))
+    arm.wait_for(lambda q: np.allclose(q, home + 0.1, atol=0.02), "joints", "position")
+    arm.collect(0.2)
+    np.testing.assert_allclose(arm.newest("joints")["position"], home + 0.1, atol=0.02)
+
+
+@pytest.mark.parametrize("values", [(0.0,), (math.nan,) * 6], ids=["of another length", "not finite"])
+def test_a_malformed_command_is_ignored(arm, values):
+    home = arm.newest("joints")["position"]
+    arm.command(*values)
+    arm.collect(0.2)
+    np.testing.assert_allclose(arm.newest("joints")["position"], home, atol=0.02)
+
+
+def test_a_velocity_continues_without_a_timeout(hosted):
+    cart = hosted(CART)
+    cart.command(0.0, 0.5)
+    cart.wait_for(lambda w: w[2] > 0.4, "imu", "angular_velocity")
+    cart.collect(0.7)
+    assert cart.newest("imu")["angular_velocity"][2] > 0.4
+
+
+@pytest.mark.long
+def test_a_velocity_ends_at_the_timeout_of_the_profile(hosted):
+    cart = hosted(CART, command_timeout_s=0.5)
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:  # it continues as long as it is commanded
+        cart.command(0.0, 0.5)
+        cart.collect(0.1)
+    assert cart.newest("imu")["angular_velocity"][2] > 0.4
+    cart.wait_for(lambda w: abs(w[2]) < 0.05, "imu", "angular_velocity")
+
+
+def test_a_position_is_held_beyond_the_timeout(hosted):
+    arm = hosted(ARM, command_timeout_s=0.2)
+    home = arm.newest("joints")["position"]
+    arm.command(*(home + 0.1))
+    arm.collect(0.5)
+    np.testing.assert_allclose(arm.newest("joints")["position"], home + 0.1, atol=0.02)
+
+
+def test_a_diverged_world_publishes_nothing_until_a_reset(hosted):
+    arm = hosted(ARM, UnstableWorld)
+    end = time.monotonic() + PATIENCE_S
+    while any(arm.collect(0.2).values()):
+        assert time.monotonic() < end
+    arm.reset()
+    arm.newest("joints")
+
+
+# ------------------------------------------------------------------------------------------------------ shutdown
+
+
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
+def test_the_process_ends_on_a_signal(domain_id, number):
+    command = [sys.executable, "-m", "embodied_env.cli", "sim", "arm_reach", "--free-running", "--namespace", "/x"]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    assert "on wall time in namespace /x" in process.stdout.readline()
+    process.send_signal(number)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
+def test_the_process_ends_when_its_parent_is_killed(domain_id):
+    script = (
+        "import time\n"
+        "from embodied_env.contract import load_contract\n"
+        "from embodied_env.contract.contract_loader import dump_contract\n"
+        "from embodied_env.processes.child_process import Child, simulator\n"
+        "contract = load_contract('arm_reach')\n"
+        "child = Child(simulator('-', free_running=True), first_line=dump_contract(contract))\n"
+        "while 'wall time' not in child.stderr_tail():\n"
+        "    time.sleep(0.1)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.communicate()
+    end = time.monotonic() + PATIENCE_S
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end, f"process {pid} is still running"
+        time.sleep(0.05)

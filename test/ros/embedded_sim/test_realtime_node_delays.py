@@ -1,0 +1,194 @@
+"""Delays and clocks of the robot emulator in its own process, as observed on its topics."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import ros_domains
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from std_srvs.srv import Trigger
+
+import embodied_env
+from embodied_env.contract.contract_loader import dump_contract
+from embodied_env.messages.message_types import JOINT_SENSOR, message_class
+from embodied_env.processes.child_process import Child, simulator
+from embodied_env.ros.transport.node import RosNode
+from embodied_env.ros.transport.qos import RELIABLE
+from embodied_env.ros.wire.command_messages import to_command
+from embodied_env.ros.wire.reset_protocol import RESET_SERVICE, ResetReply
+from embodied_env.ros.wire.sensor_readers import stamp_ns
+from embodied_env.sim.mujoco_kinematics import MujocoKinematics
+from embodied_env.sim.world_profile import load_profile
+from embodied_env.tasks import load_task
+from embodied_env.timing.clock import SteadyClock
+
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
+
+ARM = embodied_env.load_contract("arm_reach")
+NAMESPACE = f"/stand_in_{os.getpid()}"
+PATIENCE_S = 20.0
+STATE = "state"
+SLACK_S = 0.05  # for a busy machine
+COMMAND_DELAY_S = 0.3
+DRIVER_DELAY_S = 0.2
+SKEW_S = 0.5
+STAND_IN = f"""{{
+    "tick_s": 0.005, "command_delay_s": {COMMAND_DELAY_S}, "controller_state": true,
+    "sensors": {{
+        "joints": {{"rate_hz": 100, "driver_delay_s": {DRIVER_DELAY_S}}},
+        "tcp": {{"driver_delay_s": {DRIVER_DELAY_S}, "stamp": "publication"}},
+        "target": {{"clock_offset_s": {SKEW_S}}},
+        "true_distance": {{"stamp": "zero"}}
+    }}
+}}"""
+
+
+@dataclass
+class Observations:
+    """Observations of a robot: arrivals by sensor, commands (sent at, values), the reset, and the state after it."""
+
+    arrivals: dict
+    commands: list
+    reset: ResetReply
+    after: list
+
+    def late_s(self, sensor):
+        """Return how much later than its header stamp each message was published."""
+        return np.array([(a.info["source_timestamp"] - stamp_ns(a.message)) / 1e9 for a in self.arrivals[sensor]])
+
+
+def collect(ros, seconds, observed):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for arrival in ros.receiver.receive(0.02):
+            observed.setdefault(arrival.key, []).append(arrival)
+    return observed
+
+
+def observe(ros):
+    """Command the robot twice, reset it with a third command in transit; return everything it publishes."""
+    actuator = ARM.actuators["arm"]
+    for name, sensor in ARM.sensors.items():
+        ros.receiver.subscribe(name, message_class(sensor.type), sensor.topic)
+    ros.receiver.subscribe(STATE, message_class(JOINT_SENSOR), "simulator/controller_state")
+    publisher = ros.node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE)
+    assert ros.wait_until(publisher.get_subscription_count, PATIENCE_S)
+    observed, end = {}, time.monotonic() + PATIENCE_S
+    while len(observed) < len(ARM.sensors) + 1:
+        assert time.monotonic() < end
+        collect(ros, 0.1, observed)
+    home, commands, observed = np.array(observed[STATE][-1].message.position), [], {}
+    for step in (0.01, 0.02, 0.03):
+        commands.append((time.time_ns(), home + step))
+        publisher.publish(to_command(actuator, home + step, stamp_ns=time.time_ns(), period_s=0.05))
+        if step < 0.03:
+            collect(ros, COMMAND_DELAY_S + 0.2, observed)
+        else:
+            collect(ros, 0.1, observed)
+    response = ros.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), PATIENCE_S, lambda: None)
+    after = collect(ros, COMMAND_DELAY_S + 0.2, {})[STATE]
+    return Observations(observed, commands, ResetReply.from_text(response.message), after)
+
+
+@pytest.fixture(scope="module")
+def observed():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROS_DOMAIN_ID", str(ros_domains.FOR_MODULES))
+        patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        spec = simulator("-", namespace=NAMESPACE, source=ARM.source, free_running=True, stand_in=STAND_IN)
+        child = Child(spec, first_line=dump_contract(ARM))
+        ros = RosNode("observer", namespace=NAMESPACE, clock=SteadyClock())
+        try:
+            return observe(ros)
+        finally:
+            ros.close()
+            child.stop()
+
+
+def test_a_reading_is_published_one_driver_delay_after_its_header_stamp(observed):
+    late_s = observed.late_s("joints")
+    assert late_s.min() > DRIVER_DELAY_S - 0.001
+    assert np.median(late_s) < DRIVER_DELAY_S + SLACK_S
+
+
+def test_a_publication_stamp_hides_the_delay(observed):
+    assert np.median(np.abs(observed.late_s("tcp"))) < SLACK_S
+
+
+def test_a_skewed_clock_gives_stamps_in_the_future(observed):
+    late_s = observed.late_s("target")
+    assert late_s.min() > -SKEW_S - 0.001
+    assert np.median(late_s) < -SKEW_S + SLACK_S
+
+
+def test_a_driver_without_a_clock_publishes_zero_stamps(observed):
+    assert {stamp_ns(a.message) for a in observed.arrivals["true_distance"]} == {0}
+
+
+def test_a_sensor_has_the_rate_of_its_driver_and_the_others_the_tick_rate(observed):
+    joints, tcp = (len(observed.arrivals[name]) for name in ("joints", "tcp"))
+    assert 1.6 < tcp / joints < 2.4
+
+
+def test_a_command_takes_effect_after_its_delay_as_the_controller_reports(observed):
+    states = observed.arrivals[STATE]
+    for sent_ns, values in observed.commands[:2]:
+        stamps = {stamp_ns(a.message) for a in states if np.allclose(a.message.position, values, atol=1e-9)}
+        (stamp,) = stamps  # over many messages
+        assert -0.001 < (stamp - sent_ns) / 1e9 - COMMAND_DELAY_S < SLACK_S
+    assert all(list(a.message.name) == list(ARM.actuators["arm"].joints) for a in states)
+    assert all(stamp_ns(a.message) <= stamp_ns(b.message) for a, b in pairwise(states))
+
+
+def test_a_command_in_transit_at_a_reset_has_no_effect(observed):
+    never = observed.commands[-1][1]
+    states = observed.arrivals[STATE] + observed.after
+    assert not any(np.allclose(a.message.position, never, atol=1e-9) for a in states)
+    assert stamp_ns(observed.after[-1].message) == pytest.approx(observed.reset.stamp_ns, abs=SLACK_S * 1e9)
+
+
+# ---------------------------------------------------------------------------------------------------- policies
+
+SLOW = {"command_delay_s": 0.03, "command_jitter_s": 0.01, "servo_lag_s": 0.04, "controller_state": True}
+ROBOTS = {
+    "arm_reach": {**SLOW, "tick_s": 0.0025, "sensors": {"joints": {"rate_hz": 250, "driver_delay_s": 0.005}}},
+    "cart_goal": {**SLOW, "sensors": {"odom": {"driver_delay_s": 0.01}, "scan": {"driver_delay_s": 0.03}}},
+    "door_open": {**SLOW, "sensors": {"joints": {"driver_delay_s": 0.005}, "camera": {"driver_delay_s": 0.1}}},
+}
+SEEDS = range(5)
+
+
+def end_of(env, policy, seed):
+    """Return how an episode ends."""
+    observation, _ = env.reset(seed=seed)
+    ended = False
+    while not ended:
+        observation, _, terminated, truncated, info = env.step(policy(observation))
+        ended = terminated or truncated
+    return info["end_reason"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stand_in", [False, True], ids=["without delays", "with delays"])
+@pytest.mark.parametrize("name", ROBOTS)
+def test_the_scripted_policies_solve_every_contract_on_the_emulator(domain_id, name, stand_in):
+    contract = embodied_env.load_contract(name)
+    declared = json.dumps(ROBOTS[name]) if stand_in else None
+    spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True, stand_in=declared)
+    child = Child(spec, first_line=dump_contract(contract))
+    env = embodied_env.make(contract, backend="real", namespace=NAMESPACE)
+    policy = load_task(contract).scripted(MujocoKinematics(contract, load_profile(contract, "mujoco")))
+    try:
+        ends = [end_of(env, policy, seed) for seed in SEEDS]
+    finally:
+        env.close()
+        child.stop()
+    assert ends.count("success") >= len(SEEDS) - 1, ends  # a truck may hit the cart

@@ -1,0 +1,504 @@
+"""The relay process, driven by plain rclpy: limits on the topic, braking without its client, services, shutdown."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from threading import Event
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+import ros_domains
+from shipped_contracts import changed_text
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import TwistStamped
+from rclpy.context import Context
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.signals import SignalHandlerOptions
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, Float64MultiArray, String
+from std_srvs.srv import Trigger
+
+import embodied_env
+from embodied_env.contract import parse_contract
+from embodied_env.contract.contract_loader import dump_contract
+from embodied_env.contract.contract_schema import RobotSource
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.codes import Severity
+from embodied_env.errors import ContractError
+from embodied_env.processes.child_process import Child, relay
+from embodied_env.processes.shared_memory import remove_orphaned_segments, segments_of
+from embodied_env.ros.relay.relay_node import run_relay
+from embodied_env.safety.relay.relay_protocol import (
+    Armed,
+    CommandId,
+    JointFields,
+    RelayReport,
+    RelayState,
+    write_command,
+)
+
+pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
+
+NAMESPACE = "/relayed"
+TIMEOUT_S = 20.0
+ARM = embodied_env.load_contract("arm_reach")
+CART = embodied_env.load_contract("cart_goal")
+WITH_BUTTON = changed_text(ARM, {"backends.real.estop": {"button": {"topic": "button", "timeout_s": 2.0}}})
+CONTRACT_OF_ALL = parse_contract(WITH_BUTTON, source="test")
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+COMMANDS = {
+    "arm_reach": (Float64MultiArray, "arm_controller/commands", lambda message: list(message.data)),
+    "cart_goal": (TwistStamped, "cmd_vel", lambda message: [message.twist.linear.x, message.twist.angular.z]),
+}
+
+
+class Bench:
+    """A robot that reports its joints, and a client: one plain rclpy node, spun by the test."""
+
+    def __init__(self, contract=ARM, *, domain_id):
+        self.contract, self.layout = contract, ActionLayout(contract)
+        self.context = Context()
+        rclpy.init(context=self.context, domain_id=domain_id, signal_handler_options=SignalHandlerOptions.NO)
+        self.node = Node("bench", context=self.context, namespace=NAMESPACE, enable_rosout=False)
+        self.executor = SingleThreadedExecutor(context=self.context)
+        self.executor.add_node(self.node)
+        self.commands, self.applied, self.reports, self.states, self.diagnostics = [], [], [], [], []
+        kind, topic, values_of = COMMANDS[contract.name]
+        self._listen(kind, topic, lambda m: self.commands.append(values_of(m)))
+        self._listen(JointState, "relay/applied", lambda m: self.applied.append(JointFields.of(m)))
+        self._listen(String, "relay/report", lambda m: self.reports.append(RelayReport.from_text(m.data)))
+        self._listen(String, "relay/state", lambda m: self.states.append(RelayState.from_text(m.data)), LATCHED)
+        self._listen(DiagnosticArray, "/diagnostics", self.diagnostics.append)
+        self.command = self.node.create_publisher(JointState, "relay/command", 10)
+        self.button = self.node.create_publisher(Bool, "button", 10)
+        self.pressed = False
+        self.joints = self.node.create_publisher(JointState, "joint_states", 10)
+        self.services = {
+            name: self.node.create_client(Trigger, f"relay/{name}") for name in ("arm", "estop", "clear_estop")
+        }
+        self.epoch = self.seq = 0
+        self.published_s = 0.0
+
+    def _listen(self, kind, topic, take, qos=10):
+        self.node.create_subscription(kind, topic, take, qos)
+
+    def spin(self, timeout_s=0.005):
+        """Publish the joints every 0.01 s, and run one callback."""
+        if time.monotonic() - self.published_s > 0.01:
+            self.published_s = time.monotonic()
+            message = JointState(name=list(self.layout.joints), position=[0.0] * self.layout.size)
+            message.velocity = [0.0] * self.layout.size
+            message.header.stamp = self.node.get_clock().now().to_msg()
+            self.joints.publish(message)
+            self.button.publish(Bool(data=self.pressed))
+        self.executor.spin_once(timeout_sec=timeout_s)
+
+    def until(self, condition, timeout_s=TIMEOUT_S):
+        """Spin until the condition holds."""
+        end = time.monotonic() + timeout_s
+        while not (found := condition()):
+            assert time.monotonic() < end, (self.states[-1:], self.reports[-1:])
+            self.spin()
+        return found
+
+    def wait_for_rest(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.spin()
+
+    def connect(self):
+        """Wait until the relay is running and all endpoints have matched."""
+        self.until(lambda: all(client.service_is_ready() for client in self.services.values()))
+        self.until(lambda: self.command.get_subscription_count() and self.states)
+        if self.contract is ARM:
+            self.until(self.joints.get_subscription_count)
+        self.until(lambda: self.node.count_publishers("relay/report") and self.node.count_publishers("relay/applied"))
+        self.wait_for_rest(0.1)
+
+    def call(self, name):
+        future = self.services[name].call_async(Trigger.Request())
+        self.until(future.done)
+        return future.result().success, future.result().message
+
+    def arm(self):
+        end = time.monotonic() + TIMEOUT_S
+        while not (answer := self.call("arm"))[0]:
+            assert time.monotonic() < end, answer
+            self.wait_for_rest(0.1)
+        self.epoch, self.seq = Armed.from_text(answer[1]).epoch, 0
+        return Armed.from_text(answer[1])
+
+    def send(self, values, epoch=None, seq=None):
+        self.seq += seq is None
+        tag = CommandId(epoch=epoch or self.epoch, seq=seq or self.seq)
+        vector = Severity.HOLD if values is None else np.array(values)
+        self.command.publish(write_command(tag, vector, self.layout).fill(JointState()))
+        return tag
+
+    def ask(self, values, **tag):
+        """Send a command; return its report."""
+        sent, known = self.send(values, **tag), len(self.reports)
+        return self.until(lambda: next((r for r in self.reports[known:] if r.tag == sent), None))
+
+    def drive(self, steps, values=None):
+        """Command the fastest motion, at the control rate."""
+        wanted = [3.0] * self.layout.size if values is None else values
+        for _ in range(steps):
+            self.ask(wanted)
+            self.wait_for_rest(self.contract.control_period_s * 0.8)
+
+    def close(self):
+        self.executor.shutdown()
+        self.node.destroy_node()
+        self.context.try_shutdown()
+
+
+def at_rest(bench):
+    """Return whether the newest report has the robot at rest."""
+    published = [report for report in bench.reports if report.published]
+    return bool(published) and not published[-1].velocity_si.any()
+
+
+def start_relay(source, domain_id, log_folder):
+    """Start a relay with its command; return its process."""
+    surroundings = {"ROS_DOMAIN_ID": str(domain_id), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "embodied_env.cli", "relay", str(source), "--namespace", NAMESPACE],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **surroundings, "ROS_LOG_DIR": str(log_folder)},
+    )
+    assert "relaying" in process.stdout.readline()
+    return process
+
+
+def end_relay(process):
+    """Terminate a relay; check that it exits with 0."""
+    process.terminate()
+    assert process.wait(timeout=TIMEOUT_S) == 0
+    process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def hosted(tmp_path_factory):
+    """A relay of the arm with an e-stop button, shared by tests that kill no process, and its domain."""
+    folder = tmp_path_factory.mktemp("relay")
+    source = folder / "arm.yaml"
+    source.write_text(WITH_BUTTON)
+    process = start_relay(source, ros_domains.FOR_RELAY, folder / "log")
+    yield SimpleNamespace(process=process, domain_id=ros_domains.FOR_RELAY)
+    end_relay(process)
+
+
+@pytest.fixture(scope="module")
+def shared_bench(hosted):
+    """A robot and a client of the shared relay."""
+    bench = Bench(domain_id=hosted.domain_id)
+    bench.process = hosted.process
+    bench.connect()
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def bench(shared_bench, domain_id):
+    """The shared bench, at rest, without an e-stop and without messages of earlier tests."""
+    bench = shared_bench
+    bench.pressed = False
+    assert bench.call("estop")[0]
+    bench.until(lambda: at_rest(bench) or not bench.reports)
+    bench.until(lambda: bench.call("clear_estop")[0])
+    for received in (bench.commands, bench.applied, bench.reports, bench.diagnostics):
+        received.clear()
+    return bench
+
+
+@pytest.fixture
+def armed(bench):
+    bench.arm()
+    return bench
+
+
+@pytest.fixture
+def leftovers(domain_id):
+    """Names of the shared memory of killed or suspended processes, removed after the test."""
+    names = set()
+    yield names
+    remove_orphaned_segments(names)
+
+
+@pytest.fixture
+def own_relay(domain_id, leftovers, tmp_path):
+    """Return a function that starts a relay for this test alone."""
+    started = []
+
+    def start(contract=ARM, *, source=None, arm=True):
+        process = start_relay(source or contract.name, domain_id, tmp_path / "log")
+        leftovers.update(segments_of(process.pid))
+        bench = Bench(contract, domain_id=domain_id)
+        bench.process = process
+        started.append(bench)
+        bench.connect()
+        if arm:
+            bench.arm()
+        return bench
+
+    yield start
+    for bench in started:
+        end_relay(bench.process)
+        bench.close()
+
+
+def check_account(bench, rounding=1e-9):
+    """Assert that the published commands, differentiated by relay stamps, keep every limit; return the reports."""
+    bench.until(lambda: len(bench.commands) >= len([r for r in bench.reports if r.published]))
+    published = [report for report in bench.reports if report.published]
+    assert [report.applied_si.tolist() for report in published] == bench.commands
+    first = published[0].number
+    assert [report.number for report in published] == list(range(first, first + len(published)))
+    limits = bench.layout.limits
+    for before, after in itertools.pairwise(published):
+        if before.tag.epoch != after.tag.epoch:
+            continue  # a new epoch starts at the measured joints
+        dt_s = min((after.published_ns - before.published_ns) / 1e9, bench.contract.control_period_s)
+        by_velocity = bench.layout.is_velocity
+        velocity = np.where(by_velocity, after.applied_si, (after.applied_si - before.applied_si) / after.dt_s)
+        np.testing.assert_allclose(velocity, after.velocity_si, atol=1e-6)
+        assert 0.0 < after.dt_s <= dt_s + 1e-3  # one stamp is before the publication, the other after it
+        assert (np.abs(velocity) <= limits.fastest + rounding).all()
+        pause_s = (after.published_ns - before.published_ns) / 1e9
+        if pause_s > 3 * bench.contract.control_period_s and not by_velocity.any():
+            continue  # the servo has arrived and restarts from rest
+        faster = np.abs(after.velocity_si) - np.abs(before.velocity_si)
+        assert (faster <= limits.acceleration * after.dt_s + rounding).all()
+        assert (-faster <= limits.deceleration * after.dt_s + rounding).all()
+    return published
+
+
+# ------------------------------------------------------------------------------------------------------------ commands
+
+
+def test_the_applied_command_keeps_the_limits_and_is_published(armed):
+    armed.drive(8)
+    armed.drive(8, values=[-3.0] * 6)
+    armed.until(lambda: at_rest(armed))
+    published = check_account(armed)
+    armed.until(lambda: len(armed.applied) >= len(published))
+    assert [fields.frame_id for fields in armed.applied] == [report.tag.to_text() for report in published]
+    assert [list(fields.positions) for fields in armed.applied] == armed.commands
+    assert {finding.code for report in published for finding in report.findings} >= {"acc.limit", "wd.hold"}
+
+
+def test_a_feasible_command_arrives_bit_identically(armed):
+    armed.wait_for_rest(2 * ARM.control_period_s)
+    report = armed.ask([0.001, -0.001, 0.0005, 0.0, -0.0, 1e-7])
+    assert report.published
+    assert report.applied_si.tolist() == [0.001, -0.001, 0.0005, 0.0, -0.0, 1e-7]
+
+
+def test_a_second_command_publisher_stops_the_robot_and_blocks_arming(armed):
+    armed.drive(4)
+    foreign = armed.node.create_publisher(JointState, "relay/command", 10)
+    try:
+        armed.until(lambda: armed.states[-1].latched == "robot.contention")
+        armed.until(lambda: at_rest(armed))
+        report = armed.ask([0.0] * 6)
+        assert "robot.contention" in [finding.code for finding in report.findings]
+        assert "/relayed/relay/command" in report.findings[-1].detail
+        assert "/relayed/bench" in report.findings[-1].detail
+        success, text = armed.call("arm")
+        assert not success
+        assert "robot.contention" in text
+    finally:
+        armed.node.destroy_publisher(foreign)
+    armed.arm()
+    assert armed.ask([0.0] * 6).published
+
+
+def test_a_second_publisher_of_joint_states_stops_the_robot_and_blocks_arming(armed):
+    """Without it the robot would start where the other publisher reports it to be."""
+    armed.drive(2)
+    foreign = armed.node.create_publisher(JointState, "joint_states", 10)
+    joints = list(armed.layout.joints)
+
+    def stops():
+        message = JointState(name=joints, position=[1.0] * len(joints), velocity=[0.0] * len(joints))
+        message.header.stamp = armed.node.get_clock().now().to_msg()
+        foreign.publish(message)
+        return armed.states[-1].state == "stopped"
+
+    try:
+        armed.until(stops)
+        armed.until(lambda: at_rest(armed))
+        armed.until(lambda: stops() and armed.states[-1].latched in ("robot.contention", "robot.restarted"))
+        success, text = armed.call("arm")
+        assert not success
+        assert "/relayed/joint_states: " in text
+    finally:
+        armed.node.destroy_publisher(foreign)
+    check_account(armed)
+    armed.arm()
+    assert armed.ask([0.0] * 6).published
+
+
+# ------------------------------------------------------------------------------------------------------------- braking
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+def test_a_terminated_relay_brakes_the_robot_first(own_relay, number):
+    armed = own_relay()
+    armed.drive(5)
+    while not armed.reports[-1].velocity_si.any():  # a busy machine is late, and the relay brakes
+        armed.drive(1)
+    armed.process.send_signal(number)
+    armed.until(lambda: armed.process.poll() is not None)
+    armed.wait_for_rest(0.2)
+    published = check_account(armed)
+    assert armed.process.returncode == 0
+    assert not published[-1].velocity_si.any()
+    assert published[-1].findings[0].code == "latch.stop"
+
+
+@pytest.mark.long
+def test_a_relay_whose_parent_ends_brakes_the_robot_first(domain_id):
+    child = Child(relay("-", namespace=NAMESPACE, source=ARM.source), first_line=dump_contract(ARM))
+    bench = Bench(domain_id=domain_id)
+    try:
+        bench.connect()
+        bench.arm()
+        bench.drive(8)
+        child.close_input()
+        bench.until(lambda: child.exit_code is not None)
+        bench.wait_for_rest(0.2)
+        published = check_account(bench)
+        assert child.exit_code == 0
+        assert not published[-1].velocity_si.any()
+    finally:
+        child.stop()
+        bench.close()
+
+
+@pytest.mark.long
+def test_a_resumed_relay_refuses_queued_commands(own_relay):
+    armed = own_relay()
+    armed.drive(8)
+    process = psutil.Process(armed.process.pid)
+    process.suspend()
+    for _ in range(5):
+        armed.send([3.0] * 6)
+    armed.wait_for_rest(ARM.safety.watchdog.stop_steps * ARM.control_period_s * 2)
+    accepted = [report for report in armed.reports if report.cause == "command"]
+    process.resume()
+    armed.until(lambda: armed.states[-1].state == "stopped")
+    armed.until(lambda: at_rest(armed))
+    armed.until(lambda: len([r for r in armed.reports if r.cause == "command"]) == len(accepted) + 5)
+    late = [report for report in armed.reports if report.cause == "command"][-5:]
+    assert [report.published for report in late] == [False] * 5
+    check_account(armed)
+
+
+@pytest.mark.long
+def test_a_velocity_base_receives_zero_and_then_no_more_commands(own_relay):
+    bench = own_relay(CART)
+    bench.drive(8)
+    bench.until(lambda: bench.states[-1].state == "stopped")
+    bench.wait_for_rest(0.3)
+    published = check_account(bench)
+    zeros = list(itertools.takewhile(lambda values: not any(values), reversed(bench.commands)))
+    assert len(zeros) >= 2
+    assert published[-1].cause == "tick"
+    sent = len(bench.commands)
+    bench.wait_for_rest(0.5)
+    assert len(bench.commands) == sent
+
+
+# ------------------------------------------------------------------------------------------------------------ services
+
+
+def test_a_pressed_estop_button_stops_the_robot_until_cleared(armed):
+    armed.drive(4)
+    armed.pressed = True
+    armed.until(lambda: armed.states[-1].latched == "estop.active")
+    armed.until(lambda: at_rest(armed))
+    is_cleared, message = armed.call("clear_estop")
+    assert not is_cleared
+    assert re.search(r"button is active: topic \S+; release the emergency stop", message)
+    armed.pressed = False
+    armed.until(lambda: armed.states[-1].inputs["button"] == "ok")
+    assert armed.states[-1].state == "estop"
+    assert not armed.call("arm")[0]
+    assert armed.call("clear_estop")[0]
+    assert armed.call("arm")[0]
+
+
+@pytest.mark.long
+def test_a_silent_estop_button_stops_the_robot(armed, monkeypatch):
+    monkeypatch.setattr(armed.button, "publish", lambda _message: None)
+    armed.until(lambda: armed.states[-1].latched == "estop.expired")
+
+
+# --------------------------------------------------------------------------------------------------- state, diagnostics
+
+
+def test_the_state_is_latched_for_late_subscribers(armed, hosted):
+    late = Bench(domain_id=hosted.domain_id)
+    try:
+        late.until(lambda: late.states)
+        assert (late.states[0].epoch, late.states[0].fingerprint) == (armed.epoch, CONTRACT_OF_ALL.fingerprint)
+    finally:
+        late.close()
+
+
+def test_diagnostics_report_state_and_refusals(armed):
+    armed.ask([0.0] * 6)
+    armed.ask([0.0] * 6, seq=1)
+    wanted = {"armed": "True", "state": "armed", "epoch": str(armed.epoch)}
+
+    def newest_status():
+        reports = [status for message in armed.diagnostics for status in message.status]
+        return next((s for s in reports if wanted.items() <= {v.key: v.value for v in s.values}.items()), None)
+
+    end = time.monotonic() + TIMEOUT_S
+    while not (status := newest_status()):  # it is armed as long as commands arrive
+        assert time.monotonic() < end
+        armed.ask(None)
+        armed.wait_for_rest(0.02)
+    values = {value.key: value.value for value in status.values}
+    assert int(values["refused.act.dup"]) >= 1
+    assert int(values["accepted"]) >= 1
+    assert 0.0 < float(values["last_dt_s"]) <= ARM.control_period_s
+    assert status.level == b"\x00"
+    assert status.name == "relayed/relay: arm_reach"
+
+
+def test_a_relay_is_not_armed_with_unconfirmed_chosen_values(own_relay, tmp_path):
+    path = "actuators.arm.joints.j1.acceleration"
+    chosen = replace(ARM, robot=RobotSource(name="some_arm", sha256="0" * 64, chosen={path: "no source"}))
+    (tmp_path / "chosen.yaml").write_text(dump_contract(chosen))
+    is_armed, message = own_relay(source=tmp_path / "chosen.yaml", arm=False).call("arm")
+    assert not is_armed
+    assert f"{path}: no source" in message
+    assert "--confirm-chosen" in message
+
+
+@pytest.mark.parametrize("estop", ["button", {"button": {"topic": "t", "type": "Bool"}}])
+def test_an_invalid_profile_is_rejected_before_the_node_is_created(estop, monkeypatch):
+    monkeypatch.setattr(rclpy, "init", lambda **_: pytest.fail("ROS 2 was initialised"))
+    with pytest.raises(ContractError) as caught:
+        run_relay(embodied_env.load_contract("arm_reach"), namespace=None, profile={"estop": estop}, stop=Event())
+    assert caught.value.path.startswith("estop")

@@ -1,0 +1,146 @@
+"""Controller states matched with sent commands: a change to a sent command is evidence, at its arrival time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+import embodied_env
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.errors import ContractError
+from embodied_env.ros.robot.actuation import ControllerState
+from embodied_env.ros.robot.robot_profile import ControllerStateSpec, check_controller_state
+from embodied_env.ros.transport.receiver import ReceivedMessage
+
+ARM = ActionLayout(embodied_env.load_contract("arm_reach"))
+CART = ActionLayout(embodied_env.load_contract("cart_goal"))
+JOINT_STATE = ControllerStateSpec(topic="controller/state")
+A, B, C = (np.full(6, value) for value in (0.1, 0.2, 0.3))
+
+
+def command(seq, values):
+    return SimpleNamespace(seq=seq, values=values)
+
+
+def reported(values, at_ns, names=ARM.joints, velocity=()):
+    message = SimpleNamespace(name=list(names), position=list(values), velocity=list(velocity))
+    return ReceivedMessage(key="controller state", message=message, info={}, arrival_ns=at_ns, arrival_system_ns=0)
+
+
+def evidence_after(*story, spec=JOINT_STATE, layout=ARM):
+    """Return the evidence after these sent commands and received messages, in order."""
+    state = ControllerState(spec, layout)
+    for event in story:
+        state.on_message(event) if isinstance(event, ReceivedMessage) else state.on_sent(event)
+    found = state.take_evidence()
+    return None if found is None else (found.seq, found.acted_ns, found.method)
+
+
+def test_a_change_to_a_sent_command_is_evidence_at_its_arrival():
+    assert evidence_after(reported(A, 1), command(7, B), reported(B, 5), reported(B, 9)) == (7, 5, "controller")
+
+
+def test_evidence_names_the_newest_matching_command():
+    assert evidence_after(reported(A, 1), command(7, B), command(8, C), reported(B, 5), reported(C, 6)) == (
+        8,
+        6,
+        "controller",
+    )
+
+
+def test_a_superseded_command_is_dropped():
+    assert evidence_after(reported(A, 1), command(7, B), command(8, C), reported(C, 6), reported(B, 7)) == (
+        8,
+        6,
+        "controller",
+    )
+
+
+def test_an_unchanged_reference_is_not_evidence():
+    assert evidence_after(reported(A, 1), command(7, B), command(8, A), reported(A, 5)) is None
+
+
+def test_a_repeated_command_gives_no_new_evidence():
+    assert evidence_after(reported(A, 1), command(7, B), command(8, B), reported(B, 5)) == (7, 5, "controller")
+
+
+def test_the_first_report_is_not_evidence():
+    assert evidence_after(command(7, B), reported(B, 5)) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [reported(B[:5], 5, names=ARM.joints[:5]), reported(B[:5], 5), reported(np.full(6, np.nan), 5)],
+    ids=["a joint is missing", "fewer values than names", "not a number"],
+)
+def test_a_report_without_all_joints_is_ignored(message):
+    assert evidence_after(reported(A, 1), command(7, B), message) is None
+
+
+def test_joints_may_come_in_any_order():
+    values = np.arange(6.0)
+    assert evidence_after(reported(A, 1), command(7, values), reported(values[::-1], 5, names=ARM.joints[::-1])) == (
+        7,
+        5,
+        "controller",
+    )
+
+
+def test_float32_rounding_still_matches():
+    assert evidence_after(reported(A, 1), command(7, B), reported(B.astype(np.float32).astype(float), 5)) == (
+        7,
+        5,
+        "controller",
+    )
+
+
+def test_velocity_joints_are_compared_by_velocity():
+    moving = np.array([0.1, 0.2])
+    still, went = (reported([], at, names=CART.joints, velocity=v) for at, v in ((1, np.zeros(2)), (5, moving)))
+    assert evidence_after(still, command(7, moving), went, layout=CART) == (7, 5, "controller")
+
+
+def test_other_types_are_read_by_path():
+    spec = ControllerStateSpec(topic="t", type="trajectory_msgs/msg/JointTrajectoryPoint", path="positions")
+    messages = [
+        ReceivedMessage(key="", message=SimpleNamespace(positions=list(v)), info={}, arrival_ns=at, arrival_system_ns=0)
+        for v, at in ((A, 1), (B, 5))
+    ]
+    assert evidence_after(messages[0], command(7, B), messages[1], spec=spec) == (7, 5, "controller")
+
+
+def test_evidence_is_returned_once():
+    state = ControllerState(JOINT_STATE, ARM)
+    for event in (reported(A, 1), reported(B, 5)):
+        state.on_sent(command(7, B))
+        state.on_message(event)
+    assert state.take_evidence() is not None
+    assert state.take_evidence() is None
+
+
+def test_a_new_episode_drops_the_commands_of_the_previous_one():
+    state = ControllerState(JOINT_STATE, ARM)
+    state.on_message(reported(A, 1))
+    state.on_sent(command(7, B))
+    state.clear()
+    state.on_message(reported(B, 5))
+    assert state.take_evidence() is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        (ControllerStateSpec(topic="t", path="position"), "x.path"),
+        (ControllerStateSpec(topic="t", type="std_msgs/msg/Float64MultiArray"), "x.path"),
+        (ControllerStateSpec(topic="t", type="std_msgs/msg/Float64MultiArray", path="values"), "x.path"),
+        (ControllerStateSpec(topic="a b"), "x.topic"),
+    ],
+)
+def test_an_unknown_field_is_rejected_with_its_path(spec, path):
+    with pytest.raises(ContractError) as caught:
+        check_controller_state(spec, "x")
+    assert caught.value.path == path

@@ -1,0 +1,712 @@
+"""Preflight against a robot of real ROS 2 nodes with one fault at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from rclpy.duration import Duration
+from rclpy.qos import (
+    DurabilityPolicy,
+    LivelinessPolicy,
+    QoSCompatibility,
+    QoSProfile,
+    ReliabilityPolicy,
+    qos_check_compatible,
+)
+from std_msgs.msg import Bool, Float64, Float64MultiArray
+
+import embodied_env
+from embodied_env.errors import BackendNotReadyError
+from embodied_env.messages.message_types import message_class
+from embodied_env.ros.robot import graph_checks as graph_check_module
+from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, security_check
+from embodied_env.ros.robot.estops import SafetyInputSpec
+from embodied_env.ros.robot.graph_checks import (
+    contention,
+    graph_checks,
+    incompatible_policies,
+    latched_remedy,
+    surroundings,
+)
+from embodied_env.ros.robot.preflight import preflight, survey
+from embodied_env.ros.robot.robot_profile import ActiveSpec, RealProfile
+from embodied_env.ros.transport.checks import raise_unless_passed
+from embodied_env.ros.transport.node import RosNode
+from embodied_env.ros.transport.qos import RELIABLE, sensor_qos
+from embodied_env.timing.clock import NS_PER_S, SteadyClock
+
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
+
+ARM = embodied_env.load_contract("arm_reach")
+CART = embodied_env.load_contract("cart_goal")
+PROFILE = RealProfile(estop={"button": SafetyInputSpec(topic="estop")})
+RELAYED = RealProfile(relay=True)
+GENEROUS_S = 20.0
+BEST_EFFORT = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+VOLATILE = QoSProfile(depth=1)
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+INSIDE = np.array([0.0, -1.0, 1.0, 0.0, 0.0, 0.0])
+
+
+def moved(index, value):
+    positions = INSIDE.copy()
+    positions[index] = value
+    return positions
+
+
+class Nodes:
+    """Foreign nodes, each in its own context, and our node."""
+
+    def __init__(self):
+        self._open = []
+        self.ours = self.node("environment")
+        self.ours.node.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)
+        for sensor in ARM.sensors.values():
+            self.ours.receiver.subscribe(sensor.topic, message_class(sensor.type), sensor.topic)
+
+    def node(self, name, namespace="/robot_1"):
+        self._open.append(RosNode(name, namespace=namespace, clock=SteadyClock()))
+        return self._open[-1]
+
+    def publish(self, name, topic, message_type, qos=RELIABLE, namespace="/robot_1"):
+        return self.node(name, namespace).node.create_publisher(message_type, topic, qos)
+
+    def robot(self, *, sensors=None, commands=RELIABLE, estop=True, namespace="/robot_1"):
+        """Start the robot; `sensors`: sensor -> (type, QoS) where they differ, None: no publisher."""
+        node = self.node("driver", namespace).node
+        for name, sensor in ARM.sensors.items():
+            found = (sensors or {}).get(name, (message_class(sensor.type), RELIABLE))
+            if found is not None:
+                node.create_publisher(found[0], sensor.topic, found[1])
+        if commands is not None:
+            node.create_subscription(Float64MultiArray, "arm_controller/commands", print, commands)
+        if estop:
+            node.create_publisher(Bool, "estop", RELIABLE)
+        return node
+
+    def check(self, name, code, profile=PROFILE):
+        """Return the check `name` once it has this code ("": passed), or its last state after a timeout."""
+        end = time.monotonic() + GENEROUS_S
+        while True:
+            checks = {check.name: check for check in graph_checks(ARM, profile, self.ours.node)}
+            if checks[name].code == code or time.monotonic() > end:
+                assert (checks[name].code, checks[name].passed) == (code, not code)
+                return checks[name]
+            time.sleep(0.05)
+
+    def close(self):
+        for node in self._open:
+            node.close()
+
+
+@pytest.fixture
+def nodes(domain_id):
+    made = Nodes()
+    yield made
+    made.close()
+
+
+def in_s(seconds):
+    return SteadyClock().now_ns() + round(seconds * NS_PER_S)
+
+
+def look(nodes, seconds, **options):
+    return preflight(ARM, PROFILE, nodes.ours.node, in_s(seconds), clock=SteadyClock(), **options)
+
+
+# ------------------------------------------------------------------------------------------------- robots
+
+
+def test_a_correct_robot_passes_with_one_check_per_topic(nodes):
+    nodes.robot()
+    checks = look(nodes, GENEROUS_S, settle_s=0.3)
+    raise_unless_passed(checks)
+    assert [check.name for check in checks] == [
+        "limits", "safety mode", "controller timeout", "start outside limits", "security",
+        "sensors.joints", "sensors.tcp", "sensors.target", "sensors.true_distance", "actuators.arm", "estop.button",
+        "node name",
+    ]  # fmt: skip
+    assert {check.name for check in checks if check.passed is None} == {"security"}
+
+
+def test_preflight_waits_for_a_late_robot(nodes):
+    patrols = []
+
+    def start_once():
+        if not patrols:
+            nodes.robot()
+        patrols.append(1)
+
+    raise_unless_passed(look(nodes, GENEROUS_S, settle_s=0.3, patrol=start_once))
+    assert patrols
+
+
+def test_preflight_without_a_robot_fails_at_the_deadline_and_names_its_environment(nodes, domain_id):
+    checks = look(nodes, 0.3)
+    with pytest.raises(BackendNotReadyError) as raised:
+        raise_unless_passed(checks, surroundings=surroundings(nodes.ours.node))
+    text = str(raised.value)
+    assert "preflight: 6 of 12 checks failed" in text
+    assert "[pub.none] no publisher: /robot_1/joint_states, /robot_1/tcp_pose, " in text
+    assert "[sub.none] no subscriber: /robot_1/arm_controller/commands" in text
+    assert text.count("ROS_DOMAIN_ID") == 1
+    assert f"namespace /robot_1, ROS_DOMAIN_ID={domain_id}, ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST" in text
+    assert "RMW_IMPLEMENTATION=rmw_" in text
+
+
+def test_a_graph_that_passes_too_briefly_fails(nodes):
+    nodes.robot()
+    nodes.check("actuators.arm", "")
+    nodes.check("sensors.joints", "")
+    nodes.check("estop.button", "")
+    *_, last = look(nodes, 0.2, settle_s=1000.0)
+    assert (last.name, last.passed, last.code) == ("graph", False, "graph.unsettled")
+
+
+def test_an_error_of_patrol_ends_the_wait(nodes):
+    def fail():
+        raise BackendNotReadyError("the child died")
+
+    with pytest.raises(BackendNotReadyError, match="the child died"):
+        look(nodes, GENEROUS_S, patrol=fail)
+
+
+# ---------------------------------------------------------------------------------------------- sensors
+
+
+def test_two_publishers_of_a_sensor_are_rejected_by_name(nodes):
+    nodes.robot()
+    nodes.publish("ghost", "joint_states", message_class("sensor_msgs/msg/JointState"))
+    check = nodes.check("sensors.joints", "pub.multiple")
+    assert "2 publishers (expected 1): " in check.detail
+    nodes.ours.wait_until(lambda: "/robot_1/ghost" in nodes.check("sensors.joints", "pub.multiple").detail, GENEROUS_S)
+    assert "/robot_1/ghost" in nodes.check("sensors.joints", "pub.multiple").detail
+
+
+def test_a_type_mismatch_is_reported_with_both_types(nodes):
+    nodes.robot(sensors={"joints": (Float64MultiArray, RELIABLE)})
+    check = nodes.check("sensors.joints", "type.mismatch")
+    assert "std_msgs/msg/Float64MultiArray" in check.detail
+    assert "(expected sensor_msgs/msg/JointState)" in check.detail
+
+
+def test_a_best_effort_publisher_for_a_reliable_sensor_is_rejected(nodes):
+    nodes.robot(sensors={"tcp": (message_class("geometry_msgs/msg/PoseStamped"), BEST_EFFORT)})
+    check = nodes.check("sensors.tcp", "qos.incompatible")
+    assert "Best effort publisher and reliable subscription" in check.detail
+    remedy = "remove sensors.tcp.qos (the default suits any publisher), or change this policy in the other node"
+    assert check.remedy == remedy
+
+
+@pytest.mark.parametrize("durability", [DurabilityPolicy.VOLATILE, DurabilityPolicy.TRANSIENT_LOCAL])
+@pytest.mark.parametrize("reliability", [ReliabilityPolicy.RELIABLE, ReliabilityPolicy.BEST_EFFORT])
+def test_a_sensor_without_qos_receives_from_every_kind_of_publisher(domain_id, reliability, durability):
+    sensor = ARM.sensors["tcp"]
+    assert sensor.qos is None
+    receiving, sending = (RosNode(name, namespace="/robot_1", clock=SteadyClock()) for name in ("ours", "driver"))
+    try:
+        kind, qos = message_class(sensor.type), QoSProfile(depth=1, reliability=reliability, durability=durability)
+        receiving.receiver.subscribe("tcp", kind, sensor.topic, sensor_qos(sensor))
+        publisher = sending.node.create_publisher(kind, sensor.topic, qos)
+
+        def is_received():
+            publisher.publish(kind())
+            return bool(receiving.receiver.receive(0.05))
+
+        assert receiving.wait_until(is_received, GENEROUS_S)
+    finally:
+        receiving.close()
+        sending.close()
+
+
+@pytest.mark.parametrize("qos", [RELIABLE, BEST_EFFORT])
+def test_commands_reach_reliable_and_best_effort_controllers(nodes, qos):
+    nodes.robot(commands=qos)
+    nodes.check("actuators.arm", "")
+
+
+def test_a_silent_latched_sensor_has_a_remedy_of_its_own(nodes):
+    pose, tcp = message_class("geometry_msgs/msg/PoseStamped"), ARM.sensors["tcp"]
+    nodes.robot(sensors={"tcp": (pose, LATCHED)})
+    nodes.check("sensors.tcp", "")
+    remedy = "publishes it latched (transient local); set sensors.tcp.qos: latched"
+    node = nodes.ours.node
+    assert nodes.ours.wait_until(lambda: latched_remedy("tcp", tcp, node) == f"/robot_1/driver {remedy}", GENEROUS_S)
+    assert latched_remedy("tcp", dataclasses.replace(tcp, qos="latched"), node) == ""
+    assert latched_remedy("joints", ARM.sensors["joints"], node) == ""
+
+
+def test_a_best_effort_publisher_for_a_best_effort_sensor_passes(nodes):
+    lonely = nodes.node("environment", "/robot_2")
+    kept = []
+    for sensor in ARM.sensors.values():
+        kept.append(lonely.node.create_subscription(message_class(sensor.type), sensor.topic, print, BEST_EFFORT))
+    nodes.robot(sensors={n: (message_class(s.type), BEST_EFFORT) for n, s in ARM.sensors.items()}, namespace="/robot_2")
+
+    def is_right():
+        checks = {check.name: check for check in graph_checks(ARM, PROFILE, lonely.node)}
+        return all(checks[f"sensors.{name}"].passed for name in ARM.sensors)
+
+    assert lonely.wait_until(is_right, GENEROUS_S)
+
+
+def test_a_sensor_without_a_publisher_is_reported_with_topics_of_its_type(nodes):
+    nodes.robot(sensors={"joints": None})
+    nodes.publish("elsewhere", "joint_states", message_class("sensor_msgs/msg/JointState"), namespace="/robot_2")
+
+    def names_the_other():
+        return "/robot_2/joint_states" in nodes.check("sensors.joints", "pub.none").remedy
+
+    assert nodes.ours.wait_until(names_the_other, GENEROUS_S)
+
+
+# -------------------------------------------------------------------------------------------- actuators
+
+
+def test_a_foreign_command_publisher_is_rejected_by_name(nodes):
+    nodes.robot()
+    rogue = nodes.publish("rogue", "arm_controller/commands", Float64MultiArray)
+    nodes.check("actuators.arm", "robot.contention")
+    seen = nodes.ours.wait_until(
+        lambda: "/robot_1/rogue" in nodes.check("actuators.arm", "robot.contention").detail, GENEROUS_S
+    )
+    assert (seen, rogue.topic_name) == (True, "/robot_1/arm_controller/commands")
+
+
+def test_another_node_of_our_name_is_a_foreign_publisher(nodes):
+    nodes.robot()
+    nodes.publish("environment", "arm_controller/commands", Float64MultiArray)
+    nodes.check("actuators.arm", "robot.contention")
+    assert nodes.ours.wait_until(
+        lambda: "another /robot_1/environment" in nodes.check("actuators.arm", "robot.contention").detail, GENEROUS_S
+    )
+
+
+def test_a_foreign_publisher_of_another_type_is_rejected_too(nodes):
+    nodes.robot()
+    nodes.publish("rogue", "arm_controller/commands", Float64)
+    nodes.check("actuators.arm", "robot.contention")
+
+
+def test_a_controller_that_requests_latched_commands_is_rejected(nodes):
+    nodes.robot(commands=LATCHED)
+    check = nodes.check("actuators.arm", "qos.incompatible")
+    assert "Volatile publisher and transient local subscription" in check.detail
+    assert check.remedy == "set actuators.arm.qos: latched, or change this policy in the other node"
+
+
+def test_a_controller_type_mismatch_is_reported_with_both_types(nodes):
+    nodes.robot(commands=None)
+    nodes.node("other").node.create_subscription(Float64, "arm_controller/commands", print, RELIABLE)
+    check = nodes.check("actuators.arm", "type.mismatch")
+    assert "has type std_msgs/msg/Float64 (expected std_msgs/msg/Float64MultiArray)" in check.detail
+
+
+def test_commands_without_a_subscriber_are_rejected(nodes):
+    nodes.robot(commands=None)
+    nodes.check("actuators.arm", "sub.none")
+
+
+def test_an_estop_without_a_publisher_is_rejected(nodes):
+    nodes.robot(estop=False)
+    nodes.check("estop.button", "pub.none")
+
+
+# ------------------------------------------------------------------------------------------------- relay
+
+
+def test_our_own_command_publisher_beside_a_relay_is_contention(nodes):
+    nodes.robot()
+    check = nodes.check("actuators.arm", "robot.contention", RELAYED)
+    assert "also published by /robot_1/environment (expected the relay only)" in check.detail
+
+
+def test_a_required_relay_must_be_running(nodes):
+    bystander = nodes.node("bystander")
+    checks = {check.name: check for check in graph_checks(ARM, RELAYED, bystander.node)}
+    assert checks["relay"].code == "sub.none"
+
+
+def test_a_relay_that_owns_the_topics_passes(nodes):
+    driver = nodes.node("driver", "/robot_2").node
+    driver.create_subscription(Float64MultiArray, "arm_controller/commands", print, RELIABLE)
+    relay = nodes.node("relay", "/robot_2").node
+    relay.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)
+    relay.create_subscription(message_class("sensor_msgs/msg/JointState"), "relay/command", print, RELIABLE)
+    ours = nodes.node("environment", "/robot_2")
+
+    def is_right():
+        checks = {check.name: check for check in graph_checks(ARM, RELAYED, ours.node)}
+        return checks["actuators.arm"].passed and checks["relay"].passed
+
+    assert ours.wait_until(is_right, GENEROUS_S)
+    assert contention(ARM, RELAYED, ours.node) == {}
+    nodes.publish("rogue", "arm_controller/commands", Float64MultiArray, namespace="/robot_2")
+    assert ours.wait_until(lambda: len(contention(ARM, RELAYED, ours.node)) == 1, GENEROUS_S)
+
+
+@pytest.mark.parametrize("topic", ["relay/command", "relay/report", "relay/state"])
+def test_a_foreign_publisher_on_a_relay_topic_is_detected_before_and_during_motion(nodes, topic):
+    types = {"relay/command": message_class("sensor_msgs/msg/JointState")}
+    relay = nodes.node("relay").node
+    relay.create_subscription(message_class("sensor_msgs/msg/JointState"), "relay/command", print, RELIABLE)
+    for name in ("relay/report", "relay/state"):
+        relay.create_publisher(message_class("std_msgs/msg/String"), name, RELIABLE)
+    ours = nodes.node("environment")
+    ours.node.create_publisher(message_class("sensor_msgs/msg/JointState"), "relay/command", RELIABLE)
+
+    def checked():
+        checks = {check.name: check for check in graph_checks(ARM, RELAYED, ours.node)}
+        return checks["relay" if topic == "relay/command" else topic]
+
+    assert ours.wait_until(lambda: checked().passed, GENEROUS_S)
+    nodes.publish("rogue", topic, types.get(topic, message_class("std_msgs/msg/String")))
+    assert ours.wait_until(lambda: "/robot_1/rogue" in checked().detail, GENEROUS_S)
+    assert checked().code == "robot.contention"
+    assert contention(ARM, RELAYED, ours.node)[topic] == ["/robot_1/rogue"]
+
+
+def test_a_node_without_commands_may_inspect_a_relay_of_another_client(nodes):
+    learner = nodes.node("learner").node
+    learner.create_publisher(message_class("sensor_msgs/msg/JointState"), "relay/command", RELIABLE)
+    learner.create_subscription(message_class("sensor_msgs/msg/JointState"), "relay/command", print, RELIABLE)
+    bystander = nodes.node("bystander")
+
+    def checked():
+        return {check.name: check for check in graph_checks(ARM, RELAYED, bystander.node)}["relay"]
+
+    assert bystander.wait_until(lambda: checked().passed and "/robot_1/learner" in checked().detail, GENEROUS_S)
+
+
+# --------------------------------------------------------------------------------------------- run time
+
+
+def test_a_quiet_robot_has_no_contention(nodes):
+    nodes.robot()
+    nodes.check("actuators.arm", "")
+    assert contention(ARM, PROFILE, nodes.ours.node) == {}
+
+
+def test_a_rogue_publisher_is_detected_during_motion_until_it_leaves(nodes):
+    nodes.robot()
+    rogue = nodes.node("rogue")
+    publisher = rogue.node.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)
+
+    def found():
+        return contention(ARM, PROFILE, nodes.ours.node)
+
+    assert nodes.ours.wait_until(lambda: found() == {"arm_controller/commands": ["/robot_1/rogue"]}, GENEROUS_S)
+    rogue.node.destroy_publisher(publisher)
+    assert nodes.ours.wait_until(lambda: found() == {}, GENEROUS_S)
+
+
+# ------------------------------------------------------------------------------------------------ survey
+
+
+@pytest.fixture
+def running_robot(nodes):
+    """Return a function that starts a robot publishing these positions with delayed stamps, and surveys it."""
+    stop, threads = threading.Event(), []
+
+    def look_at(positions, *, stamped_s=0.0, profile=PROFILE, speaks=True, pressed=False, is_enough=bool):
+        driver = nodes.robot()
+        publishers = {publisher.topic_name: publisher for publisher in driver.publishers}
+
+        def speak():
+            while not stop.wait(0.02):
+                for sensor in ARM.sensors.values():
+                    message = message_class(sensor.type)()
+                    stamp = message.header.stamp
+                    stamp.sec, stamp.nanosec = divmod(time.time_ns() + round(stamped_s * NS_PER_S), NS_PER_S)
+                    if sensor.topic == "joint_states":
+                        message.name = [f"j{i}" for i in range(1, 7)]
+                        message.position, message.velocity = list(positions), [0.0] * 6
+                    publishers[f"/robot_1/{sensor.topic}"].publish(message)
+                publishers["/robot_1/estop"].publish(Bool(data=pressed))
+
+        if speaks:
+            threads.append(threading.Thread(target=speak))
+            threads[-1].start()
+        for timeout_s in (GENEROUS_S,) if speaks else (0.7, 2.0, GENEROUS_S):  # a silent sensor takes the whole timeout
+            checks = survey(ARM, profile, namespace="/robot_1", timeout_s=timeout_s, settle_s=0.2)
+            if is_enough({check.name: check for check in checks}):
+                break
+        return {check.name: check for check in checks}
+
+    yield look_at
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture
+def without_our_publisher(nodes):
+    """Remove our command publisher: the doctor inspects a robot that is not driven."""
+    publisher = next(p for p in nodes.ours.node.publishers if p.topic_name.endswith("commands"))
+    nodes.ours.node.destroy_publisher(publisher)
+
+
+def test_a_survey_of_a_correct_robot_passes_with_its_readings(running_robot, without_our_publisher):
+    checks = running_robot(INSIDE)
+    raise_unless_passed(checks.values())
+    assert checks["readings.joints"].passed
+    assert checks["state.button"].passed
+    assert checks["robot inside its limits"].passed
+
+
+def test_a_survey_finds_a_pressed_estop(running_robot, without_our_publisher):
+    check = running_robot(INSIDE, pressed=True)["state.button"]
+    assert (check.passed, check.code, check.remedy) == (False, "estop.active", "release the emergency stop")
+    assert check.detail.startswith("active: topic ")
+
+
+def test_a_survey_without_a_robot_has_one_remedy_for_everything_missing(domain_id):
+    profile = dataclasses.replace(PROFILE, active={"drive": ActiveSpec(topic="drive"), "arm": ActiveSpec(node="/arm")})
+    checks = survey(ARM, profile, namespace="/robot_1", timeout_s=0.2, settle_s=0.2)
+    absent = [check for check in checks if check.passed is False]
+    assert [check.name for check in absent] == [
+        "sensors.joints", "sensors.tcp", "sensors.target", "sensors.true_distance", "actuators.arm", "estop.button",
+        "active.drive", "active.arm",
+    ]  # fmt: skip
+    assert [bool(check.remedy) for check in absent] == [False] * 7 + [True]
+    assert "embodied-env sim <contract> --free-running" in absent[-1].remedy
+
+
+def test_a_survey_finds_a_joint_outside_its_limits(running_robot, without_our_publisher):
+    check = running_robot(moved(2, 3.5))["robot inside its limits"]
+    assert (check.passed, check.code) == (False, "start_out_of_limits")
+
+
+@pytest.mark.parametrize(("stamped_s", "code"), [(-37.0, "obs.stale"), (0.05, "obs.future")])
+def test_a_survey_rejects_stamps_of_another_clock_and_their_positions(
+    stamped_s, code, running_robot, without_our_publisher
+):
+    checks = running_robot(INSIDE, stamped_s=stamped_s)
+    assert checks["readings.joints"].code == code
+    assert checks["robot inside its limits"].detail == "no measured position of j1, j2, j3, j4, j5, j6"
+
+
+def test_a_survey_finds_a_silent_sensor(running_robot, without_our_publisher):
+    checks = running_robot(
+        INSIDE, speaks=False, is_enough=lambda found: "readings.joints" in found
+    )  # else: not found in time
+    assert checks["readings.joints"].code == "obs.silent"
+
+
+def test_a_survey_publishes_nothing_and_finds_the_active_client(running_robot):
+    """For the doctor, which has no publisher, an environment that drives the robot is a foreign client."""
+
+    def sees_all(found):  # the graph is discovered gradually, names last
+        return "/robot_1/environment" in found["actuators.arm"].detail
+
+    check = running_robot(INSIDE, speaks=False, is_enough=sees_all)["actuators.arm"]
+    assert check.code == "robot.contention"
+    assert "/robot_1/environment" in check.detail
+
+
+# --------------------------------------------------------------------------------------------- policies
+
+
+@pytest.mark.parametrize(
+    ("offered", "requested", "policy"),
+    [
+        (BEST_EFFORT, VOLATILE, "Best effort"),
+        (VOLATILE, LATCHED, "Volatile"),
+        (VOLATILE, QoSProfile(depth=1, deadline=Duration(seconds=1)), "deadline"),
+        (
+            QoSProfile(depth=1, deadline=Duration(seconds=2)),
+            QoSProfile(depth=1, deadline=Duration(seconds=1)),
+            "deadline",
+        ),
+        (
+            QoSProfile(depth=1, liveliness=LivelinessPolicy.AUTOMATIC),
+            QoSProfile(depth=1, liveliness=LivelinessPolicy.MANUAL_BY_TOPIC),
+            "liveliness",
+        ),
+        (VOLATILE, QoSProfile(depth=1, liveliness_lease_duration=Duration(seconds=1)), "liveliness lease duration"),
+    ],
+)
+def test_the_incompatible_policy_is_named_and_rclpy_agrees(offered, requested, policy):
+    (found,) = incompatible_policies(offered=offered, requested=requested)
+    assert policy in found
+    assert qos_check_compatible(offered, requested)[0] == QoSCompatibility.ERROR
+
+
+@pytest.mark.parametrize("qos", [RELIABLE, BEST_EFFORT, LATCHED, QoSProfile(depth=1, deadline=Duration(seconds=1))])
+def test_a_profile_is_compatible_with_itself(qos):
+    assert incompatible_policies(offered=qos, requested=qos) == ()
+
+
+def test_an_unparsed_incompatibility_is_still_reported(monkeypatch):
+    monkeypatch.setattr(graph_check_module, "qos_check_compatible", lambda *_: (QoSCompatibility.ERROR, "no match"))
+    assert incompatible_policies(offered=LATCHED, requested=BEST_EFFORT) == ("no match",)
+
+
+def test_a_stronger_offered_policy_is_compatible():
+    assert incompatible_policies(offered=LATCHED, requested=BEST_EFFORT) == ()
+
+
+# ------------------------------------------------------------------------------- contract, keys, positions
+
+
+def check_named(checks, name):
+    return next(check for check in checks if check.name == name)
+
+
+def with_arm(**changes):
+    """Return the contract with other limits of its first joint."""
+    arm = ARM.actuators["arm"]
+    joints = {**arm.joints, "j1": dataclasses.replace(arm.joints["j1"], **changes)}
+    return dataclasses.replace(ARM, actuators={"arm": dataclasses.replace(arm, joints=joints)})
+
+
+def test_the_shipped_arm_passes_all_contract_checks():
+    raise_unless_passed(contract_checks(ARM, RealProfile(), environment={}))
+
+
+def test_a_continuous_joint_is_reported():
+    check = check_named(contract_checks(with_arm(position=None), RealProfile(), environment={}), "limits")
+    assert (check.passed, check.detail) == (True, "6 joints have limits; no position limits: j1")
+    turns = check_named(contract_checks(with_arm(position=None), RealProfile(), environment={}), "turns")
+    assert (turns.passed, "readings of j1 as they are" in turns.detail) == (None, True)
+
+
+def test_an_unbounded_prismatic_joint_is_rejected():
+    sliding = with_arm(position=None)
+    object.__setattr__(
+        sliding.actuators["arm"].joints["j1"], "unit", "m"
+    )  # the validation requires its sensor in metres too
+    check = check_named(contract_checks(sliding, RealProfile(), environment={}), "limits")
+    assert (check.passed, check.code) == (False, "limits.missing")
+    assert "'j1'" in check.detail
+
+
+def test_limits_in_degrees_are_rejected():
+    check = check_named(contract_checks(with_arm(position=(-114.0, 114.0)), RealProfile(), environment={}), "limits")
+    assert (check.passed, check.code) == (False, "limits.degrees")
+    assert "actuators.arm.joints.j1.position" in check.detail
+
+
+def test_a_monitoring_gate_is_rejected():
+    watching = dataclasses.replace(ARM, safety=dataclasses.replace(ARM.safety, mode="monitor"))
+    check = check_named(contract_checks(watching, RealProfile(), environment={}), "safety mode")
+    assert (check.passed, check.detail) == (
+        False, "safety.mode is 'monitor' (expected 'enforce' on a real robot)",
+    )  # fmt: skip
+
+
+def test_velocity_commands_need_a_controller_timeout():
+    check = check_named(contract_checks(CART, RealProfile(), environment={}), "controller timeout")
+    assert (check.passed, check.code) == (False, "downstream.timeout")
+    assert "['base'] are commanded by velocity" in check.detail
+    assert "downstream_timeout_s" in check.remedy
+
+
+def test_velocity_commands_without_a_timeout_can_be_allowed():
+    profile = RealProfile(allow_no_downstream_timeout=True)
+    assert check_named(contract_checks(CART, profile, environment={}), "controller timeout").passed
+
+
+def test_a_declared_timeout_passes():
+    check = check_named(
+        contract_checks(CART, RealProfile(downstream_timeout_s=0.5), environment={}), "controller timeout"
+    )
+    assert (check.passed, check.detail) == (
+        True,
+        "the controller stops after 0.5 s without a command (downstream_timeout_s)",
+    )
+
+
+@pytest.fixture
+def secured(tmp_path):
+    """Return an environment with keys, as created by ``ros2 security``."""
+    enclave = tmp_path / "enclaves"
+    enclave.mkdir()
+    for file in (
+        "identity_ca.cert.pem",
+        "cert.pem",
+        "key.pem",
+        "permissions_ca.cert.pem",
+        "governance.p7s",
+        "permissions.p7s",
+    ):
+        (enclave / file).write_text("key")
+    return {"ROS_SECURITY_ENABLE": "true", "ROS_SECURITY_STRATEGY": "Enforce", "ROS_SECURITY_KEYSTORE": str(tmp_path)}
+
+
+REQUIRED = RealProfile(security="required")
+
+
+def test_enforced_security_with_its_keys_passes(secured):
+    assert security_check(REQUIRED, secured).passed
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ROS_SECURITY_ENABLE", ""),
+        ("ROS_SECURITY_ENABLE", "false"),
+        ("ROS_SECURITY_STRATEGY", "Permissive"),
+        ("ROS_SECURITY_KEYSTORE", ""),
+        ("ROS_SECURITY_KEYSTORE", "/nowhere"),
+        ("ROS_SECURITY_ENCLAVE_OVERRIDE", "/other"),
+    ],
+)
+def test_incomplete_required_security_fails_closed(name, value, secured):
+    check = security_check(REQUIRED, {**secured, name: value})
+    assert (check.passed, check.code) == (False, "security")
+    assert "ROS_SECURITY_KEYSTORE=<folder>" in check.remedy
+
+
+@pytest.mark.parametrize("spoil", ["unlink", "empty"])
+def test_a_missing_or_empty_key_fails_closed(spoil, secured, tmp_path):
+    key = tmp_path / "enclaves" / "key.pem"
+    key.unlink()
+    if spoil == "empty":
+        key.touch()
+    check = security_check(REQUIRED, secured)
+    assert check.passed is False
+    assert check.detail.endswith(": key.pem")
+
+
+def test_a_robot_inside_its_limits_passes():
+    assert check_positions(ARM, INSIDE).passed
+
+
+@pytest.mark.parametrize(
+    ("position", "words"),
+    [(3.13, "j3 at 3.13 rad is above its limit 3.12"), (-4.0, "j3 at -4 rad is below its limit -3.12")],
+)
+def test_a_robot_outside_its_limits_is_rejected_with_joint_value_and_limit(position, words):
+    check = check_positions(ARM, moved(2, position))
+    assert (check.passed, check.code, check.detail) == (False, "start_out_of_limits", words)
+
+
+def test_start_outside_inward_accepts_a_robot_outside_its_limits():
+    check = check_positions(ARM, moved(2, 3.5), outside="inward")
+    assert (check.passed, check.detail) == (True, "j3 at 3.5 rad is above its limit 3.12; inward motion only")
+
+
+@pytest.mark.parametrize(("joint", "passes"), [("j3", True), ("j2", False)])
+def test_start_outside_may_be_given_by_joint(joint, passes):
+    assert check_positions(ARM, moved(2, 3.5), outside={joint: "inward"}).passed is passes
+
+
+@pytest.mark.parametrize("outside", ["refuse", "inward"])
+@pytest.mark.parametrize("position", [math.nan, math.inf])
+def test_an_unknown_position_is_never_inside(position, outside):
+    check = check_positions(ARM, moved(4, position), outside=outside)
+    assert (check.passed, check.detail) == (False, "no measured position of j5")
+
+
+def test_a_joint_without_limits_may_have_any_position():
+    assert check_positions(CART, np.array([math.nan, 1e6])).passed

@@ -1,0 +1,104 @@
+"""Fixtures of the ROS 2 tests: message packages that are on no registry, generated once per machine."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+_SUPPORT = Path(__file__).parents[1] / "support"
+_GENERATED = Path(__file__).parents[2] / "build" / "interfaces"
+_GENERATOR = _SUPPORT / "generate_interfaces.py"
+_ONLY_LONG = {"simulation_interfaces": "action", "control_msgs": "Parallel*"}  # they take as long as all others
+
+_STAND_IN = _SUPPORT / "mujoco_as_gazebo.py"
+_PROGRAMS = {
+    "bin/gz": f'[ "$2" = --versions ] && {{ echo 8.14.0; exit; }}\nexec {sys.executable} {_STAND_IN}',
+    "lib/ros_gz_bridge/parameter_bridge": "exec sleep 1000",
+    "lib/robot_state_publisher/robot_state_publisher": "exec sleep 1000",
+    "lib/controller_manager/spawner": "exit 0",
+}
+
+
+@pytest.fixture(scope="module")
+def stepped_by_services():
+    """Replace the control of `gazebo` by services that step and reset a stand-in."""
+    from service_stepping import ServiceStepping
+
+    from embodied_env.extensions.gazebo.control import APIS
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(APIS, "ros_gz", ServiceStepping)
+        yield
+
+
+@pytest.fixture
+def gazebo_programs(tmp_path, monkeypatch, message_package):
+    """Install stand-ins for the programs of Gazebo, for the child processes of the test."""
+    message_package("ros_gz_interfaces")
+    for name, lines in _PROGRAMS.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"#!/bin/bash\n{lines}\n")
+        file.chmod(0o755)
+    generated = Path(importlib.import_module("ros_gz_interfaces").__file__).parents[1]
+    for name, path in {"PATH": tmp_path / "bin", "PYTHONPATH": generated, "AMENT_PREFIX_PATH": tmp_path}.items():
+        monkeypatch.setenv(name, os.pathsep.join(filter(None, [str(path), os.environ.get(name)])))
+
+
+@pytest.fixture(scope="session")
+def message_package(request):
+    """Return a function that makes a package of `interfaces/` importable once, installed or generated."""
+
+    def provide(name):
+        if importlib.util.find_spec(name) is not None:
+            return
+        for tool in ("gcc", "g++"):
+            if shutil.which(tool) is None:
+                pytest.skip(f"needs {name}, or {tool} to generate it")
+        if importlib.util.find_spec("rosidl_generator_py") is None:
+            pytest.skip(f"needs {name}, or the generators of rosidl to generate it")
+        runs_long = any(item.get_closest_marker("long") for item in request.session.items)
+        sys.path.append(str(_generated(name, with_actions=runs_long)))
+        importlib.invalidate_caches()
+
+    return provide
+
+
+def _generated(name, *, with_actions):
+    """Return the folder of a generated package; generate it unless one from the same definitions exists."""
+    files = [_GENERATOR, *sorted((_SUPPORT / "interfaces" / name).rglob("*.*"))]
+    key = hashlib.sha256(repr((with_actions, sys.version, _installed())).encode())
+    for file in files:
+        key.update(file.name.encode() + file.read_bytes())
+    target = _GENERATED / f"{name}-{key.hexdigest()[:16]}"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (_GENERATED / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=_GENERATED) as temporary:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the workers of a run generate it only once
+        if target.exists():
+            return target
+        folder = Path(temporary)
+        definitions = folder / "definitions" / name
+        ignored = None if with_actions or name not in _ONLY_LONG else shutil.ignore_patterns(_ONLY_LONG[name])
+        shutil.copytree(_SUPPORT / "interfaces" / name, definitions, ignore=ignored)
+        command = [sys.executable, _GENERATOR, definitions, folder / "out"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        shutil.rmtree(folder / "out" / f"build_{name}")
+        (folder / "out").rename(target)
+    return target
+
+
+def _installed():
+    """Return the installed packages needed to build a generated one, and their newest modification time."""
+    specs = [importlib.util.find_spec(name) for name in ("numpy", "rclpy", "rosidl_generator_py")]
+    return [(spec.origin, Path(spec.origin).stat().st_mtime_ns) for spec in specs]
