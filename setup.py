@@ -98,9 +98,9 @@ setup(
         NAME: [
             "py.typed",
             "info.schema.json",
-            "ros/large_messages.xml",
+            "ros/transport/large_messages.xml",
             "sim/models/*.xml",
-            "analysis/report/templates/*",
+            "extensions/report/templates/*",
         ]
     },
     zip_safe=False,
@@ -109,7 +109,10 @@ setup(
         (f"share/{NAME}", ["package.xml"]),
         (f"lib/{NAME}", write_executables()),  # for ros2 run
         (f"share/{NAME}/launch", sorted(map(str, Path("launch").glob("*.launch.py")))),
-        (f"share/{NAME}/config", [*sorted(map(str, Path("config").glob("*.*"))), f"{NAME}/ros/large_messages.xml"]),
+        (
+            f"share/{NAME}/config",
+            [*sorted(map(str, Path("config").glob("*.*"))), f"{NAME}/ros/transport/large_messages.xml"],
+        ),
         (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").glob("*.*")))),
         (f"share/{NAME}/examples", sorted(map(str, Path("examples").glob("*.py")))),
         (f"share/{NAME}/config/policies", sorted(map(str, Path("config/policies").glob("*.*")))),

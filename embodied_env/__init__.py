@@ -47,7 +47,7 @@ _LAZY_EXPORTS = {  # public name -> its module
     "StepInfo": "envs.info_types",
     "audit_run": "extensions.audit",
     "audit_transition": "extensions.audit",
-    "evaluate": "evaluation",
+    "evaluate": "extensions.evaluation",
     "explain": "extensions.explain.explanation",
     "load_contract": "contract",
     "load_policy": "policies.policy_loader",

@@ -18,6 +18,7 @@ import psutil
 import pytest
 import ros_domains
 from hypothesis import HealthCheck, settings
+from message_packages import message_package  # noqa: F401 - a fixture
 
 from embodied_env.processes.shared_memory import remove_orphaned_segments, segments_of
 
@@ -57,7 +58,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @functools.cache
 def _files_of_realtime_tests():
-    files = Path(__file__).parent.glob("*/test_*.py")
+    files = Path(__file__).parent.rglob("test_*.py")
     return {file for file in files if "pytest.mark.realtime" in file.read_text(encoding="utf-8")}
 
 

@@ -20,7 +20,7 @@ from embodied_env.contract.contract_loader import ROBOTS, known_robots, load_rob
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
 from embodied_env.contract.spaces import action_scale, field_layouts
 from embodied_env.contract.value_checks import one_of
-from embodied_env.core.extensions import find_extension
+from embodied_env.core.extensions import PARTS, find_extension
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, UsageError
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     validate.add_argument("contracts", nargs="+", **name)
     validate.add_argument("--trust-task", action="store_true", help="load the task that each contract names")
     validate.add_argument("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
-    if (drafts := find_extension("embodied_env.extensions.contract_init.contract_init_cli:")) is not None:
+    if (drafts := find_extension(PARTS["contract_init"])) is not None:
         init = add(drafts.run, "init", "write a draft contract of your robot, and list what is unknown")
         drafts.add_arguments(init)
     add(_list, "list", "list the shipped contracts, robots and teams")
@@ -136,7 +136,7 @@ def _summary(kind: str, file: Path) -> Row:
     if kind == "robot":
         _, robot_file = load_robot_file(str(file.resolve()))
         return {"robot": robot_file.name, "backends": list(robot_file.backends)}
-    if (load_team := find_extension("embodied_env.extensions.teams.team_file:load_team")) is None:
+    if (load_team := find_extension(PARTS["load_team"])) is None:
         return {}
     team = load_team(file)
     return {"robot": ", ".join(team.agents), "task": "one per robot", "backends": list(team.world.backends)}

@@ -23,7 +23,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.model_files import EMBEDDED
 from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
 from embodied_env.core.contract_blocks import load_block
-from embodied_env.core.extensions import load_extension
+from embodied_env.core.extensions import PARTS, load_extension
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError, install_command
 from embodied_env.messages.message_types import message_class
@@ -46,7 +46,6 @@ from embodied_env.ros.transport.setup_checks import apt_package
 Sections = dict[str, list[Check]]
 
 _SIMULATORS = ("gazebo", "simulation_interfaces")
-_SIMULATOR = "embodied_env.ros.external_sim"  # the package of their checks
 _OVER_ROS = ("mujoco_ros", "real", *_SIMULATORS)
 _CLOCK_TYPES = ("rosgraph_msgs/msg/Clock",)
 _EMBEDDED_TYPES = (*_CLOCK_TYPES, "std_msgs/msg/String", "std_srvs/srv/Trigger", "rcl_interfaces/msg/Parameter")
@@ -294,11 +293,12 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, igno
         )
     elif backend in _SIMULATORS:
         remedy = f"correct backends.{backend}"
-        load_profile = f"{_SIMULATOR}.backend_profile:load_simulator_profile"
         needed_for = f"the backend {backend!r}"
         yield _attempt(
             "profile",
-            lambda: load_extension(load_profile, needed_for=needed_for)(contract, backend) and detail,
+            lambda: (
+                load_extension(PARTS["load_simulator_profile"], needed_for=needed_for)(contract, backend) and detail
+            ),
             remedy,
         )
     else:
@@ -366,8 +366,8 @@ def _simulator_checks(
         return
     needed_for = f"the backend {backend!r}"
     if backend == "gazebo":
-        yield from load_extension(f"{_SIMULATOR}.versions:version_checks", needed_for=needed_for)()
-    survey_simulator = load_extension(f"{_SIMULATOR}.survey:survey_simulator", needed_for=needed_for)
+        yield from load_extension(PARTS["gazebo_version_checks"], needed_for=needed_for)()
+    survey_simulator = load_extension(PARTS["survey_simulator"], needed_for=needed_for)
     try:
         yield from survey_simulator(contract, backend, namespace=namespace, timeout_s=timeout_s)
     except EmbodiedEnvError as error:

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from embodied_env import __version__
 from embodied_env.cli import INTERRUPTED, READER_LEFT, SOUND, UNSOUND, WRONG_USAGE
@@ -22,27 +22,43 @@ from embodied_env.processes.signals import terminate
 
 PROGRAM = "embodied-env"
 
-VERBS: Mapping[str, str] = {
-    "demo": "run a short evaluation of two policies over ROS 2 and print the results",
-    "evaluate": "run and record episodes of policies, and print the results",
-    "audit": "validate a recorded run",
-    "calibrate": "measure latencies with small motions and write a latency profile",
-    "report": "write an HTML report of a recorded run",
-    "replay": "re-run recorded actions and compare the transitions",
-    "compare": "compare recorded runs of one contract",
-    "view": "show a recorded run in Rerun",
-    "export": "export a run as JSON lines, Parquet, Minari or LeRobot",
-    "repair": "make the files of runs that ended uncleanly readable for viewers",
-    "profile": "write the latency profile of a recorded run",
-    "sim": "run the embedded simulator, or the robot emulator, as a ROS 2 node",
-    "relay": "forward commands to the robot, and brake it when they stop",
-    "serve": "serve a policy to other programs and machines over openpi's protocol",
-    "launch": "launch a simulator, Gazebo or a robot together with a policy or a training script",
-    "doctor": "check the requirements of a contract and print remedies",
-    "contract": "validate, show, compare and render contracts (no ROS required)",
-    "policy": "show, check and draft policy files",
+
+class Verb(NamedTuple):
+    """A verb: its module in the package, which has ``add_arguments(parser)`` and ``run(args) -> int``, and its help."""
+
+    module: str
+    help: str
+
+
+VERBS: Mapping[str, Verb] = {
+    "demo": Verb(
+        "extensions.evaluation.demo_cli", "run a short evaluation of two policies over ROS 2 and print the results"
+    ),
+    "evaluate": Verb(
+        "extensions.evaluation.evaluate_cli", "run and record episodes of policies, and print the results"
+    ),
+    "audit": Verb("extensions.audit.audit_cli", "validate a recorded run"),
+    "calibrate": Verb(
+        "extensions.calibration.calibrate_cli", "measure latencies with small motions and write a latency profile"
+    ),
+    "report": Verb("extensions.report.report_cli", "write an HTML report of a recorded run"),
+    "replay": Verb("extensions.replay.replay_cli", "re-run recorded actions and compare the transitions"),
+    "compare": Verb("extensions.comparison.compare_cli", "compare recorded runs of one contract"),
+    "view": Verb("extensions.viewers.view_cli", "show a recorded run in Rerun"),
+    "export": Verb("extensions.export.export_cli", "export a run as JSON lines, Parquet, Minari or LeRobot"),
+    "repair": Verb("cli.repair_cli", "make the files of runs that ended uncleanly readable for viewers"),
+    "profile": Verb("extensions.calibration.profile_cli", "write the latency profile of a recorded run"),
+    "sim": Verb("cli.sim_cli", "run the embedded simulator, or the robot emulator, as a ROS 2 node"),
+    "relay": Verb("cli.relay_cli", "forward commands to the robot, and brake it when they stop"),
+    "serve": Verb(
+        "extensions.remote.serve_cli", "serve a policy to other programs and machines over openpi's protocol"
+    ),
+    "launch": Verb("cli.launch", "launch a simulator, Gazebo or a robot together with a policy or a training script"),
+    "doctor": Verb("cli.doctor_cli", "check the requirements of a contract and print remedies"),
+    "contract": Verb("cli.contract_cli", "validate, show, compare and render contracts (no ROS required)"),
+    "policy": Verb("cli.policy_cli", "show, check and draft policy files"),
 }
-"""Verb -> help. The module of that name has ``add_arguments(parser)`` and ``run(args) -> int``, the exit status."""
+"""By name. The module is imported when the verb is used, and its `run` returns the exit status."""
 
 
 _DESCRIPTION = "Gymnasium environment for ROS 2 robots in which every step is fully accounted for."
@@ -136,10 +152,10 @@ def _run(argv: list[str]) -> int:
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     named = next((argument for argument in argv if not argument.startswith("-")), None)
-    for name, description in VERBS.items():
-        subparser = verbs.add_parser(name, help=description, description=description)
+    for name, verb in VERBS.items():
+        subparser = verbs.add_parser(name, help=verb.help, description=verb.help)
         if name == named:
-            module = load_extension(f"embodied_env.cli.{name}:", needed_for=f"the verb {name!r}")
+            module = load_extension(f"embodied_env.{verb.module}:", needed_for=f"the verb {name!r}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
             options = tuple(subparser._option_string_actions)  # noqa: SLF001 - argparse has no other list of them

@@ -23,7 +23,9 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
         "mujoco_ros.lockstep": "embodied_env.ros.embedded_sim.lockstep_backend:MujocoRosBackend",
         "mujoco_ros.realtime": "embodied_env.ros.embedded_sim.realtime_backend:RealtimeMujocoRosBackend",
         "gazebo.lockstep": "embodied_env.extensions.gazebo.external_sim_backend:GazeboBackend",
-        "simulation_interfaces.lockstep": "embodied_env.extensions.gazebo.external_sim_backend:SimulationInterfacesBackend",
+        "simulation_interfaces.lockstep": (
+            "embodied_env.extensions.gazebo.external_sim_backend:SimulationInterfacesBackend"
+        ),
         "real.realtime": "embodied_env.ros.robot.robot_backend:RealBackend",
         "replay.lockstep": "embodied_env.extensions.replay.replay_backend:ReplayBackend",
         "replay.realtime": "embodied_env.extensions.replay.replay_backend:ReplayBackend",

@@ -11,6 +11,16 @@ from embodied_env.contract.plugins import Plugin, get_plugin
 from embodied_env.core.foreign_code import foreign_code
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
 
+PARTS: Mapping[str, str] = {
+    "row_views": "embodied_env.extensions.viewers.foxglove:RowViews",
+    "contract_init": "embodied_env.extensions.contract_init.contract_init_cli:",
+    "load_team": "embodied_env.extensions.teams.team_file:load_team",
+    "load_simulator_profile": "embodied_env.extensions.gazebo.external_sim_profile:load_simulator_profile",
+    "gazebo_version_checks": "embodied_env.extensions.gazebo.gazebo_versions:version_checks",
+    "survey_simulator": "embodied_env.extensions.gazebo.simulator_survey:survey_simulator",
+}
+"""Objects of extensions that the core uses where they are there; for plug-ins see `embodied_env.contract.plugins`."""
+
 
 def find_extension(name: str) -> Any | None:  # noqa: ANN401 - any object
     """Return the object at ``module:attribute``, ``module:`` itself, or None if there is no such module."""

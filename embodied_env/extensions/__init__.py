@@ -1,1 +1,16 @@
-"""Extensions: each folder can be removed with its tests, and everything else works."""
+"""Extensions: each folder can be removed with its tests, and everything else works.
+
+The core finds them by name only: as verbs (`embodied_env.cli.main`), public names (`embodied_env`), plug-ins
+(`embodied_env.contract.plugins`) and parts (`embodied_env.core.extensions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+REQUIRES: Mapping[str, tuple[str, ...]] = {
+    "comparison": ("report",),
+    "ray": ("evaluation",),
+    "report": ("audit",),
+}
+"""Extension -> those that it imports, which cannot be removed without it."""

@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Protocol
 
 from embodied_env.contract import Contract
-from embodied_env.core.extensions import find_extension
+from embodied_env.core.extensions import PARTS, find_extension
 from embodied_env.errors import RecordError, described
 from embodied_env.record.arrays import RAW_IMAGE, Reference
 from embodied_env.record.mcap_file import IndexedFile, McapRecords, StoredRecord, regular_size
 from embodied_env.record.row_log import CHANNELS, find_stored_array, parse_row
 from embodied_env.record.rows import Row
 
-_VIEWS = "embodied_env.extensions.viewers.foxglove:RowViews"
 _MOST_WAITING = 2**28  # bytes of the arrays before one row
 
 
@@ -183,7 +182,7 @@ def _copy_all(records: McapRecords, file: IndexedFile) -> _Content:
 
 def _copy_log(records: McapRecords, file: IndexedFile, contract: Contract | None, path: Path) -> _Content:
     content, arrays = _Content(), _ArrayCopies(file, path)
-    make_views = find_extension(_VIEWS)
+    make_views = find_extension(PARTS["row_views"])
     views: RowViews | None = None if contract is None or make_views is None else make_views(contract.sensors)
     for stored in records.messages():
         if (array := content.add(stored)) is not None:

@@ -48,8 +48,8 @@ class WorldState:
     """The state of a world in lockstep between two steps.
 
     `physics` is an ``mjSTATE_INTEGRATION``, `drawn` what the reset drew, `target` the active command. `channels` and
-    `sensors` are those of `SensorChannel.save` and `SimulatedSensorReader.save`, `interpolation` and `late_commands` those of
-    delayed commands.
+    `sensors` are those of `SensorChannel.save` and `SimulatedSensorReader.save`, `interpolation` and `late_commands`
+    those of delayed commands.
     """
 
     now_ns: int

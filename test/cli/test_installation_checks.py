@@ -13,7 +13,7 @@ from embodied_env.cli import installation_checks as installation
 from embodied_env.cli.installation_checks import examine_installation
 from embodied_env.cli.main import main
 from embodied_env.errors import MissingDependencyError
-from embodied_env.ros.transport import ros_installation as ros_installation
+from embodied_env.ros.transport import ros_installation
 from embodied_env.ros.transport.ros_installation import launch_checks, ros_checks
 
 

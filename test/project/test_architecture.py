@@ -21,7 +21,9 @@ PACKAGE = Path(embodied_env.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 RANKS = (  # a package imports those above it and itself; the table of docs/concepts/architecture.md
     {"_version", "errors"},
+    {"messages"},
     {"contract"},
+    {"processes", "timing"},
     {"core"},
     {"safety", "sim", "tasks"},
     {"policies"},
@@ -29,57 +31,20 @@ RANKS = (  # a package imports those above it and itself; the table of docs/conc
     {"backends"},
     {"ros"},
     {"envs"},
-    {"analysis"},
-    {"evaluation"},
-    {"testing", "cli"},
+    {"cli"},
+    {"extensions"},
+    {"testing"},
     {"__init__"},  # the public names
 )
-LEVELS = {  # inside a package a module imports those of its own group and of the levels above it; "sim/": all below a folder
-    "ros": (
-        {
-            "transport": "__init__ checks fastdds installation message_tap node publishers qos receive_thread receiver "
-            "serialization/ service_calls setup_checks"
-        },
-        {
-            "wire": "command_messages message_fields reset_protocol sensor_buffer sensor_readers sensor_readers_camera "
-            "stamp_translation step_arrivals transforms"
-        },
-        {"robot": "robot/"},
-        {"embedded_sim": "embedded_sim/"},
-        {"relay": "relay_node"},
-        {"gazebo": "external_sim/", "contract_init": "graph_reader"},
-    ),
+LEVELS = {  # inside a package a module imports those of its own level and of the levels above it
+    "ros": ("__init__ transport/", "wire/", "robot/", "embedded_sim/", "relay/"),
     "record": (
-        {"values": "arrays json_values rows schema step_values violation"},
-        {"log": "mcap_file message_log row_log"},
-        {"writer": "manifest recorder rewrite run_writer summary writer_thread"},
-        {"reader": "__init__ episode_pairing outcomes repair row_decoder run"},
-        {"audit": "audit/", "export": "export/", "replay": "differences", "viewers": "foxglove live_view rerun_viewer"},
+        "arrays json_values row_schema rows step_values violation",
+        "mcap_file message_log row_log",
+        "manifest recorder rewrite run_writer summary writer_thread",
+        "__init__ episode_pairing outcomes row_decoder run run_repair",
     ),
 }
-EXTENSIONS = {  # may be removed: only what is listed in ALLOWED imports one, the others find it by name
-    "audit": "record/audit/ cli/audit",
-    "calibration": "analysis/calibration/ analysis/profile_from_run cli/calibrate cli/profile",
-    "comparison": "analysis/comparison/ cli/compare",
-    "contract_init": "contract/draft contract/graph_topics contract/robot_graph ros/graph_reader sim/mjcf_reader "
-    "tasks/template cli/contract_init",
-    "evaluation": "evaluation/__init__ evaluation/engine evaluation/episodes evaluation/local_workers "
-    "evaluation/results evaluation/runner evaluation/worker cli/demo cli/evaluate cli/evaluation_run",
-    "explain": "envs/explanation",
-    "export": "record/export/ cli/export",
-    "gazebo": "ros/external_sim/",
-    "ray": "evaluation/ray_cluster evaluation/ray_workers",
-    "remote": "policies/remote policies/websocket policies/wire policies/openpi_model policies/gr00t_model "
-    "policies/server cli/serve",
-    "replay": "analysis/replay backends/replay record/differences cli/replay",
-    "report": "analysis/report/ cli/report",
-    "teams": "contract/team envs/parallel_env envs/shared_backend",
-    "vector": "backends/mujoco_batch core/batches envs/batched_gap_policy envs/batched_info envs/batched_judging "
-    "envs/batched_slots envs/batched_steps envs/vector_env envs/vector_slots safety/batched_gate safety/batched_limiter "
-    "safety/batched_limits sim/batched_physics",
-    "viewers": "record/foxglove record/live_view record/rerun_viewer cli/view",
-}
-ALLOWED = {("comparison", "report"), ("ray", "evaluation"), ("report", "audit")}
 ROS_EDGE = ("ros/", "testing/fault_injection/")
 ROS_PACKAGES = ("rclpy", "rosgraph", "rcl_interfaces", "rosidl", "ament_index", "builtin_interfaces", "tf2_ros")
 ROS_KINDS = ("_msgs", "_srvs", "_interfaces")
@@ -95,6 +60,10 @@ IMPORTS_BY_NAME = {
     "extensions/vector/batched_physics.py": "mujoco's module of batches, when a world is shared",
     "sim/gl_libraries.py": "mujoco's module of an OpenGL library, and what it imports",
 }
+
+
+def is_command_line(place: str) -> bool:
+    return place.startswith("cli/") or place.endswith("_cli.py")
 
 
 def place_of(file: Path) -> str:
@@ -218,50 +187,27 @@ def test_no_import_cycles():
         pytest.fail(" -> ".join(reversed(error.args[1])))
 
 
-def group_of(place: str, groups: dict[str, str]) -> str:
-    """Return the group whose list has the module at `place`, or ""."""
-    return next((name for name, listed in groups.items() if is_listed(place, listed)), "")
-
-
 def is_listed(place: str, listed: str) -> bool:
     module = place.removesuffix(".py")
     return any(module.startswith(each) if each.endswith("/") else module == each for each in listed.split())
 
 
-def imports_inside(modules: list[Path]):
-    """Yield the place of each module, and of each module of the package that it imports."""
-    places = {name_of(file): place_of(file) for file in MODULES}
-    for file in modules:
-        for name in modules_imported_by(file, set(places)) - {name_of(file)}:
-            yield place_of(file), places[name]
-
-
 @pytest.mark.parametrize("package", LEVELS)
 def test_modules_of_a_package_import_only_lower_levels(package):
     inside = [file for file in MODULES if package_of(file) == package]
-    group = {}
-    for number, groups in enumerate(LEVELS[package]):
-        for file in inside:
-            if name := group_of(place_of(file).removeprefix(f"{package}/"), groups):
-                group[place_of(file)] = number, name
-    assert [place_of(file) for file in inside if place_of(file) not in group] == []
-    between = [(place, other) for place, other in imports_inside(inside) if other in group]
-    assert [
-        f"{place} -> {other}"
-        for place, other in between
-        if group[other] != group[place] and group[other][0] >= group[place][0]
-    ] == []
-
-
-def test_extensions_are_not_imported():
-    """But by each other, where it is allowed, and by the public names for type checkers."""
-    extension = {place_of(file): group_of(place_of(file), EXTENSIONS) for file in MODULES}
-    found = {
-        (extension[place] or place, extension[other])
-        for place, other in imports_inside(MODULES)
-        if extension[other] not in ("", extension[place]) and place != "__init__.py"
+    level = {
+        name_of(file): number
+        for number, listed in enumerate(LEVELS[package])
+        for file in inside
+        if is_listed(place_of(file).removeprefix(f"{package}/"), listed)
     }
-    assert found == ALLOWED
+    assert [place_of(file) for file in inside if name_of(file) not in level] == []
+    assert [
+        f"{place_of(file)} -> {other}"
+        for file in inside
+        for other in modules_imported_by(file, set(level))
+        if level[other] > level[name_of(file)]
+    ] == []
 
 
 def test_packages_match_table_in_docs():
@@ -290,7 +236,7 @@ def test_cli_prints_only_through_terminal_module():
         place_of(file)
         for file in MODULES
         for name, _ in calls(file)
-        if name in ("print", "Console") and place_of(file).startswith("cli/")
+        if name in ("print", "Console") and is_command_line(place_of(file))
     }
     assert printing == {"cli/launch/__init__.py"}
 
@@ -303,7 +249,7 @@ def test_library_modules_do_not_print():
         for name, _ in calls(file)
         if name in ("print", "say", "traceback.print_exc") or name.endswith(("make_console", "stdout.write"))
     }
-    assert {place for place in printing if not place.startswith("cli/")} == {"core/terminal.py"}
+    assert {place for place in printing if not is_command_line(place)} == {"core/terminal.py"}
 
 
 def test_importlib_is_used_only_where_intended():

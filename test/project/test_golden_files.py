@@ -31,13 +31,14 @@ from embodied_env.core.policy import PolicyIdentity, as_policy, policy_seed
 from embodied_env.core.types import Finding
 from embodied_env.extensions.comparison import run_comparison as compare
 from embodied_env.extensions.evaluation import evaluation_engine as engine
+from embodied_env.extensions.export import run_export as export
 from embodied_env.extensions.remote.policy_messages import unpack
 from embodied_env.extensions.remote.policy_server import PolicyServer
 from embodied_env.extensions.teams.team_file import load_team
 from embodied_env.policies import policy_file
 from embodied_env.policies.policy_loader import load_policy
 from embodied_env.policies.policy_model import ArraySpec
-from embodied_env.record import export, read_run, rows
+from embodied_env.record import read_run, rows
 from embodied_env.record.row_schema import RUN
 from embodied_env.ros.embedded_sim import lockstep_protocol as embedded
 from embodied_env.ros.wire import reset_protocol

@@ -1,4 +1,4 @@
-"""Fixtures of the ROS 2 tests: message packages that are on no registry, generated once per machine."""
+"""The fixture `message_package`: message packages that are on no registry, generated once per machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import importlib
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -15,44 +14,10 @@ from pathlib import Path
 
 import pytest
 
-_SUPPORT = Path(__file__).parents[1] / "support"
+_SUPPORT = Path(__file__).parent
 _GENERATED = Path(__file__).parents[2] / "build" / "interfaces"
 _GENERATOR = _SUPPORT / "generate_interfaces.py"
 _ONLY_LONG = {"simulation_interfaces": "action", "control_msgs": "Parallel*"}  # they take as long as all others
-
-_STAND_IN = _SUPPORT / "mujoco_as_gazebo.py"
-_PROGRAMS = {
-    "bin/gz": f'[ "$2" = --versions ] && {{ echo 8.14.0; exit; }}\nexec {sys.executable} {_STAND_IN}',
-    "lib/ros_gz_bridge/parameter_bridge": "exec sleep 1000",
-    "lib/robot_state_publisher/robot_state_publisher": "exec sleep 1000",
-    "lib/controller_manager/spawner": "exit 0",
-}
-
-
-@pytest.fixture(scope="module")
-def stepped_by_services():
-    """Replace the control of `gazebo` by services that step and reset a stand-in."""
-    from service_stepping import ServiceStepping
-
-    from embodied_env.extensions.gazebo.control import APIS
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(APIS, "ros_gz", ServiceStepping)
-        yield
-
-
-@pytest.fixture
-def gazebo_programs(tmp_path, monkeypatch, message_package):
-    """Install stand-ins for the programs of Gazebo, for the child processes of the test."""
-    message_package("ros_gz_interfaces")
-    for name, lines in _PROGRAMS.items():
-        file = tmp_path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"#!/bin/bash\n{lines}\n")
-        file.chmod(0o755)
-    generated = Path(importlib.import_module("ros_gz_interfaces").__file__).parents[1]
-    for name, path in {"PATH": tmp_path / "bin", "PYTHONPATH": generated, "AMENT_PREFIX_PATH": tmp_path}.items():
-        monkeypatch.setenv(name, os.pathsep.join(filter(None, [str(path), os.environ.get(name)])))
 
 
 @pytest.fixture(scope="session")

@@ -51,8 +51,8 @@ def calibrate(
         CalibrationError: when the gate held or stopped a step, or an episode ended too early; the robot was braked.
         MissingDependencyError: when scipy is not installed; nothing has moved.
     """
-    import embodied_env.core.sample_statistics  # noqa: F401, PLC0415 - raises without scipy
-    from embodied_env.extensions.calibration.estimates import estimate_profile  # noqa: PLC0415 - needs scipy
+    import embodied_env.core.sample_statistics  # noqa: F401 - raises without scipy
+    from embodied_env.extensions.calibration.estimates import estimate_profile
 
     if not 0.0 < amplitude <= 0.2:
         raise UsageError(f"invalid amplitude: {amplitude} (expected above 0, at most 0.2)")

@@ -163,8 +163,8 @@ class _GraphReader:
 
     def _parameters(self, node: str) -> Document:
         """Return the parameters of a controller or driver that describe its commands; none if it does not answer."""
-        from rcl_interfaces.srv import GetParameters, ListParameters  # noqa: PLC0415 - message package
-        from rclpy.parameter import parameter_value_to_python  # noqa: PLC0415
+        from rcl_interfaces.srv import GetParameters, ListParameters
+        from rclpy.parameter import parameter_value_to_python
 
         services = self._ros.receiver.services()
         if f"{node}/list_parameters" not in services or f"{node}/get_parameters" not in services:
@@ -252,7 +252,7 @@ def _sample(kind: str, message: Any, before: Document) -> Document:  # noqa: ANN
 def _compressed(data: Any) -> Document:  # noqa: ANN401 - of a message
     """Return size and encoding of a JPEG or PNG; nothing for other data, or without Pillow."""
     try:
-        from PIL import Image  # noqa: PLC0415 - an extra
+        from PIL import Image
 
         with Image.open(io.BytesIO(data), formats=["JPEG", "PNG"]) as image:
             return {"width": image.width, "height": image.height, "encoding": _MODES.get(image.mode)}

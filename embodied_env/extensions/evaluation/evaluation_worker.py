@@ -1,4 +1,4 @@
-"""A worker process: ``python -m embodied_env.extensions.evaluation.evaluation_worker``; it reads its job from standard input."""
+"""A worker process, ``python -m embodied_env.extensions.evaluation.evaluation_worker``. Its job is its input."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Worker processes on this machine: start them, exchange messages, end them.
 
-A worker is a child process (`processes.child_process`): it ends when its parent does. Both sides send lines of JSON over a
-Unix socket. Parent: ``{"trial": k}``. Worker: ``{"worker": n, "pid": pid}`` at once, ``{"ready": path}`` when a trial
-begins in another run, ``{"ended": k}``, ``{"failed": class, "message": text}``; closing the socket ends the worker.
+A worker is a child process (`processes.child_process`): it ends when its parent does. Both sides send lines of JSON
+over a Unix socket. Parent: ``{"trial": k}``. Worker: ``{"worker": n, "pid": pid}`` at once, ``{"ready": path}`` when a
+trial begins in another run, ``{"ended": k}``, ``{"failed": class, "message": text}``. Closing the socket ends it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A run as steps for learning: the observation that an action was based on, the action, and its results.
 
-The row of a transition has the observation that its step returned. A `ExportedStep` has the one before its action, so that the
-last observation of an episode comes with its `EpisodeEnd`.
+The row of a transition has the observation that its step returned. An `ExportedStep` has the one before its action, so
+that the last observation of an episode comes with its `EpisodeEnd`.
 """
 
 from __future__ import annotations

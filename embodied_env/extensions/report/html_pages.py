@@ -44,7 +44,7 @@ def text(value: object, longest: int = _LONGEST) -> str:
 def check_installed() -> None:
     """Raise MissingDependencyError when jinja2 or scipy is not installed."""
     _environment()
-    import embodied_env.core.sample_statistics  # noqa: F401, PLC0415 - raises without scipy
+    import embodied_env.core.sample_statistics  # noqa: F401 - raises without scipy
 
 
 def format_number(value: float) -> str:
@@ -99,7 +99,7 @@ def describe_value(value: object) -> str:
 @cache
 def _environment() -> Environment:
     try:
-        import jinja2  # noqa: PLC0415 - optional
+        import jinja2
     except ImportError:
         raise MissingDependencyError("jinja2", needed_for="writing a page") from None
     environment = jinja2.Environment(

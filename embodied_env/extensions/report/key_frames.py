@@ -96,7 +96,7 @@ def jpeg_base64(image: NDArray[Any]) -> tuple[str, str]:
     Its shape is (height, width, 1, 3 or 4) for uint8. One channel of other numbers is drawn in grey, black where they
     are not finite.
     """
-    from PIL import Image  # noqa: PLC0415 - optional
+    from PIL import Image
 
     pixels, note = _as_bytes(image[-1] if image.ndim > _DIMENSIONS else image)  # the newest of a history
     stride = max(1, math.ceil(pixels.shape[1] / _WIDEST))

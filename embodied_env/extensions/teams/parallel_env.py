@@ -157,7 +157,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         }
         self._envs: Mapping[str, gymnasium.Env[Any, Any]] = self._agent_envs  # with `record`, in their recorders
         if self._folder is not None:
-            from embodied_env.record import RecordTransitions  # noqa: PLC0415 - recording is optional
+            from embodied_env.record import RecordTransitions
 
             self._envs = {name: RecordTransitions(env, self._folder / name) for name, env in self._agent_envs.items()}
         self.possible_agents = list(self.team.agents)

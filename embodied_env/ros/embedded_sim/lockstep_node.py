@@ -1,4 +1,4 @@
-"""The ROS 2 node that hosts a world in lockstep: one step per token, resets by a service (`ros.embedded_sim.lockstep_protocol`).
+"""The ROS 2 node that hosts a world in lockstep: one step per token, resets by a service (`lockstep_protocol`).
 
 rclpy's private wait set spins the node where it is available: one wake-up takes every message that has arrived, so a
 command wakes the process and is decoded while its token is still on its way. An executor runs everything else, such as

@@ -29,13 +29,13 @@ from embodied_env.testing.fault_injection.faults import (
 
 __all__ = [
     "Burst",
-    "FaultChannel",
     "Corrupt",
     "Delay",
     "Drop",
     "Duplicate",
     "Edit",
     "Fault",
+    "FaultChannel",
     "Freeze",
     "Reorder",
     "Restamp",

@@ -1,9 +1,11 @@
-"""Tests on a real Gazebo server: pytest -m gazebo -n 0 test/gazebo. They need gz, ros_gz_bridge and ros2_control."""
+"""Fixtures of the tests on a Gazebo server (pytest -m gazebo, with gz and ros_gz_bridge), and of its stand-ins."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,13 @@ from gazebo_server import GazeboServer
 
 import embodied_env
 
+_STAND_IN = Path(__file__).parent / "mujoco_as_gazebo.py"
+_PROGRAMS = {
+    "bin/gz": f'[ "$2" = --versions ] && {{ echo 8.14.0; exit; }}\nexec {sys.executable} {_STAND_IN}',
+    "lib/ros_gz_bridge/parameter_bridge": "exec sleep 1000",
+    "lib/robot_state_publisher/robot_state_publisher": "exec sleep 1000",
+    "lib/controller_manager/spawner": "exit 0",
+}
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")
 
 
@@ -56,3 +65,29 @@ def reference(server):
     made = embodied_env.make(server.contract, backend="mujoco")
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def stepped_by_services():
+    """Replace the control of `gazebo` by services that step and reset a stand-in."""
+    from service_stepping import ServiceStepping
+
+    from embodied_env.extensions.gazebo.control import APIS
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(APIS, "ros_gz", ServiceStepping)
+        yield
+
+
+@pytest.fixture
+def gazebo_programs(tmp_path, monkeypatch, message_package):
+    """Install stand-ins for the programs of Gazebo, for the child processes of the test."""
+    message_package("ros_gz_interfaces")
+    for name, lines in _PROGRAMS.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"#!/bin/bash\n{lines}\n")
+        file.chmod(0o755)
+    generated = Path(importlib.import_module("ros_gz_interfaces").__file__).parents[1]
+    for name, path in {"PATH": tmp_path / "bin", "PYTHONPATH": generated, "AMENT_PREFIX_PATH": tmp_path}.items():
+        monkeypatch.setenv(name, os.pathsep.join(filter(None, [str(path), os.environ.get(name)])))

@@ -21,7 +21,7 @@ from embodied_env.contract.safety_schema import LatencyBudget, Tracking, Watchdo
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, PolicyError, RecordError, UsageError
 from embodied_env.extensions.audit import audit_run
-from embodied_env.extensions.replay import replay_backend as replay_backend
+from embodied_env.extensions.replay import replay_backend
 from embodied_env.extensions.replay.row_differences import differences
 from embodied_env.extensions.replay.run_replay import replay_policy, replay_run
 from embodied_env.record import RecordTransitions, read_run

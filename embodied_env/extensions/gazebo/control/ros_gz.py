@@ -38,7 +38,7 @@ class RosGz(SimulatorApi):
     def __init__(self, *, world: str, prefix: str | None) -> None:
         """Prepare; raises MissingDependencyError without ros_gz_interfaces. `prefix` None: ``/world/<world>``."""
         with message_import_errors("ros_gz_interfaces"):
-            from ros_gz_interfaces.srv import ControlWorld, SetEntityPose  # noqa: PLC0415 - needed only by this API
+            from ros_gz_interfaces.srv import ControlWorld, SetEntityPose
         self._control_type, self._set_pose_type = ControlWorld, SetEntityPose
         self._prefix = f"/world/{world}" if prefix is None else prefix.rstrip("/")
 

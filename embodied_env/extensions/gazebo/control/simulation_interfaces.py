@@ -64,7 +64,7 @@ class SimulationInterfaces(SimulatorApi):
     def __init__(self, *, world: str, prefix: str | None) -> None:  # noqa: ARG002 - it has one world
         """Prepare; raises MissingDependencyError without the package. `prefix` None: the only one in the graph."""
         with message_import_errors(PACKAGE):
-            from simulation_interfaces import srv  # noqa: PLC0415 - needed only by this API
+            from simulation_interfaces import srv
         self._srv = srv
         self._prefix = None if prefix is None else prefix.rstrip("/")
         self._offered: frozenset[str] = frozenset()
@@ -129,7 +129,7 @@ class SimulationInterfaces(SimulatorApi):
         return self._request("step_simulation", _check_result, is_done=waits, steps=steps)
 
     def _step_by_action(self, steps: int) -> Request:
-        from simulation_interfaces.action import SimulateSteps  # noqa: PLC0415 - rarely needed
+        from simulation_interfaces.action import SimulateSteps
 
         send_goal = SimulateSteps.Impl.SendGoalService
         message = send_goal.Request()

@@ -1,0 +1,142 @@
+"""An extension can be removed: nothing in the core imports it, and without it everything else works."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import embodied_env
+from embodied_env.extensions import REQUIRES
+
+PACKAGE = Path(embodied_env.__file__).parent
+EXTENSIONS = sorted(folder.parent.name for folder in PACKAGE.glob("extensions/*/__init__.py"))
+TABLES = {  # the modules of the core that may name a module of an extension, as a string
+    "__init__.py": "the lazy exports",
+    "cli/main.py": "the verbs",
+    "contract/plugins.py": "the plug-ins",
+    "core/extensions.py": "the parts that the core uses where they are installed",
+}
+
+WITHOUT = """
+import contextlib, importlib.abc, io, os, pathlib, sys, tempfile
+
+import numpy as np
+
+import embodied_env
+from embodied_env.cli.main import VERBS, main
+
+class Refused(importlib.abc.MetaPathFinder):
+    def __init__(self, names):
+        self.roots = [f"embodied_env.extensions.{name}" for name in names]
+
+    def find_spec(self, name, path=None, target=None):
+        if any(name == root or name.startswith(root + ".") for root in self.roots):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+def check(name, refused):
+    sys.meta_path.insert(0, Refused(refused))
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["--help"]) == 0
+    with tempfile.TemporaryDirectory() as folder:
+        env = embodied_env.make("arm_reach", backend="fake", record=folder + "/run", clock="virtual")
+        env.reset(seed=1)
+        env.step(np.zeros(env.action_space.shape))
+        env.close()
+        assert (pathlib.Path(folder) / "run" / "manifest.json").is_file()
+    for verb, entry in VERBS.items():
+        if entry.module.startswith(f"extensions.{name}."):
+            with contextlib.redirect_stderr(io.StringIO()) as err:
+                status = main([verb])
+            lines = err.getvalue().splitlines()
+            assert status != 0 and len(lines) == 1 and f"embodied_env.extensions.{name}" in lines[0], lines
+
+def required_by(name):
+    found = {name}
+    while more := {each for each, needs in REQUIRES.items() if found & set(needs)} - found:
+        found |= more
+    return sorted(found)
+
+from embodied_env.extensions import REQUIRES
+
+assert not [name for name in sys.modules if name.startswith("embodied_env.extensions.")]
+failed = []
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        try:
+            check(name, required_by(name))
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        failed.append(name)
+sys.exit(f"does not work without: {failed}" if failed else 0)
+"""
+
+
+@functools.cache
+def imports_of(file: Path) -> frozenset[str]:
+    """Return the modules that `file` imports, at any depth of the code."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    names = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    return frozenset(names | {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names})
+
+
+def extensions_imported_by(file: Path) -> set[str]:
+    return {name.split(".")[2] for name in imports_of(file) if name.startswith("embodied_env.extensions.")}
+
+
+def extension_of(file: Path) -> str | None:
+    parts = file.relative_to(PACKAGE).parts
+    return parts[1] if parts[0] == "extensions" and len(parts) > 2 else None
+
+
+def test_the_core_imports_no_extension():
+    core = [file for file in PACKAGE.rglob("*.py") if extension_of(file) is None]
+    assert {str(file.relative_to(PACKAGE)): found for file in core if (found := extensions_imported_by(file))} == {}
+
+
+def test_the_core_names_an_extension_only_in_its_tables():
+    naming = {
+        file.relative_to(PACKAGE).as_posix()
+        for file in PACKAGE.rglob("*.py")
+        if extension_of(file) is None
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.match(r"(embodied_env\.)?extensions\.\w", node.value)
+    }
+    assert naming == set(TABLES)
+
+
+def test_the_modules_that_the_tables_name_exist():
+    for place in TABLES:
+        for module in set(re.findall(r'"(?:embodied_env\.)?(extensions\.[\w.]+)', (PACKAGE / place).read_text())):
+            assert importlib.util.find_spec(f"embodied_env.{module}") is not None, module
+
+
+def test_extensions_import_only_the_extensions_that_they_declare():
+    imported = {name: set() for name in EXTENSIONS}
+    for file in (PACKAGE / "extensions").glob("*/**/*.py"):
+        name = file.relative_to(PACKAGE).parts[1]
+        imported[name] |= extensions_imported_by(file) - {name}
+    assert {name: found for name, found in imported.items() if found} == {
+        name: set(needs) for name, needs in REQUIRES.items()
+    }
+
+
+@pytest.mark.ros  # the recorder lists the versions of ROS packages
+def test_everything_else_works_without_an_extension():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *EXTENSIONS], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr

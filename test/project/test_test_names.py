@@ -1,0 +1,52 @@
+"""The folders of the tests mirror those of the package, and the name of a test file begins with that of its module."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import embodied_env
+
+PACKAGE = Path(embodied_env.__file__).parent
+TESTS = Path(__file__).parents[1]
+FILES = sorted(TESTS.rglob("test_*.py"))
+FREE = ("project",)
+"""Folders of checks of the whole repository; the names of their files are free."""
+
+HELPERS = ("support", *FREE)
+"""Folders without a counterpart in the package."""
+
+
+def place_of(file: Path) -> str:
+    return file.relative_to(TESTS).as_posix()
+
+
+def modules_of(folder: str) -> set[str]:
+    """Return the names of the modules in a folder of the package."""
+    return {file.stem for file in (PACKAGE / folder).glob("*.py")} - {"__init__", "__main__"}
+
+
+def module_of(file: Path) -> str | None:
+    """Return the name of the module that a test file is named after: the longest one, if it is ``test_<module>[_<aspect>]``."""
+    name = file.stem.removeprefix("test_")
+    found = [each for each in modules_of(place_of(file.parent)) if re.fullmatch(rf"{each}(_[a-z0-9]+)*", name)]
+    return max(found, key=len, default=None)
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if place_of(file).split("/")[0] not in FREE], ids=place_of)
+def test_a_test_file_is_named_after_a_module(file):
+    modules = sorted(modules_of(place_of(file.parent)))
+    assert module_of(file) is not None, f"{place_of(file)} (expected test_<module>[_<aspect>].py of one of: {modules})"
+
+
+def test_names_of_test_files_are_unique():
+    assert [name for name, count in Counter(file.name for file in FILES).items() if count > 1] == []
+
+
+def test_every_folder_of_tests_mirrors_a_package():
+    folders = {place_of(file.parent) for file in TESTS.rglob("*.py")} - {"."}
+    alone = {folder for folder in folders if not (PACKAGE / folder / "__init__.py").is_file()}
+    assert {folder for folder in alone if folder.split("/")[0] not in HELPERS} == set()
