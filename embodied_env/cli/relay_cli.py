@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         stop=stop,
         confirm_chosen=args.confirm_chosen,
         ignore_inputs=args.ignore_inputs,
-        shapers=make_command_filters(contract, latency_s=contract.control_period_s),
+        filters=make_command_filters(contract, latency_s=contract.control_period_s),
         on_ready=print_ready,
     )
     return SOUND

@@ -36,7 +36,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         pacer: the deadlines of the steps of an episode, and the missed ones.
     """
 
-    node_name = "conductor"
+    node_name = "simulation_client"
     capabilities = Capabilities(
         simulated=True,
         free_running=True,

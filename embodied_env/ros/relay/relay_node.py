@@ -102,7 +102,7 @@ class RelayNode:
         shared: Sequence[str],
         downstream_timeout_s: float | None,
         context: Context,
-        shapers: Mapping[str, CommandFilter],
+        filters: Mapping[str, CommandFilter],
         confirm_chosen: bool,
     ) -> None:
         """Create the node, its topics and its services."""
@@ -112,7 +112,7 @@ class RelayNode:
         self._chosen = chosen_check(contract, is_confirmed=confirm_chosen)
         self.node = Node(NODE, context=context, namespace=namespace, start_parameter_services=False)
         self._actuators = ActuatorPublishers(contract, self.node, self._clock, unstamped=_START_AT_ONCE)
-        gate = SafetyGate(contract, filters=shapers, fixed_rate=False)
+        gate = SafetyGate(contract, filters=filters, fixed_rate=False)
         self._core = Relay(
             contract,
             RosRelayPublisher(self._actuators, self.node),
@@ -334,7 +334,7 @@ def run_relay(  # noqa: PLR0913 - its options
     stop: threading.Event,
     confirm_chosen: bool = False,
     ignore_inputs: Sequence[str] = (),
-    shapers: Mapping[str, CommandFilter] = MappingProxyType({}),
+    filters: Mapping[str, CommandFilter] = MappingProxyType({}),
     on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
     """Relay the commands of `contract` until `stop` is set, then brake the robot to rest.
@@ -346,7 +346,7 @@ def run_relay(  # noqa: PLR0913 - its options
         stop: set it from a signal handler or another thread.
         confirm_chosen: accept unconfirmed chosen values of the robot file; otherwise they prevent arming.
         ignore_inputs: names of e-stops to relay without, because their message package is not installed.
-        shapers: the command filters of the contract, by name.
+        filters: the command filters of the contract, by name.
         on_ready: called with the namespace when the node has been created.
 
     Raises:
@@ -372,7 +372,7 @@ def run_relay(  # noqa: PLR0913 - its options
                 shared=profile.get("shared") or (),
                 downstream_timeout_s=timeout_s,
                 context=context,
-                shapers=shapers,
+                filters=filters,
                 confirm_chosen=confirm_chosen,
             )
         try:
