@@ -226,7 +226,10 @@ class Env:
 def reset(namespace: str) -> tuple[int, int]:
     """Reset the world; return its epoch, and its time, ns."""
     ros = RosNode("reset", namespace=namespace, clock=SteadyClock())
-    epoch, call = random.getrandbits(62), functools.partial(ros.receiver.call, timeout_s=END_S, patrol=lambda: None)
+    epoch, call = (
+        random.getrandbits(62),
+        functools.partial(ros.receiver.call, timeout_s=END_S, check_liveness=lambda: None),
+    )
     values = {EPOCH_PARAMETER: epoch, SEED_PARAMETER: 0}
     parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
     call(SetParameters, f"{NODE}/set_parameters", SetParameters.Request(parameters=parameters))

@@ -137,13 +137,13 @@ class SimulatorBackend:
                 name: ros.node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator))
                 for name, actuator in self._actuators.items()
             }
-            session = ServiceSession(ros.receiver, on_message=self._store, patrol=self._patrol)
+            session = ServiceSession(ros.receiver, on_message=self._store, check_liveness=self._check_liveness)
             self._control = LockstepControl(self._api, session, step_ns=self._profile.step_ns)
         except BaseException:
             self.close()
             raise
 
-    def _patrol(self) -> None:
+    def _check_liveness(self) -> None:
         """Raise BackendLostError after `halt`, or if the simulator is a process of ours that has ended."""
         if self._is_halted:
             raise BackendLostError("halted", "the connection was halted")
@@ -164,7 +164,9 @@ class SimulatorBackend:
             self._is_connected = True
         topics = [sensor.topic for sensor in (*self._arrivals.sensors.values(), *self._entities.topics.values())]
         publishers = list(self._publishers.values())
-        unmatched = self._ros.wait_for_peers(publishers, topics, end - time.monotonic(), patrol=self._patrol)
+        unmatched = self._ros.wait_for_peers(
+            publishers, topics, end - time.monotonic(), check_liveness=self._check_liveness
+        )
         if unmatched is not None:
             problems = [
                 ("no subscriber on", unmatched.unread),
@@ -444,8 +446,8 @@ class GazeboBackend(SimulatorBackend):
         """Return the supervisor of the server that we started."""
         return [] if self._server is None else [{"role": "gazebo", "pid": self._server.pid}]
 
-    def _patrol(self) -> None:
-        super()._patrol()
+    def _check_liveness(self) -> None:
+        super()._check_liveness()
         if self._server is not None:
             self._server.raise_if_exited()
 

@@ -94,7 +94,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
         ros = self._reopen_if_ended()
         topics = [sensor.topic for sensor in self._contract.sensors.values()]
         publishers = [*self._publishers, self._step_publisher]
-        unmatched = ros.wait_for_peers(publishers, topics, end - time.monotonic(), patrol=self._raise_if_exited)
+        unmatched = ros.wait_for_peers(publishers, topics, end - time.monotonic(), check_liveness=self._raise_if_exited)
         if unmatched is None:
             return ros
         if unmatched.shared and not unmatched.unread and not unmatched.unpublished:

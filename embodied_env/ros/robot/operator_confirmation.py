@@ -40,13 +40,13 @@ class Prompt:
     """
 
     def __init__(
-        self, clock: Clock, patrol: LivenessCheck, *, source: TextIO | None = None, out: TextIO | None = None
+        self, clock: Clock, check_liveness: LivenessCheck, *, source: TextIO | None = None, out: TextIO | None = None
     ) -> None:
         """Write to `out` (None: standard error) and read `source` (None: standard input).
 
-        `patrol` is called while waiting; it raises an error to end the wait.
+        `check_liveness` is called while waiting; it raises an error to end the wait.
         """
-        self._clock, self._patrol = clock, patrol
+        self._clock, self._check_liveness = clock, check_liveness
         self._source = sys.stdin if source is None else source
         self._out = sys.stderr if out is None else out
         try:
@@ -88,7 +88,7 @@ class Prompt:
     def _read(self, deadline_ns: int) -> str:
         descriptor = self._source.fileno()
         while not select.select([descriptor], [], [], POLL_S)[0]:
-            self._patrol()
+            self._check_liveness()
             if self._clock.now_ns() > deadline_ns:
                 raise _unconfirmed("at the prompt")
         try:

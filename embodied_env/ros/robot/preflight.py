@@ -47,7 +47,7 @@ def preflight(  # noqa: PLR0913 - its conditions
     clock: Clock,
     settle_s: float = SETTLE_S,
     publishers: SensorPublishers | None = None,
-    patrol: LivenessCheck = lambda: None,
+    check_liveness: LivenessCheck = lambda: None,
 ) -> tuple[Check, ...]:
     """Return all checks except those of readings, once the graph has passed for `settle_s`, or when time is over.
 
@@ -62,7 +62,7 @@ def preflight(  # noqa: PLR0913 - its conditions
         clock: steady.
         settle_s: 0 if the graph has been watched since (`graph_checks.contention`).
         publishers: of the sensors, which receive; without it no topic can be shared.
-        patrol: called between two checks; raises an error to end the wait.
+        check_liveness: called between two checks; raises an error to end the wait.
     """
     static = contract_checks(contract, profile)
     passing_since_ns: int | None = None
@@ -85,7 +85,7 @@ def preflight(  # noqa: PLR0913 - its conditions
             passing_s = (now_ns - passing_since_ns) / NS_PER_S
             detail = f"the graph passed for only {passing_s:.2f} s before the deadline (expected {settle_s:.2f} s)"
             return (*static, *checks, failed("graph", detail, "allow more time", "graph.unsettled"))
-        patrol()
+        check_liveness()
         clock.sleep_until_ns(min(deadline_ns, now_ns + round(_POLL_S * NS_PER_S)))
 
 

@@ -282,7 +282,7 @@ class RealBackend:
         with connection.listener.condition:
             publishers.begin()
 
-        def patrol() -> None:
+        def check_liveness() -> None:
             connection.listener.raise_if_failed()
             with connection.listener.condition:
                 publishers.settle()
@@ -295,7 +295,7 @@ class RealBackend:
             clock=self._clock,
             settle_s=0.0 if self._is_watched else self._profile.discovery_s,
             publishers=publishers,
-            patrol=patrol,
+            check_liveness=check_liveness,
         )
         raise_unless_passed(checks, surroundings=surroundings(connection.ros.node))
         self._is_watched = True

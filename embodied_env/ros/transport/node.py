@@ -118,7 +118,7 @@ class RosNode:
         publishers: Sequence[Publisher],
         topics: Sequence[str],
         timeout_s: float,
-        patrol: LivenessCheck = lambda: None,
+        check_liveness: LivenessCheck = lambda: None,
     ) -> UnmatchedTopics | None:
         """Wait until each publisher has a subscription and each topic one publisher; else return the others.
 
@@ -126,7 +126,7 @@ class RosNode:
         """
 
         def unmatched() -> UnmatchedTopics | None:
-            patrol()
+            check_liveness()
             counts = {topic: self.node.count_publishers(topic) for topic in topics}
             found = UnmatchedTopics(
                 unread=[publisher.topic_name for publisher in publishers if not publisher.get_subscription_count()],

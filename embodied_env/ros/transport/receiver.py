@@ -166,19 +166,19 @@ class Receiver:
         A pending request to the same service is abandoned. Raises TimeoutError, without sending the request, if the
         service is not available within `timeout_s`.
         """
-        reply = self._begin_call(service_type, name, time.monotonic() + timeout_s, patrol=lambda: None)
+        reply = self._begin_call(service_type, name, time.monotonic() + timeout_s, check_liveness=lambda: None)
         with deferred_signals():
             self._send(reply, request)
         return reply
 
-    def call(self, service_type: Any, name: str, request: Any, timeout_s: float, patrol: LivenessCheck) -> Any:  # noqa: ANN401
-        """Return the response of a service; raises TimeoutError, or the error of `patrol`."""
+    def call(self, service_type: Any, name: str, request: Any, timeout_s: float, check_liveness: LivenessCheck) -> Any:  # noqa: ANN401
+        """Return the response of a service; raises TimeoutError, or the error of `check_liveness`."""
         end = time.monotonic() + timeout_s
-        reply = self._begin_call(service_type, name, end, patrol)
+        reply = self._begin_call(service_type, name, end, check_liveness)
         repeat = -math.inf
         try:
             while (left_s := end - time.monotonic()) > 0:
-                patrol()
+                check_liveness()
                 with deferred_signals():
                     if time.monotonic() > repeat:
                         self._send(reply, request)
@@ -192,13 +192,13 @@ class Receiver:
         finally:
             self._pending.pop(name, None)
 
-    def _begin_call(self, service_type: Any, name: str, end: float, patrol: LivenessCheck) -> ServiceReply:  # noqa: ANN401
+    def _begin_call(self, service_type: Any, name: str, end: float, check_liveness: LivenessCheck) -> ServiceReply:  # noqa: ANN401
         """Wait until the service is available; raises TimeoutError at `end` (monotonic seconds)."""
         if name not in self._clients:
             self._clients[name] = self._node.create_client(service_type, name)
         client = self._clients[name]
         while not client.service_is_ready():
-            patrol()
+            check_liveness()
             if time.monotonic() > end:
                 raise TimeoutError(f"service {client.srv_name} is not available")
             time.sleep(DISCOVERY_POLL_S)

@@ -101,12 +101,12 @@ def test_a_prompt_times_out(terminal):
     assert time.monotonic() - started < PATIENCE_S
 
 
-def test_an_error_of_patrol_ends_the_prompt(terminal):
-    def patrol():
+def test_an_error_of_check_liveness_ends_the_prompt(terminal):
+    def check_liveness():
         raise BackendNotReadyError("the robot has gone")
 
     with pytest.raises(BackendNotReadyError, match="the robot has gone"):
-        Prompt(CLOCK, patrol, source=terminal.source, out=terminal.out).ask("now?", in_s(PATIENCE_S))
+        Prompt(CLOCK, check_liveness, source=terminal.source, out=terminal.out).ask("now?", in_s(PATIENCE_S))
 
 
 def test_a_pipe_cannot_confirm():

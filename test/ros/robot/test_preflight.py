@@ -139,15 +139,15 @@ def test_a_correct_robot_passes_with_one_check_per_topic(nodes):
 
 
 def test_preflight_waits_for_a_late_robot(nodes):
-    patrols = []
+    calls = []
 
     def start_once():
-        if not patrols:
+        if not calls:
             nodes.robot()
-        patrols.append(1)
+        calls.append(1)
 
-    raise_unless_passed(look(nodes, GENEROUS_S, settle_s=0.3, patrol=start_once))
-    assert patrols
+    raise_unless_passed(look(nodes, GENEROUS_S, settle_s=0.3, check_liveness=start_once))
+    assert calls
 
 
 def test_preflight_without_a_robot_fails_at_the_deadline_and_names_its_environment(nodes, domain_id):
@@ -172,12 +172,12 @@ def test_a_graph_that_passes_too_briefly_fails(nodes):
     assert (last.name, last.passed, last.code) == ("graph", False, "graph.unsettled")
 
 
-def test_an_error_of_patrol_ends_the_wait(nodes):
+def test_an_error_of_check_liveness_ends_the_wait(nodes):
     def fail():
         raise BackendNotReadyError("the child died")
 
     with pytest.raises(BackendNotReadyError, match="the child died"):
-        look(nodes, GENEROUS_S, patrol=fail)
+        look(nodes, GENEROUS_S, check_liveness=fail)
 
 
 # ---------------------------------------------------------------------------------------------- sensors

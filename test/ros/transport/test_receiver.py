@@ -110,7 +110,7 @@ def test_a_service_without_a_response_times_out(nodes, receiver):
         receiver.call(Trigger, "mute", Trigger.Request(), 0.5, lambda: None)
 
 
-def test_an_error_of_patrol_ends_a_call(receiver):
+def test_an_error_of_check_liveness_ends_a_call(receiver):
 
     def alarm():
         raise RuntimeError("the simulator has died")

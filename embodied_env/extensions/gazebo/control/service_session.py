@@ -89,12 +89,12 @@ class ServiceSession:
         *,
         reply_timeout_s: float = 1.0,
         on_message: Callable[[ReceivedMessage], None] = lambda _: None,
-        patrol: LivenessCheck = lambda: None,
+        check_liveness: LivenessCheck = lambda: None,
     ) -> None:
-        """Subscribe to the clock; `on_message` gets all other messages; each `receive` calls `patrol`."""
+        """Subscribe to the clock; `on_message` gets all other messages; each `receive` calls `check_liveness`."""
         self.clock = ClockMonitor()
         self.reply_timeout_s = reply_timeout_s
-        self._receiver, self._on_message, self._patrol = receiver, on_message, patrol
+        self._receiver, self._on_message, self._check_liveness = receiver, on_message, check_liveness
         receiver.subscribe(CLOCK, message_class("rosgraph_msgs/msg/Clock"), CLOCK, EVERY_TICK)
 
     def services(self) -> dict[str, tuple[str, ...]]:
@@ -106,7 +106,7 @@ class ServiceSession:
 
         With `only`, messages of other keys stay in their queues.
         """
-        self._patrol()
+        self._check_liveness()
         arrivals = self._receiver.receive(timeout_s, only=only)
         now_s = time.monotonic()
         for arrival in arrivals:
