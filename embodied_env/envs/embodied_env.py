@@ -140,7 +140,7 @@ class EmbodiedEnv(StepperEnv):
         )
         if self.pacing == "realtime":
             exit_on_sigterm()  # not possible in `reset` if a thread calls it
-            weakref.finalize(self, _orphan, self.stepper, self._scheduling, os.getpid()).atexit = False
+            weakref.finalize(self, _request_close, self.stepper, self._scheduling, os.getpid()).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle by the constructor's arguments: a copy is not opened, also one of an open environment."""
@@ -343,8 +343,8 @@ class EmbodiedEnv(StepperEnv):
                 self._stages.close()
 
 
-def _orphan(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:
+def _request_close(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:
     """Close after a garbage-collected environment, except in a fork, whose copy belongs to the parent."""
     if os.getpid() == pid:
-        stepper.lifecycle.orphan()
+        stepper.lifecycle.request_close()
         scheduling.end()

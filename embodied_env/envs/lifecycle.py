@@ -90,9 +90,9 @@ class Lifecycle:
         if self.state is not State.LOST:
             self._guard.brake(why)
 
-    def orphan(self) -> None:
+    def request_close(self) -> None:
         """Let the watchdog thread close, since no caller of `close` is left. A finalizer may call it in any thread."""
-        self._guard.orphan()
+        self._guard.request_close()
 
     def close(self) -> None:
         """Brake, then free everything. Idempotent; safe when nothing was started.

@@ -68,7 +68,7 @@ class MotionGuard:
             return {self._backend.name: "unknown"}
 
     def start(self, close: Callable[[], bool]) -> None:
-        """Start the threads, once; the watchdog calls `close` when the main thread has ended, or after `orphan`."""
+        """Start the threads, once; the watchdog calls `close` after `request_close` or the end of the main thread."""
         if not self._watches or self._thread is not None:
             return
         with deferred_signals():
@@ -85,10 +85,10 @@ class MotionGuard:
         if self._thread is not None:
             self._thread.stop()
 
-    def orphan(self) -> None:
+    def request_close(self) -> None:
         """Let the thread close the environment. Takes no lock, so that a finalizer may call it in any thread."""
         if self._thread is not None:
-            self._thread.orphan()
+            self._thread.request_close()
 
     def feed(self) -> None:
         """Restart the watchdog's timeout; a lockstep world needs none."""

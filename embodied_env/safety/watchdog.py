@@ -95,14 +95,14 @@ class Watchdog:
 class WatchdogThread:
     """Runs a watchdog every half control period until it is stopped.
 
-    It also closes the environment when the main thread has ended, or after `orphan`.
+    It also closes the environment when the main thread has ended, or after `request_close`.
     """
 
     def __init__(self, watchdog: Watchdog, close: Callable[[], bool], *, control_period_s: float) -> None:
         """Create the thread; `close` returns False while another thread is busy, and is then tried again."""
         self._watchdog = watchdog
         self._close = close
-        self._is_orphaned = False
+        self._must_close = False
         self._tick_s = control_period_s / 2
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="embodied_env watchdog", daemon=True)
@@ -117,14 +117,14 @@ class WatchdogThread:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def orphan(self) -> None:
+    def request_close(self) -> None:
         """Close at the next tick. Takes no lock, so that finalizers may call it from any thread."""
-        self._is_orphaned = True
+        self._must_close = True
 
     def _run(self) -> None:
         main = threading.main_thread()
         while not self._done.wait(self._tick_s):
-            if (self._is_orphaned or not main.is_alive()) and self._close():
+            if (self._must_close or not main.is_alive()) and self._close():
                 return
             with contextlib.suppress(Exception):  # the step reports the same backend error; keep braking
                 self._watchdog.check()

@@ -656,20 +656,20 @@ def wait_for_the_watchdogs_to_end():
         time.sleep(0.002)
 
 
-def test_an_orphaned_stepper_brakes_to_rest_and_closes():
+def test_a_requested_close_brakes_to_rest_first():
     scene = driving()
-    scene.stepper.lifecycle.orphan()
+    scene.stepper.lifecycle.request_close()
     wait_for_the_watchdogs_to_end()
     assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
     with pytest.raises(ClosedError):
         scene.step((1.0, 0.0))
 
 
-def test_an_orphaned_stepper_closes_after_a_failed_reset(make_scene):
+def test_a_requested_close_follows_a_failed_reset(make_scene):
     scene = make_scene(quick_contract(), backend=NeverReady, clock=SteadyClock(), free_running=True)
     with pytest.raises(BackendNotReadyError):
         scene.reset()
-    scene.stepper.lifecycle.orphan()
+    scene.stepper.lifecycle.request_close()
     wait_for_the_watchdogs_to_end()
     assert scene.backend.closed
 

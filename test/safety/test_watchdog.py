@@ -335,13 +335,13 @@ def test_unstarted_thread_can_be_stopped():
     WatchdogThread(Bench(SteadyClock()).watchdog, bool, control_period_s=0.01).stop()
 
 
-def test_orphaned_thread_retries_close_and_ends():
+def test_a_requested_close_is_retried_until_it_ends():
     answers = [True, False, False]
     others = watchdog_threads()
     thread = WatchdogThread(Bench(SteadyClock()).watchdog, answers.pop, control_period_s=0.004)
     thread.start()
     time.sleep(0.02)
     assert len(answers) == 3
-    thread.orphan()
+    thread.request_close()
     assert wait_until(lambda: not watchdog_threads() - others)
     assert answers == []
