@@ -189,8 +189,8 @@ class RowDecoder:
         if refused is None:
             return self._layout.as_action(requested), True
         values = None if refused["code"] != "form.nan" else requested.tolist()
-        remade = UnreadableAction(MalformedActionError(refused["code"], refused["detail"], values))
-        return (remade if len(self._layout.slices) == 1 else dict.fromkeys(self._layout.slices, remade)), True
+        unreadable = UnreadableAction(MalformedActionError(refused["code"], refused["detail"], values))
+        return (unreadable if len(self._layout.slices) == 1 else dict.fromkeys(self._layout.slices, unreadable)), True
 
     def _sample(self, name: str, inner: Row, *, is_reset: bool) -> Sample:
         account = dict(inner["sensors"][name])

@@ -93,7 +93,7 @@ def test_a_run_with_missed_actions_and_annotations_is_sound_and_replays_equal(tm
         assert truncated
         path = env.path
     replay = assert_sound(path)
-    assert (replay.transitions, replay.remade) == (8, 0)
+    assert (replay.transitions, replay.reconstructed) == (8, 0)
     rows = list(embodied_env.read_run(path).transitions())
     noted = [row["inner"]["circumstances"].get("annotations") for row in rows]
     account = {"age": 1, "latency_s": [0.5, None], "ok": True}

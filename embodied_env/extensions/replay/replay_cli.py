@@ -116,7 +116,7 @@ def _remarks(replay: Replay) -> list[str]:
             "task not verified: reward and verdict are copied from the run; use --trust-task or --task FILE",
         ),
         (replay.task_changed, "the task differs from that of the recorded run"),
-        (replay.remade, f"{replay.remade} unrecordable actions were reconstructed from the gate report"),
+        (replay.reconstructed, f"{replay.reconstructed} unrecordable actions were reconstructed from the gate report"),
         (replay.left_out, f"{replay.left_out} rows added by an outer wrapper were skipped"),
         (replay.unverified, f"{replay.unverified} rows were not compared: earlier rows of their episodes are missing"),
         (problem, f"the run is not clean: {problem}"),
@@ -139,7 +139,7 @@ def _print_policy(policy: str, replay: PolicyReplay) -> None:
     table = Table(*columns, title=f"{policy}: differences of its actions", title_justify="left")
     for found in replay.episodes:
         at = "never" if found.first is None else str(found.first)
-        account = [str(count) for count in (found.episode, found.steps, at, found.parted, found.unreadable)]
+        account = [str(count) for count in (found.episode, found.steps, at, found.diverged, found.unreadable)]
         for joint, mean, most in zip(replay.joints, found.mean, found.largest, strict=True):
             table.add_row(*account, joint, f"{mean:.3g}", f"{most:.3g}")
             account = [""] * len(account)

@@ -54,7 +54,7 @@ class Replay:
     difference: FirstDifference | None = (
         None  # the first row that differs, which ended the replay; None if all are equal
     )
-    remade: int = 0  # actions that JSON cannot hold, reconstructed from the report of the gate
+    reconstructed: int = 0  # actions that JSON cannot hold, reconstructed from the report of the gate
     left_out: int = 0  # rows that an outer wrapper added, without a step of the environment
     unverified: int = 0  # rows after a missing one, until the next reset: the state of their episode is unknown
     problem: str  # why the run is not clean, or ""
@@ -197,8 +197,8 @@ class _Replayer:
         return reset_row(self._env.last_reset, row=row["row"], outer=outer, evaluator=self._evaluator, store=_refer)
 
     def _replay_step(self, row: Row) -> Row:
-        action, is_remade = self._decoder.action(row)
-        self.result.remade += is_remade
+        action, is_reconstructed = self._decoder.action(row)
+        self.result.reconstructed += is_reconstructed
         result: Any
         try:
             result, made = self._env.step(action), self._env.last_transition
@@ -246,7 +246,7 @@ class PolicyDivergence:
     episode: int  # from 1
     steps: int  # number of compared actions
     first: int | None  # first step at which they differ, from 1; None if they never do
-    parted: int  # number of steps at which they differ
+    diverged: int  # number of steps at which they differ
     largest: FloatArray  # greatest difference of each component, in contract order; NaN where none could be compared
     mean: FloatArray  # mean difference of each component
     unreadable: int  # steps at which one of the two is not an action; these count as different
@@ -338,13 +338,13 @@ def _difference(a: Any, b: Any, layout: ActionLayout) -> FloatArray | None:  # n
 
 def _divergence(episode: int, found: list[FloatArray | None], size: int, tolerance: float) -> PolicyDivergence:
     known = np.array([each for each in found if each is not None]).reshape(-1, size)
-    parted = [each is None or bool((each > tolerance).any()) for each in found]
+    diverged = [each is None or bool((each > tolerance).any()) for each in found]
     unknown = np.full(size, np.nan)
     return PolicyDivergence(
         episode=episode,
         steps=len(found),
-        first=parted.index(True) + 1 if any(parted) else None,
-        parted=sum(parted),
+        first=diverged.index(True) + 1 if any(diverged) else None,
+        diverged=sum(diverged),
         largest=known.max(axis=0) if len(known) else unknown,
         mean=known.sum(axis=0) / len(known) if len(known) else unknown,
         unreadable=len(found) - len(known),

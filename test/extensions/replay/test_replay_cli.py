@@ -56,7 +56,7 @@ def test_first_difference_is_reported_and_exits_1(path, slower, capsys):
 def test_result_as_json(path, slower, capsys):
     assert main(["replay", str(path), "--contract", str(slower), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert (found["equal"], found["sound"], found["transitions"], found["remade"]) == (False, False, 2, 1)
+    assert (found["equal"], found["sound"], found["transitions"], found["reconstructed"]) == (False, False, 2, 1)
     assert found["difference"]["row"] == 3
     assert found["difference"]["step"] == 3
 
@@ -82,7 +82,7 @@ def test_policy_replay_as_json(path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["first"] == {"episode": 1, "step": 2}
     (episode,) = found["episodes"]
-    assert (episode["steps"], episode["parted"], episode["unreadable"]) == (3, 1, 1)
+    assert (episode["steps"], episode["diverged"], episode["unreadable"]) == (3, 1, 1)
     assert found["joints"] == ["j1", "j2", "j3", "j4", "j5", "j6"]
 
 

@@ -66,7 +66,7 @@ def test_a_run_replays_equal_under_its_own_contract(simulated):
     replay = replay_run(simulated)
     assert (replay.difference, replay.transitions, replay.resets) == (None, 20, 2)
     assert replay.sound
-    assert not any((replay.contract_changed, replay.wrapped, replay.remade, replay.left_out))
+    assert not any((replay.contract_changed, replay.wrapped, replay.reconstructed, replay.left_out))
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_valid_action_that_json_cannot_represent_is_replayed_from_the_gate_repor
             return np.full(6, 0.3, dtype=np.float32)
 
     replay = replay_run(record(tmp_path, [[Tensor(), Tensor()]]))
-    assert (replay.difference, replay.transitions, replay.remade) == (None, 2, 2)
+    assert (replay.difference, replay.transitions, replay.reconstructed) == (None, 2, 2)
 
 
 def test_wrapped_run_replays_the_inner_transitions(tmp_path):
@@ -461,7 +461,7 @@ def test_divergence_is_reported_by_component(simulated):
     replay = replay_policy(simulated, lambda _: next(given))
     assert replay.first == (2, 3)
     second = replay.episodes[1]
-    assert (second.parted, second.unreadable) == (1, 0)
+    assert (second.diverged, second.unreadable) == (1, 0)
     assert second.largest.tolist() == pytest.approx([0, 0, 0.25, 0, 0, 0])
     assert second.mean.tolist() == pytest.approx([0, 0, 0.25 / 8, 0, 0, 0])
 
