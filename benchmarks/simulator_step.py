@@ -37,7 +37,7 @@ import embodied_env
 from embodied_env.errors import EmbodiedEnvError
 from embodied_env.timing.clock import NS_PER_S
 
-STAND_IN = Path(__file__).parents[1] / "test" / "support" / "mujoco_as_gazebo.py"
+STAND_IN = Path(__file__).parents[1] / "test" / "extensions" / "gazebo" / "mujoco_as_gazebo.py"
 STAGES = ("command", "request", "physics", "clock", "sensors", "world", "account", "total")
 
 

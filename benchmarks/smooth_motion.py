@@ -168,13 +168,13 @@ def emulate(setpoint_hz: int | None, lag_s: float) -> tuple[np.ndarray, list[flo
 
     contract, namespace, seen, gaps_s = load_contract("ur5e_reach"), "/setpoints", {}, []
     profile = contract.backends["mujoco_ros"]
-    stand_in = {**profile["stand_in"], "interpolation_s": 0.0, "servo_lag_s": lag_s}
+    emulator = {**profile["emulator"], "interpolation_s": 0.0, "servo_lag_s": lag_s}
     contract = replace(
         contract,
         confirmed=tuple(contract.all_chosen),
         actuators={"arm": replace(contract.actuators["arm"], setpoint_rate_hz=setpoint_hz)},
         backends={
-            "mujoco_ros": {**profile, "stand_in": stand_in},
+            "mujoco_ros": {**profile, "emulator": emulator},
             "real": {"discovery_s": 0.5, "allow_no_downstream_timeout": True},
         },
     )

@@ -11,7 +11,7 @@ from embodied_env.cli.verb_arguments import add_hosted_contract, stop_on_signals
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
 
-_MAX_BYTES = 65_536  # length of --stand-in
+_MAX_BYTES = 65_536  # length of --emulator-settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("--profile", default="mujoco_ros", help="backend profile of the contract")
     option("--free-running", action="store_true", help="emulate a robot: run on wall time (default: lockstep)")
-    option("--stand-in", metavar="JSON", help="overrides of the stand_in settings of the profile, with --free-running")
+    option("--emulator-settings", metavar="JSON", help="overrides of `emulator` in the profile, with --free-running")
     option("--delay-profile", metavar="FILE", help="latency profile to inject in lockstep (default: none)")
 
 
@@ -40,9 +40,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.namespace is not None:
         check_namespace(args.namespace)
-    if args.stand_in is not None and not args.free_running:
-        raise UsageError("--stand-in requires --free-running: a simulator in lockstep has no wall-clock delays")
-    stand_in = None if args.stand_in is None else _parse_object(args.stand_in)
+    if args.emulator_settings is not None and not args.free_running:
+        raise UsageError("--emulator-settings requires --free-running: a lockstep simulator has no wall-clock delays")
+    emulator = None if args.emulator_settings is None else _parse_object(args.emulator_settings)
     delays = None if args.delay_profile is None else load_delays(args.delay_profile)
     stop = stop_on_signals()
     if args.contract == "-":
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         contract = load_contract(args.contract)
     check_blocks(contract)
     enable_large_segments(contract)
-    profile = load_profile(contract, args.profile, stand_in=stand_in)
+    profile = load_profile(contract, args.profile, emulator=emulator)
     world = World(contract, profile, path=f"backends.{args.profile}", free_running=args.free_running, delays=delays)
 
     def print_ready(namespace: str) -> None:
@@ -84,7 +84,7 @@ def _parse_object(text: str) -> dict[str, Any]:
     try:
         value = parse_json(text, max_bytes=_MAX_BYTES)
     except ValueError as error:
-        raise UsageError(f"invalid --stand-in: {text!r} (expected a JSON object): {error}") from None
+        raise UsageError(f"invalid --emulator-settings: {text!r} (expected a JSON object): {error}") from None
     if not isinstance(value, dict):
-        raise UsageError(f"invalid --stand-in: {text!r} (expected a JSON object)")
+        raise UsageError(f"invalid --emulator-settings: {text!r} (expected a JSON object)")
     return value

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 
 from embodied_env.contract.contract_schema import ActuatorSpec, ContractFields, SensorSpec
 
-STAND_IN_AGE_S = 1000.0
+PLACEHOLDER_AGE_S = 1000.0
 """`max_age_s` that ``contract init`` writes for a topic of unknown rate: no reading ever gets so old."""
 
 _MOTION = re.compile(r"/[^/]*(Odometry|Pose|Twist|Velocity)[^/]*$")
@@ -64,8 +64,8 @@ def describe_stops(stops: Iterable[str], others: Mapping[str, str]) -> str:
 
 
 def can_expire(sensor: SensorSpec) -> bool:
-    """Return whether a reading can become too old, unlike one with the stand-in age of ``contract init``."""
-    return sensor.max_age_s < STAND_IN_AGE_S
+    """Return whether a reading can become too old, unlike one with the placeholder age of ``contract init``."""
+    return sensor.max_age_s < PLACEHOLDER_AGE_S
 
 
 def commanded_joints(actuators: Mapping[str, ActuatorSpec]) -> set[str]:

@@ -43,7 +43,7 @@ class RobotFile(FrozenFields):
 
 
 _MERGED = ("sensors", "actuators", "safety", "backends", "blocks")
-_FILES = (("safety", "urdf"), ("backends", "*", "model"), ("backends", "*", "stand_in", "robot_description"))
+_FILES = (("safety", "urdf"), ("backends", "*", "model"), ("backends", "*", "emulator", "robot_description"))
 """Keys that name a file, relative to the folder of the file that they stand in."""
 
 

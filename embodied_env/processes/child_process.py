@@ -63,16 +63,16 @@ def simulator(
     profile: str | None = None,
     source: str | None = None,
     free_running: bool = False,
-    stand_in: str | None = None,
+    emulator_settings: str | None = None,
     delays: str | None = None,
 ) -> ProcessSpec:
     """Return the embedded simulator of a contract: a name, a path, or ``-`` for a line on standard input.
 
-    `source`: where a contract on standard input was read from. `stand_in`: JSON merged over ``stand_in`` of the
-    profile. `delays`: file of the delays to inject.
+    `source`: where a contract on standard input was read from. `emulator_settings`: JSON merged over ``emulator``
+    of the profile. `delays`: file of the delays to inject.
     """
     options = {"namespace": namespace, "profile": profile, "source": source or None}
-    options |= {"stand-in": stand_in, "delay-profile": delays}
+    options |= {"emulator-settings": emulator_settings, "delay-profile": delays}
     pacing = ("--free-running",) if free_running else ()
     return ProcessSpec(role="simulator", module=CLI, arguments=("sim", contract, *pacing, *_as_arguments(options)))
 

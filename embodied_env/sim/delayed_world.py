@@ -20,7 +20,7 @@ class DelayedWorld:
     def __init__(self, contract: Contract, delays: DelayModel, *, free_running: bool) -> None:
         """Schedule `delays`; raises UsageError for a free-running world, or for sensors of another contract."""
         if free_running:
-            raise UsageError("cannot inject delays into a free-running world; declare them in stand_in")
+            raise UsageError("cannot inject delays into a free-running world; declare them in its profile's emulator")
         check_delays(delays, contract)
         self._schedule = schedule_of(delays, contract)
         self.sensors = self._schedule.model.names

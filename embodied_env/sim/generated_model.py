@@ -117,7 +117,7 @@ def _limited(kind: str, limits: JointLimits) -> dict[str, str]:
 
 def _timestep_s(contract: Contract, profile: WorldProfile) -> float:
     """Return a whole part of the control period, and of the emulator's tick where that divides the period."""
-    interval_s = profile.stand_in.tick_s or contract.control_period_s
+    interval_s = profile.emulator.tick_s or contract.control_period_s
     return interval_s / math.ceil(interval_s / _LONGEST_TIMESTEP_S)
 
 

@@ -20,14 +20,14 @@ _WORLD = "world"
 
 def robot_description(model: WorldModel) -> str | None:
     """Return the URDF that the profile names, None without one; raises ContractError for an unreadable file."""
-    file, contract = model.profile.stand_in.robot_description, model.contract
+    file, contract = model.profile.emulator.robot_description, model.contract
     if file is None or file == GENERATED:
         return None if file is None else generate_urdf(model)
     try:
         return read_text_file(contract.resolve_path(file))
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null byte in the name
         problem = f"cannot read {file!r}: {error} (expected a path to a URDF, or {GENERATED})"
-        raise model.error(f"{model.path}.stand_in.robot_description", problem) from None
+        raise model.error(f"{model.path}.emulator.robot_description", problem) from None
 
 
 def generate_urdf(model: WorldModel) -> str:

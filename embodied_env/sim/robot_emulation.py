@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray
-from embodied_env.sim.world_profile import Driver, StandIn
+from embodied_env.sim.world_profile import Driver, EmulatorSpec
 from embodied_env.timing.clock import NS_PER_S
 
 T = TypeVar("T")
@@ -81,12 +81,17 @@ class EmulatedController:
     """
 
     def __init__(
-        self, slices: Sequence[slice], is_velocity: NDArray[np.bool_], *, stand_in: StandIn, timeout_s: float | None
+        self,
+        slices: Sequence[slice],
+        is_velocity: NDArray[np.bool_],
+        *,
+        emulator: EmulatorSpec,
+        timeout_s: float | None,
     ) -> None:
         """Command the actuators with these joints; `timeout_s` ends velocities that are not commanded again."""
         self._slices, self._is_velocity = slices, is_velocity
         self._timeout_ns = None if timeout_s is None else _ns(timeout_s)
-        self._declared_ns, self._jitter_ns = _ns(stand_in.command_delay_s), _ns(stand_in.command_jitter_s)
+        self._declared_ns, self._jitter_ns = _ns(emulator.command_delay_s), _ns(emulator.command_jitter_s)
         self._pending: TimedQueue[tuple[int, FloatArray]] = TimedQueue()
         self.begin(0, 0, np.zeros(len(is_velocity)))
 
@@ -170,10 +175,10 @@ class EmulatedController:
 class EmulatedDrivers:
     """Publication times and header stamps of readings."""
 
-    def __init__(self, stand_in: StandIn) -> None:
+    def __init__(self, emulator: EmulatorSpec) -> None:
         """Use the declared drivers; a sensor without an entry is published at once."""
-        self._sensors = stand_in.sensors
-        self._offset_ns = _ns(stand_in.clock_offset_s)
+        self._sensors = emulator.sensors
+        self._offset_ns = _ns(emulator.clock_offset_s)
 
     def due_ns(self, sensor: str, available_ns: int) -> int:
         """Return the publication time of a reading available at `available_ns`, on the same clock."""

@@ -33,7 +33,7 @@ from embodied_env.sim.scene import MovingBody
 from embodied_env.sim.sensor_channel import ChannelState, SensorChannel
 from embodied_env.sim.sensor_reader import SimulatedSensorReader
 from embodied_env.sim.world_model import shared_model
-from embodied_env.sim.world_profile import Driver, Source, StandIn, WorldProfile
+from embodied_env.sim.world_profile import Driver, EmulatorSpec, Source, WorldProfile
 from embodied_env.timing.delay_model import DelayModel
 
 _TICKS_PER_PERIOD = 5  # of a free-running world, approximately
@@ -96,7 +96,7 @@ class World:
             profile: the model, and the mapping of its names to the contract.
             path: the path of `profile` in the contract, for errors.
             free_running: a step is a tick, not a control period: about a fifth of it, or the profile's
-                ``stand_in.tick_s``, a whole number of physics steps. A sensor without a rate is due at every tick.
+                ``emulator.tick_s``, a whole number of physics steps. A sensor without a rate is due at every tick.
                 Images are rendered in the background, except at a reset, and arrive when they are ready.
             delays: injected delays (`sim.delayed_world`), in lockstep only. They replace delay and drop-outs of the
                 profile for their sensors.
@@ -116,11 +116,11 @@ class World:
         self._sensors = SimulatedSensorReader(model, self._data, self._renderer, whole_messages=as_messages)
         period_substeps = self.substeps = self._whole_substeps(contract.control_period_s, "control_period_s")
         self.tick_ns = contract.control_period_ns
-        stand_in = profile.stand_in if free_running else StandIn()
+        emulator = profile.emulator if free_running else EmulatorSpec()
         if free_running:
             self.substeps = max(1, round(period_substeps / _TICKS_PER_PERIOD))
-            if stand_in.tick_s is not None:
-                self.substeps = self._whole_substeps(stand_in.tick_s, f"{path}.stand_in.tick_s")
+            if emulator.tick_s is not None:
+                self.substeps = self._whole_substeps(emulator.tick_s, f"{path}.emulator.tick_s")
             self.tick_ns = contract.control_period_ns * self.substeps // period_substeps
         self._cameras: AsyncCameras | None = None
         if free_running and any(source.camera for source in profile.sources.values()):
@@ -129,7 +129,7 @@ class World:
         late = () if self._delayed is None else self._delayed.sensors
         self.channels: dict[str, SensorChannel] = {}
         for name in contract.sensors:
-            spec, source = self._with_driver_rate(name, stand_in), profile.sources.get(name, Source())
+            spec, source = self._with_driver_rate(name, emulator), profile.sources.get(name, Source())
             if name in late:
                 spec = replace(spec, timeline="header")  # stamps are those of the schedule
             self.channels[name] = SensorChannel(name, spec, source, self.tick_ns, as_received=not as_messages)
@@ -146,7 +146,7 @@ class World:
         self._interpolator: SetpointInterpolator | None = None
         if free_running or self._delayed is not None or self.command_delay_ns is not None:
             per_step = contract.setpoints_per_step if free_running else 1
-            self._interpolator = self._make_interpolator(stand_in, period_substeps / per_step)
+            self._interpolator = self._make_interpolator(emulator, period_substeps / per_step)
         ideal = self._ideal_sensors() if self._interpolator is None else []
         self._ideal = [(self.channels[name], self._sensors.fields[name], self._sensors.extras[name]) for name in ideal]
         others = {name: channel for name, channel in self.channels.items() if name not in ideal}
@@ -470,10 +470,10 @@ class World:
             rows.append(self._actuation.controls(interpolator.advance(within)))
         return np.array(rows)
 
-    def _make_interpolator(self, stand_in: StandIn, period_steps: float) -> SetpointInterpolator:
-        timestep_s, period_s = float(self._model.mj.opt.timestep), stand_in.interpolation_s
+    def _make_interpolator(self, emulator: EmulatorSpec, period_steps: float) -> SetpointInterpolator:
+        timestep_s, period_s = float(self._model.mj.opt.timestep), emulator.interpolation_s
         period_steps = period_steps if period_s is None else period_s / timestep_s
-        lag_steps = stand_in.servo_lag_s / timestep_s
+        lag_steps = emulator.servo_lag_s / timestep_s
         return SetpointInterpolator(self.is_velocity, period_steps=period_steps, lag_steps=lag_steps)
 
     def _take_delayed(self, before_ns: int) -> None:
@@ -504,15 +504,15 @@ class World:
             raise self._model.error(path, problem)
         return substeps
 
-    def _with_driver_rate(self, sensor: str, stand_in: StandIn) -> SensorSpec:
+    def _with_driver_rate(self, sensor: str, emulator: EmulatorSpec) -> SensorSpec:
         """Return a sensor of the contract with the rate of its driver."""
-        spec, rate_hz = self._model.contract.sensors[sensor], stand_in.sensors.get(sensor, Driver()).rate_hz
+        spec, rate_hz = self._model.contract.sensors[sensor], emulator.sensors.get(sensor, Driver()).rate_hz
         if rate_hz is None:
             return spec
         if rate_hz * self.tick_ns > _MAX_TICKS_NS:
-            path = f"{self._model.path}.stand_in.sensors.{sensor}.rate_hz"
+            path = f"{self._model.path}.emulator.sensors.{sensor}.rate_hz"
             expected = f"at most one reading per tick of {self.tick_ns / 1e9} s"
-            raise self._model.error(path, f"{rate_hz} (expected {expected}); set stand_in.tick_s")
+            raise self._model.error(path, f"{rate_hz} (expected {expected}); set emulator.tick_s")
         return replace(spec, rate_hz=rate_hz)
 
 

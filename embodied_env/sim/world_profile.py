@@ -139,7 +139,7 @@ class Driver:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandIn:
+class EmulatorSpec:
     """The robot emulator: delays on the wall clock, and clocks of its own. Free running only."""
 
     tick_s: float | None = None  # simulation and publication interval; null: about a fifth of the control period
@@ -181,23 +181,23 @@ class WorldProfile:
     drives: Mapping[str, Drive] = field(default_factory=dict)
     render: Render = field(default_factory=Render)  # view of `env.render()`
     command_timeout_s: float | None = None  # free-running: a velocity command expires after this time; null: never
-    stand_in: StandIn = field(default_factory=StandIn)  # free-running: delays and clocks of the emulated robot
+    emulator: EmulatorSpec = field(default_factory=EmulatorSpec)  # free-running: delays and clocks of the robot
     step_timeout_s: float = 5.0  # maximum duration of a step, > 0
     reset_timeout_s: float = 30.0  # maximum duration of a reset, > 0
 
 
-def load_profile(contract: Contract, backend: str, *, stand_in: Mapping[str, Any] | None = None) -> WorldProfile:
-    """Read the profile ``backends.<backend>``, `stand_in` merged over its key; raises ContractError."""
+def load_profile(contract: Contract, backend: str, *, emulator: Mapping[str, Any] | None = None) -> WorldProfile:
+    """Read the profile ``backends.<backend>``, `emulator` merged over its key; raises ContractError."""
     path = f"backends.{backend}"
     data = profile_of(contract, backend)
-    if stand_in is not None:
-        data = {**data, "stand_in": _merged(data.get("stand_in") or {}, stand_in)}
+    if emulator is not None:
+        data = {**data, "emulator": _merged(data.get("emulator") or {}, emulator)}
     profile = parse_as(WorldProfile, data, path=path, source=contract.source)
     with naming_file(contract.source):
-        for name in profile.stand_in.sensors:
+        for name in profile.emulator.sensors:
             known = name in contract.sensors
-            require(known, f"{path}.stand_in.sensors.{name}", f"no such sensor: {one_of(name, contract.sensors)}")
-        _check_joint_order(profile, contract, f"{path}.stand_in.joint_order")
+            require(known, f"{path}.emulator.sensors.{name}", f"no such sensor: {one_of(name, contract.sensors)}")
+        _check_joint_order(profile, contract, f"{path}.emulator.joint_order")
         _check_numbers(profile, path)
     return profile
 
@@ -220,7 +220,7 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 def _check_joint_order(profile: WorldProfile, contract: Contract, path: str) -> None:
     """Raise ContractError unless the joint order has each joint of the joint sensors once."""
-    if (order := profile.stand_in.joint_order) is not None:
+    if (order := profile.emulator.joint_order) is not None:
         sensors = [sensor for sensor in contract.sensors.values() if sensor.type == JOINT_SENSOR]
         joints = {joint for sensor in sensors for spec in sensor.fields.values() for joint in spec.joints or ()}
         problem = f"{list(order)} (expected each of these once: {', '.join(sorted(joints))})"
@@ -229,24 +229,24 @@ def _check_joint_order(profile: WorldProfile, contract: Contract, path: str) -> 
 
 def _check_numbers(profile: WorldProfile, path: str) -> None:
     """Raise ContractError for a number or a pair of numbers out of range."""
-    emulator = profile.stand_in
+    emulator = profile.emulator
     positive = {
         "step_timeout_s": profile.step_timeout_s,
         "reset_timeout_s": profile.reset_timeout_s,
         "command_timeout_s": profile.command_timeout_s,
         "render.width": profile.render.width,
         "render.height": profile.render.height,
-        "stand_in.tick_s": emulator.tick_s,
+        "emulator.tick_s": emulator.tick_s,
     }
     not_negative = {
-        "stand_in.command_delay_s": emulator.command_delay_s,
-        "stand_in.command_jitter_s": emulator.command_jitter_s,
-        "stand_in.servo_lag_s": emulator.servo_lag_s,
-        "stand_in.interpolation_s": emulator.interpolation_s or 0.0,
+        "emulator.command_delay_s": emulator.command_delay_s,
+        "emulator.command_jitter_s": emulator.command_jitter_s,
+        "emulator.servo_lag_s": emulator.servo_lag_s,
+        "emulator.interpolation_s": emulator.interpolation_s or 0.0,
     }
     for name, driver in emulator.sensors.items():
-        positive[f"stand_in.sensors.{name}.rate_hz"] = driver.rate_hz
-        not_negative[f"stand_in.sensors.{name}.driver_delay_s"] = driver.driver_delay_s
+        positive[f"emulator.sensors.{name}.rate_hz"] = driver.rate_hz
+        not_negative[f"emulator.sensors.{name}.driver_delay_s"] = driver.driver_delay_s
     for joint, gains in profile.servo_gains.items():
         not_negative |= {f"servo_gains.{joint}.{key}": value for key, value in asdict(gains).items()}
         require(gains != ServoGains(), f"{path}.servo_gains.{joint}", "no gain (expected stiffness or damping > 0)")

@@ -66,8 +66,8 @@ WRONG_USES = [  # command line, message, exit status
     ("launch rael", ["unknown target 'rael'", "did you mean 'real'?"], 2),
     ("launch real contrat:=x", ["unknown argument of real: 'contrat'", "did you mean 'contract'?"], 2),
     ("launch real armed:=yes", ["armed:=yes", "expected one of: false, arm_reach"], 2),
-    ("sim arm_reach --stand-in '{}'", ["--stand-in requires --free-running"], 2),
-    ("sim arm_reach --free-running --stand-in '{'", ["invalid --stand-in", "expected a JSON object"], 2),
+    ("sim arm_reach --emulator-settings '{}'", ["--emulator-settings requires --free-running"], 2),
+    ("sim arm_reach --free-running --emulator-settings '{'", ["invalid --emulator-settings", "a JSON object"], 2),
     ("relay arm_reach --backend reel", ["no profile of --backend 'reel' in arm_reach", "did you mean 'real'?"], 2),
 ]
 OVER_ROS = ("real", "sim ", "relay ")

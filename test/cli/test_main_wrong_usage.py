@@ -190,7 +190,7 @@ COMMANDS = [
     ("launch", "\0"),
     ("sim", "arm_reach", "--namespace", "\0"),
     ("sim", "arm_reach", "--profile", "nope"),
-    ("sim", "arm_reach", "--stand-in", "{"),
+    ("sim", "arm_reach", "--emulator-settings", "{"),
     ("sim", "arm_reach", "--delay-profile", "\0"),
     ("relay", "arm_reach", "--namespace", "\0"),
     ("relay", "arm_reach", "--backend", "nope"),

@@ -277,15 +277,15 @@ def test_a_file_named_by_a_robot_file_is_relative_to_its_folder(tmp_path):
     (tmp_path / "robots").mkdir()
     (tmp_path / "robots" / "arm.xml").write_text("<mujoco/>", encoding="utf-8")
     (tmp_path / "robots" / "arm.urdf").write_text("<robot name='arm'/>", encoding="utf-8")
-    profile = {"model": "arm.xml", "stand_in": {"robot_description": "arm.urdf"}}
-    robot = robot_document(backends={"mujoco": profile, "mujoco_ros": {"stand_in": {"robot_description": "generated"}}})
+    profile = {"model": "arm.xml", "emulator": {"robot_description": "arm.urdf"}}
+    robot = robot_document(backends={"mujoco": profile, "mujoco_ros": {"emulator": {"robot_description": "generated"}}})
     (tmp_path / "robots" / "some_robot.yaml").write_text(yaml.safe_dump(robot), encoding="utf-8")
     path = tmp_path / "contract.yaml"
     path.write_text(yaml.safe_dump(task_document(robot="robots/some_robot.yaml")), encoding="utf-8")
     contract = load_contract(path)
     assert contract.resolve_path(contract.backends["mujoco"]["model"]).samefile(tmp_path / "robots" / "arm.xml")
-    assert contract.backends["mujoco"]["stand_in"]["robot_description"] == "robots/arm.urdf"
-    assert contract.backends["mujoco_ros"]["stand_in"]["robot_description"] == "generated"
+    assert contract.backends["mujoco"]["emulator"]["robot_description"] == "robots/arm.urdf"
+    assert contract.backends["mujoco_ros"]["emulator"]["robot_description"] == "generated"
 
 
 JOINTS = {"type": "sensor_msgs/msg/JointState", "max_age_s": 0.1}

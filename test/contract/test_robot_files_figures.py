@@ -196,7 +196,7 @@ def test_safety_inputs_and_timeout(name, robot):
 
 
 def test_emulated_rates_and_joint_order(name, robot):
-    emulator = robot["backends"]["mujoco_ros"]["stand_in"]
+    emulator = robot["backends"]["mujoco_ros"]["emulator"]
     assert {key: driver["rate_hz"] for key, driver in emulator["sensors"].items()} == RATES_HZ[name]
     assert emulator.get("joint_order") == JOINT_ORDER.get(name)
 

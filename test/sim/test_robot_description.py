@@ -17,9 +17,9 @@ from embodied_env.sim.world_model import WorldModel
 from embodied_env.sim.world_profile import load_profile
 
 
-def model_of(name, **stand_in):
+def model_of(name, **emulator):
     contract = embodied_env.load_contract(name)
-    return WorldModel(contract, load_profile(contract, "mujoco_ros", stand_in=stand_in), "backends.mujoco_ros")
+    return WorldModel(contract, load_profile(contract, "mujoco_ros", emulator=emulator), "backends.mujoco_ros")
 
 
 @pytest.mark.parametrize("name", ["arm_reach", "door_open", "so101_reach", "ur5e_reach"])
@@ -57,12 +57,12 @@ def test_a_urdf_file_is_published_unchanged(tmp_path):
     model.contract = replace(model.contract, source=str(tmp_path / "contract.yaml"))
     assert robot_description(model) == "<robot name='arm'/>"
     (tmp_path / "arm.urdf").unlink()
-    with pytest.raises(ContractError, match=r"stand_in.robot_description: cannot read 'arm.urdf': .*or generated"):
+    with pytest.raises(ContractError, match=r"emulator.robot_description: cannot read 'arm.urdf': .*or generated"):
         robot_description(model)
     assert robot_description(model_of("arm_reach")) is None
 
 
 def test_a_joint_order_contains_each_joint_once():
     contract = embodied_env.load_contract("ur5e_reach")
-    with pytest.raises(ContractError, match=r"stand_in.joint_order: \['elbow_joint'\] \(expected each of these once: "):
-        load_profile(contract, "mujoco_ros", stand_in={"joint_order": ["elbow_joint"]})
+    with pytest.raises(ContractError, match=r"emulator.joint_order: \['elbow_joint'\] \(expected each of these once: "):
+        load_profile(contract, "mujoco_ros", emulator={"joint_order": ["elbow_joint"]})

@@ -22,7 +22,7 @@ from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers
 from embodied_env.sim.sensor_reader import SensorOutput
 from embodied_env.sim.world import World
 from embodied_env.sim.world_model import WorldModel
-from embodied_env.sim.world_profile import Driver, StandIn, load_profile
+from embodied_env.sim.world_profile import Driver, EmulatorSpec, load_profile
 from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 ARM = embodied_env.load_contract("arm_reach")
@@ -70,8 +70,8 @@ def arrivals_of(gaps):
 
 def in_force(gaps, *, delay_s, jitter_s=0.0, seed=0):
     """Return the start time and number of each command, in the order in which they take effect."""
-    stand_in = StandIn(command_delay_s=delay_s, command_jitter_s=jitter_s)
-    controller = EmulatedController([slice(0, 1)], np.array([False]), stand_in=stand_in, timeout_s=None)
+    emulator = EmulatorSpec(command_delay_s=delay_s, command_jitter_s=jitter_s)
+    controller = EmulatedController([slice(0, 1)], np.array([False]), emulator=emulator, timeout_s=None)
     controller.begin(seed, 0, np.zeros(1))
     for number, arrival_ns in enumerate(arrivals_of(gaps)):
         controller.receive(arrival_ns, 0, np.array([float(number)]))
@@ -106,7 +106,7 @@ def test_jitter_is_reproduced_by_its_seed(gaps, seed):
 
 
 def test_a_drawn_delay_replaces_the_declared_one_in_its_episode():
-    made = controller(StandIn(command_delay_s=0.01))
+    made = controller(EmulatorSpec(command_delay_s=0.01))
     for delay_ns, expected_ns in ((70 * MS, 70 * MS), (0, 0), (None, 10 * MS)):
         made.begin(0, 0, np.zeros(2), delay_ns=delay_ns)
         made.receive(5 * MS, 0, np.array([1.0]))
@@ -121,9 +121,9 @@ def test_jitter_differs_between_seeds():
 # ---------------------------------------------------------------------------------------------------- controller
 
 
-def controller(stand_in, *, velocities=(False, False), timeout_s=None, target=(0.0, 0.0)):
+def controller(emulator, *, velocities=(False, False), timeout_s=None, target=(0.0, 0.0)):
     """A controller of two actuators with one joint each, in an episode that started at 0."""
-    made = EmulatedController([slice(0, 1), slice(1, 2)], np.array(velocities), stand_in=stand_in, timeout_s=timeout_s)
+    made = EmulatedController([slice(0, 1), slice(1, 2)], np.array(velocities), emulator=emulator, timeout_s=timeout_s)
     made.begin(0, 0, np.array(target))
     return made
 
@@ -136,7 +136,7 @@ def enforced(made, now_ns):
 
 @given(st.integers(0, 300 * MS), st.integers(1, 200 * MS))
 def test_a_target_changes_at_the_exact_nanosecond(arrival_ns, delay_ns):
-    made = controller(StandIn(command_delay_s=delay_ns / NS_PER_S))
+    made = controller(EmulatorSpec(command_delay_s=delay_ns / NS_PER_S))
     made.receive(arrival_ns, 1, np.array([0.5]))
     assert enforced(made, arrival_ns + delay_ns - 1) == [0.0, 0.0]
     assert enforced(made, arrival_ns + delay_ns) == [0.0, 0.5]
@@ -145,7 +145,7 @@ def test_a_target_changes_at_the_exact_nanosecond(arrival_ns, delay_ns):
 
 @given(gaps, delays_s)
 def test_commands_of_an_old_episode_have_no_effect(gaps, delay_s):
-    made = controller(StandIn(command_delay_s=delay_s))
+    made = controller(EmulatorSpec(command_delay_s=delay_s))
     for arrival_ns in arrivals_of(gaps):
         made.receive(arrival_ns, 0, np.array([9.0]))
     made.enforce(10**12)  # one of them active, but not yet in the world
@@ -157,7 +157,7 @@ def test_commands_of_an_old_episode_have_no_effect(gaps, delay_s):
 
 @given(gaps, delays_s)
 def test_the_world_receives_each_command_once_in_the_tick_of_its_time(gaps, delay_s):
-    made = controller(StandIn(command_delay_s=delay_s))
+    made = controller(EmulatorSpec(command_delay_s=delay_s))
     arrivals = list(arrivals_of(gaps))
     for number, arrival_ns in enumerate(arrivals):
         made.receive(arrival_ns, 0, np.array([float(number)]))
@@ -171,7 +171,7 @@ def test_the_world_receives_each_command_once_in_the_tick_of_its_time(gaps, dela
 
 
 def test_a_command_missed_by_a_late_tick_acts_from_its_start():
-    made = controller(StandIn())
+    made = controller(EmulatorSpec())
     made.receive(5, 0, np.array([1.0]))
     enforced(made, 5)
     ((after_ns, values),) = made.take_activations(100, 200)
@@ -179,7 +179,7 @@ def test_a_command_missed_by_a_late_tick_acts_from_its_start():
 
 
 def test_a_velocity_ends_after_the_command_timeout():
-    made = controller(StandIn(command_delay_s=0.1), velocities=(True, False), timeout_s=0.5)
+    made = controller(EmulatorSpec(command_delay_s=0.1), velocities=(True, False), timeout_s=0.5)
     made.receive(0, 0, np.array([1.0]))
     made.receive(0, 1, np.array([2.0]))
     enforced(made, 100 * MS)
@@ -190,7 +190,7 @@ def test_a_velocity_ends_after_the_command_timeout():
 
 
 def test_later_commands_do_not_change_a_returned_target():
-    made = controller(StandIn())
+    made = controller(EmulatorSpec())
     for number in (1.0, 2.0):
         made.receive(0, 0, np.array([number]))
     enforced(made, 0)
@@ -212,7 +212,7 @@ def points(first_ns, *values):
 
 @pytest.mark.parametrize("delay_ms", [0, 7, 70])
 def test_each_point_of_a_trajectory_is_commanded_one_period_before_its_time(delay_ms):
-    made = controller(StandIn(command_delay_s=delay_ms / 1000))
+    made = controller(EmulatorSpec(command_delay_s=delay_ms / 1000))
     made.follow(100 * MS, 0, points(125 * MS, 0.0, 1.0, 2.0, 2.0), reach_ns=50 * MS)
     expected = [(125 * MS, 1.0), (175 * MS, 2.0), (225 * MS, 2.0)]
     assert activations(made, NS_PER_S) == [(ns + delay_ms * MS, value) for ns, value in expected]
@@ -220,7 +220,7 @@ def test_each_point_of_a_trajectory_is_commanded_one_period_before_its_time(dela
 
 @pytest.mark.parametrize("delay_ms", [0, 7, 70])
 def test_a_trajectory_replaces_the_rest_of_the_one_before(delay_ms):
-    made = controller(StandIn(command_delay_s=delay_ms / 1000))
+    made = controller(EmulatorSpec(command_delay_s=delay_ms / 1000))
     made.follow(100 * MS, 0, points(125 * MS, 0.0, 1.0, 2.0, 3.0), reach_ns=50 * MS)
     made.follow(150 * MS, 0, points(175 * MS, 1.0, 1.5, 1.5), reach_ns=50 * MS)
     expected = [(125 * MS, 1.0), (175 * MS, 1.5), (225 * MS, 1.5)]
@@ -228,13 +228,13 @@ def test_a_trajectory_replaces_the_rest_of_the_one_before(delay_ms):
 
 
 def test_a_late_trajectory_starts_with_the_point_of_its_time():
-    made = controller(StandIn())
+    made = controller(EmulatorSpec())
     made.follow(240 * MS, 0, points(125 * MS, 0.0, 1.0, 2.0, 3.0, 4.0), reach_ns=50 * MS)
     assert activations(made, NS_PER_S) == [(240 * MS, 3.0), (275 * MS, 4.0)]
 
 
 def test_a_command_replaces_a_trajectory_of_its_actuator_only():
-    made = controller(StandIn())
+    made = controller(EmulatorSpec())
     made.follow(0, 0, points(50 * MS, 1.0, 2.0, 3.0), reach_ns=50 * MS)
     made.follow(0, 1, points(50 * MS, 1.0, 2.0, 3.0), reach_ns=50 * MS)
     made.receive(60 * MS, 0, np.array([9.0]))
@@ -247,7 +247,7 @@ def test_a_command_replaces_a_trajectory_of_its_actuator_only():
 
 @given(delays_s, st.integers(0, 10**18))
 def test_a_reading_is_published_its_delay_after_acquisition(delay_s, available_ns):
-    drivers = EmulatedDrivers(StandIn(sensors={"late": Driver(driver_delay_s=delay_s)}))
+    drivers = EmulatedDrivers(EmulatorSpec(sensors={"late": Driver(driver_delay_s=delay_s)}))
     assert drivers.due_ns("late", available_ns) - available_ns == round(delay_s * NS_PER_S)
     assert drivers.due_ns("another", available_ns) == available_ns
 
@@ -257,7 +257,7 @@ def test_a_reading_is_published_its_delay_after_acquisition(delay_s, available_n
 )
 def test_a_header_has_the_declared_stamp_on_the_declared_clock(stamp, header_ns):
     driver = Driver(stamp=stamp, clock_offset_s=0.25)
-    drivers = EmulatedDrivers(StandIn(clock_offset_s=0.1, sensors={"a": driver}))
+    drivers = EmulatedDrivers(EmulatorSpec(clock_offset_s=0.1, sensors={"a": driver}))
     assert drivers.header_ns("a", 1_000, 2_000) == header_ns
     assert drivers.header_ns("b", 1_000, 2_000) == 1_000 + 100 * MS
     assert drivers.robot_ns(1_000) == 1_000 + 100 * MS
@@ -266,19 +266,19 @@ def test_a_header_has_the_declared_stamp_on_the_declared_clock(stamp, header_ns)
 # ----------------------------------------------------------------------------------------------------------- profile
 
 
-def profile_of(stand_in, contract=ARM):
-    return load_profile(contract, "mujoco_ros", stand_in=stand_in)
+def profile_of(emulator, contract=ARM):
+    return load_profile(contract, "mujoco_ros", emulator=emulator)
 
 
 def test_without_the_key_there_are_no_delays():
-    assert load_profile(ARM, "mujoco_ros").stand_in == StandIn()
+    assert load_profile(ARM, "mujoco_ros").emulator == EmulatorSpec()
 
 
 def test_given_values_override_the_profile():
     declared = {"servo_lag_s": 0.04, "sensors": {"joints": {"rate_hz": 50, "driver_delay_s": 0.01}, "tcp": {}}}
-    backends = {**ARM.backends, "mujoco_ros": {**ARM.backends["mujoco_ros"], "stand_in": declared}}
+    backends = {**ARM.backends, "mujoco_ros": {**ARM.backends["mujoco_ros"], "emulator": declared}}
     over = {"command_delay_s": 1, "sensors": {"joints": {"driver_delay_s": 0.02}}}
-    assert profile_of(over, replace(ARM, backends=backends)).stand_in == StandIn(
+    assert profile_of(over, replace(ARM, backends=backends)).emulator == EmulatorSpec(
         command_delay_s=1.0,
         servo_lag_s=0.04,
         sensors={"joints": Driver(rate_hz=50.0, driver_delay_s=0.02), "tcp": Driver()},
@@ -304,35 +304,35 @@ def test_given_values_override_the_profile():
         ({"sensors": {"tcp": {"rate": 3.0}}}, "sensors.tcp.rate", "unknown key"),
     ],
 )
-def test_an_invalid_stand_in_is_rejected_by_path_and_value(keys, path, problem):
+def test_an_invalid_emulator_is_rejected_by_path_and_value(keys, path, problem):
     with pytest.raises(ContractError, match=problem) as caught:
         profile_of(keys)
-    assert caught.value.path == f"backends.mujoco_ros.stand_in.{path}"
+    assert caught.value.path == f"backends.mujoco_ros.emulator.{path}"
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--stand-in", "{}"], "--stand-in requires --free-running"),
-        (["--free-running", "--stand-in", "{"], "invalid --stand-in: '{'"),
-        (["--free-running", "--stand-in", "[1]"], "invalid --stand-in: '[1]'"),
-        (["--free-running", "--stand-in", '{"delay_s": 1}'], "stand_in.delay_s"),
+        (["--emulator-settings", "{}"], "--emulator-settings requires --free-running"),
+        (["--free-running", "--emulator-settings", "{"], "invalid --emulator-settings: '{'"),
+        (["--free-running", "--emulator-settings", "[1]"], "invalid --emulator-settings: '[1]'"),
+        (["--free-running", "--emulator-settings", '{"delay_s": 1}'], "emulator.delay_s"),
     ],
 )
-def test_an_invalid_stand_in_on_the_command_line_is_a_usage_error(capsys, arguments, problem):
+def test_an_invalid_emulator_on_the_command_line_is_a_usage_error(capsys, arguments, problem):
     assert main(["sim", "arm_reach", *arguments]) == 2
     assert problem in capsys.readouterr().err
 
 
-def test_the_simulator_command_line_includes_the_stand_in():
-    assert simulator("-", free_running=True, stand_in="{}").arguments[-2:] == ("--stand-in", "{}")
+def test_the_simulator_command_line_includes_the_emulator():
+    assert simulator("-", free_running=True, emulator_settings="{}").arguments[-2:] == ("--emulator-settings", "{}")
 
 
 # ------------------------------------------------------------------------------------------------------------- world
 
 
-def world_of(stand_in, contract=ARM):
-    world = World(contract, profile_of(stand_in, contract), path="backends.mujoco_ros", free_running=True)
+def world_of(emulator, contract=ARM):
+    world = World(contract, profile_of(emulator, contract), path="backends.mujoco_ros", free_running=True)
     world.reset(0, {})
     return world
 
@@ -354,13 +354,13 @@ def test_a_tick_has_the_declared_length():
 def test_a_tick_that_is_not_whole_physics_steps_is_rejected(tick_s):
     with pytest.raises(ContractError, match=r"timesteps of the model, 0\.0025 s") as caught:
         world_of({"tick_s": tick_s})
-    assert caught.value.path == "backends.mujoco_ros.stand_in.tick_s"
+    assert caught.value.path == "backends.mujoco_ros.emulator.tick_s"
 
 
 def test_a_rate_above_the_tick_rate_is_rejected():
     with pytest.raises(ContractError, match=r"at most one reading per tick of 0\.01 s") as caught:
         world_of({"sensors": {"joints": {"rate_hz": 100.1}}})
-    assert caught.value.path == "backends.mujoco_ros.stand_in.sensors.joints.rate_hz"
+    assert caught.value.path == "backends.mujoco_ros.emulator.sensors.joints.rate_hz"
 
 
 def test_joint_states_have_250_hz_and_the_others_the_tick_rate():
@@ -375,7 +375,7 @@ def test_joint_states_have_250_hz_and_the_others_the_tick_rate():
     assert 0 <= min(late_ns) <= max(late_ns) < 2_500_000
 
 
-def test_a_lockstep_world_ignores_the_stand_in():
+def test_a_lockstep_world_ignores_the_emulator():
     keys = {"tick_s": 0.0025, "servo_lag_s": 0.1, "sensors": {"joints": {"rate_hz": 1.0}}}
     plain, declared = World(ARM, load_profile(ARM, "mujoco_ros")), World(ARM, profile_of(keys))
     for world in (plain, declared):

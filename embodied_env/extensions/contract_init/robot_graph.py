@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from embodied_env.contract.required_sensors import STAND_IN_AGE_S
+from embodied_env.contract.required_sensors import PLACEHOLDER_AGE_S
 from embodied_env.errors import ContractError
 from embodied_env.extensions.contract_init.contract_draft import (
     MAX_AGE_S,
@@ -347,7 +347,7 @@ class _Reading:
         if topic.is_latched:
             spec["qos"] = "latched"
         age_s = topic.age_s if topic.stamp == "sound" else 0.0
-        spec["max_age_s"] = max(MAX_AGE_S, round(3.0 / rate_hz + age_s, 2)) if rate_hz else STAND_IN_AGE_S
+        spec["max_age_s"] = max(MAX_AGE_S, round(3.0 / rate_hz + age_s, 2)) if rate_hz else PLACEHOLDER_AGE_S
         return spec
 
     def _add_sensor(self, topic: Topic) -> None:

@@ -60,11 +60,11 @@ class FreeRunningNode(WorldNode):
     ) -> None:
         """Create the node, its topics and its services."""
         self._clock = SteadyClock()
-        stand_in, timeout_s = world.profile.stand_in, world.profile.command_timeout_s
+        emulator, timeout_s = world.profile.emulator, world.profile.command_timeout_s
         slices = list(ActionLayout(contract).slices.values())
-        self._controller = EmulatedController(slices, world.is_velocity, stand_in=stand_in, timeout_s=timeout_s)
+        self._controller = EmulatedController(slices, world.is_velocity, emulator=emulator, timeout_s=timeout_s)
         self._is_moving = False
-        self._drivers = EmulatedDrivers(stand_in)
+        self._drivers = EmulatedDrivers(emulator)
         self._readings: TimedQueue[_Reading] = TimedQueue()
         self._anchor_ns = 0  # time zero of the world, on the steady clock
         self._epoch, self._reply = ANY_EPOCH, ""
@@ -77,11 +77,11 @@ class FreeRunningNode(WorldNode):
             kind = message_class("std_msgs/msg/String")
             self._description = self.node.create_publisher(kind, "robot_description", LATCHED)
             self._description.publish(kind(data=text))
-        self._orders = _joint_orders(contract, stand_in.joint_order)
+        self._orders = _joint_orders(contract, emulator.joint_order)
         for name, (sensor, _) in self._orders.items():
             self._encoders[name] = SensorEncoder(sensor)
         self._state = None
-        if stand_in.controller_state:
+        if emulator.controller_state:
             self._state = self.node.create_publisher(message_class(JOINT_SENSOR), CONTROLLER_STATE, RELIABLE)
         joints = FieldSpec(unit="1", low=-math.inf, high=math.inf, joints=world.joints)
         fields = {"position": joints, "velocity": joints}
@@ -189,7 +189,7 @@ class FreeRunningNode(WorldNode):
             if stamp_ns := stamp.sec * NS_PER_S + stamp.nanosec:
                 start_ns = stamp_ns - self._drivers.robot_ns(self._utc_ns(0))
             timed = [(start_ns + after_ns, values) for after_ns, values in points]
-            reach_s = self._world.profile.stand_in.interpolation_s
+            reach_s = self._world.profile.emulator.interpolation_s
             reach_ns = self._contract.control_period_ns if reach_s is None else round(reach_s * NS_PER_S)
             self._controller.follow(now_ns, index, timed, reach_ns=reach_ns)
 

@@ -24,7 +24,7 @@ NAMESPACE = "/calibrated"
 COMMAND_DELAY_S, SERVO_LAG_S, DRIVER_DELAY_S, HIDDEN_S, LATE_S = 0.03, 0.04, 0.005, 0.02, 0.06
 SERVO_S = 0.0304  # MuJoCo's own values: (kv + damping) / kp, large joints 242 / 8000, small ones 30.5 / 1000
 STATE_PERIOD_S = 0.004
-ARM_STAND_IN = {
+ARM_EMULATOR = {
     "tick_s": 0.0025,
     "command_delay_s": COMMAND_DELAY_S,
     "servo_lag_s": SERVO_LAG_S,
@@ -36,7 +36,7 @@ ARM_STAND_IN = {
         "true_distance": {"rate_hz": 20, "driver_delay_s": LATE_S},  # like a camera with correct stamps
     },
 }
-CART_STAND_IN = {
+CART_EMULATOR = {
     "tick_s": 0.005,
     "command_delay_s": 0.05,
     "servo_lag_s": 0.03,
@@ -66,11 +66,11 @@ def contains(estimate, true_s, added_s):
 
 
 @contextmanager
-def robot(name, stand_in):
+def robot(name, emulator):
     contract = embodied_env.load_contract(name)
     backends = {
         **contract.backends,
-        "mujoco_ros": {**contract.backends["mujoco_ros"], "stand_in": stand_in},
+        "mujoco_ros": {**contract.backends["mujoco_ros"], "emulator": emulator},
         "real": {**contract.backends["real"], "controller_state": {"topic": "simulator/controller_state"}},
     }
     contract = replace(contract, backends=backends)
@@ -98,7 +98,7 @@ def show(profile):
 
 
 def test_the_delays_of_an_arm_are_recovered_over_five_seeds(domain_id):
-    with robot("arm_reach", ARM_STAND_IN) as (contract, _):
+    with robot("arm_reach", ARM_EMULATOR) as (contract, _):
         found = [profile_of(contract, seed, repeats=2) for seed in range(5)]
     assert [name for each in found for name in each.unknown] == []
     added_s = [host_s(each, "joints") for each in found]
@@ -129,7 +129,7 @@ def test_the_delays_of_an_arm_are_recovered_over_five_seeds(domain_id):
 
 
 def test_calibration_recovers_the_delay_of_a_velocity_driven_cart(domain_id):
-    with robot("cart_goal", CART_STAND_IN) as (contract, _):
+    with robot("cart_goal", CART_EMULATOR) as (contract, _):
         found = profile_of(contract, 0)
     added_s = host_s(found, "odom")
     assert near(found.actuation_s, 0.05, added_s, period_s=0.01)
@@ -148,7 +148,7 @@ def test_a_robot_that_stalls_leaves_a_partial_and_true_profile(domain_id):
             time.sleep(0.3)  # above max_age_s
             os.kill(child.pid, signal.SIGCONT)
 
-    with robot("arm_reach", ARM_STAND_IN) as (contract, child):
+    with robot("arm_reach", ARM_EMULATOR) as (contract, child):
         stalling = threading.Thread(target=stall, args=(child,))
         try:
             found = profile_of(

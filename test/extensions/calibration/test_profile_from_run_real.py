@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 NAMESPACE = "/delayed"
 STEPS = 3000
-STAND_IN = {
+EMULATOR = {
     "tick_s": 0.005,
     "command_delay_s": 0.03,
     "command_jitter_s": 0.01,
@@ -42,7 +42,7 @@ def contract():
     state = {"topic": "simulator/controller_state", "type": "sensor_msgs/msg/JointState"}
     backends = {
         **arm.backends,
-        "mujoco_ros": {**arm.backends["mujoco_ros"], "stand_in": STAND_IN},
+        "mujoco_ros": {**arm.backends["mujoco_ros"], "emulator": EMULATOR},
         "real": {**arm.backends["real"], "discovery_s": 0.0, "step_timeout_s": 5.0, "controller_state": state},
     }
     safety = replace(  # a busy machine must not end the episode

@@ -382,7 +382,7 @@ def test_hidden_delay_and_weak_servo_of_an_emulated_robot_are_named_first(tmp_pa
     robot = tmp_path / "robot.yaml"
     robot.write_text(changed_text("arm_reach", {"backends.mujoco_ros.servo_gains": WEAK}))
     command = [sys.executable, "-m", "embodied_env.cli", "sim", str(robot), "--free-running"]
-    command += ["--stand-in", '{"command_delay_s": 0.06}']
+    command += ["--emulator-settings", '{"command_delay_s": 0.06}']
     emulator = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert "simulating" in emulator.stdout.readline()

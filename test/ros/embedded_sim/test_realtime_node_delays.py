@@ -33,14 +33,14 @@ from embodied_env.timing.clock import SteadyClock
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
-NAMESPACE = f"/stand_in_{os.getpid()}"
+NAMESPACE = f"/emulator_{os.getpid()}"
 PATIENCE_S = 20.0
 STATE = "state"
 SLACK_S = 0.05  # for a busy machine
 COMMAND_DELAY_S = 0.3
 DRIVER_DELAY_S = 0.2
 SKEW_S = 0.5
-STAND_IN = f"""{{
+EMULATOR = f"""{{
     "tick_s": 0.005, "command_delay_s": {COMMAND_DELAY_S}, "controller_state": true,
     "sensors": {{
         "joints": {{"rate_hz": 100, "driver_delay_s": {DRIVER_DELAY_S}}},
@@ -103,7 +103,7 @@ def observed():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROS_DOMAIN_ID", str(ros_domains.FOR_MODULES))
         patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-        spec = simulator("-", namespace=NAMESPACE, source=ARM.source, free_running=True, stand_in=STAND_IN)
+        spec = simulator("-", namespace=NAMESPACE, source=ARM.source, free_running=True, emulator_settings=EMULATOR)
         child = Child(spec, first_line=dump_contract(ARM))
         ros = RosNode("observer", namespace=NAMESPACE, clock=SteadyClock())
         try:
@@ -177,12 +177,12 @@ def end_of(env, policy, seed):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("stand_in", [False, True], ids=["without delays", "with delays"])
+@pytest.mark.parametrize("emulator", [False, True], ids=["without delays", "with delays"])
 @pytest.mark.parametrize("name", ROBOTS)
-def test_the_scripted_policies_solve_every_contract_on_the_emulator(domain_id, name, stand_in):
+def test_the_scripted_policies_solve_every_contract_on_the_emulator(domain_id, name, emulator):
     contract = embodied_env.load_contract(name)
-    declared = json.dumps(ROBOTS[name]) if stand_in else None
-    spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True, stand_in=declared)
+    declared = json.dumps(ROBOTS[name]) if emulator else None
+    spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True, emulator_settings=declared)
     child = Child(spec, first_line=dump_contract(contract))
     env = embodied_env.make(contract, backend="real", namespace=NAMESPACE)
     policy = load_task(contract).scripted(MujocoKinematics(contract, load_profile(contract, "mujoco")))

@@ -47,8 +47,8 @@ def ur5e(**keys):
     """Return the UR5e in the joint order of its driver, with a short graph check."""
     contract = embodied_env.load_contract("ur5e_reach")
     real = {**contract.backends["real"], "discovery_s": 0.0, **keys}
-    stand_in = {"joint_order": UR_ORDER, "robot_description": "generated"}
-    sim = {**contract.backends["mujoco_ros"], "stand_in": stand_in}
+    emulator = {"joint_order": UR_ORDER, "robot_description": "generated"}
+    sim = {**contract.backends["mujoco_ros"], "emulator": emulator}
     return replace(contract, backends={**contract.backends, "real": real, "mujoco_ros": sim})
 
 
