@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SUPPORT = ("test/support", "test/core", "test/envs", "test/timing", "test/safety", "test/extensions/vector")
+SUPPORT = ("test/support", "test/extensions/vector")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import strategies
 from jsonschema import Draft202012Validator
+from middleware_backend import MiddlewareBackend, two_actuators
 from stable_ids import stable_repr
 
-from embodied_env.backends.fake_backend import FakeBackend, ScriptedFault
+from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.contract import load_contract
 from embodied_env.core.codes import CODES, END_REASONS, Quality, Severity
 from embodied_env.envs.embodied_env import EmbodiedEnv
@@ -103,27 +104,6 @@ def test_every_end_reason_is_allowed(kind):
 
 
 # -------------------------------------------------------------------------------------------- infos of every backend
-
-
-def two_actuators():
-    """Return a contract with two actuators, a finite horizon, a scalar reset option and a hidden sensor."""
-    limits = strategies.document()["actuators"]["arm"]["joints"]["a"]
-    actuator = {"type": "std_msgs/msg/Float64MultiArray", "command": "position_delta"}
-    document = strategies.document()
-    document["actuators"] = {
-        "left": {**actuator, "topic": "left", "joints": {"a": limits}},
-        "right": {**actuator, "topic": "right", "joints": {"b": limits}},
-    }
-    document["episode"] = {"horizon_steps": 6, "kind": "finite_horizon"}
-    document["reset_options"]["weight"] = {"type": "scalar", "low": 0.1, "high": 0.2}
-    document["sensors"]["gap"] = {
-        "topic": "gap",
-        "type": "sensor_msgs/msg/Range",
-        "fields": {"range": {"unit": "m", "low": 0.0, "high": 4.0}},
-        "max_age_s": 0.15,
-        "visibility": "evaluator",
-    }
-    return strategies.parse(document)
 
 
 def monitored():
@@ -227,24 +207,6 @@ def wrong_leaves(value, schema, sizes, path):
 
 
 # --------------------------------------------------------------------------------------- a world behind middleware
-
-
-class MiddlewareBackend(FakeBackend):
-    """A fake world whose messages carry middleware stamps, except at its third step."""
-
-    def __init__(self, contract, *, clock):
-        super().__init__(contract, clock=clock)
-        self.capabilities = dataclasses.replace(self.capabilities, transport=True)
-
-    def _snapshot(self):
-        snapshot = super()._snapshot()
-        arrival_ns = self._clock.system_ns()
-        stamps = {"source_ns": arrival_ns - 300, "received_ns": arrival_ns - 100} if self._step != 3 else {}
-        samples = {
-            name: dataclasses.replace(sample, arrival_system_ns=arrival_ns, **stamps)
-            for name, sample in snapshot.samples.items()
-        }
-        return dataclasses.replace(snapshot, samples=samples)
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import pickle
 import gymnasium
 import numpy as np
 import pytest
+from delay_models import VARYING
 from gymnasium.utils import env_checker
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_delay_model import VARYING
-from test_info_schema import two_actuators
+from middleware_backend import two_actuators
 
 import embodied_env
 from embodied_env import NoAction, NumericInfo

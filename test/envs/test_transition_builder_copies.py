@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from delay_models import VARYING
 from delayed_fake import DelayedFake
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from middleware_backend import MiddlewareBackend, two_actuators
 from scripted_tasks import OneClock
-from test_delay_model import VARYING
-from test_info_schema import MiddlewareBackend, two_actuators
 
 from embodied_env.backends.fake_backend import FakeBackend, ScriptedFault
 from embodied_env.contract import load_contract

@@ -45,6 +45,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from gate_actions import bits, flat, mapped, with_jerk
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from safety_strategies import (
@@ -67,7 +68,6 @@ from safety_strategies import (
     stopping_excess,
     with_safety,
 )
-from test_gate_properties import bits, flat, mapped
 
 from embodied_env import load_contract
 from embodied_env.backends.backend_registry import make_backend
@@ -155,21 +155,6 @@ def rides(
     return gates(joints=joints, mode=mode).flatmap(
         lambda g: st.tuples(st.just(g), command_filters(refusing=refusing), _legs(g, draw_actions, latching=latching))
     )
-
-
-def with_jerk(g, jerk: float):
-    """Return the contract of `g` with this jerk limit on every joint, in parts of A / period."""
-    actuators = {
-        name: dataclasses.replace(
-            actuator,
-            joints={
-                joint: dataclasses.replace(limits, jerk=jerk * limits.acceleration / g.contract.control_period_s)
-                for joint, limits in actuator.joints.items()
-            },
-        )
-        for name, actuator in g.contract.actuators.items()
-    }
-    return dataclasses.replace(g.contract, actuators=actuators)
 
 
 # --------------------------------------------------------------------------------------------------- limits in any context

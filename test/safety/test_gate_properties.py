@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from gate_actions import bits, flat, mapped
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from safety_strategies import (
@@ -41,30 +42,6 @@ from embodied_env.errors import ContractError
 from embodied_env.safety import Arbiter, SafetyGate
 from embodied_env.safety.joint_limits import JointBounds, brake_velocity
 from embodied_env.timing.clock import NS_PER_S, ManualClock
-
-
-def flat(gate: SafetyGate, action) -> np.ndarray:
-    """Return a well-formed action as one float64 vector."""
-    parts = [action] if len(gate.layout.slices) == 1 else [action[name] for name in gate.layout.slices]
-    return np.concatenate([np.asarray(part).astype(np.float64) for part in parts])
-
-
-def mapped(gate: SafetyGate, action: np.ndarray, reference) -> np.ndarray:
-    """Return the requested positions of a flat action; rounding does not count at a bound, nor behind a one-way joint."""
-    si = gate.layout.scale.to_si(action)
-    target = np.where(gate.layout.is_delta, reference.positions + si, si)
-    bound = np.clip(target, gate.layout.limits.position_low, gate.layout.limits.position_high)
-    rounded = np.abs(target - bound) <= 4.0 * np.finfo(float).eps * (np.abs(reference.positions) + np.abs(target))
-    limits, scale, start = gate.layout.limits, gate.layout.scale, reference.positions
-    is_behind = ((limits.velocity_low == 0.0) & (target < start)) | ((limits.velocity_high == 0.0) & (target > start))
-    extents = np.maximum(np.abs(scale.si_low), np.abs(scale.si_high))
-    is_held = is_behind & (np.abs(target - start) < 4.0 * np.finfo(float).eps * extents) & ~gate.layout.is_delta
-    return np.where(is_held, start, np.where(rounded & gate.layout.is_delta, bound, target))
-
-
-def bits(array: np.ndarray) -> list[int]:
-    """Return the bit patterns of a float64 array; -0.0 counts as 0.0."""
-    return (np.asarray(array, np.float64) + 0.0).view(np.int64).tolist()
 
 
 @functools.cache

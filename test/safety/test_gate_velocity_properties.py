@@ -6,6 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from gate_actions import MIXED as CONTRACT
+from gate_actions import MIXED_TEXT
 from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import bounds, examples, finite_vectors, rounding, steps_of_time
@@ -24,26 +26,6 @@ from embodied_env.safety.joint_limits import (
 )
 from embodied_env.timing.clock import ManualClock
 
-MIXED = """
-contract: embodied_env/1
-name: mixed
-version: 1
-control_period_s: 0.1
-episode: {horizon_steps: 10}
-sensors:
-  joints: {topic: joint_states, type: sensor_msgs/msg/JointState, max_age_s: 1.0,
-    fields: {position: {joints: [arm, rail], unit: rad, low: -9, high: 9}}}
-actuators:
-  base: {topic: cmd_vel, type: geometry_msgs/msg/TwistStamped, command: twist, scale: normalized, joints: {
-    linear.x: {position: null, velocity: [-0.3, 1.0], acceleration: 2.0, deceleration: 4.0, unit: m},
-    angular.z: {position: null, velocity: 2.0, acceleration: 5.0}}}
-  rail: {topic: rail, type: std_msgs/msg/Float64, command: velocity, scale: physical, joints: {
-    rail: {position: [-1.0, 1.0], velocity: 0.5, acceleration: 1.0}}}
-  arm: {topic: arm, type: std_msgs/msg/Float64, command: position, scale: normalized, joints: {
-    arm: {position: [-2.0, 2.0], velocity: 1.0, acceleration: 4.0}}}
-task: {type: reach}
-"""
-CONTRACT = parse_contract(MIXED)
 LAYOUT = SafetyGate(CONTRACT).layout
 LIMITS = LAYOUT.limits
 AXES = LAYOUT.is_velocity
@@ -424,12 +406,12 @@ def test_repeating_the_applied_action_is_not_clipped():
 
 
 def test_only_limited_velocity_joints_need_a_sensor():
-    wheel = MIXED.replace("position: [-1.0, 1.0], velocity: 0.5", "position: null, velocity: 0.5").replace(
+    wheel = MIXED_TEXT.replace("position: [-1.0, 1.0], velocity: 0.5", "position: null, velocity: 0.5").replace(
         "rail]", "x]"
     )
     assert parse_contract(wheel).actuators["rail"].joints["rail"].position is None
     with pytest.raises(Exception, match="position of joint 'rail'"):
-        parse_contract(MIXED.replace("rail]", "x]"))
+        parse_contract(MIXED_TEXT.replace("rail]", "x]"))
 
 
 def test_monitored_velocity_is_published_unchanged():

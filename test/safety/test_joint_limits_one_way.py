@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from gate_actions import BACKWARDS, FORWARDS
 from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import any_time, contract_of, examples, journeys, safe_state, situations
@@ -27,8 +28,6 @@ from embodied_env.safety.joint_limits import (
 )
 
 PERIOD_S = 0.05
-FORWARDS = JointLimits(position=(-2.0, 2.0), velocity=(0.0, 1.0), acceleration=4.0, deceleration=8.0)
-BACKWARDS = dataclasses.replace(FORWARDS, velocity=(-1.0, 0.0))
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 WAYS = np.array([1.0, -1.0])
 

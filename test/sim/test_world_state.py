@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from delay_models import VARYING
 from randomised_arm import DRAWS, OPTIONS, randomised_arm
 from strategies import document_of, parse
-from test_delay_model import VARYING
 
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.runtime_values import checked_options

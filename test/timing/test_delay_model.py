@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from delay_models import VARYING, constant
 
 import embodied_env
 from embodied_env.backends.mujoco_backend import MujocoBackend
@@ -31,24 +32,9 @@ SENSORS = ("joints", "tcp", "target")
 TURN = np.array([0.3, 0.0, 0.0, 0.0, 0.0, 0.0])
 
 
-def constant(value_s):
-    return DelayDistribution(kind="constant", values=(value_s,))
-
-
 def model(age_s=0.0, inference_s=0.0, actuation_s=0.0, **options):
     late = dict.fromkeys(SENSORS, age_s if isinstance(age_s, DelayDistribution) else constant(age_s))
     return DelayModel(sensors=late, inference=constant(inference_s), actuation=constant(actuation_s), **options)
-
-
-VARYING = DelayModel(
-    sensors={
-        "joints": DelayDistribution(kind="lognormal", values=(0.03, 0.5)),
-        "tcp": DelayDistribution(kind="empirical", values=(0.011, 0.047, 0.093)),
-        "target": constant(0.02),
-    },
-    inference=DelayDistribution(kind="empirical", values=(0.004, 0.009)),
-    actuation=DelayDistribution(kind="lognormal", values=(0.04, 0.3)),
-)
 
 
 def drive(delays, steps=12, *, backend="mujoco", seed=1, action=TURN, **options):

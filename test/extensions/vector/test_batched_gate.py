@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from gate_actions import BACKWARDS, FORWARDS, MIXED, with_jerk
 from grippers import TOPIC, gripper_contract, gripper_text
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,9 +22,6 @@ from safety_strategies import (
     situations,
     with_safety,
 )
-from test_gate_chain_properties import with_jerk
-from test_gate_velocity_properties import CONTRACT as MIXED
-from test_joint_limits_one_way import BACKWARDS, FORWARDS
 
 from embodied_env import load_contract
 from embodied_env.contract.contract_loader import shipped_files

@@ -14,11 +14,11 @@ import gymnasium
 import numpy as np
 import pytest
 from batches import Pair, assert_same
+from delay_models import VARYING
 from gymnasium.vector import AutoresetMode
 from randomised_arm import DRAWS, OPTIONS, randomised_arm
 from shipped_contracts import changed_contract
 from strategies import ABSENT, document_of, parse
-from test_delay_model import VARYING
 
 import embodied_env
 from embodied_env import NoAction

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from message_samples import EXTRAS, SENSORS, sensor, stamps
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from rclpy.serialization import deserialize_message
 from std_msgs.msg import Float32
-from test_sensor_readers_roundtrip import EXTRAS, SENSORS, sensor, stamps
 
 import embodied_env
 from embodied_env.contract.spaces import field_layouts

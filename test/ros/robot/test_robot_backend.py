@@ -17,7 +17,17 @@ import ros_domains
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from builtin_interfaces.msg import Time
-from rclpy.node import Node
+from in_process_robot import (
+    ARM,
+    NAMESPACE,
+    PATIENCE_S,
+    SIMPLE,
+    InProcessRobot,
+    in_s,
+    reset,
+    wait_for,
+    with_profile,
+)
 from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Bool, Int32
 from std_srvs.srv import SetBool, Trigger
@@ -37,9 +47,7 @@ from embodied_env.errors import (
     ResetNeededError,
     UsageError,
 )
-from embodied_env.messages.message_types import message_class
 from embodied_env.processes.child_process import Child, simulator
-from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.robot.robot_profile import RealProfile, load_real_profile
 from embodied_env.ros.robot.safety_inputs import CONTENTION
 from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS
@@ -56,25 +64,10 @@ from embodied_env.timing.clock import NS_PER_S, ManualClock, SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
-ARM = embodied_env.load_contract("arm_reach")
-NAMESPACE = "/robot"
 LASTING_NAMESPACE = f"/lasting_{os.getpid()}"
 DOMAIN_ID = ros_domains.FOR_MODULES
 ZERO = np.zeros(6)
-PATIENCE_S = 30.0
 SHORT_S = 0.5  # longer than discovery; for a reset that fails at its deadline
-
-
-def wait_for(condition, timeout_s=PATIENCE_S):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def with_profile(contract=ARM, **keys):
-    """Return the contract with only these profile keys and no settling time of the graph."""
-    return replace(contract, backends={**contract.backends, "real": {"discovery_s": 0.0, **keys}})
 
 
 def quick(contract):
@@ -392,47 +385,6 @@ def test_a_robot_without_a_reset_service_is_homed_confirmed_and_read_again(robot
 # ---------------------------------------------------------------------------------------------- the backend alone
 
 
-class InProcessRobot:
-    """A robot in this process: a thread publishes its sensors, and it stores its commands."""
-
-    def __init__(self, contract=ARM):
-        self.contract = contract
-        self.ros = RosNode("in_process", namespace=NAMESPACE, clock=SteadyClock())
-        self.node: Node = self.ros.node
-        self.publishers = {
-            name: self.node.create_publisher(message_class(sensor.type), sensor.topic, RELIABLE)
-            for name, sensor in contract.sensors.items()
-        }
-        for name, actuator in contract.actuators.items():
-            self.ros.receiver.subscribe(name, message_class(actuator.type), actuator.topic)
-        self.offset_s = dict.fromkeys(contract.sensors, 0.0)
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self):
-        while not self._done.wait(0.01):
-            for name, publisher in self.publishers.items():
-                if (offset_s := self.offset_s[name]) is not None:
-                    publisher.publish(self._message(name, time.time_ns() + round(offset_s * 1e9)))
-
-    def _message(self, name, now_ns):
-        sensor = self.contract.sensors[name]
-        value = -0.5 if name == "target" else 0.5  # never reached
-        values = {
-            field: np.full(len(spec.joints) if spec.joints else 3, value) for field, spec in sensor.fields.items()
-        }
-        return to_message(sensor, values, now_ns)
-
-    def close(self):
-        self._done.set()
-        self._thread.join()
-        self.ros.close()
-
-
-SIMPLE = with_profile(replace(ARM, sensors={name: ARM.sensors[name] for name in ("joints", "tcp", "target")}))
-
-
 @pytest.fixture
 def in_process_robot(domain_id, close_later):
     return close_later(InProcessRobot(SIMPLE))
@@ -452,14 +404,6 @@ def backend(domain_id):
     for one in opened:
         one.close()
         one.close()
-
-
-def in_s(seconds):
-    return time.monotonic_ns() + round(seconds * NS_PER_S)
-
-
-def reset(backend, timeout_s=PATIENCE_S):
-    return backend.reset(ResetRequest(epoch=0, seed=1), in_s(timeout_s))
 
 
 def test_a_reset_without_a_service_only_waits_for_the_sensors(in_process_robot, backend):

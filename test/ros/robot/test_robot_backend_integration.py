@@ -13,13 +13,13 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from diagnostic_msgs.msg import DiagnosticArray
+from in_process_robot import NAMESPACE, SIMPLE, InProcessRobot, in_s, reset, wait_for, with_profile
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import GetParameters, ListParameters, SetParameters
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
-from test_robot_backend import NAMESPACE, SIMPLE, InProcessRobot, in_s, reset, wait_for, with_profile
 
 import embodied_env
 from embodied_env.backends.backend_registry import make_backend

@@ -1,0 +1,83 @@
+"""A robot in the process of the test, which publishes sensors and stores commands."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+from rclpy.node import Node
+
+import embodied_env
+from embodied_env.core.types import ResetRequest
+from embodied_env.messages.message_types import message_class
+from embodied_env.ros.embedded_sim.sensor_messages import to_message
+from embodied_env.ros.transport.node import RosNode
+from embodied_env.ros.transport.qos import RELIABLE
+from embodied_env.timing.clock import NS_PER_S, SteadyClock
+
+ARM = embodied_env.load_contract("arm_reach")
+NAMESPACE = "/robot"
+PATIENCE_S = 30.0
+
+
+def wait_for(condition, timeout_s=PATIENCE_S):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def with_profile(contract=ARM, **keys):
+    """Return the contract with only these profile keys and no settling time of the graph."""
+    return replace(contract, backends={**contract.backends, "real": {"discovery_s": 0.0, **keys}})
+
+
+SIMPLE = with_profile(replace(ARM, sensors={name: ARM.sensors[name] for name in ("joints", "tcp", "target")}))
+
+
+class InProcessRobot:
+    """A robot in this process: a thread publishes its sensors, and it stores its commands."""
+
+    def __init__(self, contract=ARM):
+        self.contract = contract
+        self.ros = RosNode("in_process", namespace=NAMESPACE, clock=SteadyClock())
+        self.node: Node = self.ros.node
+        self.publishers = {
+            name: self.node.create_publisher(message_class(sensor.type), sensor.topic, RELIABLE)
+            for name, sensor in contract.sensors.items()
+        }
+        for name, actuator in contract.actuators.items():
+            self.ros.receiver.subscribe(name, message_class(actuator.type), actuator.topic)
+        self.offset_s = dict.fromkeys(contract.sensors, 0.0)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while not self._done.wait(0.01):
+            for name, publisher in self.publishers.items():
+                if (offset_s := self.offset_s[name]) is not None:
+                    publisher.publish(self._message(name, time.time_ns() + round(offset_s * 1e9)))
+
+    def _message(self, name, now_ns):
+        sensor = self.contract.sensors[name]
+        value = -0.5 if name == "target" else 0.5  # never reached
+        values = {
+            field: np.full(len(spec.joints) if spec.joints else 3, value) for field, spec in sensor.fields.items()
+        }
+        return to_message(sensor, values, now_ns)
+
+    def close(self):
+        self._done.set()
+        self._thread.join()
+        self.ros.close()
+
+
+def in_s(seconds):
+    return time.monotonic_ns() + round(seconds * NS_PER_S)
+
+
+def reset(backend, timeout_s=PATIENCE_S):
+    return backend.reset(ResetRequest(epoch=0, seed=1), in_s(timeout_s))

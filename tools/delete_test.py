@@ -1,0 +1,111 @@
+"""The delete test: without an extension and its tests, the tests of everything else pass.
+
+    python tools/delete_test.py [NAME ...] [--only PATH ...] [--collect]
+
+For each extension (default: all) it copies the checkout, removes the folders `embodied_env/extensions/NAME` and
+`test/extensions/NAME`, and those of the extensions that need it, and runs the remaining tests in the copy. Prints a
+table, and the tests that failed; the exit status is 1 when there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from embodied_env.extensions import REQUIRES
+
+ROOT = Path(__file__).resolve().parent.parent
+EXTENSIONS = sorted(folder.parent.name for folder in ROOT.glob("embodied_env/extensions/*/__init__.py"))
+ONLY_THE_COPY = """
+import sys
+
+sys.meta_path[:] = [each for each in sys.meta_path if not getattr(each, "__module__", "").startswith("__editable__")]
+"""
+"""A `sitecustomize` module: an editable installation of the checkout would import the folders that were removed."""
+
+CHECK = """
+import pathlib, sys, embodied_env, embodied_env.extensions
+from importlib.util import find_spec
+assert pathlib.Path(embodied_env.__file__).is_relative_to(pathlib.Path.cwd()), embodied_env.__file__
+assert not [name for name in sys.argv[1:] if find_spec(f"embodied_env.extensions.{name}")], "a removed folder is found"
+"""
+
+
+def removed_with(name: str) -> list[str]:
+    """Return the extension and those that need it."""
+    found = {name}
+    while more := {each for each, needs in REQUIRES.items() if found & set(needs)} - found:
+        found |= more
+    return sorted(found)
+
+
+def copy_without(names: Sequence[str], folder: Path) -> tuple[int, int]:
+    """Copy the files of the checkout that are not ignored; return the number of files and lines left out."""
+    left_out = tuple(f"{place}/extensions/{name}/" for place in ("embodied_env", "test") for name in names)
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = lines = 0
+    for file in filter(lambda file: (ROOT / file).is_file(), listed.split("\0")[:-1]):
+        if file.startswith(left_out):
+            files, lines = files + 1, lines + (ROOT / file).read_bytes().count(b"\n")
+        else:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, folder / file)
+    return files, lines
+
+
+def run_without(name: str, paths: Sequence[str], *, collect: bool) -> tuple[str, list[str]]:
+    """Run the tests without an extension; return its row of the table, and the lines of failures."""
+    names = removed_with(name)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=f"without_{name}_") as temporary:
+        checkout, site = Path(temporary, "checkout"), Path(temporary, "site")
+        files, lines = copy_without(names, checkout)
+        site.mkdir()
+        (site / "sitecustomize.py").write_text(ONLY_THE_COPY)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (site, checkout)))}
+        check = [sys.executable, "-c", CHECK, *names]
+        subprocess.run(check, cwd=checkout, env=environment, check=True)
+        there = [path for path in paths if (checkout / path).exists()]
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", *there]
+        command += ["--collect-only", "-n", "0"] if collect else []
+        done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+    found = re.findall(r"(\d+)\S* (?:tests? )?(passed|failed|skipped|collected|error)", done.stdout[-300:])
+    counts = {what: int(count) for count, what in found}
+    failures = sorted(set(re.findall(r"^(?:FAILED|ERROR) \S+", done.stdout, flags=re.MULTILINE)))
+    if done.returncode and not failures:
+        failures = [(done.stdout + done.stderr)[-2000:]]
+    row = f"{', '.join([name, *sorted({*names} - {name})]):36}{files:>6}{lines:>7}"
+    columns = ("collected" if collect else "passed", "failed", "error", "skipped")
+    row += "".join(f"{counts.get(column, 0):>9}" for column in columns)
+    return f"{row}{time.monotonic() - began:>7.0f}", failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(EXTENSIONS)}")
+    parser.add_argument("--only", metavar="PATH", nargs="+", default=[], help="tests to run, instead of all")
+    parser.add_argument("--collect", action="store_true", help="collect the tests without running them")
+    options = parser.parse_args()
+    if unknown := sorted({*options.names} - {*EXTENSIONS}):
+        parser.error(f"no extension is called {', '.join(unknown)}")
+    first = "collected" if options.collect else "passed"
+    print(f"{'removed':36} files  lines{first:>9}   failed   errors  skipped      s")
+    every = []
+    for name in options.names or EXTENSIONS:
+        row, failures = run_without(name, options.only, collect=options.collect)
+        print(row, *failures, sep="\n", flush=True)
+        every += failures
+    return 1 if every else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
