@@ -209,7 +209,7 @@ class ReplaySource(Protocol):
     """The stamps and external inputs of a recorded run, step by step."""
 
     frozen_ns: int  # when the snapshot of the last reset was frozen; 0: not recorded
-    circumstances: ExternalInputs | None  # external inputs of the current step, or None if they were not recorded
+    external_inputs: ExternalInputs | None  # external inputs of the current step, or None if they were not recorded
 
     @property
     def stamps_ns(self) -> Mapping[str, int]:

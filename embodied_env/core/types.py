@@ -279,7 +279,7 @@ class WriteDelay:
 class ExternalInputs:
     """External inputs of a step: what does not follow from actions and readings, recorded so that replay can use it."""
 
-    situation: SafetyContext  # the context of the gate
+    safety_context: SafetyContext  # the context of the gate
     latched: Finding | None = None  # the latched finding before the step
     latched_after: Finding | None = None
     watchdog_trips: int = 0  # since the environment was created
@@ -338,7 +338,7 @@ class Transition:
     report: GateReport
     stamps_ns: Mapping[str, int]  # of the ledger, steady clock
     snapshot: Snapshot  # the world as it was read
-    circumstances: ExternalInputs
+    external_inputs: ExternalInputs
 
     @property
     def result(self) -> tuple[Mapping[str, NDArray[Any]], float, bool, bool, Mapping[str, Any]]:

@@ -146,8 +146,8 @@ class ExternalInputsSource:
         """Return the inputs of a step `dt_s` after the last command."""
         if self._recorded is not None:
             self._recorded.enter_step()
-            if self._recorded.circumstances is not None:
-                return self._replayed(episode, published, dt_s, self._recorded.circumstances)
+            if self._recorded.external_inputs is not None:
+                return self._replayed(episode, published, dt_s, self._recorded.external_inputs)
         annotations: Mapping[str, Any]
         annotations, self._annotations = self._annotations, {}
         if episode.step_index == 0:
@@ -155,7 +155,9 @@ class ExternalInputsSource:
         if self._free_running and (account := self._guard.arbiter.take_setpoint_account()) is not None:
             annotations = {**annotations, "setpoints": account}
         return ExternalInputs(
-            situation=self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns), self._required),
+            safety_context=self.safety_context(
+                episode.snapshot, (episode.frozen_ns, episode.returned_ns), self._required
+            ),
             latched=self._gate.latched if self._gate.is_latched else None,
             dt_s=dt_s,
             reference=published if self._free_running else None,
@@ -172,7 +174,7 @@ class ExternalInputsSource:
             published, dt_s = recorded.reference or published, recorded.dt_s
             self._guard.watchdog.trips = recorded.watchdog_trips
             self._latch(recorded.latched)
-        then = recorded.situation
+        then = recorded.safety_context
         context = self._contexts.build(
             episode.snapshot,
             since_frozen_ns=round(then.latency_s * NS_PER_S),
@@ -181,7 +183,7 @@ class ExternalInputsSource:
             required=then.required,
         )
         return ExternalInputs(
-            situation=context,
+            safety_context=context,
             latched=self._gate.latched,
             dt_s=dt_s,
             reference=published if self._free_running else None,
@@ -192,8 +194,8 @@ class ExternalInputsSource:
 
     def end_replayed_step(self) -> None:
         """Latch what was latched at the end of the recorded step, after the end reasons are collected."""
-        if self._recorded is not None and self._free_running and self._recorded.circumstances is not None:
-            self._latch(self._recorded.circumstances.latched_after)
+        if self._recorded is not None and self._free_running and self._recorded.external_inputs is not None:
+            self._latch(self._recorded.external_inputs.latched_after)
 
     def safety_context(
         self, snapshot: Snapshot, since_ns: tuple[int, int], required: tuple[str, ...] = ()

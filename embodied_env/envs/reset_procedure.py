@@ -110,7 +110,7 @@ class ResetProcedure:
         def now_ns() -> int:
             return clock.now_ns() if backend.capabilities.free_running else snapshot.now_ns
 
-        world = HomingContext(turn=advance, situation=safety_context, feed=self.guard.feed, now_ns=now_ns)
+        world = HomingContext(turn=advance, safety_context=safety_context, feed=self.guard.feed, now_ns=now_ns)
         try:
             summary = homing.drive(world, deadline_ns)
         except BaseException as error:

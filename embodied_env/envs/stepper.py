@@ -170,9 +170,9 @@ class Stepper:
             if self._follows_measured:
                 self._follow_measured()
             with self._arbiter.exclusive as (published, dt_s):  # the watchdog cannot send in between
-                inputs = step.inputs = self._inputs.begin_step(self._episode, published, dt_s)
+                inputs = step.external_inputs = self._inputs.begin_step(self._episode, published, dt_s)
                 reference = inputs.reference or published  # a replay has the recorded one
-                step.approved = self.gate.judge(action, reference, inputs.dt_s, inputs.situation)
+                step.approved = self.gate.judge(action, reference, inputs.dt_s, inputs.safety_context)
                 ledger.gated_ns = now_ns()
                 try:
                     preview = self._inputs.take_preview(action) if self._has_previews else ()
@@ -258,7 +258,7 @@ class Stepper:
 
     def _account_sent(self, step: PendingStep, sent: SentCommand) -> None:
         """Complete the step with what was sent, where that is not the approved command."""
-        step.inputs = self._inputs.with_sent(step.inputs, sent)
+        step.external_inputs = self._inputs.with_sent(step.external_inputs, sent)
         if sent.published_ns is not None:
             self.ledger.published_ns = sent.published_ns
         if sent.command is not None:

@@ -62,7 +62,7 @@ class PendingStep:
     target_ns: int  # end of its period, on the world's clock
     deadline_ns: int  # of the wait for the world, on the steady clock
     approved: ApprovedCommand = field(init=False)
-    inputs: ExternalInputs = field(init=False)
+    external_inputs: ExternalInputs = field(init=False)
     lost: BackendLostError | None = None  # why the backend was lost in this step
 
 

@@ -175,7 +175,7 @@ class TransitionBuilder:
         self, episode: EpisodeState, step: PendingStep, result: TaskResult, reasons: tuple[str, ...]
     ) -> Transition:
         """Return the transition of the step that led to the newest snapshot."""
-        report, inputs, ledger, origin = step.approved.report, step.inputs, self._ledger, self.origin
+        report, inputs, ledger, origin = step.approved.report, step.external_inputs, self._ledger, self.origin
         gate, trips, layout, guaranteed = self._gate, self._watchdog.trips, self._gate.layout, report.guaranteed
         latched = gate.latched if gate.is_latched else None
         if self._commands is not None:
@@ -245,7 +245,7 @@ class TransitionBuilder:
             report=report,
             stamps_ns=ledger.stamps_ns(),
             snapshot=episode.snapshot,
-            circumstances=inputs,
+            external_inputs=inputs,
         )
 
     def _sensor_infos(self, episode: EpisodeState) -> dict[str, SensorInfo]:
@@ -276,7 +276,7 @@ class TransitionBuilder:
 
     def _stop_reason(self, step: PendingStep) -> str:
         """Return the most severe finding as an end reason, `LATE` if the agent's time alone explains every stop."""
-        findings, context = step.approved.report.findings, step.inputs.situation
+        findings, context = step.approved.report.findings, step.external_inputs.safety_context
         is_late = partial(
             is_explained,
             self._contract,

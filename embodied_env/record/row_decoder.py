@@ -116,16 +116,16 @@ class RowDecoder:
             if not isinstance(recorded, dict) or key in recorded
         }
 
-    def circumstances(self, row: Row) -> ExternalInputs:
+    def external_inputs(self, row: Row) -> ExternalInputs:
         """Return the external inputs of a step."""
-        inputs = row["inner"]["circumstances"]
+        inputs = row["inner"]["external_inputs"]
         answer, delay = inputs["answer"], inputs.get("delay")
         if answer is not None:
             findings = tuple(_finding(found) for found in answer["findings"])
             fields = {**_with_vectors(answer, _REPORT_VECTORS), "findings": findings}
             answer = GateReport(**{**fields, "disposition": Severity[answer["disposition"]]})
         return ExternalInputs(
-            situation=SafetyContext(
+            safety_context=SafetyContext(
                 sensors={},
                 measured=np.full(self._layout.size, np.nan),
                 action_age_s=inputs["action_age_s"],
@@ -148,7 +148,7 @@ class RowDecoder:
         """Return the sensors of the policy; raises RecordError for one that the contract lacks."""
         if not isinstance(recorded, list) or not all(name in self._contract.sensors for name in recorded):
             expected = f"expected some of: {', '.join(self._contract.sensors)}"
-            raise RecordError(f"invalid inner.circumstances.required: {short_repr(recorded)} ({expected})")
+            raise RecordError(f"invalid inner.external_inputs.required: {short_repr(recorded)} ({expected})")
         return tuple(recorded)
 
     def _limits(self, recorded: Row) -> EffectiveLimits:
@@ -158,7 +158,7 @@ class RowDecoder:
             unlimited = -math.inf if name.endswith("_low") else math.inf
             vectors[name] = np.array([unlimited if x is None else x for x in recorded[name]])
         if joints != self._layout.joints or any(len(vector) != len(joints) for vector in vectors.values()):
-            raise RecordError(f"invalid inner.circumstances.limits: {short_repr(recorded)} (expected one per joint)")
+            raise RecordError(f"invalid inner.external_inputs.limits: {short_repr(recorded)} (expected one per joint)")
         fastest = vectors.pop("velocity")
         vectors.setdefault("velocity_low", -fastest)
         return EffectiveLimits(joints=joints, velocity_high=fastest, **vectors)
@@ -166,7 +166,7 @@ class RowDecoder:
     def published(self, row: Row) -> FloatArray:
         """Return the values that the gate approved; NaN if a relay decided on them."""
         inner = row["inner"]
-        if inner["circumstances"]["answer"] is not None:
+        if inner["external_inputs"]["answer"] is not None:
             return np.full(self._layout.size, np.nan)
         return cast("FloatArray", _vector(inner["report"]["applied_si"]))
 

@@ -89,7 +89,7 @@ def transition_schema() -> Schema:
         "findings": {"type": "array", "items": _finding_schema()},
         "stamps_ns": _fixed(stamps, optional=("marked",)),
         "report": _fixed(_report_properties()),
-        "circumstances": _circumstances_schema(),
+        "external_inputs": _external_inputs_schema(),
         **_snapshot_properties(actuation=_or_null(_fixed({"seq": _COUNT, "acted_ns": _STAMP, "method": _TEXT}))),
     }
     properties = {
@@ -206,7 +206,7 @@ def _report_properties() -> Schema:
     }
 
 
-def _circumstances_schema() -> Schema:
+def _external_inputs_schema() -> Schema:
     finding = _finding_schema()
     findings = {"type": "array", "items": finding}
     reference = _or_null(

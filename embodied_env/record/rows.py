@@ -56,7 +56,7 @@ def has_no_action(row: Mapping[str, Any]) -> bool:
 def is_staged(row: Mapping[str, Any]) -> bool:
     """Return whether an action stage acted in this transition: ``inner.action`` is its output, not the agent's."""
     inner = row.get("inner")
-    inputs = inner.get("circumstances") if isinstance(inner, dict) else None
+    inputs = inner.get("external_inputs") if isinstance(inner, dict) else None
     annotations = inputs.get("annotations") if isinstance(inputs, dict) else None
     account = annotations.get("action_stages") if isinstance(annotations, dict) else None
     return isinstance(account, dict) and "given" in account
@@ -65,7 +65,7 @@ def is_staged(row: Mapping[str, Any]) -> bool:
 def given_action(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON types
     """Return the action that the environment of a transition with ``inner`` received, before its action stages."""
     inner = row["inner"]
-    return inner["circumstances"]["annotations"]["action_stages"]["given"] if is_staged(row) else inner["action"]
+    return inner["external_inputs"]["annotations"]["action_stages"]["given"] if is_staged(row) else inner["action"]
 
 
 def held_readings(info: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -132,7 +132,7 @@ def step_account(transition: Transition, action: Any, evaluator: Collection[str]
         "findings": [_fields(finding) for finding in report.findings],
         "stamps_ns": stamps_ns,
         "report": _report(report),
-        "circumstances": _circumstances(transition.circumstances),
+        "external_inputs": _external_inputs(transition.external_inputs),
         "now_ns": snapshot.now_ns,
         "sensors": {name: _sample(sample) for name, sample in snapshot.samples.items()},
         "clock": _fields(snapshot.clock),
@@ -209,12 +209,12 @@ def _report(report: GateReport) -> Row:
     return {**row, "guaranteed": dict(report.guaranteed)}
 
 
-def _circumstances(inputs: ExternalInputs) -> Row:
+def _external_inputs(inputs: ExternalInputs) -> Row:
     """Return the external inputs of a step for replay; the rest of its context follows from the sensors."""
     row = {
-        "action_age_s": inputs.situation.action_age_s,
-        "latency_s": inputs.situation.latency_s,
-        "estops": dict(inputs.situation.estops),
+        "action_age_s": inputs.safety_context.action_age_s,
+        "latency_s": inputs.safety_context.latency_s,
+        "estops": dict(inputs.safety_context.estops),
         "latched": _fields(inputs.latched),
         "latched_after": _fields(inputs.latched_after),
         "watchdog_trips": inputs.watchdog_trips,
@@ -225,8 +225,8 @@ def _circumstances(inputs: ExternalInputs) -> Row:
     if (answer := inputs.answer) is not None:  # the relay's report
         findings = [_fields(finding) for finding in answer.findings]
         row["answer"] = {**_report(answer), "findings": findings, "intervened": answer.intervened}
-    if inputs.situation.required:
-        row["required"] = list(inputs.situation.required)
+    if inputs.safety_context.required:
+        row["required"] = list(inputs.safety_context.required)
     if inputs.annotations:
         row["annotations"] = dict(inputs.annotations)
     if inputs.delay is not None:

@@ -40,12 +40,12 @@ class HomingContext:
     """Callbacks of the stepper.
 
     `turn` waits for the end of the control period and returns the snapshot and the sensors whose gap ends episodes.
-    `situation` returns the safety context of a command based on that snapshot. `feed` feeds the watchdog. `now_ns`
+    `safety_context` returns the safety context of a command based on that snapshot. `feed` feeds the watchdog. `now_ns`
     returns the time that limits count: simulated where steps are exact, since a slow simulator is no blocked joint.
     """
 
     turn: Callable[[], tuple[Snapshot, list[str]]]
-    situation: Callable[[], SafetyContext]
+    safety_context: Callable[[], SafetyContext]
     feed: Callable[[], None]
     now_ns: Callable[[], int]
 
@@ -92,7 +92,7 @@ class HomingMotion:
         with self._gate.scaled_velocity_limits(self._routine.speed):
             try:
                 while not self._arrives(world, deadline_ns):
-                    self._check_gate_result(self._command(world.situation))
+                    self._check_gate_result(self._command(world.safety_context))
                 self._arbiter.brake_to_rest(
                     Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail="home")
                 )
@@ -140,11 +140,11 @@ class HomingMotion:
         is_settling = self._nearest > _AT_HOME and self._nearest < _SETTLES * before
         return self._nearest <= self._routine.tolerance and not is_settling
 
-    def _command(self, situation: Callable[[], SafetyContext]) -> ApprovedCommand:
+    def _command(self, safety_context: Callable[[], SafetyContext]) -> ApprovedCommand:
         """Send the next command; return it as published, with the relay's report if there is one."""
         with self._arbiter.exclusive as (reference, dt_s):
             action = self._layout.as_action(self._action(reference, dt_s))
-            approved = self._gate.judge(action, reference, dt_s, situation())
+            approved = self._gate.judge(action, reference, dt_s, safety_context())
             sent = self._arbiter.send(approved)
         approved = sent.command or approved
         self._commands += 1

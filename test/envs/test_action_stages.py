@@ -63,7 +63,7 @@ def test_output_of_stages_reaches_the_gate_and_is_replayed_without_them(tmp_path
     assert info["action"]["requested"].tolist() == [0.2] * 6
     (row,) = embodied_env.read_run(env.path).transitions()
     assert (row["action"], row["inner"]["action"]) == ([0.1] * 6, [0.2] * 6)
-    assert row["inner"]["circumstances"]["annotations"]["action_stages"] == account
+    assert row["inner"]["external_inputs"]["annotations"]["action_stages"] == account
     assert not embodied_env.audit_run(env.path).violations
     assert replay_run(env.path).sound
     assert later.calls == ["reset", "close"]

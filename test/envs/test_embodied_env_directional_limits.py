@@ -54,7 +54,7 @@ def test_a_base_reverses_at_its_own_limit_and_its_run_is_audited_and_replayed(tm
         assert info["safety"]["guaranteed"]["velocity"]
     assert min(*back, *forth, *slower) >= -0.2 * SHARE
     rows = list(read_run(env.path).transitions())
-    limits = rows[-1]["inner"]["circumstances"]["limits"]
+    limits = rows[-1]["inner"]["external_inputs"]["limits"]
     assert (limits["velocity"][0], limits["velocity_low"][0]) == (0.4 * SHARE, 0.0)
     assert replay_run(env.path).difference is None
     assert not [broken for broken in audit_run(env.path).violations if broken.rule.startswith("limits")]
@@ -67,7 +67,7 @@ def test_limits_that_are_equal_in_both_directions_are_recorded_as_one(tmp_path):
         drive(env, 1.0, 3)
     (*_, row) = read_run(env.path).transitions()
     names = ["joints", "position_low", "position_high", "velocity", "acceleration", "deceleration", "jerk"]
-    assert list(row["inner"]["circumstances"]["limits"]) == names
+    assert list(row["inner"]["external_inputs"]["limits"]) == names
 
 
 def test_a_limit_may_not_be_looser_than_the_contract_in_either_direction():

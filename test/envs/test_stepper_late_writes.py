@@ -78,7 +78,7 @@ def test_braking_in_place_of_a_late_command_replays_equal_and_its_audit_is_sound
     late, guaranteed = rows[8], [row["info"]["safety"]["guaranteed"]["acceleration"] for row in rows]
     assert "act.late" in codes(late)
     assert late["inner"]["report"]["disposition"] == Severity.HOLD.name
-    assert late["inner"]["circumstances"]["delay"]["reference"] is not None
+    assert late["inner"]["external_inputs"]["delay"]["reference"] is not None
     assert (np.array(late["info"]["action"]["requested"]) == 0.6).all()
     assert not (np.array(late["info"]["action"]["applied"]) == 0.6).any()
     assert guaranteed[11:13] == [False, False]
@@ -96,4 +96,4 @@ def test_a_run_in_lockstep_has_no_delays(tmp_path):
         env.step(SlowAction(np.full(6, 0.6), partial(time.sleep, 0.1)))
     (row,) = read_run(env.path).transitions()
     assert "act.late" not in codes(row)
-    assert "delay" not in row["inner"]["circumstances"]
+    assert "delay" not in row["inner"]["external_inputs"]

@@ -95,7 +95,7 @@ def test_a_run_with_missed_actions_and_annotations_is_sound_and_replays_equal(tm
     replay = assert_sound(path)
     assert (replay.transitions, replay.reconstructed) == (8, 0)
     rows = list(embodied_env.read_run(path).transitions())
-    noted = [row["inner"]["circumstances"].get("annotations") for row in rows]
+    noted = [row["inner"]["external_inputs"].get("annotations") for row in rows]
     account = {"age": 1, "latency_s": [0.5, None], "ok": True}
     assert noted[4:] == [{"chunk": account, "remote": {"server": "b", "missing": None}}, None, None, None]
     assert [row["info"].get("annotations") for row in rows] == noted
@@ -211,7 +211,7 @@ def test_one_slot_and_one_agent_may_have_no_action():
     first, second = team.agents
     team.annotate(first, "note", {"a": 1})
     *_, infos = team.step({first: NOW, second: np.zeros(2)})
-    noted = team.last_transition(first).circumstances.annotations
+    noted = team.last_transition(first).external_inputs.annotations
     team.close()
     assert [infos[each]["safety"]["disposition"] == Severity.HOLD for each in (first, second)] == [True, False]
     assert noted == {"note": {"a": 1}}
@@ -256,4 +256,4 @@ def test_an_annotation_belongs_to_one_episode():
         env.unwrapped.annotate("chunk", {"age": 1})
         env.reset()
         env.step(np.zeros(6))
-        assert env.unwrapped.last_transition.circumstances.annotations == {}
+        assert env.unwrapped.last_transition.external_inputs.annotations == {}

@@ -181,7 +181,7 @@ def rewritten(path, change):
 
 
 def test_changed_digit_is_detected_by_the_hash_of_the_rows(run):
-    rewritten(run, lambda row: row["inner"]["circumstances"].update(latency_s=0.123))
+    rewritten(run, lambda row: row["inner"]["external_inputs"].update(latency_s=0.123))
     report = audit_run(run)
     assert set(report.counts) == {"run.unclean"}
     assert "rows_sha256" in report.problems[0]

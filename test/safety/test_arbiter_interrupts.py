@@ -278,8 +278,8 @@ def test_signal_at_any_line_of_homing_keeps_the_reference_consistent(raising_sig
         way = homing.HomingMotion(CONTRACT, ResetRoutine(home=HOME), bench.gate, bench.arbiter, bench.clock)
         count = len(bench.sent)
         injection = Injection(at, raising_signal)
-        situation = partial(calm, bench.arbiter.reference)
-        if not injection.during(partial(way._command, situation)):
+        safety_context = partial(calm, bench.arbiter.reference)
+        if not injection.during(partial(way._command, safety_context)):
             break
         published_or_not.add(len(bench.sent) - count)
         assert refers_to(bench.arbiter.reference, bench.sent[-1]), injection.where

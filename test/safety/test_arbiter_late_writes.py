@@ -439,7 +439,7 @@ def test_a_suspension_during_homing_never_speeds_a_joint_up(jumps):
     def measured():
         return np.array(world.published[-1][1].values) if world.published else np.zeros(2)
 
-    def situation():
+    def safety_context():
         status = SensorStatus(quality=Quality.OK, age_s=0.0)
         return SafetyContext(sensors={"joints": status}, measured=measured())
 
@@ -452,7 +452,9 @@ def test_a_suspension_during_homing_never_speeds_a_joint_up(jumps):
     routine = ResetRoutine(home={"shoulder": 0.6, "elbow": -0.4}, speed=1.0)
     homing = HomingMotion(contract, routine, world.gate, world.arbiter, world.clock)
     world.clock.suspend(jumps)
-    ways = HomingContext(turn=turn, situation=situation, feed=lambda: None, now_ns=lambda: world.clock.instant)
+    ways = HomingContext(
+        turn=turn, safety_context=safety_context, feed=lambda: None, now_ns=lambda: world.clock.instant
+    )
     with contextlib.suppress(BackendNotReadyError):
         homing.drive(ways, world.clock.instant + 60 * NS_PER_S)
     assert len(world.published) > 2

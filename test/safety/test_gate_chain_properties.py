@@ -498,9 +498,9 @@ def test_monitoring_refuses_only_for_safety_inputs_and_malformed_actions(ride):
     gate = rebuilt(g, make_command_filters(), **STRICT)
     reference, asserted = g.reference, False
     for part, action, beside in legs:
-        dt, situation = part * g.contract.control_period_s, beside(reference)
-        asserted = asserted or any(state != "ok" for state in situation.estops.values())
-        report = gate.judge(action, reference, dt, situation).report
+        dt, safety_context = part * g.contract.control_period_s, beside(reference)
+        asserted = asserted or any(state != "ok" for state in safety_context.estops.values())
+        report = gate.judge(action, reference, dt, safety_context).report
         if asserted:
             assert report.disposition >= Severity.STOP
             assert (np.abs(report.velocity_si) <= np.abs(reference.velocities)).all()

@@ -101,9 +101,9 @@ STRICT = {
 
 def all_wrong() -> SafetyContext:
     """Return a context in which everything but the safety inputs is wrong; the beacon's force is valid."""
-    situation = context(**ALL_WRONG)
-    sensors = {**situation.sensors, "beacon": SensorStatus(quality=Quality.OK, age_s=0.0)}
-    return dataclasses.replace(situation, sensors=sensors)
+    safety_context = context(**ALL_WRONG)
+    sensors = {**safety_context.sensors, "beacon": SensorStatus(quality=Quality.OK, age_s=0.0)}
+    return dataclasses.replace(safety_context, sensors=sensors)
 
 
 def test_all_findings_are_reported_in_the_order_of_the_gates():

@@ -144,18 +144,18 @@ def test_force_limited_sensor_is_required_exactly_once(required):
 
 
 def test_readings_do_not_age_after_the_snapshot_in_lockstep():
-    situation = read(scripted_tasks.contract(), snapshot(joints=PERIOD_NS))
-    assert situation.sensors["joints"].age_s == pytest.approx(0.05)
-    assert (situation.action_age_s, situation.latency_s) == (0.0, 0.0)
+    safety_context = read(scripted_tasks.contract(), snapshot(joints=PERIOD_NS))
+    assert safety_context.sensors["joints"].age_s == pytest.approx(0.05)
+    assert (safety_context.action_age_s, safety_context.latency_s) == (0.0, 0.0)
 
 
 def test_readings_age_after_the_snapshot_in_real_time():
-    situation = read(
+    safety_context = read(
         scripted_tasks.contract(), snapshot(joints=PERIOD_NS), since_frozen_ns=20_000_000, since_returned_ns=15_000_000
     )
-    assert situation.sensors["joints"].age_s == pytest.approx(0.07)
-    assert situation.latency_s == pytest.approx(0.02)
-    assert situation.action_age_s == pytest.approx(0.015)
+    assert safety_context.sensors["joints"].age_s == pytest.approx(0.07)
+    assert safety_context.latency_s == pytest.approx(0.02)
+    assert safety_context.action_age_s == pytest.approx(0.015)
 
 
 def test_context_has_only_required_sensors():
@@ -185,8 +185,8 @@ def test_position_of_an_unmeasured_joint_is_nan():
 
 
 def test_force_is_the_norm_of_its_field():
-    situation = read(contract_with(forces={"beacon": {"field": "position", "limit": 9.0}}))
-    assert situation.forces == {"beacon": 5.0}
+    safety_context = read(contract_with(forces={"beacon": {"field": "position", "limit": 9.0}}))
+    assert safety_context.forces == {"beacon": 5.0}
 
 
 def test_scalar_field_is_a_force():

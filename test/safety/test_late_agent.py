@@ -77,7 +77,7 @@ def test_findings_and_latch_stay(tmp_path):
     *_, row = embodied_env.read_run(path).rows()
     assert info["safety"]["latched"]
     assert [found["detail"] for found in row["inner"]["findings"]] == ["latched by wd.stop"]
-    assert row["inner"]["circumstances"]["latched"]["code"] == "wd.stop"
+    assert row["inner"]["external_inputs"]["latched"]["code"] == "wd.stop"
     assert row["inner"]["end_reasons"] == ["policy_lost:late"]
 
 

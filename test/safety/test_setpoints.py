@@ -300,7 +300,7 @@ def test_homing_arrives_and_rests(jerk):
         sample = Sample(sensor="joints", values=values, stamp_ns=now_ns, arrival_ns=now_ns)
         return Snapshot(now_ns=now_ns, samples={"joints": sample}), []
 
-    def situation():
+    def safety_context():
         fresh = SensorStatus(quality=Quality.OK, age_s=0.0)
         return SafetyContext(sensors={"joints": fresh}, measured=bench.arbiter.reference.positions)
 
@@ -308,7 +308,8 @@ def test_homing_arrives_and_rests(jerk):
     motion = HomingMotion(the_contract, routine, bench.gate, bench.arbiter, bench.clock)
     deadline_ns = bench.clock.now_ns() + 20_000_000_000
     motion.drive(
-        HomingContext(turn=turn, situation=situation, feed=lambda: None, now_ns=bench.clock.now_ns), deadline_ns
+        HomingContext(turn=turn, safety_context=safety_context, feed=lambda: None, now_ns=bench.clock.now_ns),
+        deadline_ns,
     )
     reference = bench.arbiter.reference
     assert np.abs(reference.positions - list(home.values())).max() <= routine.tolerance

@@ -34,7 +34,7 @@ def inside(row: Row, field: str) -> tuple[str, Any]:
 
 def reference_of(row: Row) -> Any:  # noqa: ANN401 - JSON types
     """Return the reference of the command that was written: that of the braking where a delay has replaced it."""
-    inputs = row["inner"]["circumstances"]
+    inputs = row["inner"]["external_inputs"]
     return (inputs.get("delay") or {}).get("reference") or inputs["reference"]
 
 

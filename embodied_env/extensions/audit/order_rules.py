@@ -169,7 +169,7 @@ class SequenceRule:
     def _is_late(self, row: Row, before: Row | None, contract: Contract) -> bool | None:
         """Return whether the agent's time alone explains each stop of the step; None: unknown."""
         inner, seen = row["inner"], (before or {}).get("inner") or {}
-        given = inner["circumstances"]
+        given = inner["external_inputs"]
         names = {*required_sensors(contract), *given.get("required", ())}
         if not names <= seen.get("sensors", {}).keys() & contract.sensors.keys():
             self._late = None

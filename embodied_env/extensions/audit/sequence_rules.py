@@ -234,7 +234,7 @@ class LimitRule:
         velocities = self._velocities(before, row, is_dry=is_dry)
         reference = reference_of(row) if is_dry else None
         if reference is not None and len(positions := reference["positions"]) != len(self._limits):
-            where, expected = "inner.circumstances.reference.positions", f"one for each of {', '.join(self._limits)}"
+            where, expected = "inner.external_inputs.reference.positions", f"one for each of {', '.join(self._limits)}"
             yield wrong_value("row.shape", where, positions, expected)
         for joint, value in applied.items():
             if joint not in self._limits or value is None:

@@ -257,9 +257,9 @@ def _check_report(row: Row) -> Iterator[Violation]:
             if (value := _flat(value) if part == "action" else value) != report[key]:
                 expected = f"{short_repr(report[key])}, as in inner.report"
                 yield wrong_value("action.account", f"info.{part}.{key}", value, expected)
-    noted = row["inner"]["circumstances"].get("annotations", {})
+    noted = row["inner"]["external_inputs"].get("annotations", {})
     if (shown := row["info"].get("annotations", {})) != noted:
-        expected = f"{short_repr(noted)}, as in inner.circumstances"
+        expected = f"{short_repr(noted)}, as in inner.external_inputs"
         yield wrong_value("annotations.account", "info.annotations", shown, expected)
 
 

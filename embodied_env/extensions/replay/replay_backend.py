@@ -53,7 +53,7 @@ class RecordedSteps:
         self._next: Row | None = next(self._rows, None)
         self._reader = reader
         self.row: Row | None = None
-        self.circumstances: ExternalInputs | None = None
+        self.external_inputs: ExternalInputs | None = None
         self.frozen_ns = 0
         self.reset_verdict: Mapping[str, Any] | None = None
         self.pacer = DeadlineCounts()
@@ -65,7 +65,7 @@ class RecordedSteps:
 
     def next_reset(self) -> Row:
         """Move to the next reset and return its row; raises BackendNotReadyError after the last one."""
-        self.row = self.circumstances = None
+        self.row = self.external_inputs = None
         while self._next is not None and self._next["schema"] != RESET:
             self._next = next(self._rows, None)
         if self._next is None:
@@ -77,10 +77,10 @@ class RecordedSteps:
 
     def enter_step(self) -> None:
         """Move to the next step of the episode, if any."""
-        self.row = self.circumstances = None
+        self.row = self.external_inputs = None
         if self._next is not None and self._next["schema"] == TRANSITION:
             self.row, self._next = self._next, next(self._rows, None)
-            self.circumstances = self._reader.circumstances(self.row)
+            self.external_inputs = self._reader.external_inputs(self.row)
             stages = _stages(self.row)
             self.pacer.overruns, self.pacer.missed = stages.get("overruns", 0), stages.get("missed_deadlines", 0)
             self.pacer.overrun_ns = round((stages.get("overrun_s") or 0.0) * NS_PER_S)
@@ -142,7 +142,7 @@ class ReplayBackend:
         """Compare the command with the recorded one; a relay's report is the recorded one."""
         check_approved(command)
         row = self.playback.current()
-        inputs = self.playback.circumstances
+        inputs = self.playback.external_inputs
         if inputs is not None and inputs.answer is not None:
             return SentCommand(seq=command.seq, values=inputs.answer.applied_si, report=inputs.answer)
         self.departures += not np.array_equal(command.values, self._reader.published(row))
@@ -157,8 +157,8 @@ class ReplayBackend:
 
     def estops(self) -> dict[str, str]:
         """Return the recorded safety inputs."""
-        inputs = self.playback.circumstances
-        return {} if inputs is None else dict(inputs.situation.estops)
+        inputs = self.playback.external_inputs
+        return {} if inputs is None else dict(inputs.safety_context.estops)
 
     def halt(self, reason: str) -> None:
         """Do nothing."""

@@ -9,10 +9,13 @@ from typing import Any
 from embodied_env.record.rows import TRANSITION, Row
 
 _ORDER_OF_A_STEP = (
-    *(f"inner.circumstances.{key}" for key in ("action_age_s", "latency_s", "estops", "latched", "dt_s", "reference")),
+    *(
+        f"inner.external_inputs.{key}"
+        for key in ("action_age_s", "latency_s", "estops", "latched", "dt_s", "reference")
+    ),
     "inner.findings",
     "inner.report",
-    "inner.circumstances",
+    "inner.external_inputs",
     "inner.clock",
     "inner.now_ns",
     "inner.actuation",

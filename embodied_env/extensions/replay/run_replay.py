@@ -218,7 +218,7 @@ def _is_wrapped(run: Run) -> bool:
 
 def _ends_in_estop(row: Row) -> bool:
     """Return whether an ESTOP was latched after the step of `row`; False for a reset."""
-    inputs = (row["inner"] or {}).get("circumstances", {})
+    inputs = (row["inner"] or {}).get("external_inputs", {})
     return bool((inputs.get("latched_after") or {}).get("severity") == Severity.ESTOP.name)
 
 

@@ -41,7 +41,7 @@ def rules_broken(rows):
 
 def shift(row, *, applied=0.0, reference=0.0):
     row["info"]["action"]["applied_si"]["j1"] += applied
-    row["inner"]["circumstances"]["reference"]["positions"][0] += reference
+    row["inner"]["external_inputs"]["reference"]["positions"][0] += reference
 
 
 def test_dry_run_command_need_not_follow_the_previous_one(rows):
@@ -61,7 +61,7 @@ def test_first_dry_run_command_must_follow_its_reference(rows):
 
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_reference_with_other_joints_is_reported(rows, count):
-    rows[2]["inner"]["circumstances"]["reference"]["positions"] = [0.0] * count
+    rows[2]["inner"]["external_inputs"]["reference"]["positions"] = [0.0] * count
     assert "row.shape" in rules_broken(rows)
 
 

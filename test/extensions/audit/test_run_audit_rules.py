@@ -255,7 +255,7 @@ def chunked(number, **changes):
                 age = row["info"]["step_index"] - 1
                 chunk = {"mode": "replace", "id": 0, "born": 0, "age": age, "weight": 1.0, "older": []}
                 chunk |= dict.fromkeys(("underruns", "expired", "failed"), 0) | (changes if place == number else {})
-                row["info"]["annotations"] = row["inner"]["circumstances"]["annotations"] = {"chunk": chunk}
+                row["info"]["annotations"] = row["inner"]["external_inputs"]["annotations"] = {"chunk": chunk}
 
     return change
 
@@ -267,7 +267,7 @@ def streamed(number, **changes):
         for place, row in enumerate(rows):
             if row["schema"] != RESET:
                 account = {"rate_hz": 100.0, "sent": 1, "worst_gap_s": 0.0} | (changes if place == number else {})
-                row["info"]["annotations"] = row["inner"]["circumstances"]["annotations"] = {"setpoints": account}
+                row["info"]["annotations"] = row["inner"]["external_inputs"]["annotations"] = {"setpoints": account}
 
     return change
 
@@ -280,7 +280,7 @@ def gripping(number, **changes):
             if row["schema"] != RESET:
                 account = {"goal": 0.5, "state": "reached", "goals_sent": 1} | (changes if place == number else {})
                 row["info"]["annotations"] = {"grippers": {"gripper": account}}
-                row["inner"]["circumstances"]["annotations"] = row["info"]["annotations"]
+                row["inner"]["external_inputs"]["annotations"] = row["info"]["annotations"]
 
     return change
 
@@ -289,7 +289,7 @@ def with_points(number, change):
     """Return a change of the points of the trajectory in the row `number`."""
 
     def change_rows(rows):
-        for part in (rows[number]["info"], rows[number]["inner"]["circumstances"]):
+        for part in (rows[number]["info"], rows[number]["inner"]["external_inputs"]):
             change(part["annotations"]["trajectory"]["points"])
 
     return change_rows

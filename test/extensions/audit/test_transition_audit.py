@@ -284,7 +284,7 @@ def test_missing_info_key_of_a_recorded_row_is_reported(rows, key):
 
 
 INNER = (
-    "observation action reward terminated truncated end_reasons findings stamps_ns report circumstances now_ns sensors "
+    "observation action reward terminated truncated end_reasons findings stamps_ns report external_inputs now_ns sensors "
     "clock actuation evaluator"
 )
 

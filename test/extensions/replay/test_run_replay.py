@@ -99,7 +99,7 @@ def test_run_with_gaps_records_the_velocities_used_and_replays_equal(tmp_path):
     gaps = [step for step, row in enumerate(rows) if any(f["code"] == "vel.gap" for f in row["inner"]["findings"])]
     assert gaps == [5, 9]
     for step in gaps:
-        reference = rows[step]["inner"]["circumstances"]["reference"]
+        reference = rows[step]["inner"]["external_inputs"]["reference"]
         assert reference["velocities"] == [0.0, 0.0]
         assert reference["before_gap"] == rows[step - 1]["inner"]["report"]["velocity_si"]
     replay = replay_run(env.path)
@@ -213,7 +213,7 @@ def test_timing_decisions_are_replayed_from_the_record(tmp_path):
             if step == 4:
                 time.sleep(3.5 * contract.control_period_s)  # the watchdog brakes, and the next action is late
             env.step(np.full(6, 0.9))
-        seen = env.unwrapped.last_transition.circumstances
+        seen = env.unwrapped.last_transition.external_inputs
     codes_by_step = [[f["code"] for f in row["inner"]["findings"]] for row in read_run(env.path).transitions()]
     codes = set().union(*codes_by_step)
     assert {"act.late", "lat.budget"} <= codes
@@ -511,7 +511,7 @@ def test_run_with_changed_limits_replays_equal(tmp_path, world):
                     env.unwrapped.change_limits(changes[episode, step])
                 env.step(np.full(6, 0.7))
     rows = list(read_run(env.path).transitions())
-    assert ["limits" in row["inner"]["circumstances"] for row in rows] == [False] * 6 + [True] * 42
+    assert ["limits" in row["inner"]["external_inputs"] for row in rows] == [False] * 6 + [True] * 42
     codes = [{finding["code"] for finding in row["inner"]["findings"]} for row in rows]
     if not world.get("free_running"):  # in real time, a late step brakes the arm before the limits change
         assert "limits.tightened" in codes[6]
@@ -524,8 +524,8 @@ def test_run_with_changed_limits_replays_equal(tmp_path, world):
     ("row", "field", "value"),
     [
         (0, ("options", "target"), {"x": 1}),
-        (2, ("circumstances", "limits", "velocity"), [1.0]),
-        (2, ("circumstances", "limits", "joints"), ["j1"]),
+        (2, ("external_inputs", "limits", "velocity"), [1.0]),
+        (2, ("external_inputs", "limits", "joints"), ["j1"]),
     ],
 )
 def test_malformed_recorded_options_and_limits_give_one_error(tmp_path, row, field, value):

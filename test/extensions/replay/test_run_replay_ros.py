@@ -67,5 +67,5 @@ def test_a_run_of_a_robot_replays_to_the_same_timing_decisions(tmp_path, relayed
     assert replay.difference is None
     assert (replay.transitions > 10, replay.sound) == (True, True)
     assert "act.late" in codes
-    assert last.circumstances.watchdog_trips >= 1
-    assert (last.circumstances.answer is not None) == relayed
+    assert last.external_inputs.watchdog_trips >= 1
+    assert (last.external_inputs.answer is not None) == relayed
