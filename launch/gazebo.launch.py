@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from embodied_env.cli.launch.ros_launch import describe
+from embodied_env.cli.launch.ros_launch import describe_launch
 from embodied_env.cli.launch.targets import TARGETS
 
 
 def generate_launch_description() -> Any:  # noqa: ANN401 - launch has no type stubs
     """Start the same processes as ``embodied-env launch gazebo``."""
-    return describe(TARGETS["gazebo"])
+    return describe_launch(TARGETS["gazebo"])

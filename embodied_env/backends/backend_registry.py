@@ -77,7 +77,7 @@ def unknown_backend(name: str) -> str:
     return f"unknown backend {name!r} ({expected}){did_you_mean(name, known)}"
 
 
-def accepts_option(name: str, option: str, *, pacing: str | None = None) -> bool:
+def backend_accepts(name: str, option: str, *, pacing: str | None = None) -> bool:
     """Return whether the backend called `name` has the option; raises UsageError for an unknown name or pacing."""
     return option in inspect.signature(_find(name, pacing)[1]).parameters
 

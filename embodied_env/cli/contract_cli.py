@@ -189,7 +189,7 @@ def _outside(contract: Contract) -> Row:
 
 
 def _show(args: argparse.Namespace) -> int:
-    description = describe(load_contract(args.contract))
+    description = describe_contract(load_contract(args.contract))
     if args.json:
         _print_json(description)
     else:
@@ -197,7 +197,7 @@ def _show(args: argparse.Namespace) -> int:
     return SOUND
 
 
-def describe(contract: Contract) -> dict[str, Any]:
+def describe_contract(contract: Contract) -> dict[str, Any]:
     """Return the sections of ``show`` as JSON types: mappings of keys and values, or lists of rows."""
     plain = to_plain(contract)
     sensors, actuators = plain["sensors"], plain["actuators"]

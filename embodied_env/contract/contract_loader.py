@@ -319,7 +319,7 @@ def unpack_files(packed: object) -> dict[str, bytes]:
     return files
 
 
-def profile_of(contract: Contract, backend: str) -> Mapping[str, Any]:
+def backend_profile(contract: Contract, backend: str) -> Mapping[str, Any]:
     """Return the profile ``backends.<backend>`` of `contract`; raises ContractError without one."""
     if backend in contract.backends:
         return contract.backends[backend]

@@ -14,7 +14,7 @@ from embodied_env.contract.contract_schema import EACH_ITS_OWN, ActuatorSpec, Co
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.interface_validation import actuator_checks, check_keys, check_sensor, check_topics_differ
 from embodied_env.contract.plugins import BUILT_IN
-from embodied_env.contract.required_sensors import commanded_joints, required_sensors
+from embodied_env.contract.required_sensors import commanded_joint_names, required_sensors
 from embodied_env.contract.safety_schema import KeepOutSpec, Margins, OwnMargins, Tracking, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import (
@@ -206,7 +206,7 @@ def _check_plugins(contract: ContractFields) -> None:
 
 def _check_safety(contract: ContractFields) -> None:
     safety, margins = contract.safety, contract.safety.margins
-    joints = commanded_joints(contract.actuators)
+    joints = commanded_joint_names(contract.actuators)
     _check_margins("safety.margins", margins)
     for path, own in _own("safety.margins", margins, contract.actuators, joints):
         _check_margins(path, own)

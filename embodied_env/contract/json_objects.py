@@ -29,7 +29,7 @@ class Kind:
     is_valid: Callable[[Any], bool]
 
 
-def one_of(words: Mapping[str, Any] | tuple[str, ...], what: str) -> Kind:
+def enum_of(words: Mapping[str, Any] | tuple[str, ...], what: str) -> Kind:
     """Return the kind of one of `words`; `what` describes it in errors."""
     return Kind(expected=what, is_valid=lambda value: isinstance(value, str) and value in words)
 

@@ -37,7 +37,7 @@ def required_sensors(contract: ContractFields) -> tuple[str, ...]:
     """
     needed = contract.safety.observation.required
     if needed is None:
-        needed = default_required(contract.sensors, commanded_joints(contract.actuators))
+        needed = default_required(contract.sensors, commanded_joint_names(contract.actuators))
     return tuple(dict.fromkeys((*needed, *contract.safety.forces)))
 
 
@@ -68,7 +68,7 @@ def can_expire(sensor: SensorSpec) -> bool:
     return sensor.max_age_s < PLACEHOLDER_AGE_S
 
 
-def commanded_joints(actuators: Mapping[str, ActuatorSpec]) -> set[str]:
+def commanded_joint_names(actuators: Mapping[str, ActuatorSpec]) -> set[str]:
     """Return all joints and axes of `actuators`."""
     return {joint for actuator in actuators.values() for joint in actuator.joints}
 

@@ -18,7 +18,7 @@ from typing import Any
 from embodied_env.contract.contract_schema import ActuatorSpec, ContractFields, JointLimits, SensorSpec
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
-from embodied_env.contract.required_sensors import commanded_joints, default_required, joints_of
+from embodied_env.contract.required_sensors import commanded_joint_names, default_required, joints_of
 from embodied_env.contract.robot_rules import ACTUATOR_RULES, JOINT_RULES, REAL_RULES, SAFETY_RULES, SENSOR_RULES, Rule
 from embodied_env.contract.safety_schema import Safety
 from embodied_env.contract.value_checks import one_of
@@ -286,7 +286,7 @@ def _filled_safety(spec: RobotFile | ContractFields, contract: ContractFields) -
     required = spec.safety.observation.required
     if required is None:
         required = default_required(
-            spec.sensors, commanded_joints(spec.actuators) & commanded_joints(contract.actuators)
+            spec.sensors, commanded_joint_names(spec.actuators) & commanded_joint_names(contract.actuators)
         )
     filled["observation"]["required"] = [_known_as(name, spec.sensors, contract.sensors) for name in required]
     return filled

@@ -160,7 +160,7 @@ def _formats() -> str:
     return ", ".join(f"{name}:..." for name in plugin_names("policies") if name not in ADDRESSES)
 
 
-def accepts_option(address: str, option: str) -> bool:
+def policy_accepts(address: str, option: str) -> bool:
     """Return whether the policy at an address without a location has the option."""
     plugin = find_plugin("policies", address)
     return plugin is not None and option in inspect.signature(_load(plugin)[0]).parameters

@@ -46,7 +46,7 @@ _MAX_BUFFERED = 2**18
 _LARGE = 2**17  # bytes that are written at once instead of being copied into the buffer
 
 
-def check_installed() -> None:
+def check_log_libraries() -> None:
     """Raise MissingDependencyError if mcap or orjson is not installed."""
     _library("mcap.writer")
     _library("orjson")

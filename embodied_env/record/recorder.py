@@ -23,7 +23,7 @@ from embodied_env.errors import ClosedError, RecordError, TaskError, UsageError
 from embodied_env.processes.signals import close_at_exit, deferred_signals, exit_on_sigterm, run_after_closing
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import RecordableEnv, processes, start_of_manifest, write_json
-from embodied_env.record.mcap_file import check_installed
+from embodied_env.record.mcap_file import check_log_libraries
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET
 from embodied_env.record.run_writer import MANIFEST, EncodedRow, LossCounter, RunWriter, remove_run
 from embodied_env.record.writer_thread import GATHER_S, MAX_JOBS, MAX_JOBS_IN_LOCKSTEP, WriterThread
@@ -97,7 +97,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._is_warned = self._closed = self._has_stepped = self._has_failed = False
         self._is_paced = base.pacing == "realtime"
         started_utc = self._now_utc()
-        check_installed()
+        check_log_libraries()
         self.path = make_run_directory(parent, f"{base.contract.name}_{base.backend_name}", started_utc)
         try:
             self._manifest = start_of_manifest(

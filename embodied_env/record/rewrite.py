@@ -45,7 +45,7 @@ class Picture(Protocol):
         """Return the message of the type `RAW_IMAGE`, or None if `data` are not those of the image."""
 
 
-class RowViews(Protocol):
+class ViewMessages(Protocol):
     """Messages for viewers of the rows of one contract; its constructor takes the sensors of the contract."""
 
     def definition(self, schema: str, /) -> bytes:
@@ -183,7 +183,7 @@ def _copy_all(records: McapRecords, file: IndexedFile) -> _Content:
 def _copy_log(records: McapRecords, file: IndexedFile, contract: Contract | None, path: Path) -> _Content:
     content, arrays = _Content(), _ArrayCopies(file, path)
     make_views = find_extension(PARTS["row_views"])
-    views: RowViews | None = None if contract is None or make_views is None else make_views(contract.sensors)
+    views: ViewMessages | None = None if contract is None or make_views is None else make_views(contract.sensors)
     for stored in records.messages():
         if (array := content.add(stored)) is not None:
             arrays.add(stored, *array)

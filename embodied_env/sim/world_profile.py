@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from embodied_env.contract import Contract
-from embodied_env.contract.contract_loader import parse_as, profile_of
+from embodied_env.contract.contract_loader import backend_profile, parse_as
 from embodied_env.contract.value_checks import naming_file, one_of, require
 from embodied_env.messages.message_types import JOINT_SENSOR
 
@@ -189,7 +189,7 @@ class WorldProfile:
 def load_profile(contract: Contract, backend: str, *, emulator: Mapping[str, Any] | None = None) -> WorldProfile:
     """Read the profile ``backends.<backend>``, `emulator` merged over its key; raises ContractError."""
     path = f"backends.{backend}"
-    data = profile_of(contract, backend)
+    data = backend_profile(contract, backend)
     if emulator is not None:
         data = {**data, "emulator": _merged(data.get("emulator") or {}, emulator)}
     profile = parse_as(WorldProfile, data, path=path, source=contract.source)

@@ -21,11 +21,11 @@ from embodied_env.errors import UsageError
 from embodied_env.tasks.task import SiteKinematics
 from embodied_env.tasks.task_parts import (
     ArrayTask,
-    check_sensor,
     components,
     is_fresh,
     norm,
     reason_if,
+    require_sensor,
     require_visible,
     squared_norm,
 )
@@ -94,16 +94,16 @@ class Navigate(ArrayTask):
         """Check the parameters against the contract; raises ContractError at ``task.<parameter>``."""
         self._contract = contract
         self._p = p = parameters
-        check_sensor(contract, "task.pose", p.pose, "position")
-        check_sensor(contract, "task.goal", p.goal, "position")
-        check_sensor(contract, "task.collision", p.collision, "data")
+        require_sensor(contract, "task.pose", p.pose, "position")
+        require_sensor(contract, "task.goal", p.goal, "position")
+        require_sensor(contract, "task.collision", p.collision, "data")
         allow(p.success_radius_m > 0, "task.success_radius_m", p.success_radius_m, "a radius > 0, in m")
         for key in ("progress_weight", "effort_weight", "success_bonus", "collision_penalty"):
             allow(getattr(p, key) >= 0, f"task.{key}", getattr(p, key), "a number >= 0")
         if (pilot := p.pilot) is not None:
-            check_sensor(contract, "task.pilot.odometry", pilot.odometry, "linear", "angular")
-            check_sensor(contract, "task.pilot.laser", pilot.laser, "ranges")
-            check_sensor(contract, "task.pilot.detection", pilot.detection, "position")
+            require_sensor(contract, "task.pilot.odometry", pilot.odometry, "linear", "angular")
+            require_sensor(contract, "task.pilot.laser", pilot.laser, "ranges")
+            require_sensor(contract, "task.pilot.detection", pilot.detection, "position")
             first, last = angles = pilot.laser_angles_rad
             allow(first < last, "task.pilot.laser_angles_rad", angles, "two angles, the first below the last")
             allow(pilot.detection_age_s >= 0, "task.pilot.detection_age_s", pilot.detection_age_s, "seconds >= 0")

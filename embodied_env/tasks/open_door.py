@@ -20,11 +20,11 @@ from embodied_env.tasks.task_parts import (
     ArrayTask,
     approach_velocity,
     cartesian_policy,
-    check_sensor,
     components,
     is_fresh,
     norm,
     reason_if,
+    require_sensor,
     require_visible,
 )
 
@@ -85,10 +85,10 @@ class OpenDoor(ArrayTask):
         both = (p.latch is None) == (p.bolt is None)
         allow(both, "task.bolt", p.bolt, "a joint of task.latch, or neither")
         self._bolt = 0 if p.latch is None else _joint_index(contract, "latch", p.latch, "bolt", str(p.bolt))
-        check_sensor(contract, "task.distance", p.distance, "range")
-        check_sensor(contract, "task.handle", p.handle, "position", "orientation")
+        require_sensor(contract, "task.distance", p.distance, "range")
+        require_sensor(contract, "task.handle", p.handle, "position", "orientation")
         if p.wrench is not None:
-            check_sensor(contract, "task.wrench", p.wrench, "force")
+            require_sensor(contract, "task.wrench", p.wrench, "force")
         both = (p.wrench is None) == (p.max_force_n is None)
         allow(both, "task.max_force_n", p.max_force_n, "a force in N with task.wrench, or neither")
         allow(p.max_force_n is None or p.max_force_n > 0, "task.max_force_n", p.max_force_n, "a force > 0, in N")
@@ -146,7 +146,7 @@ class OpenDoor(ArrayTask):
 
 def _joint_index(contract: Contract, sensor_key: str, sensor: str, joint_key: str, joint: str) -> int:
     """Return the place of `joint` in the positions of `sensor`."""
-    spec = check_sensor(contract, f"task.{sensor_key}", sensor, "position", joints=True)
+    spec = require_sensor(contract, f"task.{sensor_key}", sensor, "position", joints=True)
     joints = spec.fields["position"].joints or ()
     allow(joint in joints, f"task.{joint_key}", joint, f"a joint of {sensor}: {one_of(joint, joints)}")
     return joints.index(joint)

@@ -20,11 +20,11 @@ from embodied_env.tasks.task_parts import (
     ArrayTask,
     approach_velocity,
     cartesian_policy,
-    check_sensor,
     components,
     is_fresh,
     norm,
     reason_if,
+    require_sensor,
     require_visible,
     squared_norm,
 )
@@ -64,8 +64,8 @@ class Reach(ArrayTask):
         """Check the parameters against the contract; raises ContractError at ``task.<parameter>``."""
         self._contract = contract
         self._p = parameters
-        check_sensor(contract, "task.tip", parameters.tip, "position")
-        check_sensor(contract, "task.target", parameters.target, "position")
+        require_sensor(contract, "task.tip", parameters.tip, "position")
+        require_sensor(contract, "task.target", parameters.target, "position")
         radius_m, weight = parameters.success_radius_m, parameters.effort_weight
         allow(radius_m > 0, "task.success_radius_m", radius_m, "a radius > 0, in m")
         allow(weight >= 0, "task.effort_weight", weight, "a weight >= 0")

@@ -22,7 +22,7 @@ from embodied_env.tasks.task import Task
 _OK, _OUT_OF_RANGE = int(Quality.OK), int(Quality.OUT_OF_RANGE)  # NumPy compares arrays with enums slowly
 
 
-def check_sensor(contract: Contract, path: str, name: str, *fields: str, joints: bool = False) -> SensorSpec:
+def require_sensor(contract: Contract, path: str, name: str, *fields: str, joints: bool = False) -> SensorSpec:
     """Return the sensor `name` with `fields`, one value per joint if `joints`; raises ContractError at `path`."""
     fitting = [
         known

@@ -18,7 +18,7 @@ from safety_strategies import SEEDED
 from shipped_contracts import resolved_document
 from strategies import Document, contracts, document, document_of, documents, plain_values
 
-from embodied_env.cli.contract_cli import describe
+from embodied_env.cli.contract_cli import describe_contract
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.fingerprint import differences, meaning, to_plain
 from embodied_env.contract.spaces import ActionLayout
@@ -41,7 +41,7 @@ def test_every_form_of_a_contract_is_equal_to_it(contract: Contract) -> None:
         assert hash(twin) == hash(contract)
     assert json.loads(json.dumps(meaning(contract), allow_nan=False)) == meaning(contract)
     assert differences(meaning(contract), meaning(contract)) == []
-    assert json.loads(json.dumps(describe(contract), allow_nan=False)) == describe(contract)
+    assert json.loads(json.dumps(describe_contract(contract), allow_nan=False)) == describe_contract(contract)
 
 
 @few

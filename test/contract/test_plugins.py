@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 import pytest
 from distributions import install
 
-from embodied_env.backends.backend_registry import accepts_option
+from embodied_env.backends.backend_registry import backend_accepts
 from embodied_env.contract.contract_loader import known_robots, load_robot_file
 from embodied_env.contract.plugins import BUILT_IN, find_plugin, get_plugin, plugin_names
 from embodied_env.core.extensions import load_plugin
@@ -63,8 +63,8 @@ def test_a_look_up_imports_nothing():
 def test_backend_of_two_packages_is_refused(monkeypatch, tmp_path):
     install(monkeypatch, tmp_path, {"backends": {"gazebo.realtime": "a_party:make"}})  # its simulator may be a robot
     with pytest.raises(UsageError, match=r"'gazebo' is registered twice .*backends: by a-party and embodied_env"):
-        accepts_option("gazebo", "spawn")
-    assert accepts_option("fake", "rate_hz") is False
+        backend_accepts("gazebo", "spawn")
+    assert backend_accepts("fake", "rate_hz") is False
 
 
 def test_robot_file_of_another_package_is_found_without_importing_it(monkeypatch, tmp_path):

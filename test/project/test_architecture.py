@@ -11,6 +11,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,16 @@ def test_modules_of_a_package_import_only_lower_levels(package):
         for other in modules_imported_by(file, set(level))
         if level[other] > level[name_of(file)]
     ] == []
+
+
+def test_names_of_modules_classes_and_public_functions_are_unique():
+    """The modules of verbs and programs share the names of their entry points."""
+    names = Counter(file.name for file in MODULES)
+    for file in MODULES:
+        found = {node.name for node in nodes_of(file, ast.ClassDef, ast.FunctionDef) if node.col_offset == 0}
+        names.update(name for name in found if not re.match("_[a-z]", name))
+    shared = {"__init__.py", "add_arguments", "main", "run"}
+    assert {name for name, count in names.items() if count > 1} - shared == set()
 
 
 def test_packages_match_table_in_docs():

@@ -9,7 +9,7 @@ from embodied_env.errors import MissingDependencyError
 from embodied_env.processes.child_process import ProcessSpec
 
 
-def describe(target: LaunchTarget) -> Any:  # noqa: ANN401 - launch has no type stubs
+def describe_launch(target: LaunchTarget) -> Any:  # noqa: ANN401 - launch has no type stubs
     """Return the launch description of `target`; its processes are resolved when it starts.
 
     Each process runs under a supervisor (`processes.supervisor`), since ``ros2 launch`` does not stop its processes

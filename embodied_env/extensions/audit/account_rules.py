@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from embodied_env.contract import Contract
-from embodied_env.contract.json_objects import COUNT, QUANTITY, check_object, list_of, object_with, one_of, or_null
+from embodied_env.contract.json_objects import COUNT, QUANTITY, check_object, enum_of, list_of, object_with, or_null
 from embodied_env.core.policy import CHUNK_MODES
 from embodied_env.extensions.audit.sequence_rules import is_reset
 from embodied_env.record.rows import Row, given_action, has_no_action
@@ -21,7 +21,7 @@ _BLENDING = ("crossfade", "ensemble")
 _COUNTS = ("underruns", "expired", "failed")
 _NEWEST = ("id", "born", "weight")
 _CHUNK_FIELDS = {
-    "mode": one_of(CHUNK_MODES, "a mode of chunks"),
+    "mode": enum_of(CHUNK_MODES, "a mode of chunks"),
     **dict.fromkeys(("id", "born", "age"), or_null(COUNT)),
     "weight": or_null(QUANTITY),
     "older": list_of(list_of(QUANTITY)),

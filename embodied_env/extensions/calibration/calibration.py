@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from embodied_env.backends.backend import Backend
-from embodied_env.backends.backend_registry import accepts_option
+from embodied_env.backends.backend_registry import backend_accepts
 from embodied_env.contract import Contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
@@ -66,7 +66,7 @@ def calibrate(
         names = ", ".join(one_way)
         raise UsageError(f"cannot calibrate {names}: one direction only (expected joints that move there and back)")
     log = SampleLog()
-    reports_samples = accepts_option(backend, "on_sample", pacing=options.get("pacing"))
+    reports_samples = backend_accepts(backend, "on_sample", pacing=options.get("pacing"))
     if reports_samples:
         options["on_sample"] = log.add
     env = EnvWithoutTask(contract, backend=backend, **options)

@@ -45,11 +45,11 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.extensions.comparison.comparability import NotComparableError
     from embodied_env.extensions.comparison.comparison_page import write_comparison
     from embodied_env.extensions.comparison.run_comparison import compare_with_first, comparisons_as_json
-    from embodied_env.extensions.report.html_pages import check_installed
+    from embodied_env.extensions.report.html_pages import check_page_libraries
 
     output = args.output or (None if args.json else _PAGE)
     if output is not None:
-        check_installed()
+        check_page_libraries()
     try:
         with ProgressBar() as progress:
             comparisons = compare_with_first([args.run_a, *args.others], ignore=args.ignore, progress=progress)

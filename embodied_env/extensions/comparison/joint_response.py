@@ -98,7 +98,7 @@ class MotionRecorder:
         return observed_ns * 1e-9, commanded_ns * 1e-9
 
 
-def fit_response(motion: Motion, joint: CommandedJoint, period_s: float) -> JointResponse | None:
+def fit_joint_response(motion: Motion, joint: CommandedJoint, period_s: float) -> JointResponse | None:
     """Fit the response of `joint`; None where it hardly moved, or where commands do not explain its motion.
 
     Commands are joined by straight lines. The delay is dead time and lag together: the one at which commands and

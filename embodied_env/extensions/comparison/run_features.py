@@ -19,7 +19,7 @@ from embodied_env.core.latency_statistics import Stage, stages_of
 from embodied_env.core.sample_statistics import StreamSample
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import RecordError
-from embodied_env.extensions.comparison.joint_response import Motion, MotionRecorder, fit_response
+from embodied_env.extensions.comparison.joint_response import Motion, MotionRecorder, fit_joint_response
 from embodied_env.extensions.report.time_series import BoundedDict, Sparse
 from embodied_env.record.arrays import Reference, is_reference
 from embodied_env.record.episode_pairing import MOST_EPISODES, Episodes
@@ -233,7 +233,7 @@ class RunFeatures:
         if len(self.drawn) < MOST_DRAWN:
             self.drawn.append(motions)
         for joint, motion in zip(self.tracked.values(), motions, strict=True):
-            if (response := fit_response(motion, joint, self._period_s)) is None:
+            if (response := fit_joint_response(motion, joint, self._period_s)) is None:
                 continue
             offset, unit = f"{joint.quantity} offset", joint.unit
             self._add(

@@ -162,7 +162,7 @@ def nodes_of(endpoints: tuple[Endpoint, ...]) -> str:
     return ", ".join(sorted({each.node for each in endpoints}))
 
 
-def command_qos(topic: Topic) -> Document:
+def draft_command_qos(topic: Topic) -> Document:
     """Return the QoS of a publisher that every subscription accepts."""
     is_latched = any(each.durability == "transient_local" for each in topic.subscribers)
     return {"qos": "latched"} if is_latched else {}

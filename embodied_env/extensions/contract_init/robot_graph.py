@@ -32,7 +32,7 @@ from embodied_env.extensions.contract_init.graph_topics import (
     TWISTS,
     Graph,
     Topic,
-    command_qos,
+    draft_command_qos,
     nodes_of,
     sensor_keys,
 )
@@ -190,7 +190,7 @@ class _Reading:
         if kind == "position":
             self._note_fingers(name, joints if is_gripper else [joint for joint in joints if _GRIPPER.search(joint)])
         command = "velocity" if kind == "velocity" else "position_delta"
-        spec = {"topic": self._local(topic), "type": topic.type, "command": command, **command_qos(topic)}
+        spec = {"topic": self._local(topic), "type": topic.type, "command": command, **draft_command_qos(topic)}
         add_joint_actuator(draft, name, spec, joints)
         if assumed:
             draft.choose(f"actuators.{name}.joints", f"{assumed} assumed")
@@ -266,7 +266,7 @@ class _Reading:
             if high is not None and isinstance(low, (int, float)) and -high < low <= 0.0:
                 limits[axis]["velocity"] = [low if low <= -1e-3 else 0.0, high]
         add_base(self.draft, self._local(topic), topic.type, limits)
-        self.draft.actuators["base"] |= command_qos(topic)
+        self.draft.actuators["base"] |= draft_command_qos(topic)
         self._note_others(topic, "actuators.base")
         self._add_timeout(topic, "base")
 

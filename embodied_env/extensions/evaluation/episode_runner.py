@@ -223,11 +223,11 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
 
     def _load(self, source: PolicySource | Policy, stack: ExitStack) -> Policy:
         """Return the policy of a source; one that is loaded here is closed with `stack`."""
-        from embodied_env.policies.policy_loader import accepts_option, load_policy
+        from embodied_env.policies.policy_loader import load_policy, policy_accepts
 
         if not isinstance(source, PolicySource):
             return source
-        options = {"backend": self._job.backend} if accepts_option(source.address, "backend") else {}
+        options = {"backend": self._job.backend} if policy_accepts(source.address, "backend") else {}
         policy = load_policy(
             source.address, self._job.contract, policy_file=source.policy_file, trust=self._job.trust_policy, **options
         )

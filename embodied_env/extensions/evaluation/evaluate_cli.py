@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from embodied_env.backends.backend_registry import accepts_option
+from embodied_env.backends.backend_registry import backend_accepts
 from embodied_env.cli.verb_arguments import (
     add_chunks,
     add_connect_timeout,
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     options = {name: getattr(args, name) for name in _OPTIONS}
     options["trust_policy"] = args.trust_policy
     options |= {"switch_interval_s": args.switch_interval, "spawn": not args.attach}
-    if args.dry_run and not accepts_option(args.backend, "armed", pacing=args.pacing):
+    if args.dry_run and not backend_accepts(args.backend, "armed", pacing=args.pacing):
         raise UsageError(
             f"--dry-run with the backend {args.backend!r} (expected one that drives a robot, such as 'real')"
         )

@@ -69,10 +69,10 @@ def run_policies(
     wants_report = getattr(args, "report", False)  # demo has none
     is_compared = len(policies) > 1 and not has_closing
     if wants_report:
-        check_installed = load_extension(
-            "embodied_env.extensions.report.html_pages:check_installed", needed_for="--report"
+        check_page_libraries = load_extension(
+            "embodied_env.extensions.report.html_pages:check_page_libraries", needed_for="--report"
         )
-        check_installed()  # before anything moves
+        check_page_libraries()  # before anything moves
     if is_compared:
         import embodied_env.core.sample_statistics  # noqa: F401 - requires scipy
     options["confirm"] = confirm_at_terminal if sys.stdin is not None and sys.stdin.isatty() else None

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from embodied_env.backends.backend_registry import accepts_option
+from embodied_env.backends.backend_registry import backend_accepts
 from embodied_env.core.extensions import load_extension
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError, UsageError
 from embodied_env.extensions.evaluation.episode_runner import EvaluationJob, find_failure
@@ -71,7 +71,7 @@ class Engine:
 
     def check(self, job: EvaluationJob) -> None:
         """Raise UsageError for an unknown backend, and for options that several processes cannot share."""
-        accepts_option(job.backend, "spawn", pacing=job.options.get("pacing"))
+        backend_accepts(job.backend, "spawn", pacing=job.options.get("pacing"))
         refusals = (
             (job.backend == "real", "--backend real", "there is only one robot"),
             (job.options.get("spawn") is False, "--attach", "each worker starts its own simulator"),

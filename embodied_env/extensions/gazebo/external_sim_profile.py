@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from embodied_env.contract import Contract
-from embodied_env.contract.contract_loader import parse_as, profile_of
+from embodied_env.contract.contract_loader import backend_profile, parse_as
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import check_count, check_positive, check_topic, naming_file, one_of, require
 from embodied_env.core.measured_joints import find_positions
@@ -144,7 +144,7 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
         ContractError: if it is missing or invalid.
     """
     path = f"backends.{backend}"
-    profile = parse_as(SimulatorProfile, profile_of(contract, backend), path=path, source=contract.source)
+    profile = parse_as(SimulatorProfile, backend_profile(contract, backend), path=path, source=contract.source)
     control = profile.control or _CONTROLS[backend]
     with naming_file(contract.source):
         _check_numbers(profile, contract, path)

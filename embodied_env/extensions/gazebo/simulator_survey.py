@@ -23,12 +23,12 @@ from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.graph_checks import publisher_problems, reader_problems, surroundings, topic_check
 from embodied_env.ros.transport.checks import Check, failed, passed
 from embodied_env.ros.transport.node import RosNode
-from embodied_env.ros.transport.qos import profile_of
+from embodied_env.ros.transport.qos import qos_profile
 from embodied_env.ros.transport.receiver import ReceivedMessage
 from embodied_env.ros.wire.sensor_readers import stamp_ns
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
-_EVERY_MESSAGE = profile_of(QosSpec(depth=1000, reliability="best_effort"))
+_EVERY_MESSAGE = qos_profile(QosSpec(depth=1000, reliability="best_effort"))
 _POLL_S = 0.05
 _REST_S = 0.3  # the clock must show the same time for this long
 _CALL_S = 1.0

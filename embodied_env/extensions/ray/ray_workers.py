@@ -98,7 +98,7 @@ class RayWorkers(WorkerPool[RayWorker]):
 
     def start(self, number: int, domain_id: int) -> RayWorker:
         """See `WorkerPool`; the worker starts when the cluster has a free CPU."""
-        description = describe(self._job, self._folder, self._token, number, domain_id)
+        description = describe_worker(self._job, self._folder, self._token, number, domain_id)
         handle = self._cluster.start_actor(WorkerHost, description)
         promise = self._cluster.call(handle, "exchange", [])
         self._workers.append(RayWorker(number=number, handle=handle, promise=promise))
@@ -166,7 +166,7 @@ class WorkerHost:
     """Runs one worker on the node of this object, as a Ray actor."""
 
     def __init__(self, description: Mapping[str, Any]) -> None:
-        """Store the description made by `describe`; nothing is started."""
+        """Store the description made by `describe_worker`; nothing is started."""
         self._description = description
         self._pool: LocalWorkers | None = None
         self._worker: LocalWorker | None = None
@@ -214,7 +214,7 @@ class WorkerHost:
         return pool, pool.start(given["number"], given["domain_id"])
 
 
-def describe(job: EvaluationJob, folder: Path, token: str, number: int, domain_id: int) -> dict[str, Any]:
+def describe_worker(job: EvaluationJob, folder: Path, token: str, number: int, domain_id: int) -> dict[str, Any]:
     """Return the description of a worker for its `WorkerHost`, in JSON types.
 
     `folder` is the absolute path of the runs on every node; the file `token` in it proves that it is shared.

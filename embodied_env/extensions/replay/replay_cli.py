@@ -60,13 +60,13 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     from embodied_env.core.policy import policy_errors
     from embodied_env.extensions.replay.replay_backend import recorded_contract
     from embodied_env.extensions.replay.run_replay import replay_policy
-    from embodied_env.policies.policy_loader import accepts_option, load_policy
+    from embodied_env.policies.policy_loader import load_policy, policy_accepts
     from embodied_env.record import read_run
     from embodied_env.record.json_values import to_json_types
 
     opened = read_run(args.run_directory)
     contract = contract or recorded_contract(opened)
-    options = {"backend": str(opened.manifest.get("backend"))} if accepts_option(args.policy, "backend") else {}
+    options = {"backend": str(opened.manifest.get("backend"))} if policy_accepts(args.policy, "backend") else {}
     policy = load_policy(args.policy, contract, policy_file=args.policy_file, trust=args.trust_policy, **options)
     try:
         with ProgressBar() as progress:

@@ -59,7 +59,7 @@ Found = tuple[str, Any, Any]
 ABSENT = "(absent)"
 
 
-def differences(recorded: Row, replayed: Row) -> Iterator[Found]:
+def row_differences(recorded: Row, replayed: Row) -> Iterator[Found]:
     """Yield each field in which `replayed` differs from `recorded`, in the order of a step.
 
     The values of the outermost wrapper are not compared, except for ``info``, to which wrappers may have added keys.

@@ -17,7 +17,7 @@ from embodied_env.core.progress import NO_PROGRESS, Progress
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendError, ResetNeededError, TaskError, UsageError
 from embodied_env.extensions.replay.replay_backend import recorded_contract
-from embodied_env.extensions.replay.row_differences import differences
+from embodied_env.extensions.replay.row_differences import row_differences
 from embodied_env.policies.chunks import ChunkRunner
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.row_decoder import RowDecoder
@@ -171,7 +171,7 @@ class _Replayer:
             self._env.clear_estop()  # the operator did so at this point, or the step after it latches it again
         self._is_estop = _ends_in_estop(row)
         try:
-            found = list(differences(row, self._replay_reset(row) if is_reset else self._replay_step(row)))
+            found = list(row_differences(row, self._replay_reset(row) if is_reset else self._replay_step(row)))
         except (BackendError, TaskError, UsageError, ResetNeededError) as error:
             found = [("reset" if is_reset else "step", "done", f"{type(error).__name__}: {error}")]
         if not found:

@@ -41,7 +41,7 @@ def text(value: object, longest: int = _LONGEST) -> str:
     return shown if len(shown) <= longest else f"{shown[:longest]}… ({len(shown)} characters)"
 
 
-def check_installed() -> None:
+def check_page_libraries() -> None:
     """Raise MissingDependencyError when jinja2 or scipy is not installed."""
     _environment()
     import embodied_env.core.sample_statistics  # noqa: F401 - raises without scipy

@@ -17,7 +17,7 @@ from embodied_env.errors import ContractError, RecordError
 from embodied_env.extensions.audit import AuditReport, audit_run
 from embodied_env.extensions.report.episode_traces import EpisodeTraces, is_underrun
 from embodied_env.extensions.report.figures import KINDS, draw_episode, draw_rates, draw_reasons, draw_strip
-from embodied_env.extensions.report.html_pages import check_installed, describe_value, mapping_of, render_page
+from embodied_env.extensions.report.html_pages import check_page_libraries, describe_value, mapping_of, render_page
 from embodied_env.extensions.report.key_frames import can_draw
 from embodied_env.extensions.report.totals import Clocks, Gates, Sensors, Stages, stage_label
 from embodied_env.record import Run
@@ -104,7 +104,7 @@ def write_report(
         RecordError: when `run_directory` is no run directory, or the page cannot be written.
         MissingDependencyError: when jinja2, scipy or mcap is not installed.
     """
-    check_installed()
+    check_page_libraries()
     run, _ = inspect_run(run_directory)  # the audit lists what does not fit
     progress.start("audit", None)
     audit = audit_run(run_directory)

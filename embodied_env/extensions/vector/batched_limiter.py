@@ -6,7 +6,7 @@ import numpy as np
 
 from embodied_env.contract import FloatArray
 from embodied_env.core.codes import CODES, Severity
-from embodied_env.extensions.vector.batched_limits import BatchedBounds, clipped, keep_limits, limit_joints
+from embodied_env.extensions.vector.batched_limits import BatchedBounds, clipped, keep_limits, limit_joint_batch
 from embodied_env.extensions.vector.batches import BoolArray, CommandStateBatch, GateReportBatch
 from embodied_env.safety.command_limiter import ROUNDING, CommandLimiter
 from embodied_env.safety.findings import GATES
@@ -35,7 +35,7 @@ class BatchedLimiter:
         boxed = clipped(requested, layout.scale.low, layout.scale.high)
         target = self._target(boxed, reference)
         smooth = self._smooth(target, reference, dt_s)
-        steps = limit_joints(reference.positions, reference.velocities, smooth, bounds, dt_s)
+        steps = limit_joint_batch(reference.positions, reference.velocities, smooth, bounds, dt_s)
         positions, velocities = steps.positions, steps.velocities
         are_sound = steps.are_feasible & keep_limits(
             reference.positions, reference.velocities, positions, velocities, bounds, dt_s

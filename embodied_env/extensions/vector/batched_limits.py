@@ -58,7 +58,7 @@ def clipped(values: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray
     return np.where(raised > high, high, raised)
 
 
-def limit_joints(
+def limit_joint_batch(
     positions: FloatArray, velocities: FloatArray, targets: FloatArray, bounds: BatchedBounds, dt_s: float
 ) -> LimitedSteps:
     """Return the admissible steps of `dt_s` > 0 nearest to finite targets (`limit_joint`, `limit_velocity`).
@@ -112,7 +112,7 @@ def keep_limits(
     bounds: BatchedBounds,
     dt_s: float,
 ) -> BoolArray:
-    """Return which joints' steps are within every limit, independently of `limit_joints` (`limit_violation`)."""
+    """Return which joints' steps are within every limit, independently of `limit_joint_batch` (`limit_violation`)."""
     x, v, next_x, next_v = positions, velocities, next_positions, next_velocities
     allowed = 1e-9 * bounds.fastest + 2.0 * _rounding_of_step(x, next_x, bounds, dt_s)
     low, high = np.minimum(bounds.low, x), np.maximum(bounds.high, x)

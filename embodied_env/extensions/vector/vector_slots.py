@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from embodied_env.backends.backend_registry import accepts_option
+from embodied_env.backends.backend_registry import backend_accepts
 from embodied_env.envs.env_options import check_seed
 from embodied_env.errors import UsageError
 
@@ -107,6 +107,6 @@ def _attaches(options: Mapping[str, Any]) -> bool:
     if options.get("launch") and options.get("domain_id") is None:
         return False
     backend, pacing = options.get("backend", "mujoco"), options.get("pacing")
-    if not any(accepts_option(backend, name, pacing=pacing) for name in _ADDRESS):
+    if not any(backend_accepts(backend, name, pacing=pacing) for name in _ADDRESS):
         return False
-    return not (options.get("spawn", True) and accepts_option(backend, "spawn", pacing=pacing))
+    return not (options.get("spawn", True) and backend_accepts(backend, "spawn", pacing=pacing))

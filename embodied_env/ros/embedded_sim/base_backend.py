@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.backend import Capabilities
 from embodied_env.contract import Contract
-from embodied_env.contract.contract_loader import dump_contract, profile_of
+from embodied_env.contract.contract_loader import backend_profile, dump_contract
 from embodied_env.contract.json_objects import INVALID_MESSAGE
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.types import ResetReport, ResetRequest, Snapshot
@@ -85,7 +85,7 @@ class EmbeddedSimBackend(ABC):
         """
         if delays is not None and (not spawn or self.capabilities.free_running):
             raise UsageError("cannot inject delays (expected a simulator in lockstep, started with spawn=True)")
-        profile = profile_of(contract, self.name)
+        profile = backend_profile(contract, self.name)
         self._contract, self._clock = contract, clock
         self._spawn, self._namespace, self._domain_id = spawn, namespace, domain_id
         self._delays = delays

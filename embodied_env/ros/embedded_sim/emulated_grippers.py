@@ -87,7 +87,7 @@ class EmulatedGripper:
         return result
 
 
-def make_grippers(contract: Contract, node: Any, *, tick_s: float) -> list[EmulatedGripper]:  # noqa: ANN401 - rclpy's
+def make_emulated_grippers(contract: Contract, node: Any, *, tick_s: float) -> list[EmulatedGripper]:  # noqa: ANN401 - rclpy's
     """Return the action server of each gripper that has one; raises MissingDependencyError without its messages."""
     names = [name for name, actuator in contract.actuators.items() if actuator.is_action]
     return [EmulatedGripper(contract, name, node, tick_s=tick_s) for name in names]

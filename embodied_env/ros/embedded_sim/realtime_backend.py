@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from embodied_env.backends.backend import Capabilities
-from embodied_env.contract.contract_loader import profile_of
+from embodied_env.contract.contract_loader import backend_profile
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
@@ -50,7 +50,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
     )
 
     def _prepare(self) -> None:
-        self.downstream_timeout_s = profile_of(self._contract, self.name).get("command_timeout_s")
+        self.downstream_timeout_s = backend_profile(self._contract, self.name).get("command_timeout_s")
         self.pacer = Pacer(self._clock, self._contract.control_period_ns)
         self._robot = self._make_robot(self._namespace or "/")
         self._was_connected = False

@@ -24,7 +24,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError
 from embodied_env.messages.message_types import JOINT_SENSOR, message_class
 from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, WorldNode, node_with_executor
-from embodied_env.ros.embedded_sim.emulated_grippers import make_grippers
+from embodied_env.ros.embedded_sim.emulated_grippers import make_emulated_grippers
 from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedService, EmulatedTopic, Inputs, services_of, topics_of
 from embodied_env.ros.embedded_sim.sensor_messages import Extras, Message, SensorEncoder, Values
 from embodied_env.ros.transport.qos import RELIABLE
@@ -69,7 +69,7 @@ class FreeRunningNode(WorldNode):
         self._anchor_ns = 0  # time zero of the world, on the steady clock
         self._epoch, self._reply = ANY_EPOCH, ""
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=_ANY_SEED)
-        self._grippers = make_grippers(contract, self.node, tick_s=world.tick_ns / NS_PER_S)
+        self._grippers = make_emulated_grippers(contract, self.node, tick_s=world.tick_ns / NS_PER_S)
         self._inputs = [EmulatedTopic(specs, self.node, LATCHED, RELIABLE) for specs in topics_of(inputs)]
         for service, specs in services_of(inputs).items():
             EmulatedService(service, specs, self.node)

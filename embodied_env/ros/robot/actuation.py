@@ -15,7 +15,7 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.types import ActuationEvidence, ApprovedCommand, SentCommand, Trajectory, check_approved
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.robot.grippers import make_grippers
+from embodied_env.ros.robot.grippers import make_gripper_clients
 from embodied_env.ros.robot.robot_profile import ControllerStateSpec
 from embodied_env.ros.transport.qos import command_qos
 from embodied_env.ros.transport.receiver import ReceivedMessage
@@ -35,7 +35,7 @@ class ActuatorPublishers:
 
     def __init__(self, contract: Contract, node: Node, clock: Clock, *, unstamped: Collection[str] = ()) -> None:
         """Create a publisher or a client for each actuator of `contract`; types in `unstamped` get stamp 0."""
-        self._grippers = make_grippers(contract, node, clock)
+        self._grippers = make_gripper_clients(contract, node, clock)
         self._clock = clock
         self._unstamped = unstamped
         self._layout = ActionLayout(contract)

@@ -153,7 +153,7 @@ class GripperClient:
         return self._goal.state == "sent"
 
 
-def make_grippers(contract: Contract, node: Node, clock: Clock) -> dict[str, GripperClient]:
+def make_gripper_clients(contract: Contract, node: Node, clock: Clock) -> dict[str, GripperClient]:
     """Return a client for each gripper with an action server, by actuator."""
     slices = ActionLayout(contract).slices
     return {

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from embodied_env.contract import Contract, SensorSpec
-from embodied_env.contract.contract_loader import parse_as, profile_of
-from embodied_env.contract.required_sensors import commanded_joints
+from embodied_env.contract.contract_loader import backend_profile, parse_as
+from embodied_env.contract.required_sensors import commanded_joint_names
 from embodied_env.contract.value_checks import allow, check_positive, check_topic, one_of, require
 from embodied_env.core.reset_spec import ResetRoutine, validate_home
 from embodied_env.errors import ContractError, UsageError
@@ -188,7 +188,7 @@ class RealProfile:
 
 def parse_real_profile(contract: Contract) -> RealProfile:
     """Parse the profile ``backends.real`` of `contract`; raises ContractError for a wrong key or type."""
-    return parse_as(RealProfile, profile_of(contract, BACKEND), path=PATH, source=contract.source)
+    return parse_as(RealProfile, backend_profile(contract, BACKEND), path=PATH, source=contract.source)
 
 
 def unreadable_inputs(profile: RealProfile) -> dict[str, str]:
@@ -251,7 +251,7 @@ def load_real_profile(contract: Contract, *, ignored: Sequence[str] = ()) -> Rea
             check_frame(f"{PATH}.tf.{name}", contract.sensors[name], frame)
         joint_sensors = [key for key, sensor in contract.sensors.items() if sensor.type == JOINT_SENSOR]
         if not isinstance(profile.start_outside, str):
-            joints = commanded_joints(contract.actuators)
+            joints = commanded_joint_names(contract.actuators)
             for joint in profile.start_outside:
                 require(joint in joints, f"{PATH}.start_outside.{joint}", f"unknown joint {one_of(joint, joints)}")
         for name in profile.shared:

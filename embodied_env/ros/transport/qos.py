@@ -15,7 +15,7 @@ _RELIABILITY = {"reliable": ReliabilityPolicy.RELIABLE, "best_effort": Reliabili
 _DURABILITY = {"volatile": DurabilityPolicy.VOLATILE, "transient_local": DurabilityPolicy.TRANSIENT_LOCAL}
 
 
-def profile_of(spec: QosSpec) -> QoSProfile:
+def qos_profile(spec: QosSpec) -> QoSProfile:
     """Return the rclpy profile of `spec`; policies that it does not declare are the middleware's defaults."""
     return QoSProfile(
         depth=spec.depth, reliability=_RELIABILITY[spec.reliability], durability=_DURABILITY[spec.durability]
@@ -25,19 +25,19 @@ def profile_of(spec: QosSpec) -> QoSProfile:
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 """For our own topics, and for messages that must not be lost; keeps the last ten."""
 
-ANY = profile_of(SENSOR_QOS)
+ANY = qos_profile(SENSOR_QOS)
 """For subscriptions to any publisher: best effort, keeps the last ten."""
 
 EVERY_TICK = QoSProfile(depth=256, reliability=ReliabilityPolicy.BEST_EFFORT)
 """For a simulator's clock: matches any publisher, and deep enough that a burst of steps cannot hide a rewind."""
 
-LATCHED = profile_of(PRESETS["latched"])
+LATCHED = qos_profile(PRESETS["latched"])
 """For state that is published when it changes; late subscribers receive the last message."""
 
 
 def sensor_qos(sensor: SensorSpec) -> QoSProfile:
     """Return the profile to subscribe to a sensor with."""
-    return profile_of(resolved(sensor.qos, SENSOR_QOS))
+    return qos_profile(resolved(sensor.qos, SENSOR_QOS))
 
 
 def newest_qos(sensor: SensorSpec) -> QoSProfile:
@@ -45,12 +45,12 @@ def newest_qos(sensor: SensorSpec) -> QoSProfile:
 
     It keeps two, so that one that arrives out of order does not hide the newest.
     """
-    return profile_of(replace(resolved(sensor.qos, SENSOR_QOS), depth=2))
+    return qos_profile(replace(resolved(sensor.qos, SENSOR_QOS), depth=2))
 
 
 def command_qos(actuator: ActuatorSpec) -> QoSProfile:
     """Return the profile to publish an actuator's commands with."""
-    return profile_of(resolved(actuator.qos, COMMAND_QOS))
+    return qos_profile(resolved(actuator.qos, COMMAND_QOS))
 
 
 def input_qos(*, latched: bool) -> QoSProfile:

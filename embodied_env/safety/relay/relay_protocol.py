@@ -34,10 +34,10 @@ from embodied_env.contract.json_objects import (
     TEXT,
     Kind,
     check_object,
+    enum_of,
     list_of,
     object_of,
     object_with,
-    one_of,
     or_null,
     read_object,
 )
@@ -67,7 +67,7 @@ GRIPPER_ENDED = ("rejected", "failed", "reached", "stalled")
 
 GRIPPER_FIELDS = {
     "goal": or_null(QUANTITY),
-    "state": one_of(("idle", "unsent", "sent", "accepted", *GRIPPER_ENDED), "the state of a goal"),
+    "state": enum_of(("idle", "unsent", "sent", "accepted", *GRIPPER_ENDED), "the state of a goal"),
     "goals_sent": COUNT,
 }
 """Account of a gripper with an action server."""
@@ -338,7 +338,7 @@ _TAG_TEXT = Kind(
 _ARMED = {"epoch": COUNT, "fingerprint": TEXT, "limits": TEXT, "outside": list_of(TEXT)}
 _REPORT = {
     "tag": or_null(_TAG_TEXT),
-    "cause": one_of(("command", "brake", "tick"), "'command', 'brake' or 'tick'"),
+    "cause": enum_of(("command", "brake", "tick"), "'command', 'brake' or 'tick'"),
     "published": FLAG,
     "disposition": _SEVERITY,
     "findings": OBJECTS,
@@ -352,15 +352,15 @@ _REPORT = {
     "grippers": object_of(object_with(GRIPPER_FIELDS)),
 }
 _FINDING = {
-    "gate": one_of(GATES, "the name of a gate"),
+    "gate": enum_of(GATES, "the name of a gate"),
     "severity": _SEVERITY,
-    "code": one_of(CODES, "a code of findings"),
+    "code": enum_of(CODES, "a code of findings"),
     "joints": list_of(TEXT),
     **dict.fromkeys(_ARRAYS, or_null(list_of(ANY_NUMBER))),
     "detail": TEXT,
 }
 _STATE = {
-    "state": one_of(("disarmed", "armed", "stopped", "estop"), "'disarmed', 'armed', 'stopped' or 'estop'"),
+    "state": enum_of(("disarmed", "armed", "stopped", "estop"), "'disarmed', 'armed', 'stopped' or 'estop'"),
     "epoch": COUNT,
     "braking": FLAG,
     "latched": TEXT,

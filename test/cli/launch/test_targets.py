@@ -11,7 +11,7 @@ import pytest
 import yaml
 from shipped_contracts import changed_text
 
-from embodied_env.cli.launch.ros_launch import ProcessFailedError, describe
+from embodied_env.cli.launch.ros_launch import ProcessFailedError, describe_launch
 from embodied_env.cli.launch.targets import TARGETS
 from embodied_env.errors import ContractError, MissingDependencyError, UsageError
 from embodied_env.ros.transport.fastdds import PROFILE, VARIABLES
@@ -156,7 +156,7 @@ def test_every_target_has_exactly_one_launch_file():
 def test_missing_launch_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "launch", None)
     with pytest.raises(MissingDependencyError, match=r"apt install ros-.*-launch-ros"):
-        describe(TARGETS["sim"])
+        describe_launch(TARGETS["sim"])
 
 
 # -------------------------------------------------------------------------------------------- exit of a process
@@ -166,7 +166,7 @@ def exits(launch, name="gazebo", **given):
     """Return the handler of a process exit, by role."""
     target = TARGETS[name]
     values = {**{argument.name: argument.default for argument in target.arguments}, **given}
-    actions = started(describe(target).arguments[0], values)
+    actions = started(describe_launch(target).arguments[0], values)
     roles = [spec.role for spec in target.processes(values)]
     handlers = dict(zip(roles, [action.keywords["on_exit"] for action in actions], strict=True))
 

@@ -10,7 +10,7 @@ import pytest
 import scipy
 
 from embodied_env.core.latency_statistics import KEPT, Reservoir
-from embodied_env.extensions.comparison.joint_response import Motion, fit_response
+from embodied_env.extensions.comparison.joint_response import Motion, fit_joint_response
 from embodied_env.extensions.comparison.run_features import Event, Stream, as_on_the_robot
 from embodied_env.record.step_values import CommandedJoint
 
@@ -97,13 +97,13 @@ def moves(kind, steps=60):
 @pytest.mark.parametrize("kind", ["reach", "turns", "ramp"])
 @pytest.mark.parametrize(("delay_s", "gain"), [(0.0, 1.0), (0.06, 1.0), (0.143, 0.8), (0.31, 1.1)])
 def test_response_is_recovered(kind, delay_s, gain):
-    found = fit_response(motion_of(moves(kind), delay_s=delay_s, gain=gain, noise=1e-4), JOINT, 0.05)
+    found = fit_joint_response(motion_of(moves(kind), delay_s=delay_s, gain=gain, noise=1e-4), JOINT, 0.05)
     assert found.delay_s == pytest.approx(delay_s, abs=0.012)
     assert found.gain == pytest.approx(gain, abs=0.02)
 
 
 def test_offset_is_the_distance_from_the_delayed_commands():
-    found = fit_response(motion_of(moves("turns"), delay_s=0.06, offset=0.02), JOINT, 0.05)
+    found = fit_joint_response(motion_of(moves("turns"), delay_s=0.06, offset=0.02), JOINT, 0.05)
     assert found.offset == pytest.approx(0.02, abs=1e-3)
 
 
@@ -119,7 +119,7 @@ def test_offset_is_the_distance_from_the_delayed_commands():
     ],
 )
 def test_no_response_without_motion_that_commands_explain(motion):
-    assert fit_response(motion, JOINT, 0.05) is None
+    assert fit_joint_response(motion, JOINT, 0.05) is None
 
 
 def test_injected_delays_replace_the_stages_of_the_simulator():

@@ -20,7 +20,7 @@ from embodied_env.extensions.evaluation.episode_runner import EvaluationJob, Pol
 from embodied_env.extensions.evaluation.evaluation_engine import Engine
 from embodied_env.extensions.ray import ray_workers
 from embodied_env.extensions.ray.ray_cluster import HostLostError, RayCluster
-from embodied_env.extensions.ray.ray_workers import RayWorkers, WorkerHost, describe
+from embodied_env.extensions.ray.ray_workers import RayWorkers, WorkerHost, describe_worker
 from embodied_env.record import read_run
 
 ARM = embodied_env.load_contract("arm_reach")
@@ -164,7 +164,7 @@ def test_unwritable_folder_is_found_before_joining(tmp_path):
 )
 def test_incompatible_node_is_reported(tmp_path, changes, problem):
     (tmp_path / "token").touch()
-    host = WorkerHost(describe(job(), tmp_path, "token", 0, 8) | changes)
+    host = WorkerHost(describe_worker(job(), tmp_path, "token", 0, 8) | changes)
     (output,) = host.exchange([])
     assert output["failed"] == UsageError.__name__
     assert problem in output["message"]

@@ -22,7 +22,7 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, PolicyError, RecordError, UsageError
 from embodied_env.extensions.audit import audit_run
 from embodied_env.extensions.replay import replay_backend
-from embodied_env.extensions.replay.row_differences import differences
+from embodied_env.extensions.replay.row_differences import row_differences
 from embodied_env.extensions.replay.run_replay import replay_policy, replay_run
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.arrays import is_reference, refer_to, to_bytes
@@ -127,15 +127,15 @@ def test_changed_image_differs_in_its_hash():
     image = {"sha256": "a" * 64, "dtype": "uint8", "shape": [2, 2, 3]}
     recorded = {"schema": TRANSITION, "inner": {"observation": {"front": image}}, "info": {}}
     replayed = {"schema": TRANSITION, "inner": {"observation": {"front": {**image, "sha256": "b" * 64}}}, "info": {}}
-    assert list(differences(recorded, replayed)) == [("inner.observation.front.sha256", "a" * 64, "b" * 64)]
+    assert list(row_differences(recorded, replayed)) == [("inner.observation.front.sha256", "a" * 64, "b" * 64)]
 
 
 @pytest.mark.parametrize(("one", "other"), [(0.0, -0.0), (1, 1.0), (None, 0.0), ([1.0], [1.0, 2.0]), (True, 1)])
 def test_changed_record_differs(one, other):
     recorded = {"schema": TRANSITION, "inner": {"reward": one}, "info": {}}
     replayed = {"schema": TRANSITION, "inner": {"reward": other}, "info": {}}
-    assert [path for path, _, _ in differences(recorded, replayed)] == ["inner.reward"]
-    assert list(differences(recorded, recorded)) == []
+    assert [path for path, _, _ in row_differences(recorded, replayed)] == ["inner.reward"]
+    assert list(row_differences(recorded, recorded)) == []
 
 
 def test_latencies_are_replayed_from_the_record(close_later, simulated):

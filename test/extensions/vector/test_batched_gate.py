@@ -33,7 +33,7 @@ from embodied_env.core.types import CommandState, Finding, SafetyContext, Sensor
 from embodied_env.errors import InternalFaultError
 from embodied_env.extensions.vector.batched_gate import BatchedGate, states_after
 from embodied_env.extensions.vector.batched_limiter import BatchedLimiter
-from embodied_env.extensions.vector.batched_limits import BatchedBounds, keep_limits, limit_joints
+from embodied_env.extensions.vector.batched_limits import BatchedBounds, keep_limits, limit_joint_batch
 from embodied_env.extensions.vector.batches import CommandStateBatch, SafetyContextBatch
 from embodied_env.safety import SafetyGate
 from embodied_env.safety.approved_commands import state_after
@@ -204,7 +204,7 @@ def test_array_formulas_equal_the_scalar_ones(each, is_velocity, part):
     wanted = (wanted - x) / dt_s if is_velocity else wanted
     batched = BatchedBounds(limits, np.full(8, is_velocity), None)
     with np.errstate(all="ignore"):
-        steps = limit_joints(x, v, wanted, batched, dt_s)
+        steps = limit_joint_batch(x, v, wanted, batched, dt_s)
         wrong = steps.positions + part * dt_s, steps.velocities + part
         kept = [keep_limits(x, v, *after, batched, dt_s) for after in (steps[:2], wrong, (steps.positions, wrong[1]))]
     for at in np.ndindex(x.shape):
