@@ -17,7 +17,7 @@ from embodied_env.core.types import Confirmation, FloatArray, ResetReport, Reset
 
 @dataclass(frozen=True, kw_only=True)
 class ResetRoutine:
-    """The reset steps run by the stepper: homing, confirmation, verification (`backends.base.Resettable`)."""
+    """The reset steps run by the stepper: homing, confirmation, verification (`backends.backend.Resettable`)."""
 
     home: Mapping[str, float] = field(default_factory=dict)  # joint -> position, rad or m; empty: no homing
     speed: float = 0.2  # homing speed as a share of every velocity limit, 0 < speed <= 1

@@ -12,11 +12,14 @@ import runpy
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 import embodied_env
+from embodied_env.cli.main import VERBS
+from embodied_env.extensions import REQUIRES
 
 PACKAGE = Path(embodied_env.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -46,6 +49,7 @@ LEVELS = {  # inside a package a module imports those of its own level and of th
         "__init__ episode_pairing outcomes row_decoder run run_repair",
     ),
 }
+NAMING_EXTENSIONS = ("__init__.py", "cli/main.py", "contract/plugins.py", "core/extensions.py")
 ROS_EDGE = ("ros/", "testing/fault_injection/")
 ROS_PACKAGES = ("rclpy", "rosgraph", "rcl_interfaces", "rosidl", "ament_index", "builtin_interfaces", "tf2_ros")
 ROS_KINDS = ("_msgs", "_srvs", "_interfaces")
@@ -221,12 +225,51 @@ def test_names_of_modules_classes_and_public_functions_are_unique():
     assert {name for name, count in names.items() if count > 1} - shared == set()
 
 
+PAGE = (PACKAGE.parent / "docs" / "concepts" / "architecture.md").read_text()
+
+
+def rows_of(heading: str) -> list[list[str]]:
+    """Return the cells of the first table below a heading of the page, without its head."""
+    table = re.search(r"^\|.*\n\|---.*\n((?:\|.*\n)+)", PAGE.partition(f"\n## {heading}\n")[2], flags=re.MULTILINE)
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table[1].splitlines()]
+
+
+def names_in(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
 def test_packages_match_table_in_docs():
-    packages = {package_of(file) for file in MODULES}
-    assert packages == set().union(*RANKS)
-    page = (Path(__file__).parents[2] / "docs" / "concepts" / "architecture.md").read_text()
-    rows = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", page, flags=re.MULTILINE)
-    assert rows == [package for packages in RANKS[:-1] for package in sorted(packages - {"_version"}, key=rows.index)]
+    assert {package_of(file) for file in MODULES} == set().union(*RANKS)
+    rows = [(re.split(r"\W", row[0].strip("`"))[0], int(row[2])) for row in rows_of("Packages")]
+    assert [rank for _, rank in rows] == sorted(rank for _, rank in rows)
+    ranks = {package: rank for rank, packages in enumerate(RANKS) for package in packages}
+    assert dict(rows) == {package: ranks[package] for package in ranks if package not in ("_version", "__init__")}
+
+
+@pytest.mark.parametrize("package", LEVELS)
+def test_levels_match_table_in_docs(package):
+    (row,) = re.findall(rf"^\| `{package}` \| (.*) \|$", PAGE.partition("## Extensions")[0], flags=re.MULTILINE)
+    documented = [names_in(level) for level in row.split(" < ")]
+    assert documented == [[name for name in level.split() if name != "__init__"] for level in LEVELS[package]]
+
+
+def keys_of_extension(name: str, modules: Mapping[str, str]) -> list[str]:
+    """Return the keys of a table of the core whose modules belong to an extension."""
+    return sorted(key for key, module in modules.items() if f"{module}.".startswith(f"extensions.{name}."))
+
+
+def test_extensions_match_table_in_docs():
+    """The tables of the core name every extension, also one that was removed."""
+    texts = [(PACKAGE / place).read_text() for place in NAMING_EXTENSIONS]
+    named = {*REQUIRES, *re.findall(r'"(?:embodied_env\.)?extensions\.(\w+)', "".join(texts))}
+    rows = {names_in(row[0])[0]: [sorted(names_in(cell)) for cell in row[2:]] for row in rows_of("Extensions")}
+    assert {file.parent.name for file in (PACKAGE / "extensions").glob("*/__init__.py")} <= set(rows)
+    verbs = {verb: entry.module for verb, entry in VERBS.items()}
+    exports = embodied_env._LAZY_EXPORTS
+    assert rows == {
+        name: [keys_of_extension(name, verbs), keys_of_extension(name, exports), sorted(REQUIRES.get(name, ()))]
+        for name in named
+    }
 
 
 def ros_packages_of(file: Path) -> set[str]:

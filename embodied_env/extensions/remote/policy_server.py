@@ -1,6 +1,6 @@
 """Serve a model over openpi's WebSocket protocol: metadata on connecting, then one answer for each request.
 
-An error is a text frame. `wire` describes what this package adds to openpi's messages.
+An error is a text frame. `policy_messages` describes what this package adds to openpi's messages.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A step never waits beyond its deadline, and the failure of a server is never an exception: `RemoteModel.infer` returns
 `NoAction`, counts the failure and drops the connection, so that a later answer belongs to no request.
 
-Around it: `wire` has the message formats, `websocket` a connection, and `openpi_model` and `gr00t_model` the protocols.
+Around it: `policy_messages` has the message formats, `websocket` a connection, `openpi_model` and `gr00t_model` the
+protocols.
 """
 
 from __future__ import annotations

@@ -309,7 +309,7 @@ class RealBackend:
         """Call the reset service, if there is one, then wait for a newer reading of every sensor.
 
         A relay is armed before, so that it is idle while the robot is reset, and again at the robot's position
-        afterwards. The reset procedure runs the other stages (`backends.base.Resettable`).
+        afterwards. The reset procedure runs the other stages (`backends.backend.Resettable`).
         """
         self._usable = False
         connection = self._connect(deadline_ns)

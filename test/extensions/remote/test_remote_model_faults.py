@@ -1,6 +1,6 @@
 """Faults of a policy server in lockstep: the robot brakes, and no action of a faulty answer is executed.
 
-The page docs/reference/policy_server_faults.md lists them; test/ros has them on the robot emulator.
+The page docs/reference/policy_server_faults.md lists them; `test_remote_model_faults_ros` has them on the robot emulator.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Faults of policies and their servers on the robot emulator, with the published command topic as evidence.
 
-The page docs/reference/policy_server_faults.md lists those of servers; test/envs has them without ROS, and
-test_faults.py four of them in the default run.
+The page docs/reference/policy_server_faults.md lists those of servers; `test_remote_model_faults` has them without ROS, and
+`test_robot_backend_faults` some of them in the default run.
 """
 
 from __future__ import annotations

@@ -407,7 +407,9 @@ def test_f51_policy_without_an_action_brakes_the_robot_and_ends_the_episode(epis
     np.testing.assert_array_equal(episode.rows[-1].report.velocity_si, ZERO)
 
 
-@pytest.mark.parametrize("name", ["stalled", pytest.param("nan", marks=pytest.mark.long)])  # all: test/envs
+@pytest.mark.parametrize(
+    "name", ["stalled", pytest.param("nan", marks=pytest.mark.long)]
+)  # all: test_remote_model_faults
 def test_f52_faulty_policy_server_brakes_the_robot(rig, tmp_path, name, record_property):
     pytest.importorskip("websockets", reason="needs websockets")
     (fault,) = (each for each in policy_server_faults.FAULTS if each.name == name)
