@@ -85,7 +85,7 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
     append: dict[str, Any] = {"action": "append", "dest": "policies"}
     help_ = f"address of a policy to run, repeatable: {', '.join(ADDRESSES)} (default: scripted)"
     parser.add_argument("--policy", metavar="ADDRESS", type=lambda text: (text, None), help=help_, **append)
-    help_ = "policy file of the --policy before it (default: the one beside its model)"
+    help_ = "policy file of the --policy before it (default: the one next to its model)"
     parser.add_argument("--policy-file", metavar="FILE", type=lambda text: (None, text), help=help_, **append)
     _add_trust_policy(parser)
 
@@ -105,7 +105,7 @@ def named_policies(args: argparse.Namespace) -> list[tuple[str, str | None]]:
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options --policy-file and --trust-policy."""
-    help_ = "policy file that maps a model to the contract (default: the one beside its model)"
+    help_ = "policy file that maps a model to the contract (default: the one next to its model)"
     parser.add_argument("--policy-file", metavar="FILE", help=help_)
     _add_trust_policy(parser)
 

@@ -324,7 +324,7 @@ def _published(actuator: ActuatorSpec) -> str:
 
 
 def _is_same_topic(one: ActuatorSpec | SensorSpec, other: ActuatorSpec | SensorSpec) -> bool:
-    """Return whether two topics are the same in some namespace, which the contract does not know."""
+    """Return whether two topics are the same in some namespace, which the contract does not contain."""
     whole, relative = sorted(topic.removeprefix("~/") for topic in (one.topic, other.topic))  # "/" precedes letters
     return relative == whole or (whole.startswith("/") and whole.endswith(f"/{relative}"))
 

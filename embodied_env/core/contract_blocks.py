@@ -24,7 +24,7 @@ class ContractBlock:
     """The declaration of a block, which its entry point in ``embodied_env.contract_blocks`` names."""
 
     schema: type  # a dataclass of the keys, parsed as strictly as those of a contract
-    in_fingerprint: bool = True  # False: every contract with the block says ``fingerprint: false``
+    in_fingerprint: bool = True  # False: every contract with the block has ``fingerprint: false``
     action_stage: str | None = None  # name of the stage that every environment of such a contract has
 
 

@@ -1,10 +1,10 @@
-"""How a long analysis reports how far it has come."""
+"""Receivers of the progress of a long analysis."""
 
 from __future__ import annotations
 
 
 class Progress:
-    """Receives how far an analysis has come; this base class ignores it."""
+    """Receives the progress of an analysis; this base class ignores it."""
 
     def start(self, task: str, total: int | None) -> None:
         """Start the next task, of `total` parts if known."""

@@ -199,7 +199,7 @@ class EmbodiedEnv(StepperEnv):
 
     @property
     def spec(self) -> EnvSpec | None:
-        """How to make this environment again; it has the horizon of a contract that truncates, as a time limit."""
+        """The specification of this environment; the horizon of a contract that truncates is its time limit."""
         return self._spec
 
     @spec.setter

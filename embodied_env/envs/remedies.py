@@ -1,4 +1,4 @@
-"""What a user does after a robot has stopped, or has not moved."""
+"""Remedies after a robot has stopped, or has not moved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNMOVED = "has not moved since the reset: are joint names and controller right?"
 
 
 def operator_remedy(reason: str, contract: Contract | None = None) -> str:
-    """Return what an operator does after a stop by a safety input, or "" for any other end reason.
+    """Return the remedy after a stop by a safety input, or "" for any other end reason.
 
     With `contract`, each input that can have made the stop is named, with its topic and its own words.
     """

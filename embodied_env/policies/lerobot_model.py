@@ -165,12 +165,12 @@ def _read_steps(path: Path, *, trust: bool) -> list[tuple[str, str | None]]:
         steps = [(str(each.get("registry_name") or each["class"]), each.get("state_file")) for each in content["steps"]]
     except (AttributeError, KeyError, TypeError) as error:
         raise UsageError(f"cannot read {path}: {described(error)} (expected a processor of LeRobot)") from None
-    beside = [each.name for each in path.parent.glob("*.safetensors")]
+    present = [each.name for each in path.parent.glob("*.safetensors")]
     for name, file in steps:
         if "." in name and not name.startswith("lerobot.") and not trust:
             raise UsageError(f"not trusted: {path} imports {name} (expected trust=True or --trust-policy)")
-        if file is not None and file not in beside:
-            raise UsageError(f"cannot read {path}: state_file {file!r} (expected a safetensors file beside it)")
+        if file is not None and file not in present:
+            raise UsageError(f"cannot read {path}: state_file {file!r} (expected a safetensors file next to it)")
     return steps
 
 

@@ -42,7 +42,7 @@ _MOST_BYTES = 2**30  # of a history
 
 
 class PolicyFileInterface(Interface):
-    """Connects a model with a contract as its policy file says.
+    """Connects a model with a contract by its policy file.
 
     Attributes:
         inputs: reader of each vector and image, by the model's names.

@@ -28,7 +28,7 @@ from embodied_env.policies.policy_model import ContractModel, PolicyModel, conne
 _SERVERS = ("openpi", "gr00t")
 
 _Takes = Literal["contract", "location", "both"]
-"""What a factory of policies takes: ``NAME``, a model at ``NAME:LOCATION``, or a policy at ``NAME:LOCATION``."""
+"""Arguments of a factory of policies: ``NAME``, a model at ``NAME:LOCATION``, or a policy at ``NAME:LOCATION``."""
 
 
 def load_policy(
@@ -48,8 +48,8 @@ def load_policy(
             ``openpi://host:port``, ``gr00t://host:port``, or ``name`` and ``name:location`` of another package in the
             entry-point group ``embodied_env.policies``.
         contract: contract of its observations and actions.
-        policy_file: maps inputs and outputs of a model to the contract; None: the file ``NAME.policy.yaml`` beside
-            ``NAME.onnx``, if there is one, else those of the contract.
+        policy_file: maps inputs and outputs of a model to the contract; None: the file ``NAME.policy.yaml`` next
+            to ``NAME.onnx``, if there is one, else those of the contract.
         trust: load a format that executes code when it is read, such as pickle.
         **options: options of the format; ``scripted``: `backend`, whose profile gives the robot model; ``onnx``:
             `providers` and `threads` of onnxruntime; ``sb3``: `deterministic`; ``lerobot``: `device`; ``openpi`` and
@@ -129,7 +129,7 @@ def load_model(address: str, *, trust: bool = False, **options: Any) -> PolicyMo
 
 
 def find_policy_file(address: str) -> Path | None:
-    """Return the policy file beside the file of the model at `address`, or in its directory, if there is one."""
+    """Return the policy file next to the model at `address`, or in its directory; None: there is none."""
     format_name, _, location = address.partition(":")
     if format_name in _SERVERS:
         return None

@@ -235,7 +235,7 @@ class IndexedFile:
 
 
 class MessageEnd(NamedTuple):
-    """Where a message ends: `end` bytes after the start of the file, or of the content of the chunk at `chunk`."""
+    """End of a message: `end` bytes after the start of the file, or of the content of the chunk at `chunk`."""
 
     chunk: int | None
     end: int

@@ -65,7 +65,7 @@ class EpisodeOutcome:
 
     @property
     def kind(self) -> str:
-        """How it ended: "success", "failure", "time" (its limit), "stopped" (otherwise truncated), "apart" or "cut".
+        """Kind of end: "success", "failure", "time" (its limit), "stopped" (otherwise truncated), "apart" or "cut".
 
         "apart" is in no success rate, "cut" has no end.
         """
@@ -77,7 +77,7 @@ class EpisodeOutcome:
 
     @property
     def end(self) -> str:
-        """How it ended, in words."""
+        """The end in words."""
         if self.kind == "apart":
             return self.apart.replace("_", " ")
         of_joints = f" ({', '.join(self.joints)})" if self.joints else ""

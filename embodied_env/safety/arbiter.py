@@ -32,7 +32,7 @@ class _PublishingLock:
     """Context manager that holds the right to publish.
 
     A signal handler may raise wherever Python code begins or calls. If it did so between taking the lock and the body,
-    or before the release, the watchdog would wait for the lock forever.
+    or before the release, the watchdog would wait for the lock without end.
     """
 
     __slots__ = ("__exit__", "_arbiter", "_lock")

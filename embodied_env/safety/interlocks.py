@@ -347,7 +347,7 @@ class LatencyGate(Interlock):
         self.missed.clear()
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
-        """Report, or HOLD if the contract says so, when the window has at least `misses` misses."""
+        """Report, or HOLD where the contract declares it, when the window has at least `misses` misses."""
         self.missed.append(not context.latency_s <= self._budget_s)
         misses = sum(self.missed)
         if misses < self._spec.misses:

@@ -443,7 +443,7 @@ def _nearest_step(
 def _binding(
     w: float, ahead: tuple[float, float, float], behind: tuple[float, float, float], *, is_at_end: bool
 ) -> str:
-    """Return the code of the limit that gave the velocity w. `is_at_end`: at rest the joint wants to move on."""
+    """Return the code of the limit that gave the velocity w. `is_at_end`: at rest the joint would move on."""
     is_ahead = w > 0.0 or (w == 0.0 and is_at_end)
     if w in ahead and (is_ahead or -w not in behind):
         return _CODES[ahead.index(w)]

@@ -48,7 +48,7 @@ def test_missing_library_is_named_with_the_remedy(folder, monkeypatch):
         ("config.json", "no config.json .*; give the folder pretrained_model of a checkpoint; nothing is downloaded"),
         ("model.safetensors", "no model.safetensors .* weights in pickle .* are never read"),
         ("policy_preprocessor.json", "no policy_preprocessor.json .*; migrate it"),
-        ("normalizer.safetensors", "state_file 'normalizer.safetensors' .expected a safetensors file beside it"),
+        ("normalizer.safetensors", "state_file 'normalizer.safetensors' .expected a safetensors file next to it"),
     ],
 )
 def test_missing_file_is_refused_before_anything_is_loaded(folder, name, problem):

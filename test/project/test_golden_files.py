@@ -1,6 +1,6 @@
 """Fingerprints, names and formats that files and messages contain are those of the golden files.
 
-They stay as they are when code moves. For a change that is meant, ``EMBODIED_ENV_WRITE_GOLDEN=1`` writes the files anew.
+They stay as they are when code moves. For a change that is meant, ``EMBODIED_ENV_WRITE_GOLDEN=1`` rewrites the files.
 """
 
 from __future__ import annotations

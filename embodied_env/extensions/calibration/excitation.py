@@ -42,7 +42,7 @@ class _DisturbedError(CalibrationError):
 
 
 class JointReading(NamedTuple):
-    """Where the motion of a joint is read: sensor, field and component of the field."""
+    """Source of the motion of a joint: sensor, field and component of the field."""
 
     sensor: str
     field: str

@@ -128,7 +128,7 @@ def combine_evidence(stamps: Estimate, lag: SensorLag | str, *, is_stamped: bool
 
 
 class _MotionFit(NamedTuple):
-    """How well the fields of a sensor follow the motion of the joints, for each delay.
+    """Fit of the fields of a sensor to the motion of the joints, for each delay.
 
     `parts`: (index of the move, field) of the fields that the motion explains, or of all if it explains none. `left`:
     share of their squares that is not explained, shape (n_parts, n_delays). `counts`: their readings, shape (n_parts,).

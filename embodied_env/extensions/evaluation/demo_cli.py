@@ -14,6 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo; ROS 2 discovery stays on this host unless the environment says otherwise."""
+    """Run the demo; ROS 2 discovery stays on this host unless an environment variable changes it."""
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     return run_policies("arm_reach", ("onnx:arm_reach", "scripted"), args, has_closing=True)

@@ -26,7 +26,7 @@ _LONGEST_TEXT = 2**12  # bytes
 _BINARY, _FINAL, _MASKED = 2, 0x80, 0x80  # opcode and bits of a frame
 _ORDINARY = (1000, 1001, 1005)  # codes of closing: normal, going away, none
 _BUSY = 503  # HTTP status of a server that already has a client
-_MOST_SHOWN = 160  # bytes of what it says
+_MOST_SHOWN = 160  # bytes of its reason
 
 
 class WebSocket:
@@ -186,7 +186,7 @@ class WebSocket:
             self._messages.append(message if text is None else text)
 
     def _flush(self) -> None:
-        """Queue what the library wants to send."""
+        """Queue the bytes that the library sends."""
         if data := b"".join(self._protocol.data_to_send()):
             self._outgoing.append(memoryview(data))
 

@@ -34,7 +34,7 @@ RESET_LEVELS = ("none", "robot", "world")
 """Depth of a reset: nothing moves, the robot is homed, a service is called."""
 
 SETTLE_S = 3.5
-"""How long the graph must pass before the first motion, so that every other publisher is discovered.
+"""Time for which the graph must pass before the first motion, so that every other publisher is discovered.
 
 Fast DDS repeats its announcements every 3 s; running nodes discovered each other within 3.2 s.
 """
@@ -60,7 +60,7 @@ _TOPIC_KEYS = (*_INPUT_KEYS, "reason")
 
 @dataclass(frozen=True, kw_only=True)
 class ResetSpec:
-    """How an episode starts: a service call, then homing, then an operator's confirmation; each only if declared."""
+    """Start of an episode: a service call, then homing, then an operator's confirmation; each only if declared."""
 
     service: str | None = None  # a `std_srvs/srv/Trigger`, called once before an episode
     parameters: bool = False  # the service's node accepts `reset.seed` and `reset.options`, as the emulator does
@@ -174,7 +174,7 @@ class RealProfile:
 
     @property
     def reset_spec(self) -> ResetSpec:
-        """How an episode starts."""
+        """Start of an episode, as declared or by default."""
         return ResetSpec() if self.reset is None else self.reset
 
     def clock_of(self, sensor: str) -> ClockSpec:

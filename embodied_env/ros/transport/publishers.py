@@ -65,7 +65,7 @@ class TopicPublishers:
 
     @property
     def separate(self) -> int:
-        """How many publishers the messages prove, each with joints of its own."""
+        """Number of publishers that the messages prove, each with joints of its own."""
         found: list[_Stream] = []
         for stream in self._streams:
             if stream.others.issuperset(found):

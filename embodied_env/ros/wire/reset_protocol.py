@@ -1,4 +1,4 @@
-"""How a simulator or a robot emulator is reset over ROS 2: by parameters of its node, then a service. No ROS needed."""
+"""Reset of a simulator or a robot emulator over ROS 2: by parameters of its node, then a service. No ROS needed."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from embodied_env.ros.wire.world_clock import ClockSpec, SystemClockMonitor, Wor
 from embodied_env.timing.clock import NS_PER_S
 
 SYNCED_TOLERANCE_S = 0.02
-"""How far ahead of its arrival a stamp of a synchronised clock may be, at least."""
+"""Least tolerance of a stamp of a synchronised clock that is ahead of its arrival."""
 
 WINDOW_S = 60.0
 """The window of the least transport delay of a clock that is not synchronised."""
@@ -71,7 +71,7 @@ NO_STAMP = TranslatedStamp(stamp_ns=0, quality=Quality.ZERO_STAMP, reason="the m
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransportTiming:
-    """How far the middleware's stamps can be trusted; `excess_s` over the least delay, for unsynchronised clocks."""
+    """Trust in the middleware's stamps; `excess_s` over the least delay, for unsynchronised clocks."""
 
     quality: Quality = Quality.OK
     excess_s: float | None = None

@@ -96,7 +96,7 @@ class SystemClockMonitor:
 
     @property
     def shift_ns(self) -> int:
-        """How far UTC was stepped and slewed since the connection."""
+        """Time by which UTC was stepped and slewed since the connection."""
         return self._pair.offset_ns - self._origin_offset_ns
 
     def now_ns(self) -> int:

@@ -32,7 +32,7 @@ FAULTS: Mapping[str, str] = {
     "extra_steps": "the clock is past the end of the step: another client steps the world, or it runs freely",
     "future_reading": "a reading is stamped later than the clock: another node publishes the sensor",
     "step_unfinished": "the simulator replied that the step was done, but the clock did not reach its end",
-    "reply_lost": "no reply within the timeout; the detail says whether the clock shows that the request was executed",
+    "reply_lost": "no reply within the timeout; the detail states if the clock shows that the request was executed",
     "refused": "the simulator refused a request",
     "reset_not_seen": "the simulator accepted the reset, but the clock did not show it",
     "sensor_late": "the step is over, but a sensor that was due has no reading from its end",
@@ -76,7 +76,7 @@ class EntityState:
 class Request:
     """A service request. `read` returns the content of its reply, and raises `SimulatorRefusedError` for a refusal.
 
-    `is_done_at_reply`: the family promises to reply after the request was carried out. The clock is checked anyway.
+    `is_done_at_reply`: the family replies after the request was executed. The clock is checked anyway.
     """
 
     service: str
