@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from embodied_env.contract.actuator_validation import actuator_checks
 from embodied_env.contract.contract_schema import EACH_ITS_OWN, ActuatorSpec, ContractFields, ResetOption, TaskSpec
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
-from embodied_env.contract.interface_validation import actuator_checks, check_keys, check_sensor, check_topics_differ
 from embodied_env.contract.plugins import BUILT_IN
 from embodied_env.contract.required_sensors import commanded_joint_names, required_sensors
 from embodied_env.contract.safety_schema import KeepOutSpec, Margins, OwnMargins, Tracking, WorkspaceSpec
+from embodied_env.contract.sensor_validation import check_keys, check_sensor, check_topics_differ
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import (
     allow,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embodied_env.contract.contract_schema import FieldSpec, SensorSpec
-from embodied_env.contract.interface_validation import check_header
+from embodied_env.contract.sensor_validation import check_header
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.messages.message_types import ARRAY, SEQUENCE, message_class

@@ -85,6 +85,46 @@ class MeasuredJoints:
         return positions
 
 
+class MeasuredPositions:
+    """The newest measured position of each joint, with its acquisition time on the steady clock."""
+
+    def __init__(self, contract: Contract, joints: tuple[str, ...]) -> None:
+        self._joints = joints
+        self._by_sensor = MeasuredJoints(contract, joints).by_sensor
+        self.sensors = tuple(self._by_sensor)
+        self._max_age_s = {sensor: contract.sensors[sensor].max_age_s for sensor in self.sensors}
+        self._future_ns = round(contract.safety.observation.future_tolerance_s * NS_PER_S)
+        self.positions = np.zeros(len(joints))  # 0 where no sensor reports it: that position has no limits
+        self._acquired_ns: dict[str, int] = {}
+
+    def put(self, sensor: str, positions: FloatArray, acquired_ns: int, now_ns: int) -> bool:
+        """Store a reading in the order of the sensor's joints; return False if it is not finite or in the future."""
+        if not np.isfinite(positions).all() or acquired_ns > now_ns + self._future_ns:
+            return False
+        if acquired_ns >= self._acquired_ns.get(sensor, acquired_ns):  # never replaced by an older one
+            self._acquired_ns[sensor] = acquired_ns
+            indices, places = self._by_sensor[sensor]
+            self.positions[places] = positions[indices]
+        return True
+
+    def ages_s(self, now_ns: int) -> FloatArray:
+        """Return the age of each position, shape (n_joints,): inf before the first, 0 where no sensor reports it."""
+        ages = np.zeros(len(self.positions))
+        for sensor, (_, places) in self._by_sensor.items():
+            acquired_ns = self._acquired_ns.get(sensor)
+            ages[places] = np.inf if acquired_ns is None else max(0, now_ns - acquired_ns) / NS_PER_S
+        return ages
+
+    def problem(self, now_ns: int) -> str:
+        """Return the first joint whose position is too old to arm, or ""."""
+        ages = self.ages_s(now_ns)
+        for sensor, (_, places) in self._by_sensor.items():
+            joint, age_s, max_age_s = self._joints[places[0]], ages[places[0]], self._max_age_s[sensor]
+            if not age_s <= max_age_s:
+                return f"position of {joint} ({sensor}) is {age_s:.3f} s old (maximum {max_age_s} s)"
+        return ""
+
+
 class MeasuredVelocities:
     """Reads the velocity of each joint that is commanded by velocity.
 
