@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ros_domains
+from extension_marks import is_installed
 from hypothesis import HealthCheck, settings
 from message_packages import message_package  # noqa: F401 - a fixture
 
@@ -68,6 +69,10 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("ros"):
                 item.add_marker(skip)
+    for item in items:
+        needed = {name for marker in item.iter_markers("needs") for name in marker.args}
+        if absent := sorted(name for name in needed if not is_installed(name)):
+            item.add_marker(pytest.mark.skip(reason=f"needs the extension {', '.join(absent)}, which was removed"))
 
 
 def pytest_runtest_setup(item):

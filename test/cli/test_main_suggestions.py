@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from extension_marks import needing
 from shipped_contracts import resolved_document
 from strategies import changed
 
@@ -97,7 +98,10 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("command", "words", "status"), WRONG_USES, ids=[command for command, *_ in WRONG_USES])
+@pytest.mark.parametrize(
+    ("command", "words", "status"),
+    [pytest.param(*use, id=use[0], marks=needing(*use[0].split())) for use in WRONG_USES],
+)
 def test_a_usage_error_suggests_the_correct_command(folder, capsys, command, words, status):
     if any(part in command for part in OVER_ROS) and importlib.util.find_spec("rclpy") is None:
         pytest.skip("needs rclpy")

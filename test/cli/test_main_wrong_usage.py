@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from extension_marks import needing
 from shipped_contracts import changed_text
 from stable_ids import stable_repr
 
@@ -83,6 +84,7 @@ def test_invalid_argument_of_ros_backend_is_named(wrong):
 
 
 @pytest.mark.parametrize("wrong", cases(OF_VECTOR))
+@pytest.mark.needs("vector")
 def test_invalid_argument_of_make_vec_is_named(tmp_path, monkeypatch, wrong):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=next(iter(wrong))):
@@ -90,6 +92,7 @@ def test_invalid_argument_of_make_vec_is_named(tmp_path, monkeypatch, wrong):
 
 
 @pytest.mark.parametrize("wrong", cases(OF_PARALLEL))
+@pytest.mark.needs("teams")
 def test_invalid_argument_of_parallel_env_is_named(tmp_path, monkeypatch, wrong):
     pytest.importorskip("pettingzoo")
     monkeypatch.chdir(tmp_path)
@@ -105,6 +108,7 @@ def test_invalid_contract_argument_is_one_error(call, contract):
 
 
 @pytest.mark.parametrize("run", NO_PATH, ids=stable_repr)
+@pytest.mark.needs("replay")
 def test_invalid_run_path_is_a_usage_error(run):
     with pytest.raises(UsageError, match="expected a path"):
         embodied_env.make(backend="replay", run=run)
@@ -206,7 +210,9 @@ def empty_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(map(repr, words))[-60:])
+@pytest.mark.parametrize(
+    "words", [pytest.param(words, id=" ".join(map(repr, words))[-60:], marks=needing(*words)) for words in COMMANDS]
+)
 def test_wrong_command_line_prints_one_line_and_exits_2(empty_folder, capsys, words):
     assert main(words) == WRONG_USAGE
     output = capsys.readouterr()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 
 import numpy as np
 import pytest
@@ -30,8 +31,6 @@ from embodied_env.contract.safety_schema import BoxSpec, WorkspaceSpec
 from embodied_env.contract.urdf import MOST_LINKS, parse_urdf
 from embodied_env.envs.registration import make
 from embodied_env.errors import ContractError
-from embodied_env.extensions.audit import audit_run
-from embodied_env.extensions.replay.run_replay import replay_run
 from embodied_env.record import read_run
 from embodied_env.sim.world_model import SHIPPED
 
@@ -53,7 +52,8 @@ HOSTILE = {
 }
 """Kind -> the name of a file that is none, or none that is read."""
 
-USES = ("audit_run", "replay_run", "export")  # a report reads a run like an export
+USES = {"audit_run": "audit", "replay_run": "replay", "export": "export"}
+"""What reads a run, with its extension; a report reads a run like an export."""
 
 EXAMINE = """
 import json, resource, sys
@@ -61,10 +61,11 @@ resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
 opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 
+from pkgutil import resolve_name
+
+import embodied_env
 from embodied_env import load_contract, make
 from embodied_env.cli.main import main
-from embodied_env.record import audit_run
-from embodied_env.extensions.replay.run_replay import replay_run
 
 def error_of(use, argument):
     del opened[:]
@@ -77,8 +78,8 @@ def error_of(use, argument):
 USES = {
     "load_contract": lambda path: load_contract(path),
     "world": lambda path: make(path, backend="mujoco").reset(seed=1),
-    "audit_run": lambda path: None if audit_run(path).sound else 1 / 0,
-    "replay_run": lambda path: replay_run(path),
+    "audit_run": lambda path: None if embodied_env.audit_run(path).sound else 1 / 0,
+    "replay_run": lambda path: resolve_name("embodied_env.extensions.replay.run_replay:replay_run")(path),
     "export": lambda path: main(["export", path, "--format", "jsonl", "--out", path + ".out"]) and 1 / 0,
 }
 for line in sys.stdin:
@@ -157,7 +158,7 @@ def test_hostile_model_of_a_contract_file_gives_one_clear_error(kind, examined):
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", [pytest.param(use, marks=pytest.mark.needs(name)) for use, name in USES.items()])
 def test_a_run_that_names_a_file_is_read_without_opening_it(use, kind, examined, folder):
     found = examined[f"{use} {kind}"]
     named = {HOSTILE[kind], str(folder / HOSTILE[kind])}
@@ -206,8 +207,12 @@ def model_run(tmp_path):
     return path
 
 
+@pytest.mark.needs("audit", "replay")
 @pytest.mark.parametrize("run", ["urdf_run", "model_run"])
 def test_run_is_audited_and_replayed_from_recorded_files(run, request, monkeypatch):
+    from embodied_env.extensions.audit import audit_run
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     path = request.getfixturevalue(run)
     monkeypatch.setitem(sys.modules, "mujoco", None)  # nor is the library needed
     assert audit_run(path).sound
@@ -216,8 +221,12 @@ def test_run_is_audited_and_replayed_from_recorded_files(run, request, monkeypat
     assert not replay.contract_changed
 
 
+@pytest.mark.needs("audit", "replay")
 @pytest.mark.parametrize(("run", "name"), [("urdf_run", "slow.urdf"), ("model_run", SHAPE)])
 def test_changed_content_of_a_run_is_reported(run, name, request):
+    from embodied_env.extensions.audit import audit_run
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     path = request.getfixturevalue(run)
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["contract"]["files"][name]["sha256"] = "0" * 64
@@ -227,8 +236,10 @@ def test_changed_content_of_a_run_is_reported(run, name, request):
         replay_run(path)
 
 
+@pytest.mark.needs("audit")
 def test_another_urdf_in_a_run_has_another_fingerprint(urdf_run):
     from embodied_env.contract.contract_loader import pack_files, unpack_files
+    from embodied_env.extensions.audit import audit_run
 
     manifest = json.loads((urdf_run / "manifest.json").read_text())
     saved = manifest["contract"]
@@ -238,7 +249,10 @@ def test_another_urdf_in_a_run_has_another_fingerprint(urdf_run):
     assert "manifest.fingerprint" in audit_run(urdf_run).counts
 
 
+@pytest.mark.needs("replay")
 def test_a_run_without_the_shape_of_its_model_is_not_replayed_from_the_model(model_run):
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     manifest = json.loads((model_run / "manifest.json").read_text())
     manifest["contract"]["files"] = {}
     (model_run / "manifest.json").write_text(json.dumps(manifest))
@@ -246,8 +260,11 @@ def test_a_run_without_the_shape_of_its_model_is_not_replayed_from_the_model(mod
         replay_run(model_run)
 
 
+@pytest.mark.needs("audit", "replay")
 @pytest.mark.parametrize("files", [None, [], {"x": None}, {"x": {}}, {"x": {"base64": "!", "sha256": ""}}, 5])
 def test_malformed_files_of_a_run_give_one_error(files, urdf_run):
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     manifest = json.loads((urdf_run / "manifest.json").read_text())
     manifest["contract"]["files"] = files
     (urdf_run / "manifest.json").write_text(json.dumps(manifest))
@@ -256,7 +273,10 @@ def test_malformed_files_of_a_run_give_one_error(files, urdf_run):
     assert main(["audit", str(urdf_run)]) == 1
 
 
+@pytest.mark.needs("audit", "replay")
 def test_a_replay_can_be_recorded_and_replayed_again(urdf_run, tmp_path):
+    from embodied_env.extensions.audit import audit_run
+
     with make(backend="replay", run=urdf_run, record=tmp_path / "again", clock="virtual") as env:
         env.reset(seed=1)
         env.step(np.zeros(6))
@@ -299,12 +319,16 @@ def test_a_link_to_a_regular_file_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["device", "link", "fifo", "directory", "nul", "missing"])
-@pytest.mark.parametrize("use", ["contract", "team", "delays", "profile"])
+@pytest.mark.parametrize(
+    "use", ["contract", pytest.param("team", marks=pytest.mark.needs("teams")), "delays", "profile"]
+)
 def test_a_bad_file_named_by_the_user_gives_one_clear_error(use, kind, folder):
     from embodied_env.errors import EmbodiedEnvError
-    from embodied_env.extensions.teams.team_file import load_team
     from embodied_env.timing.delay_model import load_delays
     from embodied_env.timing.latency_profile import read_profile
+
+    def load_team(path):
+        return resolve_name("embodied_env.extensions.teams.team_file:load_team")(path)
 
     path = folder / HOSTILE[kind] if kind != "device" else "/dev/zero"
     uses = {"contract": load_contract, "team": load_team, "delays": load_delays, "profile": read_profile}

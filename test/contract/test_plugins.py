@@ -16,7 +16,14 @@ from embodied_env.core.extensions import load_plugin
 from embodied_env.errors import ContractError, UsageError
 
 
-@pytest.mark.parametrize("target", sorted(target for table in BUILT_IN.values() for target in table.values()))
+def targets():
+    """Yield every target, marked by the extension it is in."""
+    for target in sorted(target for table in BUILT_IN.values() for target in table.values()):
+        _, place, name, *_ = f"{target}..".split(".")
+        yield pytest.param(target, marks=[pytest.mark.needs(name)] if place == "extensions" else [])
+
+
+@pytest.mark.parametrize("target", list(targets()))
 def test_every_built_in_target_exists(target):
     if ":DelayedFake" not in target:  # of other tests
         pytest.importorskip("rclpy") if ".ros." in target else None

@@ -7,7 +7,6 @@ import pytest
 from plants import simulated
 
 from embodied_env.core.actuator_response import delay_by_correlation, fit_response
-from embodied_env.extensions.calibration.estimates import by_state
 
 SERVO = {"damping_s": 0.0302, "inertia_s2": 1.5e-4}  # MuJoCo's values for the arm: (kv + damping) / kp, inertia / kp
 SERVO_S = 0.0302
@@ -66,6 +65,8 @@ def test_non_finite_readings_are_rejected():
 
 def coverage(runs):
     """Return the share of intervals of dead time and lag that contain the true value, for servos of random order."""
+    from embodied_env.extensions.calibration.estimates import by_state
+
     held = []
     for run in range(runs):
         rng = np.random.default_rng([5, run])
@@ -80,6 +81,7 @@ def coverage(runs):
     return np.mean(held, axis=0)
 
 
+@pytest.mark.needs("calibration")
 @pytest.mark.parametrize("runs", [6, pytest.param(60, marks=pytest.mark.long)])
 def test_intervals_contain_the_truth_for_servos_without_overshoot(runs):
     share = coverage(runs)

@@ -7,6 +7,7 @@ import json
 import pytest
 import yaml
 from distributions import install
+from evidence import assert_replays, assert_sound
 from strategies import changed, document, parse
 
 import embodied_env
@@ -98,15 +99,13 @@ def test_contract_without_the_plug_in_of_its_block_is_shown_and_refused_by_name(
 
 @pytest.mark.usefixtures("party")
 def test_recorded_run_of_a_contract_with_a_block_is_audited_and_replayed_without_it(tmp_path, monkeypatch):
-    from embodied_env.extensions.replay.run_replay import replay_run
-
     env = embodied_env.make(contract_with(lamp={"colour": "red"}), backend="fake", record=tmp_path / "runs")
     env.reset(seed=0)
     env.step(env.action_space.sample())
     env.close()
     monkeypatch.undo()
-    assert not embodied_env.audit_run(env.path).violations
-    assert replay_run(env.path).equal
+    assert_sound(env.path)
+    assert_replays(env.path)
     recorded = json.loads((env.path / "manifest.json").read_text())["contract"]["text"]
     assert dict(parse_contract(recorded, trusted=False).blocks["lamp"]) == {"colour": "red"}
 

@@ -210,6 +210,7 @@ def test_a_reset_that_needs_other_arguments_is_refused_before_the_first_episode(
         as_policy(act)
 
 
+@pytest.mark.needs("vector")
 @pytest.mark.parametrize("backend", ["fake", "mujoco"])
 @pytest.mark.parametrize("error", [KeyError, SystemExit])
 def test_the_close_of_a_vector_closes_every_slot_after_an_error(backend, error):

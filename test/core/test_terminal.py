@@ -15,7 +15,6 @@ from rich.text import Text
 from embodied_env.cli.main import main, print_error
 from embodied_env.core.terminal import make_console, printable, say
 from embodied_env.errors import UsageError
-from embodied_env.extensions.report.html_pages import text
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\u202egnp.exe\u2066\x7f\ud800"
 SHOWN = r"\u001b[2J\u001b]0;owned\u0007\u009b31m\u000d\u202egnp.exe\u2066\u007f\ud800"
@@ -55,7 +54,10 @@ def test_brackets_are_not_markup():
     assert file.getvalue() == "run [/x] [red]y[/red]\n"
 
 
+@pytest.mark.needs("report")
 def test_pages_show_escaped_control_characters():
+    from embodied_env.extensions.report.html_pages import text
+
     assert text(HOSTILE) == SHOWN
 
 

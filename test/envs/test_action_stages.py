@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from evidence import assert_replays, assert_sound
 from gymnasium import spaces
 from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.core.action_stage import StagedAction
 from embodied_env.errors import UsageError
-from embodied_env.extensions.export.run_export import export_run
-from embodied_env.extensions.replay.run_replay import replay_run
 
 ARM = changed_contract("arm_reach", {"episode.horizon_steps": 4})
 
@@ -64,19 +63,22 @@ def test_output_of_stages_reaches_the_gate_and_is_replayed_without_them(tmp_path
     (row,) = embodied_env.read_run(env.path).transitions()
     assert (row["action"], row["inner"]["action"]) == ([0.1] * 6, [0.2] * 6)
     assert row["inner"]["external_inputs"]["annotations"]["action_stages"] == account
-    assert not embodied_env.audit_run(env.path).violations
-    assert replay_run(env.path).sound
+    assert_sound(env.path)
+    assert_replays(env.path)
     assert later.calls == ["reset", "close"]
 
 
+@pytest.mark.needs("export")
 def test_stage_with_a_space_of_its_own_translates(tmp_path):
+    from embodied_env.extensions.export.run_export import export_run
+
     env, (info, _) = record(tmp_path, [Scalar()], [np.array([0.5]), embodied_env.NoAction("late")])
     assert env.action_space == Scalar.action_space
     assert info["action"]["requested"].tolist() == [0.5] * 6
-    assert not embodied_env.audit_run(env.path).violations
+    assert_sound(env.path)
     export_run(env.path, tmp_path / "out", format="jsonl")
     assert '"action":[0.5,0.5,0.5,0.5,0.5,0.5]' in (tmp_path / "out" / "transitions.jsonl").read_text()
-    assert replay_run(env.path).sound
+    assert_replays(env.path)
 
 
 def test_a_stage_may_act_in_place_of_a_policy_that_has_no_action(tmp_path):
@@ -84,7 +86,7 @@ def test_a_stage_may_act_in_place_of_a_policy_that_has_no_action(tmp_path):
     env, infos = record(tmp_path, [stage], [embodied_env.NoAction("late")] * 2)
     assert not any(info["action_clipped"] for info in infos)
     assert infos[0]["annotations"]["action_stages"]["given"] == {"no_action": "late"}
-    assert not embodied_env.audit_run(env.path).violations
+    assert_sound(env.path)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +104,8 @@ def test_a_stage_that_fails_makes_the_robot_hold(tmp_path, answer):
     env, (info,) = record(tmp_path, [Stage(answer), never], [np.full(6, 0.1)])
     assert "failed" in info["annotations"]["action_stages"]["stages"]["Stage"]
     assert info["action"]["applied"].tolist() != [0.1] * 6
-    assert not embodied_env.audit_run(env.path).violations
-    assert replay_run(env.path).sound
+    assert_sound(env.path)
+    assert_replays(env.path)
 
 
 def test_a_stage_without_an_answer_leaves_no_account(tmp_path):
@@ -117,6 +119,7 @@ def test_wrong_stages_are_refused(stages, problem):
         embodied_env.make(ARM, backend="fake", action_stages=stages)
 
 
+@pytest.mark.needs("vector")
 def test_slots_with_stages_are_stepped_one_by_one():
     stages = [Stage(lambda _: StagedAction(action=np.zeros(6)))]
     env = embodied_env.make_vec(ARM, num_envs=5, backend="mujoco", action_stages=stages)

@@ -85,7 +85,11 @@ def test_the_spec_has_no_limit_where_the_horizon_terminates(close_later):
     assert close_later(embodied_env.make(finite, backend="fake")).spec.max_episode_steps is None
 
 
-@pytest.mark.parametrize("make", [embodied_env.make, lambda *a, **o: embodied_env.make_vec(*a, num_envs=2, **o)])
+def make_two(*arguments, **options):
+    return embodied_env.make_vec(*arguments, num_envs=2, **options)
+
+
+@pytest.mark.parametrize("make", [embodied_env.make, pytest.param(make_two, marks=pytest.mark.needs("vector"))])
 def test_a_limit_above_the_horizon_is_an_error(make):
     with pytest.raises(UsageError, match="max_episode_steps above the horizon: 201"):
         make("arm_reach", backend="fake", max_episode_steps=201)

@@ -10,6 +10,7 @@ import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
+from evidence import assert_sound
 
 import embodied_env
 from embodied_env.envs.embodied_env import EmbodiedEnv
@@ -108,7 +109,8 @@ def test_copied_recorder_records_into_a_new_directory(duplicate, tmp_path):
     for each in (env, twin):
         rollout(each, steps=3)
     assert env.path != twin.path
-    assert [embodied_env.audit_run(each.path).problems for each in (env, twin)] == [(), ()]
+    for each in (env, twin):
+        assert_sound(each.path)
 
 
 def test_chunks_are_copied_with_their_recorder(close_later, duplicate, tmp_path):
@@ -119,6 +121,7 @@ def test_chunks_are_copied_with_their_recorder(close_later, duplicate, tmp_path)
     assert twin.step(twin.action_space.sample())[4]["chunk_result"]["executed"] == 2
 
 
+@pytest.mark.needs("vector")
 def test_a_copied_vector_steps_like_the_original(duplicate):
     options = {"num_envs": 2, "backend": "mujoco", "clock": "virtual", "autoreset_mode": "SameStep"}
     env = embodied_env.make_vec("arm_reach", threads=2, **options)
@@ -132,6 +135,7 @@ def test_a_copied_vector_steps_like_the_original(duplicate):
             np.testing.assert_array_equal(other[key], value)
 
 
+@pytest.mark.needs("teams")
 def test_a_copied_team_steps_like_the_original(close_later, duplicate):
     pytest.importorskip("pettingzoo")
     env = close_later(embodied_env.parallel_env("two_carts", backend="mujoco", clock="virtual"))

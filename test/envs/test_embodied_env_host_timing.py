@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from batches import Pair
 from gymnasium.vector import AutoresetMode
 
 import embodied_env
@@ -74,6 +73,7 @@ def test_observers_and_rows_have_the_durations(tmp_path):
     assert all(row["info"]["latency"]["gate_s"] > 0.0 for row in rows[1:])
 
 
+@pytest.mark.needs("teams")
 @pytest.mark.parametrize("host_timing", [True, False])
 def test_a_team_follows_the_option(host_timing, tmp_path):
     pytest.importorskip("pettingzoo")
@@ -88,7 +88,10 @@ def test_a_team_follows_the_option(host_timing, tmp_path):
     assert row["info"]["latency_ms"] >= 0.0
 
 
+@pytest.mark.needs("vector")
 def test_batched_steps_omit_them_as_single_ones_do(monkeypatch):
+    from batches import Pair
+
     monkeypatch.setattr("embodied_env.extensions.vector.vector_env.FEWEST_SLOTS", 1)
     pair = Pair.of("arm_reach", AutoresetMode.NEXT_STEP, host_timing=False)
     pair.reset(seed=1)

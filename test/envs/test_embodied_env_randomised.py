@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 import strategies
+from evidence import assert_replays, assert_sound
 from randomised_arm import OPTIONS, randomised_arm
 from scripted_tasks import Scene
 
@@ -18,8 +19,6 @@ from embodied_env.contract.contract_schema import TaskSpec
 from embodied_env.core.types import ResetReport, ResetRequest, Snapshot
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
-from embodied_env.extensions.audit import audit_run
-from embodied_env.extensions.replay.run_replay import replay_run
 
 ARM = randomised_arm()
 
@@ -110,12 +109,11 @@ def test_every_value_is_in_info_the_record_replays_and_the_audit_is_sound(tmp_pa
         for _ in range(6):
             env.step(np.full(6, 0.01))
     env.close()
-    assert audit_run(env.path).sound
-    replay = replay_run(env.path)
-    assert replay.sound, replay.difference
-    assert (replay.resets, replay.transitions) == (2, 12)
+    assert_sound(env.path, transitions=12)
+    assert_replays(env.path, transitions=12)
 
 
+@pytest.mark.needs("vector")
 def test_copies_and_batches_draw_the_same() -> None:
     env = embodied_env.make(ARM, backend="mujoco").unwrapped
     twin = copy.deepcopy(env)  # as pickle

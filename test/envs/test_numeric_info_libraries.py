@@ -83,6 +83,7 @@ def test_tianshou_stacks_infos(close_later):
     assert buffer.sample(1)[0].info["safety.code"].dtype == np.int16
 
 
+@pytest.mark.needs("teams")
 @pytest.mark.parametrize("is_open", [False, True])
 def test_supersuit_trains_a_team_with_stable_baselines3(is_open):
     for module in ("pettingzoo", "supersuit", "stable_baselines3", "mujoco"):

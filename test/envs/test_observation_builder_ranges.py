@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from batches import Pair
 from gymnasium.vector import AutoresetMode
 from shipped_contracts import changed_contract
 from strategies import ABSENT
@@ -34,6 +33,7 @@ def leave_space(contract, *, num_envs, steps):
     return left
 
 
+@pytest.mark.needs("vector")
 @pytest.mark.parametrize(
     "contract", ["arm_reach", "cart_goal", changed_contract("door_open", BLIND)], ids=["arm", "cart", "door"]
 )
@@ -73,7 +73,10 @@ def test_a_confidence_without_covariance_is_absent():
         assert 0.0 < odometry["confidence"] <= 1.0
 
 
+@pytest.mark.needs("vector")
 def test_slots_without_covariance_have_no_confidence_in_batched_steps(monkeypatch):
+    from batches import Pair
+
     monkeypatch.setattr("embodied_env.extensions.vector.vector_env.FEWEST_SLOTS", 1)
     pair = Pair.of("cart_goal", AutoresetMode.NEXT_STEP)
     pair.reset(seed=1)

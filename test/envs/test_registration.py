@@ -61,6 +61,7 @@ def test_spec_has_the_given_options():
 # ---------------------------------------------------------------------------------------------------------- IDs
 
 
+@pytest.mark.needs("vector")
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("kind", ["name", "path", "contract"])
 def test_registered_contract_is_made_by_gymnasium(close_later, kind, tmp_path, monkeypatch):
@@ -156,7 +157,16 @@ UNEXPECTED = {
 }
 
 
-@pytest.mark.parametrize("call", UNEXPECTED.values(), ids=UNEXPECTED)
+def marks_of(name):
+    """Return the marks of a case by its name."""
+    words = {"make_vec": "vector", "vector": "vector", "parallel_env": "teams", "team": "teams"}
+    found = "explain" if name == "info of a vector" else next((words[word] for word in words if word in name), None)
+    return [pytest.mark.needs(found)] if found else []
+
+
+@pytest.mark.parametrize(
+    "call", [pytest.param(call, id=name, marks=marks_of(name)) for name, call in UNEXPECTED.items()]
+)
 def test_an_unexpected_keyword_argument_is_a_type_error(call):
     """TorchRL tries `frameskip` first, and looks for the words of Python's own error."""
     with pytest.raises(TypeError, match="got an unexpected keyword argument 'frameskip'"):
@@ -198,7 +208,10 @@ WRONG_CALLS = {  # call, error, what the message names
 }
 
 
-@pytest.mark.parametrize(("call", "error", "named"), WRONG_CALLS.values(), ids=WRONG_CALLS)
+@pytest.mark.parametrize(
+    ("call", "error", "named"),
+    [pytest.param(*case, id=name, marks=marks_of(name)) for name, case in WRONG_CALLS.items()],
+)
 def test_wrong_call_raises_one_error_that_names_it(call, error, named):
     with pytest.raises(error, match=named):
         call()

@@ -21,9 +21,6 @@ from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.contract.contract_schema import TaskSpec
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ResetNeededError, TaskError
-from embodied_env.extensions.audit import audit_lines, audit_run
-from embodied_env.extensions.comparison.run_comparison import compare_runs, comparisons_as_json
-from embodied_env.extensions.replay.run_replay import replay_run
 from embodied_env.record import RecordTransitions, read_run
 
 ARM = load_contract("arm_reach")
@@ -177,14 +174,20 @@ def test_only_unsolved_episodes_are_rated(mixed):
     assert (counts, summary["success_rate"]) == ([4, 2, 2, 2, 2], 1.0)
 
 
+@pytest.mark.needs("audit")
 def test_the_audit_counts_solved_episodes_and_the_run_passes(mixed, capsys):
+    from embodied_env.extensions.audit import audit_run
+
     report = audit_run(mixed)
     assert (report.problems, report.solved_at_reset, report.solved_at_first_step) == ((), 2, 0)
     assert main(["audit", str(mixed)]) == 0
     assert "solved at reset, before the policy acted: 2" in capsys.readouterr().out
 
 
+@pytest.mark.needs("audit")
 def test_the_audit_counts_no_solved_episodes_in_damaged_runs(mixed, tmp_path):
+    from embodied_env.extensions.audit import audit_lines, audit_run
+
     lines = [json.dumps(row).encode() for row in read_run(mixed).transitions()]
     assert audit_lines(lines, path="rows").solved_at_reset is None
 
@@ -194,13 +197,17 @@ def test_the_audit_counts_no_solved_episodes_in_damaged_runs(mixed, tmp_path):
     assert audit_run(rewrite(mixed, tmp_path / "damaged", damage)).solved_at_reset is None
 
 
+@pytest.mark.needs("audit")
 @pytest.mark.parametrize("changes", [{"success_rate": 1.0, "rated": 4}, {"successes": 4}, {"solved_at_reset": 0}])
 def test_a_summary_with_solved_episodes_as_successes_fails_the_audit(mixed, tmp_path, changes):
+    from embodied_env.extensions.audit import audit_run
+
     path = shutil.copytree(mixed, tmp_path / "run")
     (path / "summary.json").write_text(json.dumps({**summary_of(path), **changes}))
     assert set(audit_run(path).counts) == {"summary.differs"}
 
 
+@pytest.mark.needs("audit", "report")
 def test_the_report_excludes_solved_episodes_from_the_rate(mixed, tmp_path):
     pytest.importorskip("jinja2", reason="pages need jinja2, of the extra `report`")
     page = tmp_path / "report.html"
@@ -211,12 +218,16 @@ def test_the_report_excludes_solved_episodes_from_the_rate(mixed, tmp_path):
     assert "solved at reset or first step: in no rate" in text
 
 
+@pytest.mark.needs("comparison", "report")
 def test_a_comparison_excludes_solved_episodes(mixed):
+    from embodied_env.extensions.comparison.run_comparison import compare_runs, comparisons_as_json
+
     comparison = compare_runs(mixed, mixed)
     assert [(found.a.successes, found.a.trials, found.paired.pairs) for found in comparison.outcomes] == [(2, 2, 2)] * 2
     assert comparisons_as_json([comparison])["runs"][0]["summary"]["solved_at_reset"] == 2
 
 
+@pytest.mark.needs("comparison", "report")
 def test_compare_prints_solved_episodes(mixed, tmp_path, capsys):
     assert main(["compare", str(mixed), str(mixed), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][1]["summary"]["rated"] == 2
@@ -233,6 +244,7 @@ def wide_file(tmp_path):
     return str(file)
 
 
+@pytest.mark.needs("evaluation")
 @pytest.mark.parametrize("engine", [[], ["--engine", "local", "--workers", "1"]], ids=["here", "engine"])
 def test_evaluate_prints_the_count_of_solved_episodes(tmp_path, capsys, wide_file, engine):
     common = ["evaluate", wide_file, "--backend", "fake", "--policy", "hold", "--episodes", "2", *engine]
@@ -241,6 +253,7 @@ def test_evaluate_prints_the_count_of_solved_episodes(tmp_path, capsys, wide_fil
     assert (summary["success_rate"], summary["solved_at_reset"]) == (None, 2)
 
 
+@pytest.mark.needs("evaluation")
 def test_the_table_of_evaluate_has_no_rate_of_100_percent(tmp_path, capsys, wide_file):
     common = ["evaluate", wide_file, "--backend", "fake", "--policy", "hold", "--episodes", "2"]
     assert main([*common, "--out", str(tmp_path / "runs")]) == 0
@@ -262,12 +275,18 @@ def forged(path, row, **values):
     return lambda source: rewrite(source, path / "forged", change)
 
 
+@pytest.mark.needs("audit")
 @pytest.mark.parametrize("values", [{"solved": False}, {"judged": False}])
 def test_a_reset_whose_info_differs_from_its_verdict_fails_the_audit(mixed, tmp_path, values):
+    from embodied_env.extensions.audit import audit_run
+
     assert set(audit_run(forged(tmp_path, 0, **values)(mixed)).counts) == {"reset.solved"}
 
 
+@pytest.mark.needs("audit")
 def test_an_episode_solved_without_an_effective_reset_warns(mixed, tmp_path):
+    from embodied_env.extensions.audit import audit_run
+
     def change(rows):
         for row in rows[0], rows[2]:  # only the first is solved
             row["info"]["reset"]["level"] = row["inner"]["level"] = "none"
@@ -310,6 +329,7 @@ def test_a_dwell_time_restarts_in_each_episode(close_later):
         assert [env.step(np.zeros(6))[2] for _ in range(3)] == [False, False, True]
 
 
+@pytest.mark.needs("vector")
 def test_each_slot_of_a_vector_has_its_own_task_state():
     def slots(slot):
         return {"max_episode_steps": 3 + 2 * slot}
@@ -331,6 +351,7 @@ def test_each_slot_of_a_vector_has_its_own_task_state():
         env.close()
 
 
+@pytest.mark.needs("teams")
 def test_each_robot_of_a_team_has_its_own_task_state(close_later):
     pytest.importorskip("pettingzoo", reason="needs the extra multi")
     from embodied_env.extensions.teams.team_file import load_team
@@ -363,7 +384,10 @@ def dwelling(tmp_path_factory):
     return record(tmp_path_factory.mktemp("runs"), near(0.01), resets=resets, steps=6, backend="mujoco")
 
 
+@pytest.mark.needs("replay")
 def test_a_replay_rebuilds_the_state_of_each_episode_from_its_reset(dwelling):
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     rewards = [row["reward"] for row in read_run(dwelling).transitions()]
     assert len(set(rewards)) > 6
     replay = replay_run(dwelling, trust_task=True)
@@ -371,6 +395,7 @@ def test_a_replay_rebuilds_the_state_of_each_episode_from_its_reset(dwelling):
     assert replay.sound
 
 
+@pytest.mark.needs("replay")
 def test_a_replay_that_is_recorded_has_the_same_verdicts_and_options(dwelling, tmp_path):
     env = embodied_env.make(backend="replay", run=dwelling, record=tmp_path)
     for _ in range(3):
@@ -384,10 +409,13 @@ def test_a_replay_that_is_recorded_has_the_same_verdicts_and_options(dwelling, t
     assert ours[0][0] == {"target": [-0.5, 0.0, 0.3]}
 
 
+@pytest.mark.needs("replay")
 @pytest.mark.parametrize(
     "options", [{"backend": "mujoco"}, {"backend": "fake"}, {"backend": "fake", "free_running": True}]
 )
 def test_a_replay_passes_the_recorded_reset_arguments_to_the_task(tmp_path, options):
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     contract = replace(ARM, task=TaskSpec(type="resettable_tasks:ArgumentVerdicts", parameters={}))
     replay = replay_run(
         record(tmp_path, contract, resets=[{"target": [-0.5, 0.0, 0.3]}, None], **options), trust_task=True
@@ -395,7 +423,10 @@ def test_a_replay_passes_the_recorded_reset_arguments_to_the_task(tmp_path, opti
     assert (replay.difference, replay.resets) == (None, 2)
 
 
+@pytest.mark.needs("replay")
 def test_a_verdict_that_the_task_does_not_give_differs(mixed, tmp_path):
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     def change(rows):
         rows[0]["inner"]["verdict"]["success"] = rows[0]["info"]["reset"]["solved"] = False
 
@@ -403,7 +434,10 @@ def test_a_verdict_that_the_task_does_not_give_differs(mixed, tmp_path):
     assert (difference.row, difference.field) == (0, "inner.verdict.success")
 
 
+@pytest.mark.needs("replay")
 def test_options_changed_afterwards_change_the_reward(dwelling, tmp_path):
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     def change(rows):
         rows[0]["inner"]["options"] = {}
 
@@ -421,6 +455,7 @@ def without(*rows):
     return change
 
 
+@pytest.mark.needs("replay")
 @pytest.mark.parametrize(
     ("lost", "verified", "unverified"),
     [
@@ -432,11 +467,14 @@ def without(*rows):
     ],
 )
 def test_after_a_lost_row_nothing_is_verified_until_the_next_reset(dwelling, tmp_path, lost, verified, unverified):
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     replay = replay_run(rewrite(dwelling, tmp_path / "lost", without(*lost)), trust_task=True)
     assert (replay.difference, (replay.transitions, replay.resets), replay.unverified) == (None, verified, unverified)
     assert not replay.sound
 
 
+@pytest.mark.needs("replay")
 def test_replay_prints_the_number_of_uncompared_rows(dwelling, tmp_path, capsys):
     path = rewrite(dwelling, tmp_path / "lost", without(3))
     assert main(["replay", str(path)]) == 1

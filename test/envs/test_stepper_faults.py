@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 import scripted_tasks
+from evidence import assert_finds
 from scripted_tasks import ACCELERATION, DECELERATION, PERIOD_NS, PERIOD_S, VELOCITY, Scene
 
 import embodied_env
@@ -211,7 +212,7 @@ def test_f42_full_disk_does_not_stop_the_robot_and_is_reported(tmp_path, free_ru
     assert run.problem == "No space left on device"
     assert run.manifest["record"] == {"complete": False, "lost_rows": 4, "lost_messages": 0}
     assert len(list(run.transitions())) == 4
-    assert "No space left on device" in embodied_env.audit_run(env.path).problems
+    assert_finds(env.path, "No space left on device")
 
 
 # ---------------------------------------------------------------------------------------------------------- resets

@@ -8,12 +8,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+from evidence import assert_replays, assert_sound
 from shipped_contracts import arm_of
 
 import embodied_env
 from embodied_env.core.codes import Severity
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.extensions.replay.run_replay import replay_run
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.timing.clock import NS_PER_S, ManualClock
 
@@ -83,11 +83,8 @@ def test_braking_in_place_of_a_late_command_replays_equal_and_its_audit_is_sound
     assert not (np.array(late["info"]["action"]["applied"]) == 0.6).any()
     assert guaranteed[11:13] == [False, False]
     assert ("trajectory" in late["info"].get("annotations", {})) == options.get("follows", False)
-    replay = replay_run(path)
-    assert replay.difference is None
-    assert replay.transitions == 14
-    audit = embodied_env.audit_run(path)
-    assert audit.sound, audit.problems
+    assert_replays(path, transitions=14)
+    assert_sound(path)
 
 
 def test_a_run_in_lockstep_has_no_delays(tmp_path):

@@ -7,6 +7,7 @@ import functools
 
 import numpy as np
 import pytest
+from evidence import assert_replays, assert_sound
 from shipped_contracts import changed_contract
 
 import embodied_env
@@ -14,9 +15,6 @@ from embodied_env.core.codes import Severity
 from embodied_env.core.latency_statistics import LatencyStatistics
 from embodied_env.core.policy import NoAction
 from embodied_env.errors import ContractError, ResetNeededError, UsageError
-from embodied_env.extensions.audit.order_rules import SequenceRule
-from embodied_env.extensions.evaluation.evaluation import evaluate
-from embodied_env.extensions.replay.run_replay import replay_run
 
 ARM = embodied_env.load_contract("arm_reach")
 IMPATIENT = changed_contract(ARM, {"policy": {"max_missed": 3}})
@@ -27,14 +25,7 @@ def make(contract=IMPATIENT, **options):
     return embodied_env.make(contract, **{"backend": "fake", "clock": "virtual", **options})
 
 
-def assert_sound(path):
-    report = embodied_env.audit_run(path)
-    assert report.problems == ()
-    replay = replay_run(path)
-    assert replay.sound, replay.difference
-    return replay
-
-
+@pytest.mark.needs("explain")
 def test_the_robot_holds_and_moves_on_with_the_next_action():
     with make() as env:
         env.reset(seed=1)
@@ -44,11 +35,17 @@ def test_the_robot_holds_and_moves_on_with_the_next_action():
         assert not truncated
         assert held["safety"]["disposition"] == Severity.HOLD
         assert all(np.isfinite(list(held["action"]["applied_si"].values())))
-        assert "the policy returned no action" in embodied_env.explain(held)
         for _ in range(20):
             after = env.step(np.full(6, 0.5))[-1]
         assert after["safety"]["disposition"] < Severity.HOLD
         assert after["action"]["applied_si"] != before
+
+
+@pytest.mark.needs("explain")
+def test_a_step_without_an_action_is_explained():
+    with make() as env:
+        env.reset(seed=1)
+        assert "the policy returned no action" in embodied_env.explain(env.step(NOW)[-1])
 
 
 def test_too_many_in_a_row_truncate_and_an_action_in_between_does_not():
@@ -92,8 +89,8 @@ def test_a_run_with_missed_actions_and_annotations_is_sound_and_replays_equal(tm
                 *_, truncated, _ = env.step(NOW)
         assert truncated
         path = env.path
-    replay = assert_sound(path)
-    assert (replay.transitions, replay.reconstructed) == (8, 0)
+    assert_sound(path)
+    assert_replays(path, transitions=8, reconstructed=0)
     rows = list(embodied_env.read_run(path).transitions())
     noted = [row["inner"]["external_inputs"].get("annotations") for row in rows]
     account = {"age": 1, "latency_s": [0.5, None], "ok": True}
@@ -113,6 +110,7 @@ def test_annotations_are_in_the_info_of_their_step_alone_and_are_copies():
         assert "annotations" not in env.step(NOW)[-1]
 
 
+@pytest.mark.needs("vector")
 def test_slots_of_a_vector_have_annotations_of_their_own():
     with contextlib.closing(embodied_env.make_vec(IMPATIENT, num_envs=2, backend="fake", clock="virtual")) as envs:
         envs.reset(seed=1)
@@ -124,6 +122,7 @@ def test_slots_of_a_vector_have_annotations_of_their_own():
         assert noted == [{"chunk": {"age": 1}}, {"chunk": {"age": None}}]
 
 
+@pytest.mark.needs("explain")
 def test_the_inference_on_a_policy_server_is_explained_and_counted():
     account = {"encode_s": 0.001, "wire_s": 0.004, "server_s": None, "decode_s": 0.002, "late": 2, "lost": 0}
     statistics = LatencyStatistics()
@@ -148,9 +147,13 @@ def test_a_run_in_real_time_is_sound_and_replays_equal(tmp_path):
             env.step(np.full(6, 0.3) if step < 5 else NOW)
         path = env.path
     assert_sound(path)
+    assert_replays(path)
 
 
+@pytest.mark.needs("evaluation")
 def test_a_policy_that_has_no_action_ends_its_episodes(tmp_path, monkeypatch):
+    from embodied_env.extensions.evaluation.evaluation import evaluate
+
     (tmp_path / "late_policies.py").write_text(
         "from embodied_env.core.policy import NoAction\ndef late(observation):\n    return NoAction('server is silent')\n"
     )
@@ -160,9 +163,10 @@ def test_a_policy_that_has_no_action_ends_its_episodes(tmp_path, monkeypatch):
     assert done.summary["end_reasons"] == {"policy_lost:server is silent": 2}
     assert (done.summary["missed_actions"], done.summary["clipped_share"]) == (6, 0.0)
     assert done.problem == "the policy never acted: no action in time in 6 steps"
-    assert embodied_env.audit_run(done.path).problems == ()
+    assert_sound(done.path)
 
 
+@pytest.mark.needs("audit")
 @pytest.mark.parametrize(
     ("most", "forge"),
     [
@@ -173,6 +177,8 @@ def test_a_policy_that_has_no_action_ends_its_episodes(tmp_path, monkeypatch):
     ],
 )
 def test_audit_finds_a_wrong_end(tmp_path, most, forge):
+    from embodied_env.extensions.audit.order_rules import SequenceRule
+
     with make(record=tmp_path) as env:
         env.reset(seed=1)
         for _ in range(3):
@@ -200,12 +206,17 @@ def test_a_chunk_may_be_missing():
         assert info["safety"]["disposition"] == Severity.HOLD
 
 
-def test_one_slot_and_one_agent_may_have_no_action():
+@pytest.mark.needs("vector")
+def test_one_slot_may_have_no_action():
     envs = embodied_env.make_vec(ARM, num_envs=2, backend="fake", clock="virtual")
     envs.reset(seed=0)
     *_, infos = envs.step([NOW, np.zeros(6)])
     envs.close()
     assert [each == Severity.HOLD for each in infos["safety"]["disposition"]] == [True, False]
+
+
+@pytest.mark.needs("teams")
+def test_one_agent_may_have_no_action():
     team = embodied_env.parallel_env("two_carts", backend="mujoco", clock="virtual")
     team.reset(seed=0)
     first, second = team.agents

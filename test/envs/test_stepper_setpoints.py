@@ -7,11 +7,11 @@ import time
 
 import numpy as np
 import pytest
+from evidence import assert_replays, assert_sound
 from shipped_contracts import arm_of
 
 import embodied_env
 from embodied_env.errors import BackendLostError, ContractError
-from embodied_env.extensions.replay.run_replay import replay_run
 
 pytestmark = pytest.mark.realtime
 
@@ -111,10 +111,8 @@ def test_a_run_with_setpoints_replays_equal_and_its_audit_is_sound(tmp_path):
         env.reset(seed=1)
         for k in range(12):
             env.step(np.full(6, 0.5 if k < 6 else -0.5))
-    audit = embodied_env.audit_run(env.path)
-    assert audit.sound, audit.problems
-    assert {warning.rule for warning in audit.warnings} <= {"setpoints.late"}  # of a busy machine
-    assert replay_run(env.path).sound
+    assert_sound(env.path, warnings=["setpoints.late"])  # of a busy machine
+    assert_replays(env.path)
 
 
 def test_the_rate_is_part_of_the_fingerprint_only_where_it_is_declared():

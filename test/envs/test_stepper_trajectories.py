@@ -5,14 +5,13 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
+from evidence import assert_replays, assert_sound
 from shipped_contracts import NO_CHANGES, arm_of
 
-import embodied_env
 from embodied_env.core.policy import NoAction, as_policy
 from embodied_env.envs.action_chunks import ActionChunks
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ContractError, ResetNeededError, UsageError
-from embodied_env.extensions.replay.run_replay import replay_run
 from embodied_env.policies.chunks import ChunkRunner
 from embodied_env.record import RecordTransitions
 from embodied_env.timing.clock import ManualClock
@@ -148,10 +147,8 @@ def test_a_run_has_a_clean_audit_and_replays_equal(tmp_path):
         env.unwrapped.stepper.clock.advance_ns(30_000_000 * (k % 3))
         env.step(chunk[0])
     env.close()
-    report = embodied_env.audit_run(env.path)
-    assert report.sound, report.problems
-    replay = replay_run(env.path, contract=contract)
-    assert replay.difference is None
+    assert_sound(env.path)
+    assert_replays(env.path, contract=contract)
 
 
 def test_the_key_is_part_of_the_fingerprint_only_where_it_is_declared():

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from evidence import assert_replays, assert_sound
 from hypothesis import given
 from hypothesis import strategies as st
 from shipped_contracts import changed_contract
@@ -20,9 +21,6 @@ import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.core.policy import NoAction, PolicyIdentity
 from embodied_env.errors import PolicyError, UsageError
-from embodied_env.extensions.audit.account_rules import AccountRules
-from embodied_env.extensions.evaluation.evaluation import evaluate
-from embodied_env.extensions.replay.run_replay import replay_policy, replay_run
 from embodied_env.policies import policy_thread
 from embodied_env.policies.chunks import DECAY, OVERLAP, UNDERRUN, ChunkRunner, blend, longest_wait_s
 from embodied_env.policies.lerobot_model import LerobotModel
@@ -316,6 +314,7 @@ def violations(rule, step, action, account):
     return list(rule.add({"schema": "step", "info": info, "inner": {"action": taken}}))
 
 
+@pytest.mark.needs("audit")
 @given(
     mode=st.sampled_from(MODES),
     overlap=st.integers(0, 9),
@@ -327,6 +326,8 @@ def violations(rule, step, action, account):
 def test_actions_are_convex_blends_of_chunks_of_the_episode_at_their_index(
     mode, overlap, plan, latencies, n_action_steps, resets
 ):
+    from embodied_env.extensions.audit.account_rules import AccountRules
+
     policy, rule = Planned(plan, n_action_steps), AccountRules(None)
     begun, before, steps = 0, None, 0
     with Timed(policy, mode, 1, overlap=overlap) as timed:
@@ -617,6 +618,7 @@ class InEnvironment(Scripted):
         return
 
 
+@pytest.mark.needs("explain")
 def test_a_step_is_explained():
     with embodied_env.make(ARM, backend="fake", clock="virtual") as env:
         env.reset(seed=1)
@@ -628,6 +630,7 @@ def test_a_step_is_explained():
         assert "steps of this episode without one: 2." in embodied_env.explain(env.step(np.zeros(6))[-1])
 
 
+@pytest.mark.needs("evaluation", "replay")
 def test_command_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "chunk_policies.py").write_text("import numpy as np\ndef still(_):\n    return np.zeros((8, 6))\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -642,20 +645,23 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     assert "cannot continue a chunk: 'chunk_policies:still'" in capsys.readouterr().err
 
 
+@pytest.mark.needs("evaluation", "replay")
 @pytest.mark.parametrize("mode", MODES)
 def test_evaluation_in_lockstep_records_sound_accounts(tmp_path, mode):
+    from embodied_env.extensions.evaluation.evaluation import evaluate
+    from embodied_env.extensions.replay.run_replay import replay_policy
+
     options = {"backend": "fake", "clock": "virtual", "episodes": 2, "record": tmp_path}
     (result,) = evaluate(ARM, InEnvironment(bias=1.0), chunks=mode, **options).results
-    assert embodied_env.audit_run(result.path).problems == ()
-    replay = replay_run(result.path)
-    assert replay.sound
-    assert replay.transitions == 48
+    assert_sound(result.path)
+    assert_replays(result.path, transitions=48)
     run = embodied_env.read_run(result.path)
     accounts = [row["info"]["annotations"]["chunk"] for row in run.transitions()]
     assert {account["mode"] for account in accounts} == {mode} == {run.manifest["policy"]["chunks"]}
     assert replay_policy(result.path, InEnvironment(bias=1.0), chunks=mode).first is None
 
 
+@pytest.mark.needs("vector")
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
 def test_slots_of_a_vector_environment_act_as_single_environments(mode):
     made = [InEnvironment(bias=slot) for slot in range(2)]
@@ -675,6 +681,7 @@ def test_slots_of_a_vector_environment_act_as_single_environments(mode):
     assert [policy.closed for policy in made] == [1, 1]
 
 
+@pytest.mark.needs("teams")
 def test_accounts_of_a_team_are_recorded_per_robot(tmp_path):
     team = embodied_env.parallel_env("two_carts", backend="mujoco", clock="virtual", record=tmp_path)
     policies = TeamPolicies(lambda _: InEnvironment(size=2), team.possible_agents, chunks="crossfade")
@@ -688,19 +695,21 @@ def test_accounts_of_a_team_are_recorded_per_robot(tmp_path):
     team.close()
     policies.close()
     for agent in team.possible_agents:
-        assert embodied_env.audit_run(team.run_directory(agent)).problems == ()
+        assert_sound(team.run_directory(agent))
         (*_, last) = embodied_env.read_run(team.run_directory(agent)).transitions()
         assert last["info"]["annotations"]["chunk"]["id"] == 1
 
 
 def run_in_real_time(tmp_path, *, steps, period_s, backend="mujoco"):
+    from embodied_env.extensions.evaluation.evaluation import evaluate
+
     contract = changed_contract("arm_reach", {"episode.horizon_steps": steps, "task.success_radius_m": 0.0001})
     policy = InEnvironment(length=16, latency_s=4 * period_s)
     policy.scale = 0.0
     options = {"backend": backend, "pacing": "realtime", "episodes": 1, "record": tmp_path}
     (result,) = evaluate(contract, policy, chunks="crossfade", **options).results
     assert joined()
-    assert embodied_env.audit_run(result.path).problems == ()
+    assert_sound(result.path)
     rows = list(embodied_env.read_run(result.path).transitions())
     accounts = [row["info"]["annotations"]["chunk"] for row in rows]
     for row, account in zip(rows, accounts, strict=True):
@@ -714,17 +723,21 @@ def run_in_real_time(tmp_path, *, steps, period_s, backend="mujoco"):
     return result, rows, accounts
 
 
+@pytest.mark.needs("audit", "evaluation", "replay")
 @pytest.mark.realtime
 def test_no_underrun_in_real_time(tmp_path):
+    from embodied_env.extensions.replay.run_replay import replay_policy
+
     result, rows, accounts = run_in_real_time(tmp_path, steps=24, period_s=0.05)
     assert (len(rows), accounts[-1]["underruns"], result.summary["missed_actions"]) == (24, 0, 0)
     assert max(account["age"] for account in accounts) >= 4
-    assert replay_run(result.path).sound
+    assert_replays(result.path)
     still = InEnvironment()
     still.scale = 0.0
     assert replay_policy(result.path, still, chunks="crossfade").first is None
 
 
+@pytest.mark.needs("evaluation")
 @pytest.mark.long
 @pytest.mark.realtime
 def test_no_underrun_in_a_thousand_steps(tmp_path):

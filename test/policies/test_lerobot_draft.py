@@ -11,8 +11,6 @@ from shipped_contracts import changed_contract
 
 from embodied_env.contract import load_contract
 from embodied_env.errors import UsageError
-from embodied_env.extensions.evaluation.evaluation import evaluate
-from embodied_env.extensions.export.run_export import export_run
 from embodied_env.policies.lerobot_draft import draft_policy_file
 from embodied_env.policies.lerobot_files import read_lerobot
 from embodied_env.policies.mapping import PolicyFileInterface
@@ -186,7 +184,11 @@ def test_policy_trained_on_our_export_needs_no_answer(policy, dataset):
     assert draft["outputs"]["action"] == {"parts": [{"actuator": "arm", "joints": JOINTS, "unit": "action"}]}
 
 
+@pytest.mark.needs("evaluation", "export")
 def test_draft_for_our_export_fits_without_an_answer(policy, tmp_path):
+    from embodied_env.extensions.evaluation.evaluation import evaluate
+    from embodied_env.extensions.export.run_export import export_run
+
     pytest.importorskip("pyarrow")
     contract = changed_contract(load_contract("arm_reach"), {"episode.horizon_steps": 3})
     (run,) = evaluate(contract, "random", backend="fake", episodes=1, record=tmp_path / "runs").results

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import onnx_models
 import pytest
+from evidence import assert_sound
 from grippers import ACTION, TOPIC, gripper_contract, gripper_text
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,6 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import BatchPolicy, NoAction, PolicyIdentity, find_n_action_steps
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.extensions.remote.policy_server import ServedPolicy
 from embodied_env.policies.chunks import ChunkRunner
 from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.policy_file import PolicyFile
@@ -478,7 +478,10 @@ def remembering(**chunk):
     return ModelPolicy(TrialModel({"action": np.zeros((3, 4))}), found)
 
 
+@pytest.mark.needs("remote")
 def test_a_history_in_chunks_is_not_served():
+    from embodied_env.extensions.remote.policy_server import ServedPolicy
+
     with pytest.raises(UsageError, match="cannot be served: a client sends no observation within a chunk"):
         ServedPolicy(remembering(), bench())
     ServedPolicy(remembering(execute=1), bench())
@@ -771,6 +774,7 @@ def test_policy_file_that_cannot_be_read_is_not_ignored(model, tmp_path):
         embodied_env.load_policy(f"onnx:{model}", embodied_env.load_contract("arm_reach"))
 
 
+@pytest.mark.needs("evaluation", "replay")
 def test_evaluation_and_replay_by_a_policy_file(model, tmp_path, capsys):
     (tmp_path / "map.yaml").write_text(ARM)
     common = ["--policy", f"onnx:{model}", "--policy-file", str(tmp_path / "map.yaml"), "--json"]
@@ -781,7 +785,7 @@ def test_evaluation_and_replay_by_a_policy_file(model, tmp_path, capsys):
     capsys.readouterr()
     policy = json.loads((run / "manifest.json").read_text())["policy"]
     assert (policy["policy_file"], len(policy["policy_file_sha256"])) == (str(tmp_path / "map.yaml"), 64)
-    assert embodied_env.audit_run(run).problems == ()
+    assert_sound(run)
     assert main(["replay", str(run), *common]) == 0
     assert json.loads(capsys.readouterr().out)["first"] is None
     assert main(["replay", str(run), "--policy-file", "map.yaml"]) == 2

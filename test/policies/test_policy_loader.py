@@ -26,8 +26,6 @@ from embodied_env.core.policy import (
     policy_seed,
 )
 from embodied_env.errors import PolicyError, UsageError
-from embodied_env.extensions.evaluation.evaluation import evaluate
-from embodied_env.extensions.replay.run_replay import replay_policy
 from embodied_env.policies import policy_loader as loader
 from embodied_env.policies.chunks import ChunkRunner, split_chunk
 from embodied_env.policies.slots import TeamPolicies, VectorPolicies
@@ -225,7 +223,11 @@ def test_the_rest_of_a_chunk_is_a_copy():
     assert not runner({}).any()
 
 
+@pytest.mark.needs("evaluation", "replay")
 def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
+    from embodied_env.extensions.evaluation.evaluation import evaluate
+    from embodied_env.extensions.replay.run_replay import replay_policy
+
     made = Chunks()
     monkeypatch.setattr(loader, "made_for_test", lambda contract: made, raising=False)  # noqa: ARG005 - of a factory
     monkeypatch.setitem(BUILT_IN["policies"], "chunks", "embodied_env.policies.policy_loader:made_for_test")
@@ -243,14 +245,22 @@ def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
     assert again.calls == made.calls[:-1]
 
 
+@pytest.mark.needs("evaluation", "replay")
 def test_replay_of_the_same_seed_repeats_a_random_policy(tmp_path):
+    from embodied_env.extensions.evaluation.evaluation import evaluate
+    from embodied_env.extensions.replay.run_replay import replay_policy
+
     options = {"backend": "fake", "episodes": 2, "record": tmp_path, "clock": "virtual"}
     run = evaluate(ARM, "random", seed=7, **options).results[0].path
     assert replay_policy(run, load("random"), seed=7).first is None
     assert replay_policy(run, load("random"), seed=8).first == (1, 1)
 
 
+@pytest.mark.needs("evaluation", "replay")
 def test_replay_of_a_policy_skips_what_follows_a_missing_row(tmp_path, monkeypatch):
+    from embodied_env.extensions.evaluation.evaluation import evaluate
+    from embodied_env.extensions.replay.run_replay import replay_policy
+
     def act(_observation):
         return NoAction("late")
 
@@ -263,6 +273,7 @@ def test_replay_of_a_policy_skips_what_follows_a_missing_row(tmp_path, monkeypat
     assert [(each.steps, each.first) for each in replay_policy(run, act).episodes] == [(2, None)]
 
 
+@pytest.mark.needs("evaluation")
 def test_a_policy_that_raises_in_reset_is_named(tmp_path, monkeypatch, capsys):
     (tmp_path / "failing_policies.py").write_text(
         "class Failing:\n"
@@ -275,8 +286,11 @@ def test_a_policy_that_raises_in_reset_is_named(tmp_path, monkeypatch, capsys):
     assert "failed in the reset of episode 1: TypeError" in capsys.readouterr().err
 
 
+@pytest.mark.needs("evaluation")
 @pytest.mark.parametrize("place", ["reset", "__call__", "close"])
 def test_exit_in_a_policy_is_not_the_exit_of_the_program(tmp_path, monkeypatch, place):
+    from embodied_env.extensions.evaluation.evaluation import evaluate
+
     def leave(*_, **__):
         raise SystemExit(0)
 
@@ -289,12 +303,17 @@ def test_exit_in_a_policy_is_not_the_exit_of_the_program(tmp_path, monkeypatch, 
         terminate(15, None)
 
 
+@pytest.mark.needs("evaluation", "replay")
 def test_replay_names_a_policy_that_raises(tmp_path):
+    from embodied_env.extensions.evaluation.evaluation import evaluate
+    from embodied_env.extensions.replay.run_replay import replay_policy
+
     run = evaluate(ARM, "hold", backend="fake", episodes=1, seed=0, record=tmp_path).results[0].path
     with pytest.raises(PolicyError, match="episode 1, step 1: ZeroDivisionError"):
         replay_policy(run, lambda _: 1 / 0)
 
 
+@pytest.mark.needs("vector")
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_each_slot_has_a_policy_that_is_reset_before_each_of_its_episodes(mode):
     made = []
@@ -319,6 +338,7 @@ def test_each_slot_has_a_policy_that_is_reset_before_each_of_its_episodes(mode):
         assert made[slot].calls[-1] == "close"
 
 
+@pytest.mark.needs("vector")
 def test_slots_share_the_inference_of_a_batch_policy():
     masks = []
 
@@ -372,6 +392,7 @@ def test_an_agent_whose_episode_has_ended_does_not_act():
     assert list(policies.act({"a": {}, "b": {}}, infos)) == ["a"]
 
 
+@pytest.mark.needs("teams")
 def test_each_agent_of_a_team_has_a_policy_of_its_own():
     team = embodied_env.parallel_env("two_carts", backend="mujoco", clock="virtual")
     sizes = {agent: ActionLayout(team.contract(agent)).size for agent in team.possible_agents}

@@ -8,13 +8,13 @@ import json
 import numpy as np
 import onnx_models
 import pytest
+from evidence import assert_sound
 from gymnasium import spaces
 from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.core.policy import BatchPolicy, Policy
 from embodied_env.errors import UsageError
-from embodied_env.extensions.evaluation.evaluation import evaluate
 from embodied_env.policies.onnx_model import check_graph
 
 ARM = changed_contract(embodied_env.load_contract("arm_reach"), {"episode.horizon_steps": 5})
@@ -62,7 +62,10 @@ def test_batch_of_an_onnx_policy_equals_single_inferences(write, batch):
         np.testing.assert_allclose(found, policy(row), rtol=1e-6)
 
 
+@pytest.mark.needs("evaluation")
 def test_onnx_policy_with_an_input_by_name_returns_chunks_and_runs(write, tmp_path):
+    from embodied_env.extensions.evaluation.evaluation import evaluate
+
     address = write(onnx_models.chunked(name="joints_position", size=6, length=3))
     policy = embodied_env.load_policy(address, ARM)
     seen = observation()
@@ -70,7 +73,7 @@ def test_onnx_policy_with_an_input_by_name_returns_chunks_and_runs(write, tmp_pa
     np.testing.assert_allclose(policy(seen), expected, rtol=1e-6)
     options = {"backend": "fake", "episodes": 1, "record": tmp_path / "runs", "clock": "virtual"}
     (done,) = evaluate(ARM, address, **options).results
-    assert embodied_env.audit_run(done.path).problems == ()
+    assert_sound(done.path)
     manifest = json.loads((done.path / "manifest.json").read_text())
     assert (manifest["policy"]["format"], manifest["policy"]["name"]) == ("onnx", address)
 
@@ -223,6 +226,7 @@ def test_sb3_policy_of_another_contract_is_refused(sb3):
         embodied_env.load_policy(address, physical, trust=True)
 
 
+@pytest.mark.needs("evaluation")
 def test_sb3_policy_is_evaluated_from_the_command_line(sb3, tmp_path, capsys):
     from embodied_env.cli.main import main
 

@@ -29,12 +29,6 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import Severity
 from embodied_env.core.policy import PolicyIdentity, as_policy, policy_seed
 from embodied_env.core.types import Finding
-from embodied_env.extensions.comparison import run_comparison as compare
-from embodied_env.extensions.evaluation import evaluation_engine as engine
-from embodied_env.extensions.export import run_export as export
-from embodied_env.extensions.remote.policy_messages import unpack
-from embodied_env.extensions.remote.policy_server import PolicyServer
-from embodied_env.extensions.teams.team_file import load_team
 from embodied_env.policies import policy_file
 from embodied_env.policies.policy_loader import load_policy
 from embodied_env.policies.policy_model import ArraySpec
@@ -79,6 +73,8 @@ def rounded(value):
 
 def fingerprints(_):
     """Return the fingerprint of every shipped contract and team, and of contracts with every key."""
+    from embodied_env.extensions.teams.team_file import load_team
+
     return {
         **{name: load_contract(name).fingerprint for name in sorted(shipped_files())},
         **{name: load_team(name).world.fingerprint for name in sorted(shipped_files("teams"))},
@@ -90,6 +86,10 @@ def fingerprints(_):
 
 def names(_):
     """Return the names of classes, tasks and schemas that files, seeds and messages contain."""
+    from embodied_env.extensions.comparison import run_comparison as compare
+    from embodied_env.extensions.evaluation import evaluation_engine as engine
+    from embodied_env.extensions.export import run_export as export
+
     arm = load_contract("arm_reach")
     of_runs = [RUN, rows.RESET, rows.TRANSITION, export.EXPORT, engine.EVALUATION, compare.SCHEMA]
     return {
@@ -111,6 +111,9 @@ def names(_):
 
 def wire(_):
     """Return messages of the relay, of the embedded simulator and of the policy server, and their topics."""
+    from embodied_env.extensions.remote.policy_messages import unpack
+    from embodied_env.extensions.remote.policy_server import PolicyServer
+
     arm, cart = (ActionLayout(load_contract(name)) for name in ("arm_reach", "cart_goal"))
     tag = relay.CommandId(epoch=1_700_000_000_000_000, seq=12)
     finding = Finding(
@@ -191,7 +194,15 @@ def run(folder):
     return {"manifest": found.manifest, "summary": summary, "row": list(found.rows())}
 
 
-@pytest.mark.parametrize("build", [fingerprints, names, wire, run], ids=lambda build: build.__name__)
+FILES = [
+    pytest.param(fingerprints, marks=pytest.mark.needs("teams"), id="fingerprints"),
+    pytest.param(names, marks=pytest.mark.needs("comparison", "evaluation", "export"), id="names"),
+    pytest.param(wire, marks=pytest.mark.needs("remote"), id="wire"),
+    pytest.param(run, id="run"),
+]
+
+
+@pytest.mark.parametrize("build", FILES)
 def test_golden_file_has_not_changed(build, tmp_path):
     file, text = GOLDEN / f"{build.__name__}.txt", "".join(f"{line}\n" for line in lines_of(build(tmp_path)))
     if os.environ.get("EMBODIED_ENV_WRITE_GOLDEN"):

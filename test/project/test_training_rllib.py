@@ -18,7 +18,7 @@ from embodied_env.contract.contract_loader import dump_contract
 pytest.importorskip("ray.rllib", reason='needs pip install "ray[rllib]"')
 pytest.importorskip("torch", reason="needs torch, of the extra train")
 pytest.importorskip("onnx", reason="needs onnx, of the extra train")
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.needs("evaluation", "vector")]
 
 ROOT = Path(embodied_env.__file__).parent.parent
 

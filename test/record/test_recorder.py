@@ -21,7 +21,6 @@ from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, ClosedError, RecordError, ResetNeededError, UsageError
-from embodied_env.extensions.audit import audit_transition
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.rows import RESET, TRANSITION
@@ -859,7 +858,10 @@ def test_lost_backend_is_one_truncated_episode(tmp_path):
     assert (summary["truncated"], summary["end_reasons"]) == (1, {"backend_lost:refused": 1})
 
 
+@pytest.mark.needs("audit")
 def test_info_keys_added_by_a_wrapper_pass_the_audit(tmp_path):
+    from embodied_env.extensions.audit import audit_transition
+
     (row,) = record(RecordTransitions(RecordEpisodeStatistics(TimeLimit(fake(), 1)), tmp_path), STILL)
     assert row["info"]["episode"]["l"] == 1
     assert audit_transition(row) == [

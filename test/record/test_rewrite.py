@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from evidence import assert_finds, assert_sound
 from mcap.data_stream import RecordBuilder
 from mcap.reader import make_reader
 from mcap.records import Channel, Chunk, Header, Message, Schema
@@ -28,8 +29,6 @@ import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.contract import load_contract
 from embodied_env.errors import RecordError
-from embodied_env.extensions.audit import audit_run
-from embodied_env.extensions.evaluation.evaluation_display import _print_journals
 from embodied_env.processes import signals
 from embodied_env.record import read_run, repair_run, rewrite
 from embodied_env.record import run_repair as repair
@@ -95,7 +94,7 @@ def test_closed_run_is_indexed_and_sound(recorded):
     assert counts["/camera"] == counts["/depth"] == 1  # of the backend fake, which always shows the same
     assert counts["array"] == 0
     assert not list(recorded.closed.glob(".*"))
-    assert audit_run(recorded.closed).sound
+    assert_sound(recorded.closed)
     assert (recorded.closed / "summary.json").read_text() == (recorded.journal / "summary.json").read_text()
 
 
@@ -300,10 +299,10 @@ def test_failed_rewrite_leaves_the_journal_and_is_reported_once(tmp_path, monkey
     env.close()
     assert is_journal(env.path / "transitions.mcap")
     assert not list(env.path.glob(".*"))
-    assert audit_run(env.path).sound
+    assert_sound(env.path)
     monkeypatch.undo()
     assert repair_run(env.path).files
-    assert audit_run(env.path).sound
+    assert_sound(env.path)
     assert "repaired" not in read_run(env.path).manifest
 
 
@@ -364,10 +363,10 @@ def test_kill_during_the_rewrite_leaves_the_journal(run):
     done = subprocess.run([sys.executable, "-c", KILLED, str(run.journal)], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
     assert [path.name for path in run.journal.glob(".*")] == [".transitions.mcap.new"]
-    assert audit_run(run.journal).sound
+    assert_sound(run.journal)
     assert repair_run(run.journal).files
     assert not list(run.journal.glob(".*"))
-    assert audit_run(run.journal).sound
+    assert_sound(run.journal)
 
 
 def test_nothing_is_rewritten_before_everything_is_closed_at_exit(monkeypatch):
@@ -386,6 +385,7 @@ def test_nothing_is_rewritten_before_everything_is_closed_at_exit(monkeypatch):
     assert happened[-2:] == ["rewritten", "stopped"]
 
 
+@pytest.mark.needs("vector")
 def test_every_robot_of_a_vector_stops_before_anything_is_rewritten(tmp_path, monkeypatch):
     envs = embodied_env.make_vec("arm_reach", backend="fake", num_envs=3, record=tmp_path)
     rewritten = []
@@ -400,7 +400,10 @@ def test_every_robot_of_a_vector_stops_before_anything_is_rewritten(tmp_path, mo
     assert sorted(rewritten) == sorted(tmp_path.glob("*/*"))
 
 
+@pytest.mark.needs("evaluation")
 def test_evaluate_names_runs_of_workers_with_journals(recorded, capsys):
+    from embodied_env.extensions.evaluation.evaluation_display import _print_journals
+
     result = SimpleNamespace(parts=[recorded.journal, recorded.closed])
     _print_journals(SimpleNamespace(results=[result]))
     assert capsys.readouterr().err == f"not rewritten for viewers: {recorded.journal}; use embodied-env repair\n"
@@ -410,16 +413,16 @@ def test_evaluate_names_runs_of_workers_with_journals(recorded, capsys):
 
 
 def test_repaired_run_is_whole_and_stays_unsound(run):
-    before, rows = audit_run(run.cut), list(read_run(run.cut).rows())
+    before, rows = read_run(run.cut).problem, list(read_run(run.cut).rows())
     log = run.cut / "transitions.mcap"
     with log.open("ab") as file:
         file.write(b"\5" + (1000).to_bytes(8, "little") + b"half a message")
     report = repair_run(run.cut)
     assert (report.files[0].count, report.files[0].cut_bytes) == (6, 23)
     assert (run.cut / report.files[0].kept).read_bytes().endswith(b"half a message")
-    after, repaired = audit_run(run.cut), read_run(run.cut)
-    assert set(before.counts) == set(after.counts) == {"run.unclean"}
-    assert before.problems[0].split(" (")[0] in after.problems[0]
+    repaired = read_run(run.cut)
+    assert before.split(" (")[0] in repaired.problem
+    assert_finds(run.cut, "run.unclean")
     (mark,) = repaired.manifest["repaired"]
     assert f"repaired on {mark['utc']}" in repaired.problem
     assert mark["files"][0]["cut_bytes"] == 23
@@ -452,7 +455,7 @@ def test_run_that_is_being_recorded_is_not_repaired(tmp_path):
     assert (env.path / "transitions.mcap").read_bytes() == before
     env.step(np.zeros(6))
     env.close()
-    assert audit_run(env.path).sound
+    assert_sound(env.path)
 
 
 def test_damaged_journal_keeps_every_whole_record_and_the_original(run):
@@ -465,7 +468,7 @@ def test_damaged_journal_keeps_every_whole_record_and_the_original(run):
     assert (file.count, file.kept) == (6, "transitions.damaged.mcap")
     assert (run.journal / file.kept).read_bytes() == data
     assert problem in read_run(run.journal).problem
-    assert not audit_run(run.journal).sound
+    assert_finds(run.journal, "run.unclean")
 
 
 def test_journal_with_a_wrong_length_keeps_the_records_after_it(run):

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from evidence import assert_finds
 from gymnasium.wrappers import TimeLimit
 
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
-from embodied_env.extensions.audit import audit_run
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.run_writer import LossCounter
 from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP, WriterThread
@@ -261,7 +261,7 @@ def test_dropped_row_marks_the_run_incomplete_and_fails_the_audit(dropped):
     assert run.problem == "row 2 was dropped: the disk is too slow"
     assert run.manifest["record"] == {"complete": False, "lost_rows": 8, "lost_messages": 0}
     assert json.loads((env.path / "summary.json").read_text())["record"] == run.manifest["record"]
-    assert "row 2 was dropped: the disk is too slow" in audit_run(env.path).problems
+    assert_finds(env.path, "row 2 was dropped: the disk is too slow")
 
 
 def test_summary_counts_steps_with_dropped_rows(dropped):
@@ -426,7 +426,7 @@ def test_full_disk_does_not_disturb_steps_and_the_run_is_not_clean(on_full_disks
     run = read_run(path)
     assert not run.clean
     assert [row["row"] for row in run.rows()] == list(range(12 - lost))
-    assert not audit_run(path).sound
+    assert_finds(path, "run.unclean")
 
 
 @pytest.mark.parametrize("case", CASES[:2])
@@ -588,7 +588,7 @@ def test_foreign_change_is_in_manifest_summary_and_audit(tmp_path, interfere):
         env.close()
     assert read_run(env.path).manifest["record"]["complete"] is False
     assert json.loads((env.path / "summary.json").read_text())["record"]["complete"] is False
-    assert "run.unclean" in audit_run(env.path).counts
+    assert_finds(env.path, "run.unclean")
 
 
 def test_changed_working_directory_keeps_the_record_complete(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 import scripted_tasks
+from evidence import assert_replays, assert_sound
 from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 from shipped_contracts import changed_contract
 
@@ -14,8 +15,6 @@ import embodied_env
 from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.core.policy import NoAction
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.extensions.audit.order_rules import SequenceRule
-from embodied_env.extensions.replay.run_replay import replay_run
 from embodied_env.timing.clock import ManualClock
 from embodied_env.timing.delay_model import DelayDistribution, DelayModel
 
@@ -33,9 +32,8 @@ def run(folder, gaps, *, safety=None, faults=(), action=None):
             clock.advance_ns(round(periods * PERIOD_NS))
             *_, info = env.step(np.full(6, 0.3) if action is None else action)
         path = env.path
-    replay = replay_run(path)
-    assert embodied_env.audit_run(path).problems == ()
-    assert replay.sound, replay.difference
+    assert_replays(path)
+    assert_sound(path)
     return path, info
 
 
@@ -89,6 +87,7 @@ def test_another_stop_comes_first():
         assert scene.step().info["end_reason"] == "safety_stop:robot.inactive"
 
 
+@pytest.mark.needs("vector")
 def test_injected_time_of_an_inference_is_the_policys_in_vector_environments_too():
     constant = DelayDistribution(kind="empirical", values=(0.05,))
     slow = DelayDistribution(kind="empirical", values=(0.12,))
@@ -104,6 +103,7 @@ def test_injected_time_of_an_inference_is_the_policys_in_vector_environments_too
     assert (alone[-2:], together) == (["", "policy_lost:late"], [[reason] * 3 for reason in alone])
 
 
+@pytest.mark.needs("audit")
 @pytest.mark.parametrize(
     ("gaps", "options", "reason"),
     [
@@ -113,6 +113,8 @@ def test_injected_time_of_an_inference_is_the_policys_in_vector_environments_too
     ],
 )
 def test_audit_finds_a_late_end_that_was_none(tmp_path, gaps, options, reason):
+    from embodied_env.extensions.audit.order_rules import SequenceRule
+
     path, _ = run(tmp_path, gaps, **options)
     rows = list(embodied_env.read_run(path).rows())
     rows[-1]["inner"]["end_reasons"] = [reason]

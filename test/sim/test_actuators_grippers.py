@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from evidence import assert_replays, assert_sound
 from grippers import ACTION, TOPIC, gripper_contract, gripper_text
 
 from embodied_env.envs.registration import make
-from embodied_env.extensions.audit import audit_run
-from embodied_env.extensions.replay.run_replay import replay_run
 
 JOINT = "j1: {position: [-1.5, 1.5], velocity: 1.0, acceleration: 4.0}"
 IN_ONE_MESSAGE = f"{JOINT}, j2: {{position: [-0.02, 0.82], velocity: 2.0, acceleration: 20.0}}"
@@ -27,5 +26,5 @@ def test_the_gripper_opens_and_the_record_passes_the_audit(kind, tmp_path):
     assert positions[-1] == pytest.approx([0.3, 0.8], abs=0.05)
     assert np.abs(np.diff(np.array(positions)[:, 1])).max() < 2.0 * 0.05 * 1.5  # the speed of the gripper
     (run,) = (tmp_path / "runs").iterdir()
-    assert audit_run(run).sound
-    assert replay_run(run, contract=contract).sound
+    assert_sound(run)
+    assert_replays(run, contract=contract)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from evidence import assert_sound
 from ideal_readings import sense
 from own_models import PROFILES, own_contract, write_model
 
@@ -19,7 +20,6 @@ from embodied_env.contract.files import MOST_DATA_BYTES
 from embodied_env.contract.model_files import model_files
 from embodied_env.envs.registration import make
 from embodied_env.errors import ContractError
-from embodied_env.extensions.audit import audit_run
 from embodied_env.sim.servos import ELEMENTS, REFUSED, refusal, set_gains, why_no_servo
 from embodied_env.sim.world import World
 from embodied_env.sim.world_model import WorldModel, import_mujoco
@@ -51,7 +51,7 @@ def test_an_episode_runs_and_its_record_passes_the_audit(kind: str, tmp_path: Pa
     env.close()
     assert any(not np.array_equal(start[key], value) for key, value in observation.items())
     (run,) = (tmp_path / "runs").iterdir()
-    assert audit_run(run).sound
+    assert_sound(run)
 
 
 def test_motors_with_gains_follow_like_servos(tmp_path: Path) -> None:

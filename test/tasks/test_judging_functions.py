@@ -10,13 +10,12 @@ import sys
 import numpy as np
 import pytest
 import scripted_tasks
+from evidence import assert_replays, assert_sound
 
 from embodied_env.cli.main import main
 from embodied_env.contract import load_contract
 from embodied_env.envs.registration import make
 from embodied_env.errors import ContractError, ResetNeededError, TaskError
-from embodied_env.extensions.audit import audit_run
-from embodied_env.extensions.replay.run_replay import replay_run
 from embodied_env.record import read_run
 from embodied_env.tasks import describe_task, load_task
 
@@ -217,12 +216,9 @@ def test_the_step_of_an_error_is_recorded_replayed_and_audited(write, tmp_path):
                 env.step(np.zeros(2))
     last = list(read_run(env.path).transitions())[-1]
     assert (last["truncated"], last["info"]["end_reason"], last["reward"]) == (True, "task_error:ValueError", 0.0)
-    assert audit_run(env.path).violations == ()
-    for options in ({}, {"trust_task": True}):
-        replay = replay_run(env.path, **options)
-        assert (replay.difference, replay.transitions) == (None, 6)
-    write("return low, False")
-    assert replay_run(env.path, trust_task=True).difference.field == "inner.reward"
+    assert_sound(env.path)
+    assert_replays(env.path, transitions=6, verified=False)
+    assert_replays(env.path, transitions=6, trust_task=True)
 
 
 @pytest.mark.parametrize("body", ['current.samples["beacon"].values["position"][:] = 9', "sys.exit(0)"])
@@ -255,7 +251,10 @@ def test_a_file_that_exits_or_declares_nonsense_is_refused(after, arguments, pro
         load_task(load_contract(write("return 0.0, False", after=after, arguments=arguments)), trust=True)
 
 
+@pytest.mark.needs("audit")
 def test_a_row_with_other_terms_is_a_finding(write, tmp_path):
+    from embodied_env.extensions.audit import audit_run
+
     with make(write("return 1.0, False"), backend="fake", clock="virtual", record=tmp_path / "runs") as env:
         env.reset(seed=0)
         env.step(np.zeros(2))
@@ -266,6 +265,7 @@ def test_a_row_with_other_terms_is_a_finding(write, tmp_path):
     assert "manifest.task" in {found.rule for found in audit_run(copy).violations}
 
 
+@pytest.mark.needs("evaluation")
 def test_evaluate_ends_with_the_traceback_of_the_task(write, tmp_path, capsys):
     contract = write("raise ValueError('dropped')")
     arguments = ["--backend", "fake", "--policy", "hold", "--episodes", "1", "--out", str(tmp_path / "runs")]
@@ -275,6 +275,7 @@ def test_evaluate_ends_with_the_traceback_of_the_task(write, tmp_path, capsys):
     assert "raise ValueError('dropped')" in error
 
 
+@pytest.mark.needs("contract_init")
 def test_the_template_of_contract_init_runs_at_once(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     init = ["contract", "init", "--robot", "arm6", "-o", "my_arm.yaml", "--task", "lift.py"]
@@ -289,6 +290,7 @@ def test_the_template_of_contract_init_runs_at_once(tmp_path, monkeypatch, capsy
     assert (tmp_path / "lift.py").read_text() == edited
 
 
+@pytest.mark.needs("contract_init")
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

@@ -9,11 +9,14 @@ import os
 import shutil
 import sys
 from dataclasses import replace
+from pkgutil import resolve_name
 
 import numpy as np
 import pytest
 import scripted_tasks
 from distributions import install
+from evidence import assert_sound
+from extension_marks import needing
 from strategies import changed, document, parse
 
 import embodied_env
@@ -23,11 +26,6 @@ from embodied_env.contract.contract_loader import load_contract, save_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv, resolve_contract
 from embodied_env.envs.registration import make
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.extensions.audit import audit_run
-from embodied_env.extensions.comparison.run_comparison import compare_runs
-from embodied_env.extensions.replay.replay_backend import recorded_contract
-from embodied_env.extensions.replay.run_replay import replay_policy, replay_run
-from embodied_env.extensions.report.run_report import write_report
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.tasks import load_task
 from embodied_env.timing.clock import ManualClock
@@ -109,6 +107,26 @@ def replayed_environment(world):
     assert resolve_contract(saved).trusted is False
 
 
+REPLAY_RUN = "embodied_env.extensions.replay.run_replay:replay_run"
+REPLAY_POLICY = "embodied_env.extensions.replay.run_replay:replay_policy"
+COMPARE_RUNS = "embodied_env.extensions.comparison.run_comparison:compare_runs"
+WRITE_REPORT = "embodied_env.extensions.report.run_report:write_report"
+OF_FUNCTIONS = {
+    "audit_run": "audit",
+    "replay_run": "replay",
+    "replay_policy": "replay",
+    "compare_runs": "comparison",
+    "write_report": "report",
+    "make, replay": "replay",
+}
+
+
+def uses(table):
+    """Return the names of the table, marked by the extensions that they need."""
+    of_functions = {use: [pytest.mark.needs(name)] for use, name in OF_FUNCTIONS.items()}
+    return [pytest.param(use, marks=of_functions.get(use) or needing(*use.split())) for use in table]
+
+
 READERS = {
     "audit": lambda world: main(["audit", str(world.runs[0])]),
     "replay": lambda world: main(["replay", str(world.runs[0])]),
@@ -123,19 +141,19 @@ READERS = {
     "contract fingerprint": lambda world: main(["contract", "fingerprint", str(world.contract)]),
     "contract diff": lambda world: main(["contract", "diff", str(world.contract), "arm_reach"]),
     "doctor": lambda world: main(["doctor", str(world.contract), "--backend", "fake"]),
-    "audit_run": lambda world: audit_run(world.runs[0]),
-    "replay_run": lambda world: replay_run(world.runs[0]),
-    "replay_policy": lambda world: replay_policy(world.runs[0], lambda _: np.zeros(2)),
+    "audit_run": lambda world: embodied_env.audit_run(world.runs[0]),
+    "replay_run": lambda world: resolve_name(REPLAY_RUN)(world.runs[0]),
+    "replay_policy": lambda world: resolve_name(REPLAY_POLICY)(world.runs[0], lambda _: np.zeros(2)),
     "read_run": lambda world: list(read_run(world.runs[0]).rows()),
-    "compare_runs": lambda world: compare_runs(*world.runs),
-    "write_report": lambda world: write_report(world.runs[0]),
+    "compare_runs": lambda world: resolve_name(COMPARE_RUNS)(*world.runs),
+    "write_report": lambda world: resolve_name(WRITE_REPORT)(world.runs[0]),
     "load_contract": lambda world: load_contract(world.contract).fingerprint,
     "make, replay": replayed_environment,
 }
 """Verb or function -> a use of it that must not execute the task."""
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", uses(READERS))
 def test_reading_a_run_does_not_execute_its_task(reader, world):
     status = READERS[reader](world)
     assert not world.executed()
@@ -157,12 +175,13 @@ TRUSTED = {
 }
 
 
-@pytest.mark.parametrize("use", TRUSTED)
+@pytest.mark.parametrize("use", uses(TRUSTED))
 def test_with_trust_the_task_is_executed(use, world):
     assert TRUSTED[use](world) in (None, 0, 1)  # 1: the audit of this host
     assert world.executed()
 
 
+@pytest.mark.needs("replay")
 @pytest.mark.parametrize("arguments", [["--trust-task"], ["--task", "FILE"], ["--contract", "CONTRACT"]])
 def test_a_trusted_task_is_verified(arguments, world, capsys):
     places = {"FILE": str(world.file), "CONTRACT": str(world.contract)}
@@ -170,6 +189,7 @@ def test_a_trusted_task_is_verified(arguments, world, capsys):
     assert capsys.readouterr().out == f"{world.runs[0]}: 3 transitions, all equal\n"
 
 
+@pytest.mark.needs("replay")
 def test_an_untrusted_replay_reports_that_the_task_is_not_verified(world, capsys):
     assert main(["replay", str(world.runs[0])]) == 1
     out = capsys.readouterr().out
@@ -180,7 +200,10 @@ def test_an_untrusted_replay_reports_that_the_task_is_not_verified(world, capsys
     assert (found["equal"], found["task_verified"], found["sound"]) == (True, False, False)
 
 
+@pytest.mark.needs("replay")
 def test_the_task_of_a_shipped_contract_is_verified_without_trust(tmp_path):
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     with make("arm_reach", backend="fake", record=tmp_path) as env:
         env.reset(seed=1)
         env.step(np.zeros(6))
@@ -188,7 +211,10 @@ def test_the_task_of_a_shipped_contract_is_verified_without_trust(tmp_path):
     assert (replay.sound, replay.task_verified, replay.task_changed) == (True, True, False)
 
 
+@pytest.mark.needs("replay")
 def test_a_task_changed_since_the_run_is_named(world):
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     newer = world.folder / "newer.py"
     newer.write_text(SPY.format(marker=str(world.marker), version=4))
     replay = replay_run(world.runs[0], task=str(newer))
@@ -200,9 +226,10 @@ def test_the_manifest_describes_the_task_and_suffices_for_the_audit(world):
     assert (task["type"], task["version"]) == (world.task, 3)
     assert task["terms"] == list(next(read_run(world.runs[0]).transitions())["info"]["task"])
     assert len(bytes.fromhex(task["source_sha256"])) == 32
-    assert audit_run(world.runs[0]).sound
+    assert_sound(world.runs[0])
 
 
+@pytest.mark.needs("comparison", "report")
 def test_runs_of_different_task_sources_are_not_comparable(world, capsys):
     file = world.runs[1] / "manifest.json"
     manifest = json.loads(file.read_text())
@@ -224,6 +251,7 @@ def test_a_file_is_loaded_by_its_exact_path(world, monkeypatch, tmp_path):
     assert "spy" not in sys.modules
 
 
+@pytest.mark.needs("evaluation")
 @pytest.mark.parametrize("recorded", ["file"], indirect=True)
 def test_a_worker_loads_the_task_file_by_its_exact_path(world, monkeypatch, tmp_path):
     decoy = tmp_path / "decoy"
@@ -296,8 +324,11 @@ def test_an_untrusted_task_is_rejected_by_name():
         load_task(embodied_env.contract.parse_contract(json.dumps(changed("task.type", "trust_spy:Spy"))))
 
 
+@pytest.mark.needs("replay")
 @pytest.mark.parametrize("backend", ["fake", "mujoco", "mujoco_ros", "real"])
 def test_the_contract_of_a_run_is_accepted_only_for_its_replay(backend, world):
+    from embodied_env.extensions.replay.replay_backend import recorded_contract
+
     contract = recorded_contract(read_run(world.runs[0]))
     with pytest.raises(UsageError, match="contract of a run"):
         EmbodiedEnv(contract, backend=backend)
@@ -306,7 +337,10 @@ def test_the_contract_of_a_run_is_accepted_only_for_its_replay(backend, world):
     assert not world.executed()
 
 
+@pytest.mark.needs("audit", "replay", "report")
 def test_a_policy_named_by_a_manifest_is_not_imported(world):
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     file = world.runs[0] / "manifest.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "policy": FORMS["module"]}))
     with contextlib.suppress(ContractError):
@@ -316,7 +350,10 @@ def test_a_policy_named_by_a_manifest_is_not_imported(world):
     assert not world.executed()
 
 
+@pytest.mark.needs("replay")
 def test_a_filter_named_by_a_run_must_be_installed_under_that_name(world):
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     file = world.runs[0] / "manifest.json"
     manifest = json.loads(file.read_text())
     text = json.dumps({**document(), "safety": {"gates": {"trust_spy:Spy": {}}}})
@@ -326,6 +363,7 @@ def test_a_filter_named_by_a_run_must_be_installed_under_that_name(world):
     assert not world.executed()
 
 
+@pytest.mark.needs("replay")
 @pytest.mark.parametrize(
     "task",
     [
@@ -337,6 +375,8 @@ def test_a_filter_named_by_a_run_must_be_installed_under_that_name(world):
     ],
 )
 def test_every_verdict_is_replayed_as_recorded_without_trust(task, tmp_path):
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     env = RecordTransitions(
         EmbodiedEnv(scripted_tasks.contract(task=task), backend="fake", clock=ManualClock()), tmp_path
     )
@@ -352,7 +392,10 @@ def test_every_verdict_is_replayed_as_recorded_without_trust(task, tmp_path):
     assert replay.transitions == sum(1 for _ in read_run(env.path).transitions())
 
 
+@pytest.mark.needs("replay")
 def test_a_changed_command_is_detected_without_trust(world, tmp_path):
+    from embodied_env.extensions.replay.run_replay import replay_run
+
     path = shutil.copytree(world.runs[0], tmp_path / "changed")
     stricter = replace(load_contract(world.contract), source=str(world.contract))
     arm = stricter.actuators["arm"]

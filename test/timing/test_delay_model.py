@@ -7,13 +7,12 @@ import json
 import numpy as np
 import pytest
 from delay_models import VARYING, constant
+from evidence import assert_replays, assert_transitions_sound
 
 import embodied_env
 from embodied_env.backends.mujoco_backend import MujocoBackend
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.errors import UsageError
-from embodied_env.extensions.audit import audit_transition
-from embodied_env.extensions.calibration.profile_from_run import profile_of_run
 from embodied_env.record import read_run
 from embodied_env.timing.delay_model import DelayDistribution, DelayModel, delays_of, load_delays, schedule_of
 from embodied_env.timing.latency_profile import (
@@ -286,7 +285,10 @@ def recorded(tmp_path_factory):
     return next(folder.iterdir())
 
 
+@pytest.mark.needs("calibration")
 def test_run_profile_keeps_steps_through_a_file(recorded, tmp_path):
+    from embodied_env.extensions.calibration.profile_from_run import profile_of_run
+
     profile = profile_of_run(read_run(recorded))
     write_profile(profile, tmp_path / "latency_profile.json")
     assert read_profile(tmp_path / "latency_profile.json") == profile
@@ -298,17 +300,17 @@ def test_run_profile_keeps_steps_through_a_file(recorded, tmp_path):
 
 
 def test_run_with_delays_passes_the_audit(recorded):
-    assert [problem for row in read_run(recorded).transitions() for problem in audit_transition(row, ARM)] == []
+    assert_transitions_sound(read_run(recorded).transitions(), ARM)
 
 
-def test_a_run_with_delays_replays_bit_for_bit(recorded, capsys):
-    from embodied_env.cli.main import main
-
-    assert main(["replay", str(recorded)]) == 0
-    assert "60" in capsys.readouterr().out
+def test_a_run_with_delays_replays_bit_for_bit(recorded):
+    assert_replays(recorded, transitions=60)
 
 
+@pytest.mark.needs("calibration")
 def test_a_run_of_few_steps_has_no_profile(tmp_path):
+    from embodied_env.extensions.calibration.profile_from_run import profile_of_run
+
     class Empty:
         def __init__(self):
             self.manifest = {}
@@ -320,6 +322,7 @@ def test_a_run_of_few_steps_has_no_profile(tmp_path):
         profile_of_run(Empty())
 
 
+@pytest.mark.needs("calibration")
 def test_profile_verb_writes_a_file_accepted_by_make(recorded, tmp_path, capsys):
     from embodied_env.cli.main import main
 
@@ -330,8 +333,10 @@ def test_profile_verb_writes_a_file_accepted_by_make(recorded, tmp_path, capsys)
     assert len(injected(drive(str(out), steps=4))) == 4
 
 
+@pytest.mark.needs("calibration", "evaluation")
 def test_a_policy_is_evaluated_with_delays(recorded, tmp_path, capsys):
     from embodied_env.cli.main import main
+    from embodied_env.extensions.calibration.profile_from_run import profile_of_run
 
     out = tmp_path / "latency_profile.json"
     write_profile(profile_of_run(read_run(recorded)), out)
@@ -341,6 +346,7 @@ def test_a_policy_is_evaluated_with_delays(recorded, tmp_path, capsys):
     assert "injected.end_to_end_s" in json.loads((path / "summary.json").read_text())["latency"]
 
 
+@pytest.mark.needs("calibration")
 def test_profile_verb_rejects_a_missing_run(tmp_path, capsys):
     from embodied_env.cli.main import main
 

@@ -9,7 +9,7 @@ import pytest
 from distributions import install
 from hypothesis import given
 from hypothesis import strategies as st
-from plants import ACTUATION_S, DRIVER_S, SCRIPT, Script
+from moving_backend import ACTUATION_S, DRIVER_S, SCRIPT, Script
 from shipped_contracts import changed_contract
 
 import embodied_env
@@ -103,7 +103,7 @@ def quick_arm(max_age_s):
 def calibration(tmp_path, monkeypatch, capsys):
     """Return a function that runs the verb against a scripted backend: exit status, profile or None, stdout, stderr."""
     (site := tmp_path / "site").mkdir()
-    install(monkeypatch, site, {"backends": {"moving": "plants:moving"}})
+    install(monkeypatch, site, {"backends": {"moving": "moving_backend:moving"}})
     contract, out = tmp_path / "quick_arm.yaml", tmp_path / "profile.json"
 
     def run(max_age_s=1.0, **script):

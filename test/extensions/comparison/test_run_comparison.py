@@ -358,6 +358,7 @@ def assert_delay_and_gain_are_named(found):
     assert [one.difference for one in others if one.a.episodes > 3] == pytest.approx([0.06] * 4, abs=0.015)
 
 
+@pytest.mark.needs("evaluation")
 def test_hidden_delay_and_weak_servo_are_named_first(tmp_path):
     """The delay is in the world of run B only, and a weak servo of j2 adds to it; success remains the same."""
     weak = changed_contract("arm_reach", {"backends.mujoco.servo_gains": WEAK})
@@ -377,6 +378,7 @@ def test_hidden_delay_and_weak_servo_are_named_first(tmp_path):
     assert page.count("measured in B") >= 4  # in the drawings of two joints in two pairs
 
 
+@pytest.mark.needs("evaluation")
 @pytest.mark.long
 def test_hidden_delay_and_weak_servo_of_an_emulated_robot_are_named_first(tmp_path, domain_id):
     robot = tmp_path / "robot.yaml"

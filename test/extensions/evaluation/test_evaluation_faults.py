@@ -11,11 +11,7 @@ from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.envs.remedies import UNMOVED
-from embodied_env.extensions.audit import audit_run
-from embodied_env.extensions.comparison.comparison_findings import label
-from embodied_env.extensions.comparison.run_comparison import compare_runs
 from embodied_env.extensions.evaluation.evaluation_display import print_losses_and_stops, print_table
-from embodied_env.extensions.report.run_report import write_report
 from embodied_env.record import read_run
 from embodied_env.testing import ScriptedFault
 
@@ -60,7 +56,11 @@ def test_held_readings_are_counted_by_sensor_and_kind(results):
         assert json.loads((result.path / "summary.json").read_text())["held_readings"] == expected
 
 
+@pytest.mark.needs("audit", "report")
 def test_table_report_and_audit_name_the_dead_sensor(results, capsys):
+    from embodied_env.extensions.audit import audit_run
+    from embodied_env.extensions.report.run_report import write_report
+
     (dead,) = results[0].results
     print_table(results[0])
     assert "tcp 98 missing, tcp 97 stale" in " ".join(capsys.readouterr().out.split())
@@ -69,13 +69,20 @@ def test_table_report_and_audit_name_the_dead_sensor(results, capsys):
     assert (report.sound, [warning.rule for warning in report.warnings]) == (True, ["sensor.held"])
 
 
+@pytest.mark.needs("comparison", "report")
 def test_comparison_names_the_dead_sensor(results):
+    from embodied_env.extensions.comparison.comparison_findings import label
+    from embodied_env.extensions.comparison.run_comparison import compare_runs
+
     dead, alive = (evaluation.results[0].path for evaluation in results)
     names = {label(found.name) for found in compare_runs(alive, dead).differences if found.may_matter}
     assert names >= {"readings of tcp · MISSING", "readings of tcp · STALE", "capture age · tcp"}
 
 
+@pytest.mark.needs("audit", "explain", "report")
 def test_explanation_table_summary_and_report_name_the_joint_that_has_not_moved(stopped, capsys):
+    from embodied_env.extensions.report.run_report import write_report
+
     (result,) = stopped.results
     *_, last = read_run(result.path).transitions()
     text = embodied_env.explain(last["info"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from distributions import install
+from evidence import assert_sound
 from shipped_contracts import changed_contract
 
 import embodied_env
@@ -59,7 +60,7 @@ def test_robot_starts_the_episode_again_once_the_operator_has_accepted(robot, tm
     assert len(asked) == 1
     assert [row["info"]["episode_index"] for row in rows if "step" not in row["schema"]][:2] == [0, 0]
     assert result.summary["episodes"] == 2
-    assert embodied_env.audit_run(result.path).sound
+    assert_sound(result.path)
 
 
 def test_plausible_policy_on_a_robot_is_not_asked_about(robot, tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from evidence import assert_replays, assert_sound
 
 import embodied_env
 from embodied_env.backends.fake_backend import ScriptedFault
@@ -17,7 +18,6 @@ from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity
 from embodied_env.errors import UsageError
 from embodied_env.extensions.evaluation import EvaluationJob, PolicySource, evaluate
 from embodied_env.extensions.evaluation.evaluation_engine import Engine
-from embodied_env.extensions.replay.run_replay import replay_run
 from embodied_env.policies import policy_loader as loader
 from embodied_env.processes.child_process import Child, simulator
 
@@ -33,13 +33,6 @@ def outcome(result):
 
 def rows(path):
     return list(embodied_env.read_run(path).rows())
-
-
-def assert_sound(path):
-    report = embodied_env.audit_run(path)
-    assert (report.sound, report.problems) == (True, ())
-    replay = replay_run(path)
-    assert (replay.sound, replay.difference) == (True, None)
 
 
 def test_policies_take_turns_in_the_same_worlds(tmp_path):
@@ -68,6 +61,7 @@ def test_policies_take_turns_in_the_same_worlds(tmp_path):
         ]
         assert {row["action"][0] for row in recorded if "action" in row} == {value}
         assert_sound(result.path)
+        assert_replays(result.path)
 
 
 def test_the_sensors_of_a_policy_are_required_while_it_runs(tmp_path):
@@ -83,6 +77,7 @@ def test_the_sensors_of_a_policy_are_required_while_it_runs(tmp_path):
     assert reasons == [["time_limit"], ["safety_stop:obs.stale"]]
     for result in evaluation.results:
         assert_sound(result.path)
+        assert_replays(result.path)
 
 
 def test_each_policy_has_the_results_that_it_has_alone(tmp_path):
@@ -94,6 +89,7 @@ def test_each_policy_has_the_results_that_it_has_alone(tmp_path):
         assert outcome(result) == outcome(alone)
         assert json.loads((result.path / "manifest.json").read_text())["policy"]["name"] == name
         assert_sound(result.path)
+        assert_replays(result.path)
 
 
 def test_workers_give_the_results_of_one_process(tmp_path, monkeypatch):
@@ -174,6 +170,7 @@ def test_missing_actions_are_not_clipped_ones(tmp_path):
     (result,) = evaluate(SHORT, late, record=tmp_path, **QUICK).results
     assert (result.summary["steps"], result.summary["missed_actions"], result.summary["clipped_share"]) == (18, 9, 0.0)
     assert_sound(result.path)
+    assert_replays(result.path)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +203,7 @@ def test_runs_over_ros_have_their_own_rows_and_messages(tmp_path, domain_id):
     evaluation = evaluate(SHORT, ["scripted", "hold"], record=tmp_path, **options)
     for result in evaluation.results:
         assert_sound(result.path)
+        assert_replays(result.path)
         commands = [m for m in embodied_env.read_run(result.path).messages() if m.is_ours and "command" in m.topic]
         assert len(commands) >= 2 * 6
     (comparison,) = evaluation.compare()
@@ -227,6 +225,7 @@ def test_policies_take_turns_on_one_robot(tmp_path, domain_id):
     for result in evaluation.results:
         assert result.summary["episodes"] == 2
         assert_sound(result.path)
+        assert_replays(result.path)
 
 
 @pytest.mark.long

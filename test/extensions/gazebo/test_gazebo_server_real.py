@@ -174,6 +174,7 @@ def test_a_killed_server_ends_the_episode_and_a_new_one_continues(server, env):
     assert [info["end_reason"] for info in held(env, 2, seed=5)] == ["", ""]
 
 
+@pytest.mark.needs("audit", "evaluation")
 def test_launch_runs_the_scripted_policy_and_leaves_no_process(server, tmp_path):
     own = GazeboServer(contract=server.contract, domain_id=ros_domains.FOR_KILLS, log=tmp_path / "launch.log")
     out = tmp_path / "runs"
@@ -198,6 +199,7 @@ def test_messages_of_a_dead_bridge_are_named_by_doctor(server, env):
     env.reset(seed=6)
 
 
+@pytest.mark.needs("vector")
 def test_a_vector_of_two_servers_steps_both(server, tmp_path, monkeypatch):
     only(server, "arm_reach")
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")

@@ -15,14 +15,13 @@ import time
 import msgpack
 import numpy as np
 import pytest
+from evidence import assert_sound
 from policy_servers import pack_gr00t, pack_openpi, serve_gr00t, serve_openpi, unpack_gr00t, unpack_openpi
 from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.core.policy import NoAction
 from embodied_env.errors import MissingDependencyError, UsageError
-from embodied_env.extensions.evaluation.evaluation import evaluate
-from embodied_env.extensions.evaluation.evaluation_display import print_table
 from embodied_env.policies.policy_loader import load_model
 
 pytest.importorskip("websockets")
@@ -133,14 +132,18 @@ def test_our_own_server_receives_the_number_of_the_request_and_the_reset(load):
     assert [each.get("reset") for each in extensions] == [first, None, second]
 
 
+@pytest.mark.needs("evaluation")
 def test_a_policy_on_a_server_runs_and_its_inference_is_accounted_for(tmp_path, capsys):
+    from embodied_env.extensions.evaluation.evaluation import evaluate
+    from embodied_env.extensions.evaluation.evaluation_display import print_table
+
     answer = {"actions": CHUNK, "server_timing": {"infer_ms": 1e-3}}
     options = {"backend": "fake", "episodes": 2, "seed": 0, "record": tmp_path, "clock": "virtual"}
     with serve_openpi(lambda *_: answer) as (address, requests):
         evaluation = evaluate(ARM, f"openpi://{address}", **options)
     (done,) = evaluation.results
     assert len(requests) == 1 + 2 * 3  # at load, and a chunk of two for five steps
-    assert embodied_env.audit_run(done.path).problems == ()
+    assert_sound(done.path)
     counts = {stage: done.summary["latency"][f"inference.{stage}_s"]["count"] for stage in STAGES}
     assert counts == dict.fromkeys(STAGES, 6)
     rows = [row["info"] for row in embodied_env.read_run(done.path).transitions()]
@@ -217,9 +220,12 @@ def test_the_reason_with_which_a_server_closes_is_kept(load, caplog, is_between)
             assert problems(model) == {"lost": 1}
 
 
+@pytest.mark.needs("evaluation")
 @pytest.mark.realtime
 @pytest.mark.parametrize(("options", "chunks"), [("", "wait"), ("?timeout_s=0.3", "crossfade")])
 def test_a_silent_server_at_the_start_of_an_episode_is_named_and_blocks_no_step(tmp_path, options, chunks):
+    from embodied_env.extensions.evaluation.evaluation import evaluate
+
     contract = changed_contract("arm_reach", {"policy": {"max_missed": 4}})
     robot = {"backend": "mujoco", "pacing": "realtime", "episodes": 1, "chunks": chunks, "record": tmp_path}
     replies = [{"actions": CHUNK}]  # at load
@@ -229,7 +235,7 @@ def test_a_silent_server_at_the_start_of_an_episode_is_named_and_blocks_no_step(
     assert (reason, count) in {("policy_lost:no answer in time", 1), ("policy_lost:late", 1)}  # late: a busy machine
     waits_s = [row["info"]["latency"]["policy_s"] for row in embodied_env.read_run(done.path).transitions()]
     assert sorted(waits_s)[1] < 0.3 or chunks == "wait"
-    assert embodied_env.audit_run(done.path).problems == ()
+    assert_sound(done.path)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from evidence import assert_sound
 from policy_server_faults import AT_LOAD, FAULTS, StandIn
 
 pytest.importorskip("rclpy", reason="needs rclpy")
@@ -36,7 +37,7 @@ def rig(tmp_path_factory):
         rig = Rig(folder)
         yield rig
         rig.close()
-    assert embodied_env.audit_run(rig.env.path).problems == ()
+    assert_sound(rig.env.path)
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from embodied_env.contract import load_contract
 from embodied_env.contract.safety_schema import LatencyBudget, Tracking, WatchdogSpec
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, PolicyError, RecordError, UsageError
-from embodied_env.extensions.audit import audit_run
 from embodied_env.extensions.replay import replay_backend
 from embodied_env.extensions.replay.row_differences import row_differences
 from embodied_env.extensions.replay.run_replay import replay_policy, replay_run
@@ -82,8 +81,11 @@ def test_a_run_of_each_contract_replays_equal(tmp_path, name, steps, options):
     assert (replay.difference, replay.transitions) == (None, steps)
 
 
+@pytest.mark.needs("audit")
 def test_run_with_gaps_records_the_velocities_used_and_replays_equal(tmp_path):
     """Its controller stops the cart after 0.5 s without a command; the policy takes longer twice."""
+    from embodied_env.extensions.audit import audit_run
+
     cart, clock = load_contract("cart_goal"), SteadyClock()
     patient = replace(cart.safety, watchdog=WatchdogSpec(hold_steps=1000, stop_steps=2000))
     cart = replace(cart, safety=replace(patient, observation=replace(patient.observation, required=())))
@@ -150,7 +152,10 @@ def test_latencies_are_replayed_from_the_record(close_later, simulated):
     assert info["backend"] == "replay"
 
 
+@pytest.mark.needs("audit")
 def test_recorded_replay_passes_the_audit_and_can_be_replayed(simulated, tmp_path):
+    from embodied_env.extensions.audit import audit_run
+
     env = embodied_env.make(backend="replay", run=simulated, record=tmp_path)
     for row in read_run(simulated).rows():
         if row["schema"] == RESET:
@@ -491,9 +496,12 @@ def test_policy_error_names_episode_and_step(simulated):
         replay_policy(simulated, act)
 
 
+@pytest.mark.needs("audit")
 @pytest.mark.parametrize("world", [{"backend": "mujoco"}, {"backend": "fake", "free_running": True}])
 def test_run_with_changed_limits_replays_equal(tmp_path, world):
     """In motion, at rest, from the next reset on, back to those of the contract, and before the first step."""
+    from embodied_env.extensions.audit import audit_run
+
     joints = ARM.actuators["arm"].joints
     changes = {
         (0, 6): {"j1": replace(joints["j1"], velocity=0.5)},

@@ -366,6 +366,7 @@ def test_missing_package_names_the_extra_to_install(recorded, package):
     assert 'pip install "embodied_env[report]"' in done.stderr
 
 
+@pytest.mark.needs("evaluation")
 def test_evaluate_writes_the_report_into_the_run_directory(tmp_path, capsys):
     arguments = ["--backend", "fake", "--policy", "hold", "--episodes", "1", "--out", str(tmp_path), "--json"]
     main(["evaluate", "arm_reach", *arguments, "--report"])

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from batches import Pair
+from evidence import assert_sound
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import embodied_env
@@ -389,7 +390,7 @@ def test_every_slot_records_a_valid_run(make_vec, tmp_path, mode):
         (run,) = (tmp_path / f"slot_{slot}").iterdir()
         rows = list(embodied_env.read_run(run).transitions())
         assert len(rows) == (8 if mode is NEXT_STEP else 9)
-        assert embodied_env.audit_run(run).sound
+        assert_sound(run)
 
 
 @pytest.mark.long

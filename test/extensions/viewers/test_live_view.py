@@ -155,6 +155,7 @@ def test_a_viewer_that_fails_is_reported_and_the_robot_goes_on(fast, logged):
     assert "OSError: no connection to the viewer" in logged[0]
 
 
+@pytest.mark.needs("evaluation")
 def test_make_evaluate_and_view_open_one_viewer(fast, monkeypatch, tmp_path):
     opened = []
 
@@ -185,6 +186,7 @@ def test_the_missing_package_is_named_before_anything_starts(monkeypatch):
         embodied_env.make("arm_reach", backend="fake", view="a.rrd")
 
 
+@pytest.mark.needs("evaluation", "vector")
 def test_several_robots_are_refused():
     with pytest.raises(UsageError, match="view shows a single robot"):
         embodied_env.make_vec("arm_reach", num_envs=2, backend="fake", view=True)

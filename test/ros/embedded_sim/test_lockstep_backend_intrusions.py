@@ -237,6 +237,7 @@ def test_use_in_a_process_forked_after_ros_started_is_rejected():
     assert "spawn" in done.stdout
 
 
+@pytest.mark.needs("evaluation")
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
@@ -274,6 +275,7 @@ def test_invalid_option_is_rejected_before_anything_starts(options, problem):
         embodied_env.make("arm_reach", backend="mujoco_ros", **options)
 
 
+@pytest.mark.needs("evaluation")
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
 )

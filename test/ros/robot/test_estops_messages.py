@@ -56,6 +56,7 @@ def operator(domain_id):
     child.stop()
 
 
+@pytest.mark.needs("evaluation")
 def test_homing_the_operator_and_evaluate_say_how_to_go_on(operator, tmp_path, capsys):
     operator.press(True)
     with embodied_env.make(arm(home=HOME), backend="real", namespace=NAMESPACE) as env:

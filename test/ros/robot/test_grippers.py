@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from evidence import assert_sound
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -18,7 +19,6 @@ from grippers import ACTION, ARM, PARALLEL, TOPIC, gripper_contract, gripper_tex
 
 import embodied_env
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.extensions.audit import audit_run
 from embodied_env.ros.relay.relay_node import run_relay
 from embodied_env.ros.robot.relay_client import RelayClient
 from embodied_env.ros.transport.node import RosNode
@@ -65,14 +65,14 @@ class Cell:
         count = 0
         while count < times or "annotations" not in self.info:
             *_, self.info = self.env.step({"arm": np.zeros(1), "gripper": np.array([goal])})
-            assert "annotations" in self.info or not self.info["end_reason"], embodied_env.explain(self.info)
+            assert "annotations" in self.info or not self.info["end_reason"], self.info
             count += 1
         return self.info["annotations"]["grippers"]["gripper"]
 
     def step_until(self, goal, state, patience=60):
         for _ in range(patience):
             found = self.step(goal)
-            assert not self.info["end_reason"] or state in found["state"], embodied_env.explain(self.info)
+            assert not self.info["end_reason"] or state in found["state"], self.info
             if found["state"] == state:
                 return found
         raise AssertionError(found)
@@ -171,7 +171,7 @@ def test_a_late_answer_to_an_earlier_goal_is_an_answer(shared_cell):
     for _ in range(12):
         robot.step(OPEN)
         account = robot.step(CLOSE)
-        assert robot.info["end_reason"] == "", embodied_env.explain(robot.info)
+        assert robot.info["end_reason"] == "", robot.info
     assert account["state"] == "sent"
     assert account["goals_sent"] <= 1 + 24
     robot.gripper.delay_s = 0.0
@@ -249,7 +249,7 @@ def check_a_recorded_episode(robot, runs):
     assert account["goals_sent"] == len(robot.gripper.goals) == 2
     robot.env.close()
     (run,) = runs.iterdir()
-    assert audit_run(run).sound
+    assert_sound(run)
 
 
 def test_a_relay_sends_the_goals_and_the_goal_of_a_stop(make_cell, tmp_path):

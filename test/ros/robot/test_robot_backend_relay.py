@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import ros_domains
+from evidence import assert_replays, assert_sound
 from shipped_contracts import changed_text
 
 pytest.importorskip("rclpy", reason="needs rclpy")
@@ -32,8 +33,6 @@ from embodied_env.core.codes import CODES, Severity
 from embodied_env.core.policy import NoAction
 from embodied_env.envs.latency_info import ACTUATION_METHODS
 from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageError
-from embodied_env.extensions.audit import audit_run
-from embodied_env.extensions.replay.run_replay import replay_run
 from embodied_env.processes.child_process import Child, relay, simulator
 from embodied_env.processes.shared_memory import remove_orphaned_segments, segments_of
 from embodied_env.ros.robot.relay_client import RELAY_STATE
@@ -428,8 +427,8 @@ def test_setpoints_of_the_relay_are_accounted_and_bring_the_robot_to_rest_when_t
     assert {account["rate_hz"] for account in accounts} == {200.0}  # a busy machine is refused some commands
     assert sum(account["sent"] for account in accounts[1:]) >= 2 * len(accounts[1:])
     assert max(account["worst_gap_s"] for account in accounts) > 0.004
-    assert audit_run(env.path).sound
-    assert replay_run(env.path).sound
+    assert_sound(env.path)
+    assert_replays(env.path)
     learner = learner_at_speed(learners, monitor, path, namespace, domain_id=domain_id)
     leftovers.update(segments_of(learner.pid))
     with monitor.listener.condition:
@@ -693,7 +692,7 @@ def test_a_relayed_episode_passes_the_audit_and_records_what_the_relay_published
     path = env.path
     env.close()
     assert info["end_reason"] == "success"
-    assert embodied_env.audit_run(path).problems == ()
+    assert_sound(path)
     published = {report.applied_si.tobytes(): report for report in check_account(monitor)}
     answered = [each for each in accounts if all(finding.code != "relay.silent" for finding in each.findings)]
     assert len(answered) > len(accounts) / 2  # on a busy machine, a report may miss its deadline

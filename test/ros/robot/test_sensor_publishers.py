@@ -214,6 +214,7 @@ def test_sensors_on_one_topic_skip_other_joints_and_have_their_own_ages(domain_i
     assert one.estops()["sensor topics"] == "ok"
 
 
+@pytest.mark.needs("contract_init")
 def test_contract_init_rejects_conflicting_publishers(robot, close_later, tmp_path, capsys):
     close_later(StatePublisher())
     command = (

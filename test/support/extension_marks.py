@@ -1,0 +1,23 @@
+"""Marks of tests that need an extension: where it was removed, they are skipped."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+
+import pytest
+
+from embodied_env.cli.main import VERBS
+
+
+@functools.cache
+def is_installed(extension):
+    return importlib.util.find_spec(f"embodied_env.extensions.{extension}") is not None
+
+
+def needing(*words):
+    """Return the marks of a test that runs this command line, whose verb may belong to an extension."""
+    if words[:2] == ("contract", "init"):
+        return [pytest.mark.needs("contract_init")]
+    places = VERBS[words[0]].module.split(".") if words and words[0] in VERBS else []
+    return [pytest.mark.needs(places[1])] if "extensions" in places else []
