@@ -10,9 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import evidence
 import pytest
 
 import embodied_env
+from embodied_env.core.extensions import find_extension
 from embodied_env.extensions import REQUIRES
 
 PACKAGE = Path(embodied_env.__file__).parent
@@ -118,10 +120,38 @@ def test_the_core_names_an_extension_only_in_its_tables():
     assert naming == set(TABLES)
 
 
+def modules_of_the_tables() -> set[str]:
+    """Return the modules of extensions that the tables of the core name, from ``extensions.`` on."""
+    return {
+        module
+        for place in TABLES
+        for module in re.findall(r'"(?:embodied_env\.)?(extensions\.[\w.]+)', (PACKAGE / place).read_text())
+    }
+
+
 def test_the_modules_that_the_tables_name_exist():
-    for place in TABLES:
-        for module in set(re.findall(r'"(?:embodied_env\.)?(extensions\.[\w.]+)', (PACKAGE / place).read_text())):
+    for module in modules_of_the_tables():
+        if module.split(".")[1] in EXTENSIONS:
             assert importlib.util.find_spec(f"embodied_env.{module}") is not None, module
+
+
+def test_marks_of_tests_name_extensions_of_the_tables():
+    known = {module.split(".")[1] for module in modules_of_the_tables()} | {*REQUIRES}
+    named = {
+        argument.value
+        for file in Path(__file__).parents[1].rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.needs")
+        for argument in node.args
+        if isinstance(argument, ast.Constant)
+    }
+    assert named > {"audit", "vector"}
+    assert {*EXTENSIONS} | named <= known
+
+
+def test_tests_find_the_audit_and_the_replay():
+    for name in (evidence.AUDIT_RUN, evidence.AUDIT_TRANSITION, evidence.REPLAY_RUN):
+        assert (find_extension(name) is not None) == (name.split(".")[2] in EXTENSIONS)
 
 
 def test_extensions_import_only_the_extensions_that_they_declare():
@@ -130,7 +160,7 @@ def test_extensions_import_only_the_extensions_that_they_declare():
         name = file.relative_to(PACKAGE).parts[1]
         imported[name] |= extensions_imported_by(file) - {name}
     assert {name: found for name, found in imported.items() if found} == {
-        name: set(needs) for name, needs in REQUIRES.items()
+        name: set(needs) for name, needs in REQUIRES.items() if name in EXTENSIONS
     }
 
 
