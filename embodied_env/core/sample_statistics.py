@@ -91,7 +91,7 @@ def difference_interval(a: tuple[float, float, float], b: tuple[float, float, fl
 
 @dataclass(frozen=True, kw_only=True)
 class PairedTest:
-    """McNemar's exact test of two shares over the same situations.
+    """McNemar's exact test of two shares over the same initial conditions.
 
     `only_a` and `only_b` count the pairs in which only one succeeded; `p_value` is two-sided.
     """
@@ -105,7 +105,7 @@ class PairedTest:
 
 
 def mcnemar_exact(outcomes: Sequence[tuple[bool, bool]]) -> PairedTest:
-    """Test whether two runs succeed equally often in the same situations (McNemar 1947, exact by the binomial).
+    """Test whether two runs succeed equally often from equal initial conditions (McNemar 1947, exact binomial).
 
     Only pairs that differ count: for equal runs each is equally likely to be the one that succeeds. `outcomes` has the
     success in run A and in run B of each pair.

@@ -1,4 +1,4 @@
-"""Pairs of episodes of two runs that began in the same situation, and the differences of their outcomes."""
+"""Pairs of episodes of two runs that have the same initial conditions, and the differences of their outcomes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from embodied_env.record.outcomes import SUCCESS_RATES, EpisodeOutcome, Rate
 MOST_EPISODES = 50_000
 """Episodes of a run that are kept for pairing."""
 
-Situation = tuple[int, str, int]
+InitialConditions = tuple[int, str, int]
 """Seed that the backend applied, hash of the reset options, and how many earlier episodes had both."""
 
 
@@ -37,7 +37,7 @@ class EndedEpisode(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """Episodes of two runs that began in the same situation."""
+    """Episodes of two runs that have the same initial conditions."""
 
     pairs: tuple[tuple[EndedEpisode, EndedEpisode], ...]  # of run A and of run B
     indices: tuple[tuple[int, int], ...]  # positions of paired episodes in both runs, from 0, ended or not
@@ -53,7 +53,7 @@ class Pairing:
 
 
 class Episodes:
-    """Ended episodes of a run by situation.
+    """Ended episodes of a run by initial conditions.
 
     Attributes:
         began: position of the first `MOST_EPISODES` episodes in the run, from 0, ended or not.
@@ -63,49 +63,49 @@ class Episodes:
     """
 
     def __init__(self) -> None:
-        self.began: dict[Situation, int] = {}
-        self.ended: dict[Situation, EndedEpisode] = {}
+        self.began: dict[InitialConditions, int] = {}
+        self.ended: dict[InitialConditions, EndedEpisode] = {}
         self.count = self.unseeded = 0
         self._resets = 0
         self._seen: Counter[tuple[int, str]] = Counter()
-        self._situation: Situation | None = None
+        self._conditions: InitialConditions | None = None
         self._sampled = ""
 
     def begin(self, row: Mapping[str, Any]) -> None:
         """Start the episode of the row of a reset."""
         inner = row["inner"] or {}
-        self._sampled, self._situation = _hash(inner.get("sampled")), None
+        self._sampled, self._conditions = _hash(inner.get("sampled")), None
         if (seed := inner.get("seed_applied")) is not None:
             options = _hash(row["options"] or None)
             self._seen[seed, options] += 1
-            self._situation = seed, options, self._seen[seed, options]
+            self._conditions = seed, options, self._seen[seed, options]
             if self._resets < MOST_EPISODES:
-                self.began[self._situation] = self._resets
+                self.began[self._conditions] = self._resets
         self._resets += 1
 
     def end(self, episode: EpisodeOutcome) -> None:
         """Add the episode that ended."""
         self.count += 1
-        if self._situation is None:
+        if self._conditions is None:
             self.unseeded += 1
-        elif self._situation in self.began:
+        elif self._conditions in self.began:
             is_truncated = episode.ended == "truncated"
             rated = not episode.apart
-            self.ended[self._situation] = EndedEpisode(
+            self.ended[self._conditions] = EndedEpisode(
                 episode.success, is_truncated, self._sampled, rated, episode.reward
             )
 
 
 def pair_episodes(a: Episodes, b: Episodes) -> Pairing:
     """Pair the episodes of two runs by seed and options; equal ones in their order."""
-    pairs = tuple((a.ended[situation], b.ended[situation]) for situation in a.ended if situation in b.ended)
+    pairs = tuple((a.ended[conditions], b.ended[conditions]) for conditions in a.ended if conditions in b.ended)
     problem = "" if pairs else "the seeds of the two runs do not match"
     for name, episodes in (("B", b), ("A", a)):
         if episodes.count == episodes.unseeded:
             problem = f"the resets of run {name} have no seed" if episodes.count else f"no episode of run {name} ended"
     return Pairing(
         pairs=pairs,
-        indices=tuple((index, b.began[situation]) for situation, index in a.began.items() if situation in b.began),
+        indices=tuple((index, b.began[conditions]) for conditions, index in a.began.items() if conditions in b.began),
         only_a=a.count - len(pairs),
         only_b=b.count - len(pairs),
         drawn_apart=sum(first.sampled != second.sampled for first, second in pairs),
@@ -122,13 +122,13 @@ class Outcome:
     a: Rate  # of run A
     b: Rate  # of run B
     difference: tuple[float, float] | None  # Newcombe interval, independent; None without trials
-    paired: PairedTest | None  # test over the episodes that began in the same situation; None without such pairs
+    paired: PairedTest | None  # test over the episodes that have the same initial conditions; None without such pairs
     paired_difference: tuple[float, float] | None  # Newcombe interval over these pairs
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReturnDifference:
-    """Mean difference of the returns, B - A, of episodes that began in the same situation."""
+    """Mean difference of the returns, B - A, of episodes that have the same initial conditions."""
 
     pairs: int
     mean: float

@@ -108,7 +108,7 @@ def find_differences(
     """Return the differences in the features `names` that both runs have, the most important one first.
 
     Each episode counts once, with its mean: steps of one episode are correlated. Episodes are compared in pairs where
-    half of those of the shorter run began in the same situation. The success rate is tested at `chance`; all other
+    half of those of the shorter run have the same initial conditions. The success rate is tested at `chance`; all other
     features share another `chance` of a false alarm (Holm 1979).
     """
     tested = [found for name in names if (found := _test(name, a, b, contract, pairing)) is not None]

@@ -70,7 +70,7 @@ class Comparison:
     b: Side  # the other run
     terms: Comparability  # their conditions, with the differences that were ignored
     outcomes: tuple[Outcome, ...]  # both success rates
-    pairing: Pairing  # episodes that began in the same situation
+    pairing: Pairing  # episodes that have the same initial conditions
     differences: tuple[FeatureDifference, ...]  # in all compared features, the most important one first
     excluded: tuple[Excluded, ...]  # what the pacing makes incomparable
     one_sided: tuple[OneSided, ...]  # features that only one run has

@@ -1,4 +1,4 @@
-"""Results of an evaluation: one per policy, and their comparison over the same situations."""
+"""Results of an evaluation: one per policy, and their comparison over the same initial conditions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PolicyComparison:
     b: str  # name of the other one
     outcomes: tuple[Outcome, ...]  # both success rates
     returns: ReturnDifference | None  # None without pairs
-    pairing: Pairing  # episodes that began in the same situation
+    pairing: Pairing  # episodes that have the same initial conditions
 
     def as_json(self) -> dict[str, Any]:
         """Return everything in JSON types, with the number of pairs only."""
@@ -129,7 +129,7 @@ def _find_episode(reader: Iterator[tuple[int, Iterator[Row]]], episode: int) -> 
 
 
 def _episodes(where: Mapping[int, Path]) -> Episodes:
-    """Return how these episodes ended, by the situation in which they began."""
+    """Return how these episodes ended, by their initial conditions."""
     from embodied_env.record.episode_pairing import Episodes
     from embodied_env.record.outcomes import Outcomes
 
