@@ -23,6 +23,7 @@ TYPES_OF_MAKE = {
 }
 
 
+@pytest.mark.needs("audit", "evaluation", "teams", "vector")
 @pytest.mark.long
 def test_scripts_of_the_documentation_are_typed(tmp_path):
     pytest.importorskip("mypy")

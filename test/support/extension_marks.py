@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 
 import pytest
 
@@ -13,6 +14,12 @@ from embodied_env.cli.main import VERBS
 @functools.cache
 def is_installed(extension):
     return importlib.util.find_spec(f"embodied_env.extensions.{extension}") is not None
+
+
+def was_removed(place):
+    """Return whether a module, or a file below the package or the tests, is of an extension that was removed."""
+    found = re.search(r"\bextensions[./](\w+)", place)
+    return found is not None and not is_installed(found[1])
 
 
 def needing(*words):
