@@ -44,6 +44,8 @@ def declared_block(contract: Contract, name: str) -> ContractBlock:
 def load_block(contract: Contract, name: str) -> Any:  # noqa: ANN401 - the plug-in's dataclass
     """Return the block `name` of `contract` as the dataclass of its plug-in; raises ContractError for a wrong one."""
     declared, path = declared_block(contract, name), f"blocks.{name}"
+    if name not in contract.blocks:
+        raise ContractError(path, "missing block (expected the keys of its plug-in)", source=contract.source)
     keys = dict(contract.blocks[name])
     if keys.pop(FINGERPRINT, True) is not declared.in_fingerprint:
         expected = f"expected {str(declared.in_fingerprint).lower()}, as its plug-in declares"

@@ -170,6 +170,8 @@ class EmbodiedEnv(StepperEnv):
 
     def _make_stages(self, given: Sequence[str | ActionStage], world: Backend) -> ActionStages | None:
         """Return the action stages, whose space is then that of the agent's actions; a replay has their output."""
+        if not isinstance(given, (list, tuple)):
+            raise UsageError(f"invalid action_stages: {given!r} (expected a list of names, or of objects)")
         if isinstance(world, Recorded):
             return None
         given = (*given, *check_blocks(self.contract))  # those of the contract are the last ones before the gate

@@ -13,7 +13,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from embodied_env.contract import Contract
+from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.plugins import BUILT_IN, Plugin, find_plugin, plugin_names
 from embodied_env.core.extensions import load_plugin
 from embodied_env.core.foreign_code import foreign_code
@@ -33,7 +33,7 @@ _Takes = Literal["contract", "location", "both"]
 
 def load_policy(
     address: str,
-    contract: Contract,
+    contract: str | Path | Contract,
     *,
     policy_file: str | Path | None = None,
     trust: bool = False,
@@ -47,7 +47,7 @@ def load_policy(
             ``module:factory(literals)`` (which returns one), ``onnx:FILE``, ``sb3:FILE.zip``, ``lerobot:DIR``,
             ``openpi://host:port``, ``gr00t://host:port``, or ``name`` and ``name:location`` of another package in the
             entry-point group ``embodied_env.policies``.
-        contract: contract of its observations and actions.
+        contract: name or file of the contract of its observations and actions, or the contract.
         policy_file: maps inputs and outputs of a model to the contract; None: the file ``NAME.policy.yaml`` next
             to ``NAME.onnx``, if there is one, else those of the contract.
         trust: load a format that executes code when it is read, such as pickle.
@@ -60,6 +60,7 @@ def load_policy(
             contract.
         MissingDependencyError: if the library of the format is not installed.
     """
+    contract = load_contract(contract)
     name, separator, location = address.partition(":")
     remedy, takes = _remedy(address), None
     if (plugin := find_plugin("policies", name)) is not None:

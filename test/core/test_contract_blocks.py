@@ -66,6 +66,12 @@ def test_wrong_block_is_refused_when_the_contract_is_used(blocks, problem):
         embodied_env.make(contract_with(**blocks), backend="fake")
 
 
+@pytest.mark.usefixtures("party")
+def test_missing_block_is_an_error_of_the_contract():
+    with pytest.raises(ContractError, match=r"blocks\.lamp: missing block"):
+        load_block(contract_with(), "lamp")
+
+
 @pytest.mark.parametrize(
     "blocks", [{"Lamp": {}}, {"lamp": 3}, {"lamp": {"fingerprint": 1}}, {"lamp": {"x": float("nan")}}]
 )

@@ -119,10 +119,24 @@ def test_wrong_stages_are_refused(stages, problem):
         embodied_env.make(ARM, backend="fake", action_stages=stages)
 
 
+@pytest.mark.parametrize("stages", ["mirror", None, {"mirror": {}}, {"mirror"}])
+def test_stages_that_are_no_list_are_refused(stages):
+    with pytest.raises(UsageError, match="invalid action_stages"):
+        embodied_env.make(ARM, backend="fake", action_stages=stages)
+
+
+@pytest.mark.needs("vector")
+def test_a_stage_of_several_slots_is_refused():
+    with pytest.raises(UsageError, match="shared by several slots"):
+        embodied_env.make_vec(ARM, num_envs=2, backend="fake", action_stages=[Stage(lambda _: None)])
+
+
 @pytest.mark.needs("vector")
 def test_slots_with_stages_are_stepped_one_by_one():
-    stages = [Stage(lambda _: StagedAction(action=np.zeros(6)))]
-    env = embodied_env.make_vec(ARM, num_envs=5, backend="mujoco", action_stages=stages)
+    def own(_slot):
+        return {"action_stages": [Stage(lambda _: StagedAction(action=np.zeros(6)))]}
+
+    env = embodied_env.make_vec(ARM, num_envs=5, backend="mujoco", per_slot=own)
     env.reset(seed=0)
     assert not env.step(np.ones((5, 6)))[-1]["action"]["requested"].any()
     assert env.batched_share == 0.0

@@ -77,6 +77,10 @@ def load(address, **options):
     return embodied_env.load_policy(address, ARM, **options)
 
 
+def test_a_contract_may_be_given_by_name():
+    assert loader.load_policy("random", "arm_reach")({}).shape == (6,)
+
+
 def test_callable_of_a_module_is_a_policy_with_the_hash_of_its_source(module):
     policy = load("a_users_policies:still")
     assert isinstance(policy, Policy)

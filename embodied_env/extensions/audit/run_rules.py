@@ -244,6 +244,10 @@ def check_first_transition(folder: Path, first: Any) -> Iterator[Violation]:  # 
     except ValueError as error:
         yield make_violation("first.differs", FIRST_TRANSITION, None, str(error))
         return
+    if first is None and written is not None:
+        text = f"{FIRST_TRANSITION} has a transition (expected none, as the log has none)"
+        yield make_violation("first.differs", FIRST_TRANSITION, None, text)
+        return
     for where, value, logged in differences(written, first)[:1]:
         text = f"{FIRST_TRANSITION}: {where or 'row'} is {short_repr(value)} (expected {short_repr(logged)} of the log)"
         yield make_violation("first.differs", f"{FIRST_TRANSITION}: {where}", value, text)

@@ -87,6 +87,9 @@ def options_of_slots(num_envs: int, options: Mapping[str, Any], per_slot: PerSlo
     clocks = [id(each["clock"]) for each in slots if getattr(each.get("clock"), "virtual", False)]
     if len(set(clocks)) < len(clocks):
         raise UsageError("virtual clock shared by several slots (expected clock='virtual', which makes one per slot)")
+    stages = [stage for each in slots for stage in each.get("action_stages") or () if not isinstance(stage, str)]
+    if len({id(stage) for stage in stages}) < len(stages):
+        raise UsageError("action stage shared by several slots (expected names, or objects of each slot by per_slot)")
     addresses = [
         tuple(each.get(name) for name in _ADDRESS)
         for each in slots
