@@ -9,6 +9,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from embodied_env.contract.plugins import BUILT_IN
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
@@ -58,6 +60,7 @@ assert reward < 0.0
 """
 
 
+@pytest.mark.needs("audit", "export", "replay")
 def test_every_kind_of_plugin_works_from_its_entry_point(tmp_path):
     groups = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]["entry-points"]
     assert {group.partition(".")[2] for group in groups} == set(BUILT_IN)
@@ -66,7 +69,7 @@ def test_every_kind_of_plugin_works_from_its_entry_point(tmp_path):
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*pip, "--target", str(target), str(tmp_path / "source")], check=True)
     (tmp_path / "lab.yaml").write_text(CONTRACT)
-    environment = {**os.environ, "PYTHONPATH": str(target)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(target), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", SCRIPT, str(tmp_path)],
         env=environment,

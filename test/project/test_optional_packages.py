@@ -79,7 +79,10 @@ def test_missing_scipy_disables_an_analysis(name):
 
 @pytest.mark.parametrize(
     "module",
-    ["core.latency_statistics", pytest.param("extensions.evaluation.evaluate_cli", marks=pytest.mark.needs("evaluation"))],
+    [
+        "core.latency_statistics",
+        pytest.param("extensions.evaluation.evaluate_cli", marks=pytest.mark.needs("evaluation")),
+    ],
 )
 def test_missing_scipy_disables_only_analyses(module):
     script = f"import sys; sys.modules['scipy'] = None; import embodied_env.{module}"

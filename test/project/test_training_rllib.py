@@ -33,7 +33,7 @@ def trained(tmp_path, *more):
         capture_output=True,
         text=True,
         timeout=600,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])},
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

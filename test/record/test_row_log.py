@@ -373,7 +373,7 @@ def test_missing_folder_is_reported(tmp_path):
         RowLog(tmp_path / "nowhere" / "log.mcap")
 
 
-SUPPORT = str(Path(__file__).parents[1] / "support")
+SUPPORT = os.pathsep.join([str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")])
 
 
 def run(script, *arguments):

@@ -258,7 +258,7 @@ def test_a_worker_loads_the_task_file_by_its_exact_path(world, monkeypatch, tmp_
     (decoy / "tasks").mkdir(parents=True)
     (decoy / "tasks" / "spy.py").write_text("raise SystemExit('the wrong file')")
     (decoy / "spy.py").write_text("raise SystemExit('the wrong file')")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(decoy), str(world.module.parent)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(decoy), str(world.module.parent)]), prepend=os.pathsep)
     arguments = [*SHORTLY, "--out", str(tmp_path / "out")]
     assert main(["evaluate", str(world.contract), *arguments, "--engine", "local", "--workers", "1"]) == 0
     (run,) = (tmp_path / "out").glob("*/*/manifest.json")

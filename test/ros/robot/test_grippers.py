@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -333,7 +334,7 @@ def test_the_robot_emulator_serves_the_action(tmp_path, domain_id, message_packa
     message_package("control_msgs")
     import control_msgs
 
-    monkeypatch.setenv("PYTHONPATH", str(control_msgs.__path__[0]).removesuffix("/control_msgs"))
+    monkeypatch.setenv("PYTHONPATH", str(control_msgs.__path__[0]).removesuffix("/control_msgs"), prepend=os.pathsep)
     contract = gripper_contract(tmp_path, gripper_text(scale="physical"))
     env = embodied_env.make(contract, backend="mujoco_ros", pacing="realtime", domain_id=domain_id)
     try:
