@@ -71,7 +71,8 @@ def run_without(name: str, paths: Sequence[str], *, collect: bool) -> tuple[str,
         files, lines = copy_without(names, checkout)
         site.mkdir()
         (site / "sitecustomize.py").write_text(ONLY_THE_COPY)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (site, checkout)))}
+        path = os.pathsep.join([str(site), str(checkout), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": path}
         check = [sys.executable, "-c", CHECK, *names]
         subprocess.run(check, cwd=checkout, env=environment, check=True)
         there = [path for path in paths if (checkout / path).exists()]
