@@ -64,10 +64,15 @@ __all__ = ["__version__", *sorted({*_LAZY_EXPORTS} - _NEED_AN_EXTRA)]  # noqa: P
 if not TYPE_CHECKING:  # a type checker reports unknown names
 
     def __getattr__(name: str) -> Any:  # noqa: ANN401 - a public name
-        if name in _LAZY_EXPORTS:
-            value = globals()[name] = getattr(importlib.import_module(f"embodied_env.{_LAZY_EXPORTS[name]}"), name)
-            return value
-        raise AttributeError(f"module 'embodied_env' has no attribute {name!r}")
+        if name not in _LAZY_EXPORTS:
+            raise AttributeError(f"module 'embodied_env' has no attribute {name!r}")
+        module = f"embodied_env.{_LAZY_EXPORTS[name]}"
+        if module.startswith("embodied_env.extensions."):
+            from embodied_env.core.extensions import load_extension  # noqa: PLC0415 - imports the contract
+
+            load_extension(f"{module}:", needed_for=f"embodied_env.{name}")
+        value = globals()[name] = getattr(importlib.import_module(module), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -32,6 +32,7 @@ import contextlib, importlib.abc, io, os, pathlib, sys, tempfile
 import numpy as np
 
 import embodied_env
+import embodied_env.errors
 from embodied_env.cli.main import VERBS, main
 
 class Refused(importlib.abc.MetaPathFinder):
@@ -51,13 +52,22 @@ def check(name, refused):
         env.reset(seed=1)
         env.step(np.zeros(env.action_space.shape))
         env.close()
-        assert (pathlib.Path(folder) / "run" / "manifest.json").is_file()
+        assert len([*pathlib.Path(folder).glob("run/*/manifest.json")]) == 1
     for verb, entry in VERBS.items():
         if entry.module.startswith(f"extensions.{name}."):
             with contextlib.redirect_stderr(io.StringIO()) as err:
                 status = main([verb])
             lines = err.getvalue().splitlines()
             assert status != 0 and len(lines) == 1 and f"embodied_env.extensions.{name}" in lines[0], lines
+
+    for public, module in embodied_env._LAZY_EXPORTS.items():
+        if module.startswith(f"extensions.{name}"):
+            try:
+                getattr(embodied_env, public)
+            except embodied_env.errors.MissingDependencyError as error:
+                assert f"embodied_env.{public} needs embodied_env.extensions.{name}" in str(error), error
+            else:
+                raise AssertionError(public)
 
 def required_by(name):
     found = {name}
@@ -103,7 +113,8 @@ def extension_of(file: Path) -> str | None:
 
 
 def test_the_core_imports_no_extension():
-    core = [file for file in PACKAGE.rglob("*.py") if extension_of(file) is None]
+    """The public names are imported for type checkers, and when they are used."""
+    core = {file for file in PACKAGE.rglob("*.py") if extension_of(file) is None} - {PACKAGE / "__init__.py"}
     assert {str(file.relative_to(PACKAGE)): found for file in core if (found := extensions_imported_by(file))} == {}
 
 
