@@ -25,7 +25,10 @@ NEEDED = ("torch", "stable_baselines3", "onnx", "onnxruntime")
         ),
     )
 )
-pytestmark = pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason=f"needs {', '.join(NEEDED)}: extra train")
+pytestmark = [
+    pytest.mark.needs("evaluation", "vector"),  # as the examples
+    pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason=f"needs {', '.join(NEEDED)}: extra train"),
+]
 IDS = [f"embodied_env:embodied_env/{name}-v0" for name in ("ArmReach", "CartGoal", "DoorOpen")]
 
 
@@ -65,7 +68,6 @@ def at(step):
     return found
 
 
-@pytest.mark.needs("evaluation")
 def test_terminated_episode_does_not_bootstrap():
     found = train_ppo.advantages(rollout(terminated=at(1), ended=at(1)))
     assert found[1].item() == pytest.approx(1.0)
@@ -89,7 +91,6 @@ def test_later_steps_contribute_within_an_episode():
     assert found[0].item() == pytest.approx(error * (1 + factor + factor**2), rel=1e-5)
 
 
-@pytest.mark.needs("vector")
 def test_end_of_episode_is_valued_by_final_observation(begin, close_later):
     """After 30 steps the time limit truncates, and the vector environment shows the next episode's first observation."""
     with begin("ppo") as run:
@@ -167,7 +168,6 @@ def test_only_perceptrons_are_exported(tmp_path):
         onnx_export.save_onnx(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sigmoid()), tmp_path / "policy.onnx")
 
 
-@pytest.mark.needs("vector")
 def test_training_is_deterministic_per_seed(begin):
     networks = []
     for seed in ("1", "1", "2"):
@@ -176,7 +176,6 @@ def test_training_is_deterministic_per_seed(begin):
     assert networks[0] == networks[1] != networks[2]
 
 
-@pytest.mark.needs("evaluation", "vector")
 def test_joint_learns_to_follow(begin):
     """Holding still succeeds when the target is drawn at the joint: in one of ten episodes."""
     with begin("ppo", "--steps", "2048", "--num-envs", "4", "--episodes", "20") as run:
@@ -186,7 +185,6 @@ def test_joint_learns_to_follow(begin):
     assert summary["evaluations"]["fake"]["problem"] == ""
 
 
-@pytest.mark.needs("evaluation", "vector")
 def test_stable_baselines3_trains_saves_resumes_and_evaluates(begin):
     with begin("sac", "--checkpoint-every", "40") as run:
         train_sac.run(run)
@@ -204,7 +202,6 @@ def test_stable_baselines3_trains_saves_resumes_and_evaluates(begin):
     assert first == then
 
 
-@pytest.mark.needs("vector")
 def test_policy_of_another_contract_is_not_resumed(begin, tmp_path, capsys):
     with begin("ppo") as run:
         final = train_ppo.train(run)
@@ -261,7 +258,6 @@ def test_policy_file_has_the_statistics_of_vec_normalize(tmp_path):
     assert policy({key: values[0] for key, values in seen.items()}) == pytest.approx(expected[0], abs=1e-5)
 
 
-@pytest.mark.needs("vector")
 def test_slots_step_like_environments_of_stable_baselines3(close_later):
     from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -296,7 +292,6 @@ def test_wrapped_env_passes_checks_without_warnings(begin, close_later):
         env_checker.check_env(close_later(run.make_env()))
 
 
-@pytest.mark.needs("vector")
 @pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
 def test_slots_are_mapped_like_single_environments(close_later, name):
     contract = policy_mapping.without_images(embodied_env.load_contract(name))
@@ -321,7 +316,6 @@ def test_slots_are_mapped_like_single_environments(close_later, name):
     assert ends >= 2
 
 
-@pytest.mark.needs("vector")
 def test_curve_counts_one_episode_of_each_slot(begin):
     with begin("ppo", "--curve", "64", "--episodes", "8") as run:
         train_ppo.train(run)
