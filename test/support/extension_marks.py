@@ -23,8 +23,9 @@ def was_removed(place):
 
 
 def needing(*words):
-    """Return the marks of a test that runs this command line, whose verb may belong to an extension."""
+    """Return the marks of a test that runs this command line, whose verb or backend may belong to an extension."""
     if words[:2] == ("contract", "init"):
         return [pytest.mark.needs("contract_init")]
     places = VERBS[words[0]].module.split(".") if words and words[0] in VERBS else []
-    return [pytest.mark.needs(places[1])] if "extensions" in places else []
+    names = [*(places[1:2] if "extensions" in places else []), *(["replay"] if "replay" in words[1:] else [])]
+    return [pytest.mark.needs(name) for name in names]

@@ -185,7 +185,10 @@ def test_missing_actuation_delay_is_unknown():
 # ----------------------------------------------------------------------------------------------------------- backends
 
 
-@pytest.mark.parametrize(("backend", "options"), [("fake", {}), ("replay", {"run": "runs"})])
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [("fake", {}), pytest.param("replay", {"run": "runs"}, marks=pytest.mark.needs("replay"))],
+)
 def test_other_backends_refuse_delays_and_name_those_that_inject_them(backend, options):
     expected = f"not supported by {backend} \\(expected mujoco or mujoco_ros in lockstep\\); .* omit delay_profile"
     with pytest.raises(UsageError, match=expected):
