@@ -7,7 +7,6 @@ meaning of a key is the comment on its line, or the comment above it.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import io
 import re
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from embodied_env.core.extensions import find_extension
 from embodied_env.messages.message_types import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES
 from embodied_env.sim.servos import ELEMENTS, REFUSED
 
@@ -29,14 +29,20 @@ PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", typing
 
 
 def fill(markdown: str) -> str:
-    """Return a page with a table in place of each marker."""
-    shown = {_class_at(*found) for found in KEYS.findall(markdown)}
-    with_keys = KEYS.sub(lambda found: _keys_table(_class_at(*found.groups()), shown), markdown)
+    """Return a page with a table in place of each marker, or nothing for a class of an extension that was removed."""
+    classes = {found: _class_at(*found) for found in KEYS.findall(markdown)}
+    shown = {cls for cls in classes.values() if cls is not None}
+
+    def table(found: re.Match[str]) -> str:
+        cls = classes[found[1], found[2]]
+        return "" if cls is None else _keys_table(cls, shown)
+
+    with_keys = KEYS.sub(table, markdown)
     return TABLE.sub(lambda found: TABLES[found[1]](), with_keys)
 
 
-def _class_at(module: str, name: str) -> type:
-    cls: type = getattr(importlib.import_module(f"embodied_env.{module}"), name)
+def _class_at(module: str, name: str) -> type | None:
+    cls: type | None = find_extension(f"embodied_env.{module}:{name}")
     return cls
 
 
