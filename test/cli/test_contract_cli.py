@@ -63,21 +63,21 @@ def in_a_process(*arguments, **options):
 def test_help_lists_every_verb_and_imports_none():
     code = (
         "import sys; from embodied_env.cli.main import VERBS, main; status = main(['--help'])\n"
-        "heavy = ['pydantic', 'yaml', 'rich', 'rclpy', 'mujoco', *(f'embodied_env.cli.{verb}' for verb in VERBS)]\n"
+        "heavy = ['pydantic', 'yaml', 'rich', 'rclpy', 'mujoco', *(f'embodied_env.{verb.module}' for verb in VERBS.values())]\n"
         "print(status, [name for name in heavy if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     *help_, last = done.stdout.splitlines()
     assert last == "0 []"
     text = " ".join(" ".join(help_).split())
-    assert [name for name, help_line in VERBS.items() if f"{name} {help_line}" not in text] == []
+    assert [name for name, verb in VERBS.items() if f"{name} {verb.help}" not in text] == []
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_options_of_each_verb_state_their_defaults(verb, capsys):
     assert main([verb, "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert VERBS[verb] in text
+    assert VERBS[verb].help in text
     assert "(default: None)" not in text
     assert "(default: False)" not in text
 

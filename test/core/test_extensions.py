@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from embodied_env.cli import UNSOUND
-from embodied_env.cli.main import VERBS, main
+from embodied_env.cli.main import VERBS, Verb, main
 from embodied_env.core.extensions import find_extension, load_extension
 from embodied_env.errors import MissingDependencyError
 
@@ -32,7 +32,9 @@ def test_missing_package_of_an_extension_is_no_removed_extension(packages):
 
 
 def test_verb_of_a_removed_extension_is_named_in_one_line(monkeypatch, capsys):
-    monkeypatch.setitem(VERBS, "gone", "do nothing")
+    monkeypatch.setitem(VERBS, "gone", Verb("extensions.gone.gone_cli", "do nothing"))
     assert main(["gone", "--help"]) == UNSOUND
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("embodied-env: error: the verb 'gone' needs embodied_env.cli.gone, which is not installed; ")
+    assert line.startswith(
+        "embodied-env: error: the verb 'gone' needs embodied_env.extensions.gone.gone_cli, which is not installed; "
+    )

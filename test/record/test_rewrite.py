@@ -28,6 +28,7 @@ from row_logs import RowLog
 import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.contract import load_contract
+from embodied_env.core.extensions import PARTS
 from embodied_env.errors import RecordError
 from embodied_env.processes import signals
 from embodied_env.record import read_run, repair_run, rewrite
@@ -182,7 +183,7 @@ def test_image_is_stored_once_in_the_form_of_foxglove(rows):
 
 
 def test_without_views_only_rows_and_arrays_are_rewritten(rows, monkeypatch):
-    monkeypatch.setattr(rewrite, "_VIEWS", "embodied_env.no_such_extension:RowViews")
+    monkeypatch.setitem(PARTS, "row_views", "embodied_env.no_such_extension:RowViews")
     stored = rows.add({"camera_image": picture(0)})
     assert set(rows.found()) == {"array"}
     assert np.array_equal(LogReader(rows.path).array(stored["camera_image"]), picture(0))

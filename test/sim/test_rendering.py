@@ -467,8 +467,8 @@ def test_a_display_is_available_when_one_is_named(monkeypatch, variable):
 
 def test_a_window_without_a_display_is_an_error_that_does_not_end_the_process():
     script = (
-        "from embodied_env.sim.rendering import Viewer\n"
-        "viewer = Viewer(mujoco, model)\n"
+        "from embodied_env.sim.rendering import ViewerWindow\n"
+        "viewer = ViewerWindow(mujoco, model)\n"
         "try:\n"
         "    viewer.show(data)\n"
         "except ImportError as error:\n"
@@ -496,9 +496,9 @@ def display():
 def test_a_window_does_not_change_images_state_or_threads(display, end):
     script = (
         "import threading\n"
-        "from embodied_env.sim.rendering import Viewer\n"
+        "from embodied_env.sim.rendering import ViewerWindow\n"
         "before = renderer.rgb(data, 1, 20, 20)\n"
-        "viewer = Viewer(mujoco, model)\n"
+        "viewer = ViewerWindow(mujoco, model)\n"
         "viewer.show(data)\n"
         "viewer.show(data)\n"
         "assert (renderer.rgb(data, 1, 20, 20) == before).all()\n"

@@ -92,7 +92,7 @@ def write_run(folder, path, transitions):
 
 AUDIT = """
 import sys
-from embodied_env.record import audit_run
+from embodied_env.extensions.audit import audit_run
 report = audit_run(sys.argv[1])
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(report.transitions, len(report.problems), status["VmHWM"].split()[0])

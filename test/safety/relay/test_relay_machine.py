@@ -386,6 +386,7 @@ class Relays(RuleBasedStateMachine):
         if not self.ended:
             self.it_is_cleared_armed_and_driven(3, 0, noise=False)
             self.core.end()
+            assert self.core.arm() == (False, "the relay is shutting down")
             self.ended, self.armed = True, False
             self.a_command_arrives(np.zeros(2))
             self.time_passes(ticks)
