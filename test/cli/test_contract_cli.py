@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from extension_marks import needing
 from shipped_contracts import resolved_document
 from strategies import ABSENT, changed, document, parse
 
@@ -73,7 +74,7 @@ def test_help_lists_every_verb_and_imports_none():
     assert [name for name, verb in VERBS.items() if f"{name} {verb.help}" not in text] == []
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [pytest.param(verb, marks=needing(verb)) for verb in VERBS])
 def test_options_of_each_verb_state_their_defaults(verb, capsys):
     assert main([verb, "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
@@ -255,6 +256,7 @@ def test_make_warns_of_limits_that_look_like_degrees():
         make(parse_contract(yaml.safe_dump(arm)), backend="fake").close()
 
 
+@pytest.mark.needs("contract_init")
 def test_a_draft_with_limits_in_degrees_is_not_valid(tmp_path, capsys):
     (tmp_path / "arm.urdf").write_text(
         '<robot name="r"><link name="a"/><link name="b"/><joint name="j" type="revolute"><parent link="a"/>'
