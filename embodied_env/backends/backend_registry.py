@@ -46,7 +46,7 @@ def make_backend(
     if pacing is not None and "pacing" in inspect.signature(factory).parameters:
         options["pacing"] = pacing
     problem = f"backend {name!r} cannot be made"
-    with foreign_code(lambda what: UsageError(f"{problem}: {what}; correct its package")):
+    with foreign_code(lambda what: UsageError(f"{problem}: {what}; correct its options, or its package")):
         made = factory(contract, clock=clock, **options)
         missing = [part for part in _PARTS if not hasattr(made, part)]
     if missing:

@@ -134,7 +134,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def run_directory(path: str) -> str:
     """Return `path`; raises ArgumentTypeError unless it is a directory."""
     if not path or not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
-        raise argparse.ArgumentTypeError(f"no such run directory: {path}")
+        raise argparse.ArgumentTypeError(f"no such run directory: {path!r} (expected a folder such as runs/<id>)")
     return path
 
 

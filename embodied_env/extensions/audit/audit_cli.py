@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if args.run_directory != _STDIN and not (
         args.run_directory and os.path.exists(path)  # noqa: PTH110 - Path.exists raises for a name that is too long
     ):
-        raise UsageError(f"no such run: {path} (expected a run directory, a file of JSON lines, or -)")
+        raise UsageError(f"no such run: {args.run_directory!r} (expected a run directory, a file of JSON lines, or -)")
     if path.is_dir() and args.contract is not None:
         raise UsageError(f"--contract does not apply to run {path}, which has its own contract; omit --contract")
     with ProgressBar() as progress:

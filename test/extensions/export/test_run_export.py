@@ -698,7 +698,7 @@ def test_export_verb_prints_its_metadata(run, tmp_path, capsys):
     ("arguments", "problem"),
     [
         (["RUN", "--format", "csv"], "expected one of: jsonl, parquet, minari, lerobot"),
-        (["/none", "--format", "jsonl"], "no such run directory: /none"),
+        (["/none", "--format", "jsonl"], "no such run directory: '/none'"),
     ],
 )
 def test_usage_errors_of_the_export_verb_are_reported(run, tmp_path, capsys, arguments, problem):
