@@ -22,6 +22,7 @@ import embodied_env
 from embodied_env.cli.main import VERBS
 from embodied_env.extensions import REQUIRES
 
+ROOT = Path(__file__).parents[2]
 PACKAGE = Path(embodied_env.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 RANKS = (  # a package imports those above it and itself; the table of docs/concepts/architecture.md
@@ -227,7 +228,7 @@ def test_names_of_modules_classes_and_public_functions_are_unique():
     assert {name for name, count in names.items() if count > 1} - shared == set()
 
 
-PAGE = (PACKAGE.parent / "docs" / "concepts" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "concepts" / "architecture.md").read_text()
 
 
 def rows_of(heading: str) -> list[list[str]]:
@@ -392,7 +393,7 @@ def test_error_tree_lists_every_error():
 def test_names_imported_by_scripts_exist(folder):
     pytest.importorskip("rclpy")
     missing = []
-    for path in sorted((PACKAGE.parent / folder).glob("*.py")):
+    for path in sorted((ROOT / folder).glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("embodied_env"):
                 if was_removed(node.module):
@@ -407,6 +408,6 @@ def test_names_imported_by_scripts_exist(folder):
 
 
 def test_every_mutant_matches_the_source():
-    mutants = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "mutants.py"))["MUTANTS"]
+    mutants = runpy.run_path(str(ROOT / "tools" / "mutants.py"))["MUTANTS"]
     left = [each for each in mutants if not was_removed(each.file)]
     assert [each.name for each in left if (PACKAGE / each.file).read_text().count(each.old) != 1] == []
