@@ -30,8 +30,8 @@ class ActionStage(Protocol):
     def apply(self, action: Any, snapshot: Snapshot, commanded: CommandState) -> StagedAction | None:  # noqa: ANN401
         """Return None to let the action pass unchanged.
 
-        `action` is a copy of what the agent or the stage before returned, of any type. `snapshot` has the readings
-        that the agent acted on, `commanded` is the last published command.
+        `action` is a copy of what the agent or the stage before returned, of any type. `snapshot` is a copy of
+        the readings that the agent acted on, `commanded` is the last published command.
         """
         ...
 

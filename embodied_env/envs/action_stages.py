@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from embodied_env.contract import Contract
@@ -35,21 +36,25 @@ class ActionStages:
         self.action_space = translating[0].action_space if translating else None
 
     def reset(self) -> None:
-        """Begin an episode in every stage; raises UsageError for one that raises."""
+        """Begin an episode in every stage.
+
+        Raises UsageError for a stage that raises.
+        """
         for name, stage in self._stages.items():
             with foreign_code(_error_of(f"action stage {name!r} failed in reset()")):
                 stage.reset()
 
     def apply(self, action: Any, snapshot: Snapshot, commanded: CommandState) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
-        """Return the action for the gate, and the account of the stages that acted; it is empty if none did.
+        """Return the action for the gate, and the account of the stages that acted.
 
-        The account has the action as `given`, in JSON types, and the account of each stage in `stages`. After a stage
-        that fails the action is `NoAction`, and no other stage follows.
+        The account is empty if none did. It has the action as `given`, in JSON types, and the account of each stage in
+        `stages`. After a stage that fails the action is `NoAction`, and no other stage follows. A stage receives a copy
+        of the snapshot, because the gate judges the original.
         """
-        current, accounts = action, {}
+        current, accounts, copied = action, {}, deepcopy(snapshot)
         for name, stage in self._stages.items():
             try:
-                staged = stage.apply(copy_action(current), snapshot, commanded)
+                staged = stage.apply(copy_action(current), copied, commanded)
                 if staged is None:
                     continue
                 if not isinstance(staged, StagedAction):

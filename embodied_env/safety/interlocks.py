@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -372,12 +373,18 @@ class ForeignInterlock(Protocol):
         ...
 
     def judge(self, context: SafetyContext, commanded: FloatArray) -> Mapping[str, str]:
-        """Return code and detail of each condition that holds; `commanded` is the last published command."""
+        """Return code and detail of each condition that holds.
+
+        `commanded` is the last published command. Both arguments are copies.
+        """
         ...
 
 
 class PluginInterlock(Interlock):
-    """An interlock of another package: one that raises, or returns an unknown code, is a STOP."""
+    """Judges by an interlock of another package, which receives copies.
+
+    An interlock that raises, or returns an unknown code, is a STOP.
+    """
 
     def __init__(self, name: str, made: ForeignInterlock) -> None:
         self._name, self._made, self._failed = name, made, ""
@@ -395,7 +402,7 @@ class PluginInterlock(Interlock):
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:
         """Return a finding for each code that `judge` returns."""
         try:
-            found = {} if self._failed else dict(self._made.judge(context, commanded.copy()))
+            found = {} if self._failed else dict(self._made.judge(deepcopy(context), commanded.copy()))
             texts = [(self._made.codes[code], f"{code}: {detail}") for code, detail in found.items()]
         except Terminated:
             raise

@@ -53,6 +53,16 @@ def record(tmp_path, stages, actions):
     return env, infos
 
 
+def test_a_stage_cannot_change_the_readings_that_the_gate_judges(tmp_path):
+    class Forger(Stage):
+        def apply(self, action, snapshot, commanded):
+            snapshot.samples["joints"].values["position"][:] = 9.0
+            del snapshot.samples["target"]
+
+    (_, plain), (_, forged) = record(tmp_path, [], [np.zeros(6)] * 2), record(tmp_path, [Forger()], [np.zeros(6)] * 2)
+    assert [info["safety"]["code"].tolist() for info in forged] == [info["safety"]["code"].tolist() for info in plain]
+
+
 def test_output_of_stages_reaches_the_gate_and_is_replayed_without_them(tmp_path):
     mine, later = np.full(6, 0.1), type("Later", (Stage,), {})()
     env, (info,) = record(tmp_path, [Stage(operator), later], [mine])
@@ -113,7 +123,9 @@ def test_a_stage_without_an_answer_leaves_no_account(tmp_path):
     assert "annotations" not in info
 
 
-@pytest.mark.parametrize(("stages", "problem"), [(["nobody"], "group embodied_env.action_stages"), ([3], "invalid")])
+@pytest.mark.parametrize(
+    ("stages", "problem"), [(["unregistered"], "group embodied_env.action_stages"), ([3], "invalid")]
+)
 def test_wrong_stages_are_refused(stages, problem):
     with pytest.raises(UsageError, match=problem):
         embodied_env.make(ARM, backend="fake", action_stages=stages)

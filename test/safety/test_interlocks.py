@@ -565,7 +565,7 @@ class Charged:
     def reset(self):
         self.fails != "reset" or exit()
     def judge(self, context, commanded):
-        commanded[:] = 9.0
+        commanded[:] = context.measured[:] = 9.0
         self.fails != "judge" or exit()
         return {self.found: "17 %"} if self.found else {}
 
@@ -599,6 +599,7 @@ def test_interlock_of_another_package_refuses_by_its_own_code(parameters, severi
     found = [(each.severity, each.detail) for each in report.findings if each.code == "gate.plugin"]
     assert found == ([] if severity is None else [(severity, detail)])
     assert (gate.latched is not None) == (severity is Severity.STOP)
+    assert 9.0 not in FAULTLESS.measured
 
 
 @pytest.mark.usefixtures("charged")
