@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from embodied_env.extensions import REQUIRES
+from embodied_env.extensions import removed_with
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTENSIONS = sorted(folder.parent.name for folder in ROOT.glob("embodied_env/extensions/*/__init__.py"))
@@ -37,14 +37,6 @@ from importlib.util import find_spec
 assert pathlib.Path(embodied_env.__file__).is_relative_to(pathlib.Path.cwd()), embodied_env.__file__
 assert not [name for name in sys.argv[1:] if find_spec(f"embodied_env.extensions.{name}")], "a removed folder is found"
 """
-
-
-def removed_with(name: str) -> list[str]:
-    """Return the extension and those that need it."""
-    found = {name}
-    while more := {each for each, needs in REQUIRES.items() if found & set(needs)} - found:
-        found |= more
-    return sorted(found)
 
 
 def copy_without(names: Sequence[str], folder: Path) -> tuple[int, int]:

@@ -55,7 +55,10 @@ def make_backend(
 
 
 def find_contract_of(name: str, options: Mapping[str, Any]) -> Contract:
-    """Return the contract that the backend called `name` has itself; raises UsageError if it has none."""
+    """Return the contract that the backend called `name` has itself.
+
+    Raises UsageError if it has none.
+    """
     _, factory = _find(name, None)
     if not isinstance(factory, ContractSource):
         raise UsageError(
@@ -83,9 +86,9 @@ def backend_accepts(name: str, option: str, *, pacing: str | None = None) -> boo
 
 
 def _find(name: str, pacing: str | None) -> tuple[Plugin, BackendFactory]:
-    """Return the plug-in and the factory of the backend called `name` with this pacing; None: its default.
+    """Return the plug-in and the factory of the backend called `name` with this pacing.
 
-    Its entry points are ``NAME.PACING``, or ``NAME`` for a factory of every pacing.
+    None is the default pacing. Its entry points are ``NAME.PACING``, or ``NAME`` for a factory of every pacing.
     """
     if not isinstance(name, str):
         raise UsageError(f"invalid backend: {name!r} (expected a name, one of: {', '.join(known_backends())})")

@@ -24,7 +24,10 @@ PROGRAM = "embodied-env"
 
 
 class Verb(NamedTuple):
-    """A verb: its module in the package, which has ``add_arguments(parser)`` and ``run(args) -> int``, and its help."""
+    """A verb of the command line.
+
+    Its `module` has ``add_arguments(parser)`` and ``run(args) -> int``, the exit status.
+    """
 
     module: str
     help: str

@@ -1,4 +1,4 @@
-"""Validation of actuators: message types, setpoints between steps, grippers, and the limits of their joints."""
+"""Validate the actuators of a contract, their joints and limits."""
 
 from __future__ import annotations
 
@@ -95,7 +95,10 @@ def _check_joint(
     measured: Mapping[str, str],
     seen: dict[str, str],
 ) -> None:
-    """Check one joint of the actuator `name`; `seen` has the actuator of each joint that was checked before."""
+    """Check one joint of the actuator `name`.
+
+    `seen` has the actuator of each joint that was checked before.
+    """
     actuator, path = contract.actuators[name], f"actuators.{name}.joints.{joint}"
     check_text(path, joint)
     own = f"{name}.{joint}" if actuator.command == "twist" and contract.task.type == EACH_ITS_OWN else joint

@@ -1,4 +1,4 @@
-"""Plug-ins by kind and name: what is built in, and what other packages register.
+"""Find built-in plug-ins and those of other packages by kind and name.
 
 A built-in plug-in is a row of `BUILT_IN`. Another package declares the same name and target as an entry point of the
 group ``embodied_env.<kind>``. A look-up imports no target (`embodied_env.core.extensions.load_plugin` does).
@@ -91,7 +91,10 @@ def plugin_names(kind: str) -> list[str]:
 
 
 def find_plugin(kind: str, name: str) -> Plugin | None:
-    """Return the plug-in of a name, or None; raises UsageError if two packages register it."""
+    """Return the plug-in of a name, or None.
+
+    Raises UsageError if two packages register it.
+    """
     group = f"{_PACKAGE}.{kind}"
     own = BUILT_IN[kind].get(name)
     found = [] if own is None else [Plugin(group=group, name=name, target=own, package=_PACKAGE)]
@@ -103,7 +106,10 @@ def find_plugin(kind: str, name: str) -> Plugin | None:
 
 
 def get_plugin(kind: str, name: str, *, error: Callable[[str], EmbodiedEnvError] = UsageError) -> Plugin:
-    """Return the plug-in of a name; raises `error` with the known names for an unknown or ambiguous one."""
+    """Return the plug-in of a name.
+
+    Raises `error` with the known names for an unknown or ambiguous one.
+    """
     try:
         found = find_plugin(kind, name)
     except UsageError as ambiguous:

@@ -1,4 +1,4 @@
-"""Validation of sensors: topics, QoS, message types and fields; no observation key or topic is declared twice."""
+"""Validate the sensors of a contract, and that no observation key or topic is declared twice."""
 
 from __future__ import annotations
 

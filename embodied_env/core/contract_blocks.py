@@ -1,4 +1,4 @@
-"""Contract blocks: keys of a contract that a plug-in owns, under ``blocks`` by the name of the plug-in.
+"""Load contract blocks, which are the keys of a contract under ``blocks.<plug-in>`` that this plug-in owns.
 
 Reading, showing and fingerprinting a contract take a block as plain data. Using the contract takes the plug-in.
 """
@@ -16,7 +16,7 @@ from embodied_env.core.foreign_code import foreign_code
 from embodied_env.errors import ContractError
 
 FINGERPRINT = "fingerprint"
-"""The key of every block: whether the others are part of the fingerprint (default: true)."""
+"""Key of every block that states whether the others are part of the fingerprint (default: true)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,10 @@ class ContractBlock:
 
 
 def declared_block(contract: Contract, name: str) -> ContractBlock:
-    """Return the declaration of the block `name` of `contract`; raises ContractError if it is not installed."""
+    """Return the declaration of the block `name` of `contract`.
+
+    Raises ContractError if its plug-in is not installed.
+    """
     path = f"blocks.{name}"
 
     def error_of(problem: str) -> ContractError:
@@ -42,7 +45,10 @@ def declared_block(contract: Contract, name: str) -> ContractBlock:
 
 
 def load_block(contract: Contract, name: str) -> Any:  # noqa: ANN401 - the plug-in's dataclass
-    """Return the block `name` of `contract` as the dataclass of its plug-in; raises ContractError for a wrong one."""
+    """Return the block `name` of `contract` as the dataclass of its plug-in.
+
+    Raises ContractError for a missing or wrong block.
+    """
     declared, path = declared_block(contract, name), f"blocks.{name}"
     if name not in contract.blocks:
         raise ContractError(path, "missing block (expected the keys of its plug-in)", source=contract.source)

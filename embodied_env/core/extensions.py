@@ -1,4 +1,4 @@
-"""Objects of extensions and plug-ins by name: the core imports no extension, and runs without one that was removed."""
+"""Load objects of extensions and plug-ins by name, so that the core runs without an extension that was removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTS: Mapping[str, str] = {
     "gazebo_version_checks": "embodied_env.extensions.gazebo.gazebo_versions:version_checks",
     "survey_simulator": "embodied_env.extensions.gazebo.simulator_survey:survey_simulator",
 }
-"""Objects of extensions that the core uses where they are there; for plug-ins see `embodied_env.contract.plugins`."""
+"""Objects of extensions that the core uses where they are installed."""
 
 
 def find_extension(name: str) -> Any | None:  # noqa: ANN401 - any object
@@ -33,7 +33,10 @@ def find_extension(name: str) -> Any | None:  # noqa: ANN401 - any object
 
 
 def load_extension(name: str, *, needed_for: str) -> Any:  # noqa: ANN401 - any object
-    """Return the object at ``module:attribute``; raises MissingDependencyError if there is no such module."""
+    """Return the object at ``module:attribute``.
+
+    Raises MissingDependencyError if there is no such module.
+    """
     if (found := find_extension(name)) is None:
         module = name.partition(":")[0]
         raise MissingDependencyError(module, needed_for=needed_for, remedy="install embodied_env with this extension")
@@ -55,7 +58,10 @@ def load_plugin(plugin: Plugin, label: str, *, error: Callable[[str], EmbodiedEn
 
 
 def make_plugin(contract: Contract, kind: str, name: str, parameters: Mapping[str, Any]) -> Any:  # noqa: ANN401 - foreign
-    """Return what the plug-in of ``safety.<kind>.<name>`` makes of these parameters; raises ContractError."""
+    """Create the plug-in of ``safety.<kind>.<name>`` with these parameters.
+
+    Raises ContractError if it is unknown, cannot be loaded or cannot be created.
+    """
     path = f"safety.{kind}.{name}"
 
     def error_of(problem: str) -> ContractError:

@@ -169,7 +169,10 @@ class EmbodiedEnv(StepperEnv):
         return task, describe_task(task, contract)
 
     def _make_stages(self, given: Sequence[str | ActionStage], world: Backend) -> ActionStages | None:
-        """Return the action stages, whose space is then that of the agent's actions; a replay has their output."""
+        """Return the action stages, whose space becomes that of the agent's actions.
+
+        A replay has none, because the run has their output.
+        """
         if not isinstance(given, (list, tuple)):
             raise UsageError(f"invalid action_stages: {given!r} (expected a list of names, or of objects)")
         if isinstance(world, Recorded):

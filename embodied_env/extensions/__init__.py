@@ -1,4 +1,4 @@
-"""Extensions: each folder can be removed with its tests, and everything else works.
+"""Extensions, of which each folder can be removed with its tests while everything else works.
 
 The core finds them by name only: as verbs (`embodied_env.cli.main`), public names (`embodied_env`), plug-ins
 (`embodied_env.contract.plugins`) and parts (`embodied_env.core.extensions`).
@@ -14,3 +14,11 @@ REQUIRES: Mapping[str, tuple[str, ...]] = {
     "report": ("audit",),
 }
 """Extension -> those that it imports, which cannot be removed without it."""
+
+
+def removed_with(name: str) -> list[str]:
+    """Return the extension and those that cannot be used without it."""
+    found = {name}
+    while more := {each for each, needs in REQUIRES.items() if found & set(needs)} - found:
+        found |= more
+    return sorted(found)

@@ -86,7 +86,10 @@ def load_policy(
 
 
 def _load(plugin: Plugin) -> tuple[Callable[..., Any], _Takes]:
-    """Return the factory of a plug-in, and what it takes; raises UsageError for one that is none."""
+    """Return the factory of a plug-in and its kind of arguments.
+
+    Raises UsageError for an object that is no factory.
+    """
     factory = cast("Callable[..., Any]", load_plugin(plugin, f"the policy {plugin.name!r}"))
     try:
         parameters = inspect.signature(factory).parameters.values()

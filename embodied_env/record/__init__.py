@@ -1,4 +1,4 @@
-"""The record of a run: written by a wrapper, and read back."""
+"""The record of a run, which a wrapper writes and `read_run` reads."""
 
 from embodied_env.record.recorder import RecordTransitions
 from embodied_env.record.run import Run, read_run

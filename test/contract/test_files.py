@@ -53,7 +53,7 @@ HOSTILE = {
 """Kind -> the name of a file that is none, or none that is read."""
 
 USES = {"audit_run": "audit", "replay_run": "replay", "export": "export"}
-"""What reads a run, with its extension; a report reads a run like an export."""
+"""Readers of a run, with their extensions. A report reads a run like an export."""
 
 EXAMINE = """
 import json, resource, sys

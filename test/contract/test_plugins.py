@@ -35,7 +35,7 @@ def test_names_are_those_of_this_package_and_of_others(monkeypatch, tmp_path):
     for kind, table in BUILT_IN.items():
         assert plugin_names(kind) == [*table, "party"]
         assert find_plugin(kind, "party").target == "no_such_module:make"  # not imported
-    assert find_plugin("gates", "nobody") is None
+    assert find_plugin("gates", "unregistered") is None
 
 
 def test_unknown_name_is_an_error_with_group_and_known_names():

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from extension_marks import was_removed
+from extension_marks import TABLES, was_removed
 
 import embodied_env
 from embodied_env.cli.main import VERBS
@@ -51,7 +51,6 @@ LEVELS = {  # inside a package a module imports those of its own level and of th
         "__init__ episode_pairing outcomes row_decoder run run_repair",
     ),
 }
-NAMING_EXTENSIONS = ("__init__.py", "cli/main.py", "contract/plugins.py", "core/extensions.py")
 ROS_EDGE = ("ros/", "extensions/gazebo/", "extensions/contract_init/graph_reader.py", "testing/fault_injection/")
 ROS_PACKAGES = ("rclpy", "rosgraph", "rcl_interfaces", "rosidl", "ament_index", "builtin_interfaces", "tf2_ros")
 ROS_KINDS = ("_msgs", "_srvs", "_interfaces")
@@ -263,7 +262,7 @@ def keys_of_extension(name: str, modules: Mapping[str, str]) -> list[str]:
 
 def test_extensions_match_table_in_docs():
     """The tables of the core name every extension, also one that was removed."""
-    texts = [(PACKAGE / place).read_text() for place in NAMING_EXTENSIONS]
+    texts = [(PACKAGE / place).read_text() for place in TABLES]
     named = {*REQUIRES, *re.findall(r'"(?:embodied_env\.)?extensions\.(\w+)', "".join(texts))}
     rows = {names_in(row[0])[0]: [sorted(names_in(cell)) for cell in row[2:]] for row in rows_of("Extensions")}
     assert {file.parent.name for file in (PACKAGE / "extensions").glob("*/__init__.py")} <= set(rows)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import evidence
 import pytest
+from extension_marks import TABLES
 
 import embodied_env
 from embodied_env.core.extensions import find_extension
@@ -19,13 +20,6 @@ from embodied_env.extensions import REQUIRES
 
 PACKAGE = Path(embodied_env.__file__).parent
 EXTENSIONS = sorted(folder.parent.name for folder in PACKAGE.glob("extensions/*/__init__.py"))
-TABLES = {  # the modules of the core that may name a module of an extension, as a string
-    "__init__.py": "the lazy exports",
-    "cli/main.py": "the verbs",
-    "contract/plugins.py": "the plug-ins",
-    "core/extensions.py": "the parts that the core uses where they are installed",
-}
-
 WITHOUT = """
 import contextlib, importlib.abc, io, os, pathlib, sys, tempfile
 
@@ -69,13 +63,7 @@ def check(name, refused):
             else:
                 raise AssertionError(public)
 
-def required_by(name):
-    found = {name}
-    while more := {each for each, needs in REQUIRES.items() if found & set(needs)} - found:
-        found |= more
-    return sorted(found)
-
-from embodied_env.extensions import REQUIRES
+from embodied_env.extensions import removed_with
 
 assert not [name for name in sys.modules if name.startswith("embodied_env.extensions.")]
 failed = []
@@ -83,7 +71,7 @@ for name in sys.argv[1:]:
     child = os.fork()
     if not child:
         try:
-            check(name, required_by(name))
+            check(name, removed_with(name))
         except BaseException:
             import traceback
             traceback.print_exc()

@@ -10,6 +10,13 @@ import pytest
 
 from embodied_env.cli.main import VERBS
 
+TABLES = {  # the modules of the core that may name a module of an extension, as a string
+    "__init__.py": "the lazy exports",
+    "cli/main.py": "the verbs",
+    "contract/plugins.py": "the plug-ins",
+    "core/extensions.py": "the parts that the core uses where they are installed",
+}
+
 
 @functools.cache
 def is_installed(extension):

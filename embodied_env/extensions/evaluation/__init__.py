@@ -1,4 +1,4 @@
-"""Evaluation: recorded episodes of policies, in this process, in worker processes or on a Ray cluster."""
+"""Evaluate policies by recorded episodes, in this process, in worker processes or on a Ray cluster."""
 
 from embodied_env.extensions.evaluation.episode_runner import (
     EpisodeObserver,

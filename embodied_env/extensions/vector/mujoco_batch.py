@@ -73,7 +73,10 @@ class WorldBatch:
     """
 
     def __init__(self, size: int, *, threads: int | None = None) -> None:
-        """Share no world yet; `threads`: of the physics, one per CPU by default."""
+        """Share no world yet.
+
+        `threads`: number of threads of the physics (default: one per CPU).
+        """
         self._threads = max(1, (os.cpu_count() or 1) if threads is None else threads)
         self._world: World | None = None
         self._physics: BatchedPhysics | None = None  # if nothing else happens during a step

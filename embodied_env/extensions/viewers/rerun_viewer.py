@@ -44,7 +44,10 @@ def checked_view(view: object) -> str:
 
 
 def open_view(view: object, contract: Contract, *, pacing: str) -> LiveView:
-    """Return the observer that shows the steps of an environment; raises the errors of `RerunViewer`."""
+    """Return the observer that shows the steps of an environment.
+
+    Raises the errors of `RerunViewer`.
+    """
     return LiveView(contract, RerunViewer(view, contract), pacing=pacing)
 
 

@@ -2,10 +2,13 @@
 
 A value is aligned to its own size; a string is its length including the terminating zero, then its bytes; a sequence is
 its count, then its elements. Padding bytes are ignored, since DDS leaves them uninitialised.
+
+Set the environment variable `EMBODIED_ENV_PLAIN_SERIALIZATION` to 1 to use rclpy instead: the same messages, slower.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Callable
@@ -17,6 +20,8 @@ import numpy as np
 
 from embodied_env.messages.message_types import ARRAY, SEQUENCE
 
+PLAIN_VARIABLE = "EMBODIED_ENV_PLAIN_SERIALIZATION"
+
 LITTLE_ENDIAN = b"\x00\x01"  # the first bytes of the encapsulation header
 HEADER_BYTES = 4  # of the encapsulation header
 Message = Any  # a generated type
@@ -24,6 +29,11 @@ Message = Any  # a generated type
 _BYTES = ("boolean", "octet", "char")  # types of one byte that are not numbers in rclpy
 _NUMBERS = ("float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _STRUCT_CODES = dict(zip(_NUMBERS, "fdbhiqBHIQ", strict=True))
+
+
+def uses_byte_layouts() -> bool:
+    """Return whether layouts and templates are enabled; read when a decoder or template is created."""
+    return os.environ.get(PLAIN_VARIABLE, "") in ("", "0")
 
 
 class _Scalar(NamedTuple):

@@ -10,9 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_env.ros.transport.byte_layout import HEADER_BYTES, ByteLayout, Message, infer_layout
+from embodied_env.ros.transport.byte_layout import HEADER_BYTES, ByteLayout, Message, infer_layout, uses_byte_layouts
 from embodied_env.ros.transport.cdr import from_cdr, to_cdr
-from embodied_env.ros.transport.serialization import uses_byte_layouts
 
 _STAMPS = struct.Struct(">iI"), struct.Struct("<iI")  # big-endian, little-endian
 _MAX_LAYOUTS = 16  # per topic; rclpy decodes topics whose messages keep changing

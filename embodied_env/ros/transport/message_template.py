@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.transport.byte_layout import LITTLE_ENDIAN, infer_layout
+from embodied_env.ros.transport.byte_layout import LITTLE_ENDIAN, infer_layout, uses_byte_layouts
 from embodied_env.ros.transport.cdr import from_cdr, to_cdr
-from embodied_env.ros.transport.serialization import uses_byte_layouts
 
 Message = Any  # a generated type
 Numbers = Mapping[str, NDArray[Any]]

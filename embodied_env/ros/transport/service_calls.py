@@ -40,17 +40,21 @@ class ServiceCaller:
                 raise BackendNotReadyError(f"service {self.name} is not available")
             self._clock.sleep_until_ns(now_ns + _DISCOVERY_POLL_NS)
         futures: list[Any] = []
-        sent_ns = 0
+
+        def send() -> int:
+            futures.append(client.call_async(client.srv_type.Request(**fields)))
+            futures[-1].add_done_callback(lambda _: answered.set())
+            return self._clock.now_ns()
+
+        sent_ns = send()
         try:
-            while not answered.wait(POLL_S if futures else 0):
+            while not answered.wait(POLL_S):
                 self._listener.raise_if_failed()
                 now_ns = self._clock.now_ns()
-                if futures and now_ns > deadline_ns:
+                if now_ns > deadline_ns:
                     raise BackendNotReadyError(f"service {self.name} did not respond in time")
-                if not futures or (repeat_ns is not None and now_ns - sent_ns > repeat_ns):
-                    sent_ns = now_ns
-                    futures.append(client.call_async(client.srv_type.Request(**fields)))
-                    futures[-1].add_done_callback(lambda _: answered.set())
+                if repeat_ns is not None and now_ns - sent_ns > repeat_ns:
+                    sent_ns = send()
             return next(future for future in futures if future.done()).result()
         finally:
             for future in futures:

@@ -21,9 +21,9 @@ from std_msgs.msg import Float32
 import embodied_env
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.ros.embedded_sim.sensor_messages import SensorEncoder, to_message
+from embodied_env.ros.transport.byte_layout import PLAIN_VARIABLE
 from embodied_env.ros.transport.cdr import to_cdr
 from embodied_env.ros.transport.message_template import MessageTemplate
-from embodied_env.ros.transport.serialization import PLAIN_VARIABLE
 
 pytestmark = pytest.mark.ros
 

@@ -20,10 +20,10 @@ from sensor_msgs.msg import CompressedImage, Image, Imu, JointState, LaserScan, 
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.contract.reading_values import settle
 from embodied_env.core.codes import Quality
+from embodied_env.ros.transport.byte_layout import PLAIN_VARIABLE
 from embodied_env.ros.transport.cdr import to_cdr
 from embodied_env.ros.transport.layout_cache import LayoutDecoder
 from embodied_env.ros.transport.receiver import ReceivedMessage
-from embodied_env.ros.transport.serialization import PLAIN_VARIABLE
 from embodied_env.ros.wire.sensor_buffer import SensorBuffer
 
 pytestmark = pytest.mark.ros
