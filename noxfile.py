@@ -13,7 +13,7 @@ nox.options.reuse_existing_virtualenvs = True
 PYTHONS = ("3.11", "3.12", "3.13")
 EXTRAS = (
     *("ros", "sim", "images", "record", "analysis", "report", "multi", "onnx", "remote", "train", "scale", "parquet"),
-    *("minari", "view", "all"),
+    *("minari", "view", "foxglove", "all"),
 )
 USE = """
 import sys, embodied_env

@@ -1,16 +1,18 @@
 """Packaging for pip and for colcon: everything is here, since colcon reads this call and no [project] table."""
 
+import shutil
 from pathlib import Path
 
 from setuptools import Distribution, find_packages, setup
+from setuptools.command.build_py import build_py
 
 NAME = "embodied_env"
 HERE = Path(__file__).resolve().parent  # colcon --symlink-install runs a link to this file from its build folder
 VERSION: dict[str, str] = {}
 exec((HERE / NAME / "_version.py").read_text(encoding="utf-8"), VERSION)  # noqa: S102 - our own file, without imports
 VERBS = (
-    *("audit", "calibrate", "compare", "contract", "demo", "doctor", "evaluate", "export", "launch"),
-    *("policy", "profile", "relay", "repair", "replay", "report", "serve", "sim", "view"),
+    *("audit", "calibrate", "compare", "contract", "demo", "doctor", "evaluate", "export", "identify", "launch"),
+    *("policy", "profile", "relay", "repair", "replay", "report", "runner", "serve", "sim", "view"),
 )
 RUN_VERB = """#!/bin/sh
 # `ros2 run embodied_env VERB`: run the verb that this file is named after. The program is in the same folder after
@@ -38,6 +40,15 @@ class RosDistribution(Distribution):
     has_data = Distribution.has_data_files
 
 
+class BuildFromSources(build_py):
+    """Removes the modules of an earlier build first, which ``pip install .`` would install with the others."""
+
+    def run(self) -> None:
+        """Build all modules in an empty folder."""
+        shutil.rmtree(Path(self.build_lib, NAME), ignore_errors=True)
+        super().run()
+
+
 ONLY_WHERE_WHEELS_ARE = "; platform_system == 'Linux' and platform_machine == 'x86_64'"
 EXTRAS = {
     "ros": [
@@ -57,6 +68,7 @@ EXTRAS = {
     "parquet": ["pyarrow>=15", "pillow>=10"],
     "minari": ["minari>=0.5.4", "pyarrow>=15", "pillow>=10"],
     "view": ["rerun-sdk>=0.26"],
+    "foxglove": ["foxglove-sdk>=0.30"],
     "bench": ["rtgym>=0.16"],
     "test": [
         *(
@@ -72,7 +84,7 @@ EXTRAS = {
         *("scipy>=1.11", "onnx>=1.16", "onnxscript>=0.5", "onnxruntime>=1.19", "tqdm>=4.60"),
         # The tests of training run on one Python: they take long, and PyTorch is large.
         *(f"{requirement}; python_version < '3.12'" for requirement in ("torch==2.13.0", "stable-baselines3>=2.7")),
-        *("websockets>=17", "msgpack>=1.0.5", "pyzmq>=25"),
+        *("websockets>=17", "msgpack>=1.0.5", "pyzmq>=25", "foxglove-sdk>=0.30"),
     ],
     "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"],
     "dev": ["nox>=2024.4", "pre-commit>=3.5"],
@@ -83,6 +95,7 @@ EXTRAS["all"] = [requirement for extra in IN_ALL for requirement in EXTRAS[extra
 
 setup(
     name=NAME,
+    cmdclass={"build_py": BuildFromSources},
     distclass=RosDistribution,
     version=VERSION["__version__"],
     description="A Gymnasium environment for ROS 2 robots in which every step comes with a full account",
@@ -97,7 +110,6 @@ setup(
     package_data={
         NAME: [
             "py.typed",
-            "info.schema.json",
             "ros/transport/large_messages.xml",
             "sim/models/*.xml",
             "extensions/report/templates/*",
@@ -117,12 +129,14 @@ setup(
         (f"share/{NAME}/examples", sorted(map(str, Path("examples").glob("*.py")))),
         (f"share/{NAME}/config/policies", sorted(map(str, Path("config/policies").glob("*.*")))),
         (f"share/{NAME}/config/robots", sorted(map(str, Path("config/robots").glob("*.yaml")))),
+        (f"share/{NAME}/config/systemd", sorted(map(str, Path("config/systemd").glob("*.service")))),
         (f"share/{NAME}/config/teams", sorted(map(str, Path("config/teams").glob("*.yaml")))),
     ],
     install_requires=[
         "gymnasium>=1.2",
         "numpy>=1.26",
-        "pydantic>=2.7",
+        "pydantic>=2.7",  # its validator, pydantic_core
+        "annotated-types>=0.6",  # of pydantic
         "pyyaml>=6.0.1",
         "rich>=13.0",
     ],
@@ -130,7 +144,6 @@ setup(
     entry_points={"console_scripts": ["embodied-env = embodied_env.cli.main:main"]},
     classifiers=[
         "Intended Audience :: Science/Research",
-        "License :: OSI Approved :: Apache Software License",
         "Operating System :: POSIX :: Linux",
         *(f"Programming Language :: Python :: {version}" for version in ("3", "3.11", "3.12", "3.13")),
         "Topic :: Scientific/Engineering :: Artificial Intelligence",

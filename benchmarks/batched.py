@@ -85,6 +85,19 @@ def measure_sizes(*, smoke: bool) -> Samples:
         return run_rounds({name: stack.enter_context(each) for name, each in made.items()}, 5 if smoke else 11)
 
 
+def measure_recorded(*, smoke: bool) -> Samples:
+    """Return wall and CPU time of a step of one environment, with and without records, all rows flushed."""
+    steps = FEW_ENV_STEPS if smoke else ENV_STEPS
+    made = {}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        for kind, contract in (("kept", endless_arm()), ("random actions and autoreset", "arm_reach")):
+            for name, record in (("make_vec", None), ("recorded", Path(folder) / kind)):
+                env = embodied_env.make_vec(contract, num_envs=NUM_ENVS, record=record)
+                case = recorded_case(env, steps, are_kept=kind == "kept")
+                made[f"{name}, {kind}"] = stack.enter_context(case)
+        return run_rounds(made, 5 if smoke else 9)
+
+
 def vector(contract: str | Path | Contract, num_envs: int) -> embodied_env.EmbodiedVectorEnv:
     return embodied_env.make_vec(contract, num_envs=num_envs, backend="mujoco")
 
@@ -109,13 +122,37 @@ def single(contract: Contract) -> embodied_env.EmbodiedEnv:
 @contextmanager
 def vector_case(env: Any, steps: int, cost_us: Cost = mean_us, *, are_kept: bool = True) -> Iterator[Case]:  # noqa: ANN401
     """Yield a case of steps of all environments."""
-    count = max(2, steps // env.num_envs)
     with closing(env):
         env.reset(seed=0)
-        env.action_space.seed(0)
-        kept = kept_actions(count, env.num_envs).astype(np.float32)
-        actions = kept if are_kept else [env.action_space.sample() for _ in range(count)]
+        actions = drawn_actions(env, steps, are_kept=are_kept)
         yield lambda: cost_us(env.step, actions, per_call=env.num_envs)
+
+
+def drawn_actions(env: Any, steps: int, *, are_kept: bool) -> Sequence[Any]:  # noqa: ANN401
+    """Return actions of all environments for so many steps over all of them."""
+    count = max(2, steps // env.num_envs)
+    env.action_space.seed(0)
+    kept = kept_actions(count, env.num_envs).astype(np.float32)
+    return kept if are_kept else [env.action_space.sample() for _ in range(count)]
+
+
+@contextmanager
+def recorded_case(env: Any, steps: int, *, are_kept: bool) -> Iterator[Case]:  # noqa: ANN401
+    """Yield a case of steps of all environments by both clocks, up to the flush of the last row if there are any."""
+    with closing(env):
+        env.reset(seed=0)
+        actions = drawn_actions(env, steps, are_kept=are_kept)
+
+        def case() -> dict[str, float]:
+            start_s = np.array((time.perf_counter(), time.process_time()))
+            for action in actions:
+                env.step(action)
+            for each in env.envs if isinstance(env.envs[0], embodied_env.RecordTransitions) else ():
+                each.flush()
+            taken_s = np.array((time.perf_counter(), time.process_time())) - start_s
+            return dict(zip(("wall", "CPU"), (taken_s * 1e6 / len(actions) / env.num_envs).tolist(), strict=True))
+
+        yield case
 
 
 @contextmanager

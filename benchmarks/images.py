@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from sensor_msgs.msg import Image
 from std_msgs.msg import UInt32
 
-from embodied_env.contract.contract_schema import FieldSpec, SensorSpec
+from embodied_env.contract.sensor_schema import FieldSpec, SensorSpec
 from embodied_env.processes.child_process import watch_parent
 from embodied_env.ros.transport.fastdds import PROFILE, VARIABLES
 from embodied_env.ros.transport.node import RosNode

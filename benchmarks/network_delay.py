@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 
 import embodied_env
 from embodied_env.contract import Contract, load_contract
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.policy import CHUNK_MODES, PolicyIdentity
-from embodied_env.policies.chunks import ChunkRunner
+from embodied_env.policies.chunk_execution import ChunkRunner
 
 RATES_HZ, DELAYS_MS = (10, 20, 50), (0, 50, 100, 200, 300, 500)
 JITTER = 0.2  # of the delay

@@ -29,7 +29,9 @@ from embodied_env.contract import load_contract
 from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.core.types import ApprovedCommand, SentCommand
 from embodied_env.processes.child_process import Child, simulator
-from embodied_env.safety import Arbiter, SafetyGate
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.publishing import make_publishing
 from embodied_env.timing.clock import NS_PER_S, ManualClock, SteadyClock
 
 if TYPE_CHECKING:
@@ -66,9 +68,7 @@ def drive(
         send(clock.now_ns(), command)
         return SentCommand(seq=command.seq, values=command.values)
 
-    arbiter = Arbiter(
-        send_now, gate, clock=clock, control_period_s=contract.control_period_s, free_running=True, **options
-    )
+    arbiter = Arbiter(send_now, gate, make_publishing(gate, **options), clock=clock, free_running=True)
     arbiter.reset(np.zeros(6), 0)
     for step in range(round(DURATION_S * control_hz)):
         shift = rng.uniform(-jitter, jitter) + (late if step % 10 == 9 else 0.0)

@@ -118,6 +118,20 @@ BENCHMARKS = {
         [Target("p99 to p50 of a recorded step in process", ratio("recorded, p99", "recorded, p50"), at_most=3.0)],
         reference="not recorded, p50",
     ),
+    "recording": Benchmark(
+        "recording:measure",
+        [
+            *(
+                Target(
+                    f"CPU of recording two images of 640x480 to the plain `Writer` of mcap, {compression}",
+                    ratio(f"embodied_env, {compression}", f"Writer, {compression}"),
+                    at_most=1.3,
+                )
+                for compression in ("zstd", "lz4", "none")
+            ),
+        ],
+        reference="Writer, none",
+    ),
     "batched": Benchmark(
         "batched:measure",
         [
@@ -146,6 +160,20 @@ BENCHMARKS = {
         "batched:measure_cpu",
         [_rollout_share(of, is_by_cpu=True) for of in ("", "N = 256", "drawn")],
         reference="mujoco.rollout",
+    ),
+    "batch_recorded": Benchmark(
+        "batched:measure_recorded",
+        [
+            Target(
+                f"recorded `make_vec` to unrecorded, N = 64, {clock}, {actions}",
+                ratio(f"recorded, {actions}, {clock}", f"make_vec, {actions}, {clock}"),
+                at_most=2.5,
+                smoke_factor=1.5,
+            )
+            for clock in ("wall", "CPU")
+            for actions in ("kept", "random actions and autoreset")
+        ],
+        reference="make_vec, kept, wall",
     ),
     "batch_sizes": Benchmark(
         "batched:measure_sizes",
@@ -232,5 +260,22 @@ BENCHMARKS = {
         [Target("`import embodied_env` to `import gymnasium`", ratio("embodied_env", "gymnasium"), at_most=1.3)],
         unit="ms",
         reference="gymnasium",
+    ),
+    "starts": Benchmark(
+        "imports:measure_starts",
+        [
+            Target(
+                "CPU time of `evaluate --help` to that of importing NumPy and Gymnasium",
+                ratio("evaluate --help", "numpy, gymnasium"),
+                at_most=1.3,
+            ),
+            Target(
+                "CPU time of a first `make` to that of importing NumPy and Gymnasium",
+                ratio("make", "numpy, gymnasium"),
+                at_most=3.0,
+            ),
+        ],
+        unit="ms",
+        reference="numpy, gymnasium",
     ),
 }

@@ -17,6 +17,7 @@
     ├── RecordError              a run cannot be written or read
     ├── NotComparableError       two runs cannot be compared
     ├── CalibrationError         a calibration measured too little
+    ├── IdentificationError      recorded runs cannot be used for a fit
     ├── LatencyProfileError      a latency profile is wrong                 (ValueError)
     └── BackendError
         ├── BackendNotReadyError     the world did not start, or a reset could not be verified
@@ -53,6 +54,7 @@ EXTRAS: Mapping[str, str] = {
     "pyarrow": "parquet",
     "minari": "minari",
     "rerun-sdk": "view",
+    "foxglove-sdk": "foxglove",
 }
 """Optional package -> the smallest extra of this package that installs it."""
 

@@ -26,7 +26,6 @@ from embodied_env.contract.value_checks import one_of
 from embodied_env.core.measured_joints import find_positions
 from embodied_env.errors import UsageError
 from embodied_env.policies.input_mapping import observed_fields, transform
-from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.policy_file import (
     InputPart,
     NormalizeSpec,
@@ -37,6 +36,7 @@ from embodied_env.policies.policy_file import (
     read_policy_file,
     trained_on,
 )
+from embodied_env.policies.policy_file_interface import PolicyFileInterface
 
 BOUND = 10.0
 """Inputs are clipped at this number of standard deviations."""

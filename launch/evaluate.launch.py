@@ -1,11 +1,15 @@
 """A policy on any backend: ``ros2 launch embodied_env evaluate.launch.py backend:=mujoco``."""
 
-from typing import Any
-
-from embodied_env.cli.launch.ros_launch import describe_launch
-from embodied_env.cli.launch.targets import TARGETS
+from embodied_env.cli.launch.ros_launch import RosTarget
+from launch import LaunchDescription
 
 
-def generate_launch_description() -> Any:  # noqa: ANN401 - launch has no type stubs
+def generate_launch_description() -> LaunchDescription:
     """Start the same processes as ``embodied-env launch evaluate``."""
-    return describe_launch(TARGETS["evaluate"])
+    target = RosTarget("evaluate")
+    return LaunchDescription(
+        [
+            *target.arguments(),
+            target.node("evaluation"),
+        ]
+    )

@@ -1,11 +1,15 @@
 """The relay of a contract: ``ros2 launch embodied_env relay.launch.py contract:=arm_reach``."""
 
-from typing import Any
-
-from embodied_env.cli.launch.ros_launch import describe_launch
-from embodied_env.cli.launch.targets import TARGETS
+from embodied_env.cli.launch.ros_launch import RosTarget
+from launch import LaunchDescription
 
 
-def generate_launch_description() -> Any:  # noqa: ANN401 - launch has no type stubs
+def generate_launch_description() -> LaunchDescription:
     """Start the same processes as ``embodied-env launch relay``."""
-    return describe_launch(TARGETS["relay"])
+    target = RosTarget("relay")
+    return LaunchDescription(
+        [
+            *target.arguments(),
+            target.node("relay"),
+        ]
+    )

@@ -1,7 +1,5 @@
 """Fixtures of all tests: a ROS 2 domain per test, and checks for leaked threads, processes and segments."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools
@@ -21,7 +19,7 @@ from extension_marks import is_installed
 from hypothesis import HealthCheck, settings
 from message_packages import message_package  # noqa: F401 - a fixture
 
-from embodied_env.processes.shared_memory import remove_orphaned_segments, segments_of
+from embodied_env.processes.child_process import remove_orphaned_segments, segments_of
 
 # Keep bytecode even with PYTHONDONTWRITEBYTECODE, or each worker and child process would compile it again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

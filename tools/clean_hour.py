@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 
 import embodied_env
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.policies.policy_loader import load_policy
 
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")

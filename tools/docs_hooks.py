@@ -1,4 +1,4 @@
-"""Generate the command line reference of the documentation site from `--help`, and the tables of other references."""
+"""Generate the command line reference of the documentation site from `--help`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reference_tables import fill
 
 PAGE = "reference/cli.md"
 _HEAD = """# Command line
@@ -35,11 +30,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated page to the site."""
     files.append(File.generated(config, PAGE, content=_page()))
     return files
-
-
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - a hook
-    """Write the generated tables into a page."""
-    return fill(markdown)
 
 
 def _page() -> str:

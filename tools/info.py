@@ -1,107 +1,16 @@
-"""Write `info.schema.json` from the types of `info`: `python tools/info.py [--check]`; the site shows its tables."""
+"""Tables of ``docs/reference/info.md``, which the site shows."""
 
 from __future__ import annotations
 
-import json
-import sys
-import typing
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from embodied_env.core.info_annotations import Items, Keywords, Shared
-from embodied_env.envs.info_types import ResetInfo, StepInfo
-
-ROOT = Path(__file__).resolve().parents[1]
-JSON_TYPES = {float: "number", int: "integer", bool: "boolean", str: "string"}
-INTRODUCTION = (
-    "The JSON form of info: NaN is null, arrays are lists. `dtype` and `shape` describe the value in memory: int, "
-    "float, bool and str are Python's, the others NumPy arrays; names in a shape are sizes that depend on the "
-    "contract. `codes`, `gates` and `kinds` spell out numbers and orders. Keys that depend on the contract are "
-    "patterns. Keys that are not required depend on backend, clock, host_timing or evaluator_info, and are the same at "
-    "every step, but for annotations and confidence. Durations of the host (`host`) are absent in lockstep without "
-    "host_timing; the rows of a run always have them."
-)
-
-
-def write_schema() -> str:
-    """Return the text of ``info.schema.json``."""
-    return json.dumps(make_schema(), indent=2) + "\n"
-
-
-def make_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the info of `step` (``$defs/step``) and of `reset`."""
-    definitions: dict[str, Any] = {"step": None, "reset": None}
-    definitions["step"] = _schema_of(StepInfo, definitions)
-    definitions["reset"] = _schema_of(ResetInfo, definitions)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "urn:embodied-env:info:1",
-        "title": "info of embodied_env",
-        "description": INTRODUCTION,
-        "anyOf": [{"$ref": "#/$defs/step"}, {"$ref": "#/$defs/reset"}],
-        "$defs": definitions,
-    }
-
-
-def _schema_of(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a type; what it shares with others is added to `definitions`."""
-    plain, *metadata = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
-    if typing.get_origin(plain) is typing.NotRequired:
-        (plain,) = typing.get_args(plain)
-        return _schema_of(typing.Annotated[plain, *metadata] if metadata else plain, definitions)
-    if not metadata:
-        return _plain_schema_of(plain, definitions)
-    for place, shared in enumerate(metadata):
-        if isinstance(shared, Shared):
-            if shared.name not in definitions:
-                definitions[shared.name] = _with_keywords(plain, metadata[:place], definitions)
-            own = [text for text in metadata[place + 1 :] if isinstance(text, str)]
-            return {"$ref": f"#/$defs/{shared.name}"} | ({"description": own[-1]} if own else {})
-    return _with_keywords(plain, metadata, definitions)
-
-
-def _with_keywords(plain: Any, metadata: list[Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    texts = [text for text in metadata if isinstance(text, str)]
-    keywords = {key: value for each in metadata if isinstance(each, Keywords) for key, value in each.values.items()}
-    items = [{"items": _schema_of(each.type, definitions)} for each in metadata if isinstance(each, Items)]
-    schema = {} if "anyOf" in keywords else _plain_schema_of(plain, definitions)
-    return ({"description": texts[-1]} if texts else {}) | schema | dict(*items) | keywords
-
-
-def _plain_schema_of(plain: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    if typing.is_typeddict(plain):
-        hints = typing.get_type_hints(plain, include_extras=True)
-        return {
-            "description": plain.__doc__,
-            "type": "object",
-            "required": [key for key in hints if key in plain.__required_keys__],
-            "properties": {key: _schema_of(hint, definitions) for key, hint in hints.items()},
-            "additionalProperties": False,
-        }
-    origin, arguments = typing.get_origin(plain), typing.get_args(plain)
-    if origin is dict:
-        key, item = arguments
-        pattern = key.__metadata__[0].values["pattern"] if typing.get_origin(key) is typing.Annotated else "^"
-        items = {pattern: _schema_of(item, definitions)}
-        return {"type": "object", "patternProperties": items, "additionalProperties": False}
-    if origin is typing.Union:
-        return {"anyOf": [_schema_of(option, definitions) for option in arguments]}
-    if origin in (np.ndarray, NDArray):  # NDArray is an origin of its own from NumPy 2.5
-        scalar = arguments[0] if origin is NDArray else typing.get_args(arguments[1])[0]
-        return {"type": "array", "dtype": np.dtype(scalar).name}
-    python, values = plain, {}
-    if origin is typing.Literal:
-        python = type(arguments[0])
-        values = {"const": arguments[0]} if len(arguments) == 1 else {"enum": list(arguments)}
-    return {"type": JSON_TYPES[python], **values, "dtype": python.__name__, "shape": []}
+from embodied_env.core.info_schema import info_schema
 
 
 def write_tables() -> str:
     """Return the tables of ``docs/reference/info.md``."""
-    definitions = make_schema()["$defs"]
+    definitions = info_schema()["$defs"]
     gates = definitions["step"]["properties"]["safety"]["properties"]["severity"]["gates"]
     lines = []
     for title, name, path in (
@@ -121,7 +30,7 @@ def write_tables() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rows(schema: dict[str, Any], definitions: dict[str, Any], path: tuple[str, ...] = ()) -> typing.Iterator[str]:
+def _rows(schema: dict[str, Any], definitions: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield a line of the table for each key of an object, and for the keys in it."""
     for key, value in schema["properties"].items():
         joined = _resolve(value, definitions)
@@ -155,21 +64,3 @@ def _resolve(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
 
 def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
-
-
-FILE = ROOT / "embodied_env" / "info.schema.json"
-
-
-def main() -> int:
-    """Write the file, or with ``--check`` report that it is stale."""
-    is_stale = not FILE.exists() or FILE.read_text() != write_schema()
-    if is_stale and "--check" in sys.argv:
-        print(f"{FILE} is stale; run: python tools/info.py")
-        return 1
-    if is_stale:
-        FILE.write_text(write_schema())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,156 +1,77 @@
-"""Write the tables of the reference pages from the definitions that they document.
+"""Write the tables of the pages from the definitions that they document: `python tools/reference_tables.py --write`.
 
-A page has a marker `<!-- keys: MODULE:CLASS -->` where the keys of a dataclass belong, or `<!-- table: NAME -->`. The
-meaning of a key is the comment on its line, or the comment above it.
+A page has a table between `<!-- keys: MODULE:CLASS -->`, for the keys of a dataclass, or `<!-- table: NAME -->`, and
+`<!-- end -->`. Without `--write`, pages that are not current are listed.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import io
 import re
 import runpy
-import tokenize
-import types
-import typing
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from embodied_env.core.extensions import find_extension
-from embodied_env.messages.message_types import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES
+from embodied_env.contract.key_tables import Key, declared_keys
+from embodied_env.core.code_table import CODE_TABLE
+from embodied_env.core.plugin_loading import find_extension
+from embodied_env.envs.env_options import OPTIONS
+from embodied_env.messages.commands import COMMAND_TYPES
+from embodied_env.messages.images import ENCODINGS
+from embodied_env.messages.message_types import PATH_DTYPES
+from embodied_env.messages.sensor_types import SENSOR_MESSAGES
+from embodied_env.plugins import POLICY_FORMATS, built_in_classes
 from embodied_env.sim.servos import ELEMENTS, REFUSED
 
-KEYS = re.compile(r"<!-- keys: ([\w.]+):(\w+) -->")
-TABLE = re.compile(r"<!-- table: ([\w-]+) -->")
-UNITS = {"_m_per_s": "m/s", "_per_m": "", "_per_rad": "", "_s": "s", "_m": "m", "_hz": "Hz", "_rad": "rad", "_n": "N"}
-PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", typing.Any: "any"}
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+MARKER = re.compile(r"(<!-- (?:keys: ([\w.]+):(\w+)|table: ([\w-]+)) -->).*?(<!-- end -->)", re.DOTALL)
+
+
+def main() -> int:
+    """Write the pages, or list those that are not current."""
+    stale = {page: text for page in DOCS.rglob("*.md") if (text := fill(page.read_text())) != page.read_text()}
+    for page, text in stale.items():
+        if "--write" in sys.argv:
+            page.write_text(text)
+        else:
+            print(f"{page} is not current; run: python tools/reference_tables.py --write")
+    return 1 if stale and "--write" not in sys.argv else 0
 
 
 def fill(markdown: str) -> str:
-    """Return a page with a table in place of each marker, or nothing for a class of an extension that was removed."""
-    classes = {found: _class_at(*found) for found in KEYS.findall(markdown)}
-    shown = {cls for cls in classes.values() if cls is not None}
+    """Return a page with current tables; that of a class of an extension that was removed stays."""
+    found = [(module, name) for _, module, name, _, _ in MARKER.findall(markdown) if name]
+    classes = {each: cls for each in found if (cls := class_at(*each)) is not None}
 
-    def table(found: re.Match[str]) -> str:
-        cls = classes[found[1], found[2]]
-        return "" if cls is None else _keys_table(cls, shown)
+    def table(match: re.Match[str]) -> str:
+        start, module, name, named, end = match.groups()
+        if named in INLINE:
+            return f"{start}{TABLES[named]()}{end}"
+        if named:
+            return f"{start}\n\n{TABLES[named]().rstrip()}\n\n{end}"
+        if (cls := classes.get((module, name))) is None:
+            return match[0]
+        return f"{start}\n\n{_keys_table(declared_keys(cls, apart=frozenset(classes.values()) - {cls}))}\n\n{end}"
 
-    with_keys = KEYS.sub(table, markdown)
-    return TABLE.sub(lambda found: TABLES[found[1]](), with_keys)
+    return MARKER.sub(table, markdown)
 
 
-def _class_at(module: str, name: str) -> type | None:
+def class_at(module: str, name: str) -> type | None:
+    """Return the class that a marker names; None if its extension was removed."""
     cls: type | None = find_extension(f"embodied_env.{module}:{name}")
     return cls
 
 
-def _table(columns: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+def _keys_table(keys: Iterable[Key]) -> str:
+    """Return the table of keys, without the columns that are empty in all of them."""
+    rows = [{**vars(key), "name": f"`{key.name}`"} for key in keys]
+    columns = [column for column in rows[0] if any(row[column] for row in rows)]
+    return _table(("key", *columns[1:]), ([row[column] for column in columns] for row in rows))
+
+
+def _table(columns: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     return "\n".join(lines + [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows])
-
-
-# --------------------------------------------------------------------------------------------------- keys of a contract
-
-
-def _keys_table(cls: type, shown: set[type]) -> str:
-    return _table(("key", "type", "default", "meaning"), _key_rows(cls, "", shown - {cls}))
-
-
-def _key_rows(cls: type, prefix: str, shown: set[type]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each key of a dataclass, and for those of the classes in it that have no table of their own."""
-    hints, meanings = typing.get_type_hints(cls), meanings_of(cls)
-    for field in dataclasses.fields(cls):
-        if not field.compare:  # as `source`, no key of the file
-            continue
-        key = prefix + field.name
-        inner = _inner_class(hints[field.name])
-        if inner is None or inner in shown:
-            yield f"`{key}`", _type_text(hints[field.name], field.name), _default_text(field), meanings[field.name]
-            continue
-        if meanings[field.name]:
-            yield f"`{key}`", _type_text(hints[field.name], field.name), _default_text(field), meanings[field.name]
-        name = ".<name>." if _is_mapping(hints[field.name]) else "."
-        yield from _key_rows(inner, key + name, shown)
-
-
-def meanings_of(cls: type) -> dict[str, str]:
-    """Return the comment of each field of a dataclass, inherited fields included; empty for a field without one."""
-    found: dict[str, str] = {}
-    for base in reversed([each for each in cls.__mro__ if dataclasses.is_dataclass(each)]):
-        above: list[str] = []
-        name = ""
-        for token in tokenize.generate_tokens(io.StringIO(inspect.getsource(base)).readline):
-            text = token.string.removeprefix("#").strip()
-            match = re.match(r" {4}(\w+):", token.line)
-            if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
-                above.append(text)
-            elif token.type == tokenize.COMMENT and name:
-                found[name] = " ".join([*filter(None, [found.get(name, "")]), text])
-            elif match and token.type == tokenize.NAME and token.start[1] == 4 and match[1] == token.string:
-                name = token.string
-                found[name], above = " ".join(above), []
-            elif token.type == tokenize.NAME and token.start[1] == 4:
-                name, above = "", []
-    return {field.name: found.get(field.name, "") for field in dataclasses.fields(cls)}
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    """Return the alternatives of a union, or the type itself, without None."""
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return tuple(each for each in (typing.get_args(hint) if is_union else (hint,)) if each is not type(None))
-
-
-def _is_mapping(hint: Any) -> bool:
-    return any(typing.get_origin(each) is Mapping for each in _options(hint))
-
-
-def _inner_class(hint: Any) -> type | None:
-    """Return the dataclass that a key holds, by itself or by name."""
-    for each in _options(hint):
-        values = [typing.get_args(each)[-1]] if _is_mapping(each) else [each]
-        if dataclasses.is_dataclass(values[0]) and values[0].__name__ != "QosSpec":
-            return typing.cast("type", values[0])
-    return None
-
-
-def _type_text(hint: Any, name: str = "") -> str:
-    """Return the type of a key in words, with the unit that its name ends with."""
-    optional = type(None) in typing.get_args(hint)
-    texts = list(dict.fromkeys(_single_text(each) for each in _options(hint)))
-    unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
-    return ", ".join(filter(None, [" or ".join(texts), unit])) + (" or null" if optional else "")
-
-
-def _single_text(hint: Any) -> str:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        return ", ".join(f"`{value}`" for value in arguments)
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        return f"list of {len(arguments)} {_plural(_single_text(arguments[0]))}"
-    if origin is tuple:
-        return f"list of {_plural(_type_text(arguments[0]))}"
-    return PLAIN.get(hint, "mapping")
-
-
-def _plural(text: str) -> str:
-    return text.replace("list of", "lists of") if text.startswith("list") else re.sub(r"(\w)( or |$)", r"\1s\2", text)
-
-
-def _default_text(field: dataclasses.Field[Any]) -> str:
-    if field.default_factory is not dataclasses.MISSING:
-        return "none" if field.default_factory is dict else ""
-    if field.default is dataclasses.MISSING:
-        return "required"
-    values = {None: "null", (): "none", True: "`true`", False: "`false`"}
-    is_named = isinstance(field.default, (type(None), tuple, bool))
-    text = values.get(field.default) if is_named else None
-    plain = list(field.default) if isinstance(field.default, tuple) else field.default
-    return text or "`" + str(plain).replace("True", "true").replace("False", "false") + "`"
-
-
-# ------------------------------------------------------------------------------------------------------- other tables
 
 
 def _sensor_messages() -> str:
@@ -166,6 +87,12 @@ def _sensor_messages() -> str:
     return _table(("type", "field", "shape", "unit", "dtype"), rows())
 
 
+def _invalid_readings() -> str:
+    other = "the path does not exist, is not a number or has another length; the declared dtype cannot hold the value"
+    known = ((f"`{name}`", message.invalid) for name, message in SENSOR_MESSAGES.items())
+    return _table(("message type", "a reading is invalid if"), iter([*known, ("any other, by `path`", other)]))
+
+
 def _encodings() -> str:
     def rows() -> Iterator[tuple[str, ...]]:
         for name, encoding in ENCODINGS.items():
@@ -177,14 +104,14 @@ def _encodings() -> str:
     return _table(("encoding", "channels", "observation", "message types"), rows())
 
 
-def _actuator_messages() -> str:
+def _command_types() -> str:
     rows = (
         (
             f"`{name}`" + (", with a header" if message.header else ""),
             ", ".join(f"`{command}`" for command in message.commands),
-            "axes" if message.commands == ("twist",) else "any" if message.joints is None else str(message.joints),
+            "axes" if message.axes else "any" if message.joints is None else str(message.joints),
         )
-        for name, message in ACTUATOR_MESSAGES.items()
+        for name, message in COMMAND_TYPES.items()
     )
     return _table(("type", "`command`", "joints"), rows)
 
@@ -192,7 +119,36 @@ def _actuator_messages() -> str:
 def _mjcf_actuators() -> str:
     supported = [(element, *takes, "") for element, takes in ELEMENTS.items()]
     refused = [(element, "no", "no", reason) for element, reason in REFUSED.values()]
-    return _table(("actuator of the model", "positions", "velocities", "reason"), iter([*supported, *refused]))
+    return _table(("actuator of the model", "positions", "velocities", "reason"), [*supported, *refused])
+
+
+def _policy_addresses() -> str:
+    return _table(("address", "policy"), ((f"`{form}`", meaning) for form, (_, meaning) in POLICY_FORMATS.items()))
+
+
+def _interlocks() -> str:
+    gates = (gate for each in built_in_classes("interlocks") for gate in each.gates)
+    rows = (
+        (f"`{gate.name}`", gate.condition, gate.result, ", ".join(f"`{code}`" for code in gate.codes)) for gate in gates
+    )
+    return _table(("gate", "condition", "result", "codes"), rows)
+
+
+def _codes() -> str:
+    rows = (
+        (f"`{name}`", str(code.number), code.severity.name, code.meaning, code.remedy)
+        for name, code in CODE_TABLE.items()
+    )
+    return _table(("code", "number", "at most", "meaning", "what an operator does after a stop"), rows)
+
+
+def _options(*, of_backends: bool) -> str:
+    def rows() -> Iterator[tuple[str, ...]]:
+        for name, option in OPTIONS.items():
+            if bool(option.backends) == of_backends:
+                yield f"`{name}`", *([option.backends] if of_backends else []), option.describe()
+
+    return _table(("option", *(["backends"] if of_backends else []), "meaning"), rows())
 
 
 def _info() -> str:
@@ -202,9 +158,23 @@ def _info() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "sensor-messages": _sensor_messages,
+    "invalid-readings": _invalid_readings,
     "path-dtypes": lambda: ", ".join(f"`{dtype}`" for dtype in PATH_DTYPES),
     "encodings": _encodings,
-    "actuator-messages": _actuator_messages,
+    "command-types": _command_types,
+    "command-contents": lambda: _table(
+        ("type", "what is published"), ((f"`{name}`", each.content) for name, each in COMMAND_TYPES.items())
+    ),
+    "policy-addresses": _policy_addresses,
     "mjcf-actuators": _mjcf_actuators,
+    "interlocks": _interlocks,
+    "codes": _codes,
     "info": _info,
+    "options": lambda: _options(of_backends=False),
+    "options-of-backends": lambda: _options(of_backends=True),
 }
+INLINE = ("path-dtypes",)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

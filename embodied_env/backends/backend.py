@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.core.message_tap import MessageTap
-from embodied_env.core.reset_spec import ResetRoutine
+from embodied_env.core.reset_draws import ResetRoutine
+from embodied_env.core.safety_input_state import InputStates
 from embodied_env.core.types import (
     ApprovedCommand,
     ExternalInputs,
@@ -45,8 +46,7 @@ from embodied_env.core.types import (
     World,
     name_world,
 )
-from embodied_env.timing.clock import Clock
-from embodied_env.timing.pacing import DeadlineCounts
+from embodied_env.timing.clock import Clock, DeadlineCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,7 @@ class Capabilities:
     estop_inputs: bool = False  # the backend is an `EstopSource`
     actuation: bool = False  # snapshots may contain evidence that a command acts
     transport: bool = False  # sensor messages pass through a middleware that stamps them
+    renders_images: bool = False  # those of sensors, during a step, whose snapshot has the time that it took
     trajectories: bool = False  # `send` publishes `ApprovedCommand.trajectory`
     actuates: bool = True  # commands reach the robot
     emulated: bool = False  # the robot emulator is in place of the robot
@@ -139,8 +140,8 @@ class Resettable(Protocol):
 class EstopSource(Protocol):
     """A backend that reads the robot's own safety inputs."""
 
-    def estops(self) -> Mapping[str, str]:
-        """Return input -> "ok" or its problem (`core.types.SafetyContext.estops`). Any thread may call it."""
+    def estops(self) -> InputStates:
+        """Return the state of each safety input. Any thread may call it."""
 
 
 @runtime_checkable

@@ -1,18 +1,27 @@
-"""Backends by name and pacing, built in or of other packages."""
+"""Backends by name and pacing, built in or of other packages, whose errors become errors of ours."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, Literal, cast
 
+import gymnasium
+
 from embodied_env.backends.backend import Backend, BackendFactory, ContractSource
-from embodied_env.backends.foreign_backend import guard_backend
 from embodied_env.contract import Contract
-from embodied_env.contract.plugins import Plugin, get_plugin, plugin_names
-from embodied_env.core.extensions import load_plugin
-from embodied_env.core.foreign_code import foreign_code
-from embodied_env.errors import UnknownOptionError, UsageError, did_you_mean
+from embodied_env.core.plugin_loading import foreign_code, load_plugin
+from embodied_env.errors import (
+    BackendError,
+    BackendLostError,
+    BackendNotReadyError,
+    UnknownOptionError,
+    UsageError,
+    did_you_mean,
+)
+from embodied_env.plugins import Plugin, get_plugin, plugin_names
 from embodied_env.timing.clock import Clock
 
 BackendName = Literal["fake", "mujoco", "mujoco_ros", "gazebo", "simulation_interfaces", "real", "replay"]
@@ -21,7 +30,7 @@ BackendName = Literal["fake", "mujoco", "mujoco_ros", "gazebo", "simulation_inte
 DELAYED_BACKENDS = ("mujoco", "mujoco_ros")
 """Backends that in lockstep inject the delays of their option `delays`."""
 
-_PARTS = ("capabilities", "open", "reset", "send", "advance", "read", "halt", "close")  # of a backend
+_PARTS = ("capabilities", "open", "reset", "send", "advance", "read", "halt", "close")  # attributes of a backend
 _NO_OPTIONS = ("clock", "pacing")  # keywords of a factory that are not user options
 
 
@@ -112,11 +121,16 @@ def _find(name: str, pacing: str | None) -> tuple[Plugin, BackendFactory]:
 
 
 def check_options(
-    name: str, options: Mapping[str, Any], *, pacing: str | None = None, others: Iterable[str] = ()
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    pacing: str | None = None,
+    others: Iterable[str] = (),
+    of_backends: Collection[str] = (),
 ) -> None:
     """Raise UsageError for a missing option, UnknownOptionError unless the backend called `name` accepts it.
 
-    `others` are the options of the caller, which may be meant.
+    `others` are the options of the caller, which may be meant, and `of_backends` those that some backends accept.
     """
     parameters = inspect.signature(_find(name, pacing)[1]).parameters.values()
     known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _NO_OPTIONS}
@@ -129,4 +143,49 @@ def check_options(
         if option not in known:
             expected = f"expected one of: {', '.join(known)}" if known else "it has no options"
             problem = f"backend {name!r} got an unexpected keyword argument {option!r}"
-            raise UnknownOptionError(f"{problem} ({expected}){did_you_mean(option, meant)}")
+            remedy = "; other backends accept it" if option in of_backends else did_you_mean(option, meant)
+            raise UnknownOptionError(f"{problem} ({expected}){remedy}")
+
+
+_BEFORE_MOTION = ("open", "reset", "confirm", "verify")
+_CALLS = frozenset(_BEFORE_MOTION) | {"send", "advance", "read", "newest", "estops", "has_arrived"}
+_CALLS |= {"close", "processes", "render", "show", "observe"}
+
+
+def guard_backend(name: str, world: Any) -> Any:  # noqa: ANN401 - a Backend with any abilities, or its observer
+    """Return the backend called `name` with the abilities of `world`, whose errors are errors of ours.
+
+    They are BackendNotReadyError before the robot moves, else BackendLostError; an error of `halt` is a warning. Its
+    class lists the attributes of `world`, because from Python 3.12 on `isinstance` looks for abilities only there.
+    """
+
+    def read(_: object, attribute: str) -> Any:  # noqa: ANN401 - of the type that the attribute has
+        value = getattr(world, attribute)
+        if attribute == "observers":
+            return tuple(guard_backend(name, observer) for observer in value)
+        if attribute == "halt":
+            return partial(_halt, name, value)
+        return partial(_call, name, attribute, value) if attribute in _CALLS else value
+
+    names = [each for each in dir(world) if not each.startswith("_")]
+    members = {each: property(partial(read, attribute=each)) for each in names}
+    return type("ForeignBackend", (), {**members, "__getattr__": read})()
+
+
+def _call(name: str, call: str, method: Any, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - any method
+    def error_of(what: str) -> BackendError:
+        problem = f"backend {name!r} failed in {call}(): {what}"
+        is_lost = call not in _BEFORE_MOTION
+        return BackendLostError(what.partition(":")[0], problem) if is_lost else BackendNotReadyError(problem)
+
+    with foreign_code(error_of):
+        return method(*arguments, **named)
+
+
+def _halt(name: str, halt: Any, reason: str) -> None:  # noqa: ANN401 - as above
+    """Halt the backend, and log its error, which must not end the braking or the account of the step."""
+    try:
+        _call(name, "halt", halt, reason)
+    except BackendError as error:
+        with contextlib.suppress(UserWarning):  # a warning turned into an error
+            gymnasium.logger.warn(str(error))

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from embodied_env.backends.backend import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.argument_checks import checked_seconds
-from embodied_env.contract.contract_schema import SensorSpec
+from embodied_env.contract.sensor_schema import SensorSpec
 from embodied_env.contract.spaces import ActionLayout, field_layouts
 from embodied_env.contract.value_checks import one_of
-from embodied_env.core.reset_draws import draw_options
-from embodied_env.core.reset_spec import ResetRoutine
+from embodied_env.core.reset_draws import ResetRoutine, draw_options
+from embodied_env.core.safety_input_state import InputState, parse_states
 from embodied_env.core.types import (
     ApprovedCommand,
     ClockStatus,
@@ -30,8 +30,7 @@ from embodied_env.core.types import (
 )
 from embodied_env.errors import BackendLostError, UsageError
 from embodied_env.messages.message_types import JOINT_SENSOR
-from embodied_env.timing.clock import NS_PER_S, Clock
-from embodied_env.timing.pacing import Pacer
+from embodied_env.timing.clock import NS_PER_S, Clock, Pacer
 
 KEPT = 2000
 """Number of commands, and of halt reasons, that the backend keeps at least; twice as many at most."""
@@ -64,7 +63,7 @@ class FakeBackend:
         sent: published commands, oldest first, at least the newest `KEPT`.
         halted: reasons passed to `halt`, likewise.
         routine: reset routine, set by tests.
-        estop_states: safety inputs that `estops` returns, set by tests.
+        estop_states: the texts of the safety inputs that `estops` returns, set by tests.
     """
 
     name = "fake"
@@ -195,9 +194,9 @@ class FakeBackend:
         """Refuse everything but a reset."""
         self._usable = False
 
-    def estops(self) -> dict[str, str]:
+    def estops(self) -> dict[str, InputState]:
         """Return the scripted safety inputs."""
-        return dict(self.estop_states)
+        return parse_states(self.estop_states)
 
     def processes(self) -> list[dict[str, Any]]:
         """Return no process."""

@@ -12,17 +12,10 @@ from numpy.typing import NDArray
 from embodied_env.backends.backend import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.argument_checks import checked_seconds
-from embodied_env.contract.field_paths import check_message
-from embodied_env.core.types import (
-    ApprovedCommand,
-    ResetReport,
-    ResetRequest,
-    SentCommand,
-    Snapshot,
-    check_approved,
-)
+from embodied_env.contract.field_paths import check_messages
+from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendLostError, MissingDependencyError
-from embodied_env.sim.gl_libraries import display_available
+from embodied_env.sim.rendering import display_available
 from embodied_env.sim.world import World
 from embodied_env.sim.world_profile import load_profile
 from embodied_env.timing.clock import Clock
@@ -62,6 +55,9 @@ class MujocoBackend:
             "step_timeout_s", self._profile.step_timeout_s if step_timeout_s is None else step_timeout_s
         )
         self.reset_timeout_s = self._profile.reset_timeout_s
+        if not self.capabilities.free_running:  # images of that one are rendered in the background
+            self.capabilities = replace(self.capabilities, renders_images=self._profile.has_cameras)
+        self._begun_ns = 0  # `World.render_ns` before the step
         self._world: World | None = None
         self._running: World | None = None  # the same one, from a reset until `halt`
 
@@ -70,7 +66,7 @@ class MujocoBackend:
         for name, sensor in self._contract.sensors.items():
             if any(spec.path is not None for spec in sensor.fields.values()):
                 with suppress(MissingDependencyError):
-                    check_message(name, sensor)
+                    check_messages({name: sensor})
         self._world = self._build_world()
         self._profile = self._world.profile
 
@@ -82,6 +78,7 @@ class MujocoBackend:
             free_running=self.capabilities.free_running,
             delays=self.delays,
             as_messages=False,
+            clock=self._clock,
         )
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
@@ -106,13 +103,17 @@ class MujocoBackend:
         """Step the world by one control period."""
         if (world := self._running) is None:  # `close` in another thread may reset it
             raise halted()
+        if self.capabilities.renders_images:
+            self._begun_ns = world.render_ns
         world.step()
 
     def read(self, after_ns: int, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - the world is already there
         """Read every sensor that has delivered."""
         if (world := self._running) is None:
             raise halted()
-        return Snapshot(now_ns=world.now_ns, samples=world.read(self._clock.now_ns()))
+        samples = world.read(self._clock.now_ns())
+        render_ns = world.render_ns - self._begun_ns if self.capabilities.renders_images else None
+        return Snapshot(now_ns=world.now_ns, samples=samples, render_ns=render_ns)
 
     def halt(self, reason: str) -> None:  # noqa: ARG002 - there is no transport
         """Refuse commands until the next reset."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +11,10 @@ from numpy.typing import NDArray
 from embodied_env.backends.mujoco_backend import MujocoBackend, halted
 from embodied_env.contract import Contract
 from embodied_env.core.types import ApprovedCommand, ClockStatus, ResetRequest, SentCommand, Snapshot, check_approved
-from embodied_env.timing.clock import NS_PER_S, Clock
-from embodied_env.timing.pacing import Pacer
+from embodied_env.sim.world import World
+from embodied_env.timing.clock import NS_PER_S, Clock, Pacer
 
 _WINDOW_NS = NS_PER_S  # the real-time factor covers the last one or two windows
-
-
-class TickedWorld(Protocol):
-    """A world that advances in ticks of world time."""
-
-    now_ns: int
-    tick_ns: int
-
-    def step(self) -> None:
-        """Advance by one tick."""
 
 
 class RealtimeStepper:
@@ -35,7 +24,7 @@ class RealtimeStepper:
     permanently, which `rtf` reports. So a slow world neither bursts nor blocks its caller indefinitely.
     """
 
-    def __init__(self, world: TickedWorld, clock: Clock, *, patience_ns: int) -> None:
+    def __init__(self, world: World, clock: Clock, *, patience_ns: int) -> None:
         self._world = world
         self._clock = clock
         self._patience_ns = patience_ns

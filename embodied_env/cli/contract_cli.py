@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,26 @@ from embodied_env.cli.verb_arguments import add_json, add_seed
 from embodied_env.contract import Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.argument_checks import checked_path
 from embodied_env.contract.contract_loader import ROBOTS, known_robots, load_robot_file, shipped_files
+from embodied_env.contract.contract_schema import ContractFields
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
+from embodied_env.contract.key_tables import Key, declared_keys
 from embodied_env.contract.spaces import action_scale, field_layouts
 from embodied_env.contract.value_checks import one_of
-from embodied_env.core.extensions import PARTS, find_extension
-from embodied_env.core.terminal import say, stdout_tables
+from embodied_env.core.plugin_loading import PARTS, find_extension, load_extension
+from embodied_env.core.terminal import print_tables, say, without_empty_columns
 from embodied_env.errors import ContractError, UsageError
 
 Row = dict[str, Any]
+
+PROFILES: Mapping[str, str] = {
+    "mujoco": "embodied_env.sim.world_profile:WorldProfile",
+    "real": "embodied_env.ros.robot.robot_profile:RealProfile",
+    "gazebo": PARTS["simulator_profile"],
+}
+"""The keys below ``backends`` by the name of a backend."""
+
+_LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")  # links of the pages that share the meanings of keys
+_SAME_PROFILE = {"mujoco_ros": "mujoco", "simulation_interfaces": "gazebo"}
 
 _SHORT = 16  # hex digits of a fingerprint for display
 
@@ -44,8 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     validate.add_argument("contracts", nargs="+", **name)
     validate.add_argument("--trust-task", action="store_true", help="load the task that each contract names")
     validate.add_argument("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
-    if (drafts := find_extension(PARTS["contract_init"])) is not None:
-        init = add(drafts.run, "init", "write a draft contract of your robot, and list what is unknown")
+    drafts = find_extension(PARTS["contract_init"])
+    init = add(_init if drafts is None else drafts.run, "init", "write a draft contract of your robot")
+    if drafts is not None:
         drafts.add_arguments(init)
     add(_list, "list", "list the shipped contracts, robots and teams")
     show = add(_show, "show", "show spaces, limits, sensors, safety, task and backends")
@@ -56,6 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diff = add(_diff, "diff", "list the differences of two contracts; exit status 1 if their fingerprints differ")
     diff.add_argument("a", metavar="A", help="name or path of the first contract")
     diff.add_argument("b", metavar="B", help="name or path of the second contract")
+    keys = add(_keys, "keys", "print the keys of a contract file, with their bounds, defaults and robot-file rules")
+    keys.add_argument(
+        "path", metavar="PATH", nargs="?", help="key, printed with those below it: safety.loads (default: all)"
+    )
     picture = add(_picture, "picture", "render a picture of each contract in the embedded simulator")
     picture.add_argument("contracts", nargs="+", **name)
     picture.add_argument("--out", metavar="DIR", default=".", help="directory of the pictures, CONTRACT.png")
@@ -65,8 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the action and return its exit status."""
-    status: int = args.act(args)
-    return status
+    return int(args.act(args))
 
 
 def _picture(args: argparse.Namespace) -> int:
@@ -106,6 +123,12 @@ def _save_picture(contract: Contract, folder: Path, *, seed: int) -> Path:
     except OSError as error:
         raise UsageError(f"cannot write the picture {path}: {error} (expected a directory to write to)") from None
     return path
+
+
+def _init(args: argparse.Namespace) -> int:  # noqa: ARG001 - one interface
+    """Report that the extension is missing."""
+    load_extension(PARTS["contract_init"], needed_for="embodied-env contract init")
+    return SOUND
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -175,6 +198,44 @@ def _diff(args: argparse.Namespace) -> int:
         verdict = "are equal" if equal else "differ"
         say(f"the fingerprints {verdict}: {a.fingerprint[:_SHORT]} {b.fingerprint[:_SHORT]}")
     return SOUND if equal else UNSOUND
+
+
+def _keys(args: argparse.Namespace) -> int:
+    found = [*declared_keys(ContractFields)]
+    for alias, name in _SAME_PROFILE.items():
+        args.path = re.sub(rf"^backends\.{alias}\b", f"backends.{name}", args.path or "")
+    for name, target in PROFILES.items():
+        if (profile := find_extension(target)) is not None:
+            found += declared_keys(profile, f"backends.{name}.")
+    return print_keys(found, args)
+
+
+def print_keys(keys: Sequence[Key], args: argparse.Namespace) -> int:
+    """Print the keys at and below the path of `args`, in which a name may stand for `<name>`."""
+    wanted = _parts(args.path) if args.path else []
+    names = [_parts(key.name) for key in keys]
+    found = (vars(key) for key, parts in zip(keys, names, strict=True) if _is_below(parts, wanted))
+    rows = [{**row, "meaning": _LINK.sub(r"\1", row["meaning"])} for row in found]
+    if not rows:
+        depth = next(n for n in reversed(range(len(wanted))) if any(_is_below(parts, wanted[:n]) for parts in names))
+        known = {parts[depth] for parts in names if _is_below(parts, wanted[:depth]) and len(parts) > depth}
+        raise UsageError(f"{'.'.join(wanted[: depth + 1])}: unknown key {one_of(wanted[depth], known)}")
+    if args.json:
+        _print_json(rows)
+    else:
+        columns = [column for column in rows[0] if any(row[column] for row in rows)]
+        print_tables({"keys": [{column: row[column] or None for column in columns} for row in rows]})
+    return SOUND
+
+
+def _parts(path: str) -> list[str]:
+    """Return the parts of a path, without indices of lists: ``inputs.obs.parts[0].unit``."""
+    return re.sub(r"\[\d*\]", "", path).split(".")
+
+
+def _is_below(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    is_long = len(parts) >= len(wanted)
+    return is_long and all(part in ("<name>", name) for part, name in zip(parts, wanted, strict=False))
 
 
 def _outside(contract: Contract) -> Row:
@@ -286,47 +347,3 @@ def _finite(limit: float) -> float | None:
 
 def _print_json(value: object) -> None:
     say(json.dumps(value, indent=2, allow_nan=False))
-
-
-def print_tables(sections: Mapping[str, Any]) -> None:
-    """Print a table for each section: rows, or a mapping of keys and values."""
-    from rich.table import Table
-
-    with stdout_tables() as console:
-        for title, section in sections.items():
-            rows = _key_values(section) if isinstance(section, Mapping) else section
-            columns = list(dict.fromkeys(key for row in rows for key in row))
-            table = Table(*columns, title=title, title_justify="left")
-            for row in rows:
-                table.add_row(*(_cell(row.get(column)) for column in columns))
-            console.print(table if rows else f"{title}: none")
-
-
-def without_empty_columns(section: Any) -> Any:  # noqa: ANN401 - JSON types
-    """Drop the columns of a table that no row has set."""
-    if isinstance(section, Mapping):
-        return section
-    used = {key for row in section for key, value in row.items() if value is not None}
-    return [{key: value for key, value in row.items() if key in used} for row in section]
-
-
-def _key_values(mapping: Mapping[str, Any], prefix: str = "") -> list[Row]:
-    """Flatten nested settings into rows of a dotted key and a value."""
-    rows: list[Row] = []
-    for key, value in mapping.items():
-        nested = isinstance(value, dict) and value
-        rows += _key_values(value, f"{prefix}{key}.") if nested else [{"key": prefix + key, "value": value}]
-    return rows
-
-
-def _cell(value: object) -> str:
-    """Format a value: six digits, and equal values of a list once with their count."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list):
-        items = [_cell(item) for item in value]
-        equal = len(items) > 1 and len(set(items)) == 1
-        return f"{len(items)} x {items[0]}" if equal else f"[{', '.join(items)}]"
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else json.dumps(value)

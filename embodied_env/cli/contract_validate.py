@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from embodied_env.backends.backend_registry import known_backends, unknown_backend
 from embodied_env.cli import SOUND, WRONG_USAGE
 from embodied_env.cli.main import print_error
 from embodied_env.contract import Contract, load_contract
@@ -15,9 +17,10 @@ from embodied_env.contract.contract_validation import suspected_degrees, suspici
 from embodied_env.contract.model_files import EMBEDDED
 from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
 from embodied_env.core.contract_blocks import check_blocks
-from embodied_env.core.reset_spec import validate_home
+from embodied_env.core.reset_draws import validate_home
 from embodied_env.core.terminal import say
 from embodied_env.errors import ContractError
+from embodied_env.plugins import get_plugin
 
 _SHORT = 16  # hex digits of a fingerprint for display
 
@@ -39,6 +42,8 @@ def _report(result: Mapping[str, Any]) -> None:
     say(f"{result['contract']}: valid, fingerprint {result['fingerprint'][:_SHORT]}, {result['source']}{task}")
     for path, reason in result["unconfirmed"].items():
         say(f"  chosen: {path}: {reason}")
+    for path, question in result["unknown"].items():
+        say(f"  unknown: {path}: {question}; real moves no robot until it is set")
     say(f"  lost sensors: {describe_stops(result['stops'], result['does_not_stop'])}")
     for path, reason in result["suspicious"].items():
         say(f"  suspicious: {path}: {reason}")
@@ -56,7 +61,7 @@ def _validated(name: str, *, trust_task: bool, task: str | None) -> dict[str, An
         contract = load_contract(name)
         check_blocks(contract)
         fingerprint = contract.fingerprint
-        errors += _errors_of_backends(contract)
+        errors += [*_errors_of_plugins(contract), *_errors_of_backends(contract)]
         is_loaded = trust_task or task is not None or is_shipped(contract)
         if is_loaded:
             load_task(contract, trust=trust_task, file=task)
@@ -79,18 +84,31 @@ def _validated(name: str, *, trust_task: bool, task: str | None) -> dict[str, An
         "fingerprint": fingerprint,
         "task_verified": is_loaded,
         "unconfirmed": dict(contract.unconfirmed),
+        "unknown": dict(contract.unknown),
         "suspicious": dict(suspicious_values(contract)),
         "hints": _hints(contract),
     }
 
 
 def _hints(contract: Contract) -> dict[str, str]:
-    """Return what a policy may need that the contract does not have: the prompt of one that sees images."""
+    """Return profiles of unknown backends, and a prompt that policies that see images may need."""
+    hints = {f"backends.{name}": unknown_backend(name) for name in contract.backends if name not in known_backends()}
     sees_images = any(each.encoding is not None and each.visibility == "agent" for each in contract.sensors.values())
     if not sees_images or contract.task.instruction is not None:
-        return {}
+        return hints
     policies = "language-conditioned policies (openpi, GR00T, and pi0 or SmolVLA of LeRobot)"
-    return {"task.instruction": f"none; {policies} need it as their prompt, and LeRobot datasets as their task"}
+    prompt = f"none; {policies} need it as their prompt, and LeRobot datasets as their task"
+    return {**hints, "task.instruction": prompt}
+
+
+def _errors_of_plugins(contract: Contract) -> Iterator[ContractError]:
+    """Yield the gates and interlocks whose packages are not installed."""
+    for kind, names in (("gates", contract.safety.gates), ("interlocks", contract.safety.interlocks)):
+        for name in names:
+            try:
+                get_plugin(kind, name, error=partial(ContractError, f"safety.{kind}.{name}", source=contract.source))
+            except ContractError as error:
+                yield error
 
 
 def _errors_of_backends(contract: Contract) -> Iterator[ContractError]:

@@ -18,12 +18,13 @@ from typing import Any
 from embodied_env import __version__
 from embodied_env.backends.backend_registry import known_backends, unknown_backend
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.verb_arguments import add_json, add_robot_options, robot_options
+from embodied_env.cli.verb_arguments import ROBOT_OPTIONS, add_json, add_options, given_options
 from embodied_env.contract import Contract, load_contract
+from embodied_env.contract.contract_validation import refuse_degrees
 from embodied_env.contract.model_files import EMBEDDED
 from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
 from embodied_env.core.contract_blocks import load_block
-from embodied_env.core.extensions import PARTS, load_extension
+from embodied_env.core.plugin_loading import PARTS, load_extension
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError, install_command
 from embodied_env.messages.message_types import message_class
@@ -39,7 +40,8 @@ from embodied_env.ros.robot.robot_profile import (
     unreadable_inputs,
     with_inputs_in_use,
 )
-from embodied_env.ros.transport.checks import Check
+from embodied_env.ros.transport.checklist import Check
+from embodied_env.ros.transport.fastdds import SEGMENT_REMEDY, segment_problems
 from embodied_env.ros.transport.ros_installation import ros_checks
 from embodied_env.ros.transport.setup_checks import apt_package
 
@@ -61,11 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("contract", metavar="CONTRACT", nargs="?", help="name or path of a contract (required without --install)")
     option("--backend", help="name of the backend to check; a simulator at rest is stepped (required with a contract)")
     option("--install", action="store_true", help="check the installation: Python, packages, ROS 2, extras, rendering")
-    option("--namespace", default="/", help="absolute ROS 2 namespace of the robot")
+    add_options(parser, "namespace", *ROBOT_OPTIONS, namespace="/")
     option(
         "--timeout", type=float, default=5.0, metavar="S", help="discovery time of the robot or simulator in seconds"
     )
-    add_robot_options(parser)
     option("--trust-task", action="store_true", help="load the task that the contract names")
     add_json(parser)
 
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         namespace=args.namespace,
         timeout_s=args.timeout,
         trust_task=args.trust_task,
-        **robot_options(args),
+        **given_options(args, *ROBOT_OPTIONS),
     )
     return _report(sections, {"contract": contract.name, "backend": args.backend}, as_json=args.json)
 
@@ -138,14 +139,19 @@ def examine(  # noqa: PLR0913 - the options of the verb
         "contract": list(_contract_checks(contract, backend, is_trusted=trust_task, ignored=ignore_inputs)),
     }
     if backend == "real":
-        sections["contract"].append(chosen_check(contract, is_confirmed=emulator or confirm_chosen))
+        is_confirmed = emulator or confirm_chosen
+        sections["contract"].append(chosen_check(contract, is_confirmed=is_confirmed, moves_robot=not emulator))
         sections["contract"] += _input_checks(contract, ignore_inputs)
         if (profile := _real_profile(contract, ignore_inputs)) is not None:
             profile = dataclasses.replace(profile, reset=EMULATOR_RESET) if emulator else profile
             sections["contract"] += contract_checks(contract, profile)
-        sections["robot"] = list(_robot_checks(contract, profile, sections, namespace=namespace, timeout_s=timeout_s))
+        robot_checks = functools.partial(_robot_checks, contract, profile, namespace=namespace, timeout_s=timeout_s)
+        already = {check.name for check in sections["contract"]}
+        checks = _surveyed("robot", sections, robot_checks)
+        sections["robot"] = [check for check in checks if check.name not in already]
     elif backend in _SIMULATORS:
-        sections["simulator"] = list(_simulator_checks(contract, backend, sections, namespace, timeout_s))
+        simulator_checks = functools.partial(_simulator_checks, contract, backend, namespace, timeout_s)
+        sections["simulator"] = list(_surveyed("simulator", sections, simulator_checks))
     elif backend in EMBEDDED:
         sections["world"] = list(_world_checks(contract, backend))
     elif backend == "fake":
@@ -186,6 +192,7 @@ def _ros_checks(contract: Contract, backend: str, ignored: Sequence[str]) -> lis
         Check(name="ROS_DOMAIN_ID", passed=True, detail=domain),
         Check(name="ROS_AUTOMATIC_DISCOVERY_RANGE", passed=True, detail=reach),
         _shared_memory(),
+        *_segment_checks(contract, backend),
         *_message_checks(_message_types(contract, backend, ignored)),
     ]
 
@@ -258,6 +265,14 @@ def _shared_memory() -> Check:
     )
 
 
+def _segment_checks(contract: Contract, backend: str) -> Iterator[Check]:
+    """Yield the messages that Fast DDS may lose, unless we start their publisher."""
+    if backend == "mujoco_ros":
+        return
+    for topic, problem in segment_problems(contract).items():
+        yield Check(name="large messages", passed=None, detail=f"{topic}: {problem}", remedy=SEGMENT_REMEDY)
+
+
 def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, ignored: Sequence[str]) -> Iterator[Check]:
     from embodied_env.tasks import find_task, is_shipped, load_task
 
@@ -267,14 +282,15 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, igno
         loosened = f"; override_robot_limits: {', '.join(robot.overridden)}" if robot.overridden else ""
         detail = f"{robot.name}, SHA-256 {robot.sha256[:16]}{loosened}"
         yield Check(name="robot file", passed=None if loosened else True, detail=detail)
+    if backend != "real":  # whose own checks include it
+        yield _attempt("limits", lambda: refuse_degrees(contract), "")
     stops, others = sort_by_stop(contract)
     detail = describe_stops(stops, others)
     remedy = "" if stops else "list one under safety.observation.required, with its max_age_s"
     yield Check(name="lost sensors", passed=True if stops else None, detail=detail, remedy=remedy)
     for name in contract.blocks:
-        yield _attempt(
-            f"block {name}", functools.partial(load_block, contract, name), "correct it, or install its plug-in"
-        )
+        load = functools.partial(load_block, contract, name)
+        yield _attempt(f"block {name}", load, "correct it, or install its plug-in")
     if is_trusted or is_shipped(contract):
         yield _attempt("task", lambda: load_task(contract, trust=is_trusted) and contract.task.type, "correct the task")
     elif not (found := _attempt("task", lambda: find_task(contract), "correct the task")).passed:
@@ -287,22 +303,15 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, igno
         yield Check(name="profile", passed=False, detail=detail, remedy=f"add backends.{backend}", code="profile")
         return
     detail = f"backends.{backend}, fingerprint {contract.backend_fingerprint(backend)[:16]}"
-    if backend == "real":
-        yield _attempt(
-            "profile", lambda: load_real_profile(contract, ignored=ignored) and detail, "correct backends.real"
-        )
-    elif backend in _SIMULATORS:
-        remedy = f"correct backends.{backend}"
-        needed_for = f"the backend {backend!r}"
-        yield _attempt(
-            "profile",
-            lambda: (
-                load_extension(PARTS["load_simulator_profile"], needed_for=needed_for)(contract, backend) and detail
-            ),
-            remedy,
-        )
-    else:
-        yield Check(name="profile", passed=True, detail=detail)
+
+    def load_profile() -> str:
+        if backend == "real":
+            load_real_profile(contract, ignored=ignored)
+        elif backend in _SIMULATORS:
+            load_extension(PARTS["load_simulator_profile"], needed_for=f"the backend {backend!r}")(contract, backend)
+        return detail
+
+    yield _attempt("profile", load_profile, f"correct backends.{backend}")
 
 
 def _attempt(name: str, action: Callable[[], object], remedy: str) -> Check:
@@ -317,7 +326,7 @@ def _attempt(name: str, action: Callable[[], object], remedy: str) -> Check:
 
 def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
     """Build and reset the embedded world in this process."""
-    from embodied_env.sim.gl_libraries import INSTALL_EGL, display_available
+    from embodied_env.sim.rendering import INSTALL_EGL, display_available
     from embodied_env.sim.world import World
     from embodied_env.sim.world_profile import load_profile
 
@@ -357,45 +366,32 @@ def _render_picture(world: Any) -> str:  # noqa: ANN401 - a World
     return f"rendered {width} x {height} pixels" + (f" with {library}" if library else "")
 
 
-def _simulator_checks(
-    contract: Contract, backend: str, sections: Sections, namespace: str, timeout_s: float
-) -> Iterator[Check]:
-    """Check the versions and the running simulator, unless ROS or the profile already failed."""
-    if wrong := _failed_before(sections):
-        yield Check(name="simulator", passed=None, detail=f"not checked because of: {', '.join(wrong)}")
-        return
-    needed_for = f"the backend {backend!r}"
-    if backend == "gazebo":
-        yield from load_extension(PARTS["gazebo_version_checks"], needed_for=needed_for)()
-    survey_simulator = load_extension(PARTS["survey_simulator"], needed_for=needed_for)
-    try:
-        yield from survey_simulator(contract, backend, namespace=namespace, timeout_s=timeout_s)
-    except EmbodiedEnvError as error:
-        yield Check(name="simulator", passed=False, detail=str(error), code=type(error).__name__)
-
-
-def _failed_before(sections: Sections) -> list[str]:
+def _surveyed(name: str, sections: Sections, survey: Callable[[], Iterable[Check]]) -> Iterator[Check]:
+    """Survey the running robot or simulator, unless ROS, the profile or the security keys already failed."""
     before = [*sections["ROS 2"], *(check for check in sections["contract"] if check.name in ("profile", "security"))]
-    return [check.name for check in before if check.passed is False]
+    if wrong := [check.name for check in before if check.passed is False]:
+        yield Check(name=name, passed=None, detail=f"not checked because of: {', '.join(wrong)}")
+        return
+    try:
+        yield from survey()
+    except EmbodiedEnvError as error:
+        yield Check(name=name, passed=False, detail=str(error), code=type(error).__name__)
 
 
 def _robot_checks(
-    contract: Contract, profile: RealProfile | None, sections: Sections, *, namespace: str, timeout_s: float
-) -> Iterator[Check]:
-    """Check the robot, unless ROS, the profile or the security keys already failed."""
-    wrong = _failed_before(sections)
-    if wrong or profile is None:
-        yield Check(name="robot", passed=None, detail=f"not checked because of: {', '.join(wrong)}")
-        return
+    contract: Contract, profile: RealProfile | None, *, namespace: str, timeout_s: float
+) -> Iterable[Check]:
     from embodied_env.ros.robot.preflight import survey
 
-    already = {check.name for check in sections["contract"]}
-    try:
-        checks = survey(contract, profile, namespace=namespace, timeout_s=timeout_s)
-    except EmbodiedEnvError as error:
-        yield Check(name="robot", passed=False, detail=str(error), code=type(error).__name__)
-        return
-    yield from (check for check in checks if check.name not in already)
+    return () if profile is None else survey(contract, profile, namespace=namespace, timeout_s=timeout_s)
+
+
+def _simulator_checks(contract: Contract, backend: str, namespace: str, timeout_s: float) -> Iterator[Check]:
+    needed_for = f"the backend {backend!r}"
+    if backend == "gazebo":
+        yield from load_extension(PARTS["gazebo_version_checks"], needed_for=needed_for)()
+    survey = load_extension(PARTS["survey_simulator"], needed_for=needed_for)
+    yield from survey(contract, backend, namespace=namespace, timeout_s=timeout_s)
 
 
 def _print_checklist(sections: Sections) -> None:

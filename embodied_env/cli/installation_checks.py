@@ -14,10 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from embodied_env import __version__
+from embodied_env.cli.service_checks import service_checks
 from embodied_env.contract.contract_loader import shipped_files
-from embodied_env.contract.plugins import BUILT_IN, Plugin, find_plugin, installed_plugins
 from embodied_env.errors import UsageError
-from embodied_env.ros.transport.checks import Check
+from embodied_env.plugins import BUILT_IN, Plugin, find_plugin, installed_plugins
+from embodied_env.ros.transport.checklist import Check
 from embodied_env.ros.transport.ros_installation import launch_checks, ros_checks, sourced_prefixes
 
 _PACKAGE = "embodied_env"
@@ -38,6 +39,7 @@ def examine_installation() -> dict[str, list[Check]]:
         "package": list(_package_checks()),
         "ROS 2": [*ros, *launch_checks()],
         "extras": list(_extra_checks(has_ros=has_ros)),
+        "service": list(service_checks()),
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from embodied_env import __version__
 from embodied_env.cli import INTERRUPTED, READER_LEFT, SOUND, UNSOUND, WRONG_USAGE
-from embodied_env.core.extensions import load_extension
+from embodied_env.core.plugin_loading import load_extension
 from embodied_env.core.terminal import PrintableFormatter, say
 from embodied_env.errors import ContractError, EmbodiedEnvError, PolicyError, TaskError, UsageError, did_you_mean
 from embodied_env.processes.signals import terminate
@@ -44,15 +44,21 @@ VERBS: Mapping[str, Verb] = {
     "calibrate": Verb(
         "extensions.calibration.calibrate_cli", "measure latencies with small motions and write a latency profile"
     ),
+    "identify": Verb(
+        "extensions.identification.identify_cli", "fit the simulator's parameters to recorded runs and write them"
+    ),
     "report": Verb("extensions.report.report_cli", "write an HTML report of a recorded run"),
     "replay": Verb("extensions.replay.replay_cli", "re-run recorded actions and compare the transitions"),
     "compare": Verb("extensions.comparison.compare_cli", "compare recorded runs of one contract"),
-    "view": Verb("extensions.viewers.view_cli", "show a recorded run in Rerun"),
+    "view": Verb("extensions.viewers.view_cli", "show a recorded run in Rerun or Foxglove"),
     "export": Verb("extensions.export.export_cli", "export a run as JSON lines, Parquet, Minari or LeRobot"),
     "repair": Verb("cli.repair_cli", "make the files of runs that ended uncleanly readable for viewers"),
     "profile": Verb("extensions.calibration.profile_cli", "write the latency profile of a recorded run"),
     "sim": Verb("cli.sim_cli", "run the embedded simulator, or the robot emulator, as a ROS 2 node"),
     "relay": Verb("cli.relay_cli", "forward commands to the robot, and brake it when they stop"),
+    "runner": Verb(
+        "extensions.runner.runner_cli", "keep a policy loaded, and run it on request, as a managed ROS 2 node"
+    ),
     "serve": Verb(
         "extensions.remote.serve_cli", "serve a policy to other programs and machines over openpi's protocol"
     ),
@@ -75,8 +81,8 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Appends "(default: ...)" to the help of options whose default is a value."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        has_default = action.option_strings and (action.default or action.default == 0) and action.default is not False
-        return super()._get_help_string(action) if has_default else action.help
+        is_value = (action.default or action.default == 0) and not isinstance(action.default, bool)
+        return super()._get_help_string(action) if action.option_strings and is_value else action.help
 
 
 class _Parser(argparse.ArgumentParser):
@@ -172,8 +178,7 @@ def _run(argv: list[str]) -> int:
     if unknown:
         guess = did_you_mean(unknown[0].partition("=")[0], options)
         raise UsageError(f"unrecognized arguments: {' '.join(unknown)}{guess} (see {PROGRAM} {named} --help)")
-    status: int = args.run(args)
-    return status
+    return int(args.run(args))
 
 
 def _reader_left() -> bool:

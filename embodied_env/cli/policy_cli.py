@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.contract_cli import print_tables, without_empty_columns
-from embodied_env.cli.verb_arguments import add_json, add_policy, add_robot_options, add_seed, robot_options
+from embodied_env.cli.contract_cli import print_keys
+from embodied_env.cli.verb_arguments import ROBOT_OPTIONS, add_json, add_options, add_policy, add_seed, given_options
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.argument_checks import checked_path
 from embodied_env.contract.contract_loader import shipped_files
 from embodied_env.contract.fingerprint import to_plain
+from embodied_env.contract.key_tables import declared_keys
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import NoAction, Observation
-from embodied_env.core.terminal import say
+from embodied_env.core.terminal import print_tables, say, without_empty_columns
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.policies.chunks import split_chunk
+from embodied_env.policies.chunk_execution import split_chunk
 from embodied_env.policies.input_mapping import VectorInput
-from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.plausibility import find_implausible
 from embodied_env.policies.policy_file import (
     STATISTICS,
@@ -32,14 +32,16 @@ from embodied_env.policies.policy_file import (
     InputPart,
     OutputPart,
     OutputSpec,
+    PolicyFile,
     PolicyInputSpec,
     read_policy_file,
 )
+from embodied_env.policies.policy_file_interface import PolicyFileInterface
 from embodied_env.policies.policy_loader import load_policy
 
 Row = dict[str, Any]
 
-_MOST_ROWS = 24  # of one part, such as a scan
+_MOST_ROWS = 24  # rows of one part, such as a scan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,19 +51,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def add(action: Callable[[argparse.Namespace], int], verb: str, description: str) -> argparse.ArgumentParser:
         added = actions.add_parser(verb, help=description, description=description)
         added.set_defaults(act=action)
-        added.add_argument("--contract", metavar="CONTRACT", required=True, help="name or path of a contract")
         add_json(added)
         return added
 
     show = add(_show, "show", "show what becomes what, with one observation through it")
     check = add(_check, "check", "check a policy file against a contract and, with --policy, a model")
+    keys = add(_keys, "keys", "print the keys of a policy file, with their bounds and defaults")
+    keys.add_argument("path", metavar="PATH", nargs="?", help="key, printed with those below it (default: all)")
+    init = add(_init, "init", "write a draft policy file of a LeRobot policy, and list what is unknown")
+    for each in (show, check, init):
+        each.add_argument("--contract", metavar="CONTRACT", required=True, help="name or path of a contract")
     for each in (show, check):
         each.add_argument("file", metavar="FILE", help="name or path of a policy file")
         each.add_argument("--backend", help="backend of the observation (default: mujoco or fake, from the contract)")
         add_seed(each, "seed of the reset")
-        add_robot_options(each)
+        add_options(each, *ROBOT_OPTIONS)
     add_policy(check, default=None, what="address of the model, for an inference from one observation")
-    init = add(_init, "init", "write a draft policy file of a LeRobot policy, and list what is unknown")
     init.add_argument("--from-lerobot", metavar="DIR", required=True, help="folder of a pretrained policy of LeRobot")
     init.add_argument("--dataset", metavar="DIR", help="LeRobot dataset that it was trained on (default: none)")
     formats = "format to run: lerobot, which normalises itself, or onnx, exported without its processors"
@@ -72,8 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the action and return its exit status."""
-    status: int = args.act(args)
-    return status
+    return int(args.act(args))
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -103,6 +107,10 @@ def _show(args: argparse.Namespace) -> int:
     else:
         print_tables({title: without_empty_columns(rows) for title, rows in shown.items()})
     return SOUND
+
+
+def _keys(args: argparse.Namespace) -> int:
+    return print_keys([*declared_keys(PolicyFile)], args)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -147,7 +155,7 @@ def _observe(contract: Contract, args: argparse.Namespace) -> Observation:
     backend = args.backend or next((name for name in ("mujoco", "fake") if name in contract.backends), None)
     if backend is None:
         raise UsageError(f"no --backend (expected one of the contract {contract.name}: {', '.join(contract.backends)})")
-    with closing(EmbodiedEnv(contract, backend=backend, **robot_options(args))) as env:
+    with closing(EmbodiedEnv(contract, backend=backend, **given_options(args, *ROBOT_OPTIONS))) as env:
         try:
             observation: Observation = env.reset(seed=args.seed)[0]
         except ContractError as error:
@@ -240,8 +248,8 @@ def _by_joint(contract: Contract, action: Any) -> dict[str, float]:  # noqa: ANN
 
 def _init(args: argparse.Namespace) -> int:
     """Write the draft and print what is unknown; exit status 1 if anything is."""
+    from embodied_env.policies.lerobot_checkpoint import read_lerobot
     from embodied_env.policies.lerobot_draft import draft_policy_file
-    from embodied_env.policies.lerobot_files import read_lerobot
 
     contract, folder = load_contract(args.contract), checked_path("--from-lerobot", args.from_lerobot)
     out = None if args.output is None else checked_path("--output", args.output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from embodied_env.cli import SOUND
-from embodied_env.cli.verb_arguments import add_confirm_chosen, add_hosted_contract, add_ignore_input, stop_on_signals
+from embodied_env.cli.verb_arguments import add_hosted_contract, add_options, stop_on_signals
 from embodied_env.core.terminal import say
 
 
@@ -13,8 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_hosted_contract(parser)
     parser.add_argument("--backend", help="backend whose profile lists the e-stop inputs (default: real)")
-    add_confirm_chosen(parser)
-    add_ignore_input(parser)
+    add_options(parser, "confirm_chosen", "ignore_inputs")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.ros.transport.fastdds import enable_large_segments
     from embodied_env.ros.transport.setup_checks import check_namespace
     from embodied_env.safety.command_filters import make_command_filters
-    from embodied_env.safety.relay.relay import check_relayed, stopping_time_s
+    from embodied_env.safety.relay.relay_checks import check_relayed, stopping_time_s
 
     if args.namespace is not None:
         check_namespace(args.namespace)
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         profile=contract.backends.get(args.backend or "real", {}),
         stop=stop,
         confirm_chosen=args.confirm_chosen,
-        ignore_inputs=args.ignore_inputs,
+        ignore_inputs=args.ignore_inputs or (),
         filters=make_command_filters(contract, latency_s=contract.control_period_s),
         on_ready=print_ready,
     )

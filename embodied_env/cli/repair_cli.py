@@ -1,4 +1,4 @@
-"""``embodied-env repair``: make the files of runs readable for viewers after an unclean end."""
+"""``embodied-env repair``: complete the files of runs after an unclean end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.main import print_error
-from embodied_env.cli.progress_bar import ProgressBar
 from embodied_env.cli.verb_arguments import add_json, run_directory
-from embodied_env.core.terminal import say
+from embodied_env.core.terminal import ProgressBar, say
 from embodied_env.errors import RecordError
 
 if TYPE_CHECKING:
@@ -44,18 +43,11 @@ def run(args: argparse.Namespace) -> int:
         say(json.dumps(data, indent=2))
     else:
         for report in reports:
-            _print_report(report)
+            for file in report.files:
+                cut = f", {file.cut_bytes} bytes cut off, the whole file kept as {file.kept}" if file.cut_bytes else ""
+                say(f"{report.path}: {file.name} repaired, {file.count} messages{cut}")
+            if not report.files:
+                say(f"{report.path}: nothing to repair")
+            if report.problem:
+                say(f"{report.path}: still not sound: {report.problem}")
     return status
-
-
-def _print_report(report: RepairReport) -> None:
-    for file in report.files:
-        cut = f", {file.cut_bytes} bytes cut off, the whole file kept as {file.kept}" if file.cut_bytes else ""
-        unit = "rows" if file.name.startswith("transitions") else "messages"
-        say(f"{report.path}: {file.name} rewritten, {file.count} {unit}{cut}")
-    if report.without_views:
-        say(f"{report.path}: without images, poses and joint states for viewers: {report.without_views}")
-    if not report.files:
-        say(f"{report.path}: nothing to repair")
-    if report.problem:
-        say(f"{report.path}: still not sound: {report.problem}")

@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 from embodied_env.cli import SOUND
-from embodied_env.cli.verb_arguments import add_hosted_contract, stop_on_signals
+from embodied_env.cli.verb_arguments import add_hosted_contract, add_options, stop_on_signals
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--profile", default="mujoco_ros", help="backend profile of the contract")
     option("--free-running", action="store_true", help="emulate a robot: run on wall time (default: lockstep)")
     option("--emulator-settings", metavar="JSON", help="overrides of `emulator` in the profile, with --free-running")
-    option("--delay-profile", metavar="FILE", help="latency profile to inject in lockstep (default: none)")
+    add_options(parser, "delay_profile")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,9 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from embodied_env.contract.argument_checks import checked_path
-from embodied_env.core.policy import ADDRESSES, CHUNK_MODES
+from embodied_env.core.policy import CHUNK_MODES
+from embodied_env.envs.env_options import OPTIONS
 from embodied_env.errors import UsageError
+from embodied_env.plugins import ADDRESSES
+
+ROBOT_OPTIONS = ("emulator", "confirm_chosen", "ignore_inputs")
+"""Options of the backend ``real`` that several verbs share."""
 
 
 def add_contract(parser: argparse.ArgumentParser) -> None:
@@ -34,43 +38,19 @@ def add_run_directory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_directory", metavar="RUN", type=run_directory, help="run directory, such as runs/<id>")
 
 
-def add_view(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--view``."""
-    help_ = "show the steps in Rerun: its viewer (no VALUE), web, web:PORT, FILE.rrd or rerun+http://HOST:PORT/proxy"
-    parser.add_argument("--view", nargs="?", const=True, metavar="VALUE", help=help_)
+def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: object) -> None:
+    """Declare options of environments (`OPTIONS`) as arguments; `defaults` of this verb replace those there."""
+    for name in names:
+        option = OPTIONS[name]
+        flag = option.flag or f"--{name.removesuffix('_s').replace('_', '-')}"
+        default = defaults.get(name, option.default)
+        start, help_ = None if default == () else default, option.help(default)
+        parser.add_argument(flag, dest=name, default=start, help=help_, **option.argument)
 
 
-def add_robot_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the backend ``real`` that several verbs share."""
-    help_ = "drive the robot emulator (embodied-env sim --free-running), which resets itself by the seed"
-    parser.add_argument("--emulator", action="store_true", help=help_)
-    add_confirm_chosen(parser)
-    add_ignore_input(parser)
-
-
-def add_confirm_chosen(parser: argparse.ArgumentParser) -> None:
-    """Declare the option --confirm-chosen."""
-    help_ = "accept the chosen values of the robot file that the contract does not confirm"
-    parser.add_argument("--confirm-chosen", action="store_true", help=help_)
-
-
-def add_ignore_input(parser: argparse.ArgumentParser) -> None:
-    """Declare the option --ignore-input."""
-    help_ = "safety input to move without, because its message package is not installed; repeatable"
-    parser.add_argument("--ignore-input", action="append", default=[], metavar="NAME", dest="ignore_inputs", help=help_)
-
-
-def add_connect_timeout(parser: argparse.ArgumentParser) -> None:
-    """Declare the option --connect-timeout, which `robot_options` reads too."""
-    help_ = "time in seconds that topics or services of the robot may be missing (default: from the profile)"
-    parser.add_argument("--connect-timeout", dest="connect_timeout_s", type=float, metavar="S", help=help_)
-
-
-def robot_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the requested options of `add_robot_options`; other backends refuse them."""
-    names = ("emulator", "confirm_chosen", "ignore_inputs", "connect_timeout_s")
-    given = {name: getattr(args, name, None) for name in names}
-    return {name: value for name, value in given.items() if value is not None and value is not False and value != []}
+def given_options(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return those of `add_options` that differ from their default; a backend refuses the options of others."""
+    return {name: value for name in names if (value := getattr(args, name)) not in (None, OPTIONS[name].default)}
 
 
 def add_policy(parser: argparse.ArgumentParser, *, default: str | None, what: str) -> None:
@@ -151,6 +131,8 @@ def integer_from(minimum: int) -> Callable[[str], int]:
 
 def output_file(text: str) -> Path:
     """Return the path of a file to write; raises ArgumentTypeError unless its directory exists."""
+    from embodied_env.contract.argument_checks import checked_path
+
     try:
         path = checked_path("--out", text)
     except UsageError as error:

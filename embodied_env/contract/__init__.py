@@ -1,20 +1,12 @@
 """Contracts: a robot and a task declared in one YAML file. No ROS."""
 
+from embodied_env.contract.actuator_schema import ActuatorSpec, EffectiveLimits, FloatArray, JointLimits
 from embodied_env.contract.contract import Contract
 from embodied_env.contract.contract_loader import load_contract, parse_contract
-from embodied_env.contract.contract_schema import (
-    ActuatorSpec,
-    EffectiveLimits,
-    EpisodeSpec,
-    FieldSpec,
-    FloatArray,
-    JointLimits,
-    ResetOption,
-    SensorSpec,
-    TaskSpec,
-)
+from embodied_env.contract.contract_schema import EpisodeSpec, ResetOption, TaskSpec
 from embodied_env.contract.forward_kinematics import KinematicModel
 from embodied_env.contract.safety_schema import Margins, Safety
+from embodied_env.contract.sensor_schema import FieldSpec, SensorSpec
 
 __all__ = [
     "ActuatorSpec",

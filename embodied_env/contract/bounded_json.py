@@ -13,6 +13,9 @@ import numpy as np
 _MAX_DIGITS = 40
 """A 128-bit seed has 39; an integer of 40 digits still converts to a finite float."""
 
+MOST_VALUES = 2**20
+"""The most values in a text that is parsed: each takes up to a hundred times its text in memory."""
+
 _SHOWN = 80
 _STRINGS_AND_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
 _HAS_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -22,13 +25,15 @@ def parse_json(text: str | bytes, *, max_bytes: int, max_depth: int = 32) -> Any
     """Parse a JSON text strictly (RFC 8259), within bounds.
 
     Integers have at most 40 digits, floats are finite, and text is encodable as UTF-8. Raises ValueError, with a reason
-    of one line, for a text beyond `max_bytes` in UTF-8 or `max_depth`, a syntax error, an invalid number, or a
-    duplicate key.
+    of one line, for a text beyond `max_bytes` in UTF-8, `max_depth` or `MOST_VALUES`, a syntax error, an invalid
+    number, or a duplicate key.
     """
     try:
         size = len(text) if isinstance(text, bytes) or len(text) > max_bytes else len(text.encode())
         if size > max_bytes:
             raise ValueError(f"JSON of {size} bytes or more (expected at most {max_bytes})")
+        if (count := count_values(text if isinstance(text, bytes) else text.encode())) > MOST_VALUES:
+            raise ValueError(f"JSON with {count} values (expected at most {MOST_VALUES})")
         if isinstance(text, bytes):
             text = text.decode()
         check_depth(text, max_depth)
@@ -60,6 +65,11 @@ def plain_copy(value: object, *, max_characters: int, max_depth: int = 16) -> An
         raise ValueError(f"JSON of {len(text)} characters (expected at most {max_characters})")
     check_depth(text, max_depth)
     return json.loads(text, parse_constant=lambda _: None, parse_int=_bounded_int)
+
+
+def count_values(text: bytes) -> int:
+    """Return a bound of the number of values in a JSON text, without parsing it."""
+    return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def check_depth(text: str, max_depth: int) -> None:

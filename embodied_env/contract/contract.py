@@ -46,8 +46,13 @@ class Contract(ContractFields):
         return f"embodied_env/{''.join(part.capitalize() for part in self.name.split('_'))}-v0"
 
     def backend_fingerprint(self, backend: str) -> str:
-        """Return the SHA-256 (hex) of the profile of `backend`, with the content of a model instead of its path."""
+        """Return the SHA-256 (hex) of the profile of `backend`, with the content of files instead of their paths.
+
+        The files are its model and its identified parameters.
+        """
         profile = to_plain(self.backends.get(backend, {}))
         if "model_sha256" in profile:
             profile.pop("model", None)
+        if isinstance(identified := profile.get("identified"), dict) and "sha256" in identified:
+            profile["identified"] = {key: value for key, value in identified.items() if key != "file"}
         return sha256_of({"backend": backend, "profile": profile})

@@ -1,33 +1,30 @@
-"""Load contracts from YAML. pydantic is imported only here, and only when a contract is loaded."""
+"""Load contracts from YAML."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-import functools
 import hashlib
 import json
 import os
 import sys
-import types
 import typing
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from embodied_env.contract.bounded_files import read_file, read_text_file
 from embodied_env.contract.contract import Contract
-from embodied_env.contract.contract_schema import RESERVED, SCHEMA, RobotSource
-from embodied_env.contract.files import read_file, read_text_file
+from embodied_env.contract.contract_schema import RESERVED, SCHEMA, ContractFields, RobotSource
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.model_files import with_model_hashes
-from embodied_env.contract.plugins import installed_plugins
 from embodied_env.contract.robot_files import RobotFile, loosened, merge_robot, rebase_robot
+from embodied_env.contract.typed_values import parse_as
 from embodied_env.contract.value_checks import one_of
 from embodied_env.contract.yaml_text import read_yaml
 from embodied_env.errors import ContractError, did_you_mean
-
-T = TypeVar("T")
+from embodied_env.plugins import installed_plugins
 
 ROBOTS = "robots"
 """The folder of shipped robot files, in a folder of shipped contracts."""
@@ -37,22 +34,7 @@ SAVED = {"name", "source", "text", "files", "trusted"}
 
 _TASK_KEYS = ("type", "instruction")  # the others are parameters of the task
 
-_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
-
-_YAML_TERMS = {
-    "an object": "a mapping",
-    "a valid array": "a list",
-    "a valid string": "text",
-    "a valid number": "a number",
-    "a valid integer": "an integer",
-    "a valid boolean": "true or false",
-}
-"""The types of pydantic's messages, in terms of YAML."""
-
-_MOST_ERRORS = 20  # reported at once: the work is their number times that of all errors
-_LONGEST_SHOWN = 400  # characters of a value in a message
-
-_CONFIG = {"extra": "forbid", "strict": True, "allow_inf_nan": False, "arbitrary_types_allowed": False}
+_LONGEST_SHOWN = 400  # characters of an argument in a message
 
 
 def config_folders() -> Iterator[Path]:
@@ -106,11 +88,13 @@ def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: s
         _check_unique(text)
     if not is_path and text in known:
         return known[text]
+    kinds = {"contract": shipped_files(), "robot": known_robots(), "team": shipped_files("teams")}
+    other = next((f", which is a {name}" for name, names in kinds.items() if text in names), "")
     guess = did_you_mean(Path(text).stem, known)
     expected = f"a path, or one of: {', '.join(sorted(known)) or 'none'}"
     if is_path and os.path.isdir(text):  # noqa: PTH112 - as above
         raise ContractError("", f"not a file: {text!r} is a directory (expected {expected})")
-    problem = f"no such {'file' if is_path else kind}: {text[:_LONGEST_SHOWN]!r} (expected {expected}){guess}"
+    problem = f"no such {'file' if is_path else kind}: {text[:_LONGEST_SHOWN]!r}{other} (expected {expected}){guess}"
     raise ContractError("", problem)
 
 
@@ -128,7 +112,10 @@ def read_document(text: str, kind: str, source: str, *, schema: str = SCHEMA) ->
     if not isinstance(document, dict):
         found = "empty" if document is None else type(document).__name__
         raise ContractError("", f"not a {kind}: {found} (expected a YAML mapping)", source=source)
-    found = document.pop(kind, None)
+    if kind not in document:
+        other = next((f": a {name} file" for name in ("contract", "robot", "team") if document.get(name) == SCHEMA), "")
+        raise ContractError(kind, f"missing key{other} (expected {kind}: {schema})", source=source)
+    found = document.pop(kind)
     if found != schema:
         raise ContractError(kind, f"unknown schema {found!r} (expected {schema})", source=source)
     return document
@@ -184,13 +171,11 @@ def parse_contract(
     if isinstance(task, dict):
         own = {key: value for key, value in task.items() if key in _TASK_KEYS}
         document["task"] = {**own, "parameters": {k: v for k, v in task.items() if k not in _TASK_KEYS}}
-    contract = parse_as(Contract, {**document, "source": source, "text": text}, source=source)
+    document |= {"source": source, "text": text, "files": files or {}, "trusted": trusted}
+    fields = parse_as(ContractFields, document, source=source)
+    contract = Contract(**vars(with_model_hashes(fields) if trusted else fields))
     if robot is not None:
         contract = _limited_by_robot(contract, robot)
-    if files is not None or not trusted:
-        contract = dataclasses.replace(contract, files=files or {}, trusted=trusted)
-    if trusted:
-        contract = with_model_hashes(contract)
     return contract if contract.safety.urdf is None else _with_limits_of_urdf(contract, contract.safety.urdf)
 
 
@@ -229,7 +214,9 @@ def _read_robot_file(name: str, source: str) -> tuple[Path, str, dict[str, Any],
 def _limited_by_robot(contract: Contract, robot: RobotFile) -> Contract:
     """Return `contract` with the limits that it loosens; raises ContractError for them unless it overrides them."""
     found = loosened(robot, contract)
-    if found and not contract.override_robot_limits:
+    if not found:
+        return contract
+    if not contract.override_robot_limits:
         path, theirs, ours = found[0]
         more = f"; also {', '.join(path for path, _, _ in found[1:])}" if found[1:] else ""
         raise ContractError(
@@ -325,130 +312,3 @@ def backend_profile(contract: Contract, backend: str) -> Mapping[str, Any]:
         return contract.backends[backend]
     problem = f"no profile in the contract for backend {one_of(backend, contract.backends)}"
     raise ContractError(f"backends.{backend}", problem, source=contract.source)
-
-
-def parse_as(cls: type[T], data: Mapping[str, Any], *, path: str = "", source: str = "") -> T:
-    """Build the dataclass `cls`, nested ones included, from JSON-like `data`: no unknown key, no conversion, no NaN.
-
-    Raises ContractError for the first invalid value, with its path inside `data` appended to `path`.
-    """
-    import pydantic  # noqa: PLC0415 - heavy, needed only here
-
-    try:
-        text = json.dumps(data, default=_json_default)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ContractError(path, str(error), source=source) from None
-    try:
-        return typing.cast("T", _adapter(typing.cast("Hashable", cls)).validate_json(text))
-    except pydantic.ValidationError as error:
-        raise _contract_error(cls, data, error.errors(include_url=False), path, source) from None
-    except pydantic.PydanticUserError as error:  # a type of a task's parameters
-        problem, expected = str(error).partition(". ")[0], "text, numbers, true, false, lists and mappings"
-        raise ContractError(path, f"{problem} (expected parameters of {expected})", source=source) from None
-
-
-def _json_default(value: object) -> dict[str, Any]:
-    """Encode the read-only mappings of a contract."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{value!r} (expected text, numbers, true, false, null, lists and mappings)")
-
-
-@functools.cache
-def _adapter(cls: type) -> Any:  # noqa: ANN401 - a pydantic type
-    import pydantic  # noqa: PLC0415
-
-    for nested in _dataclasses_in(cls):
-        nested.__pydantic_config__ = _CONFIG  # read by pydantic
-    return pydantic.TypeAdapter(cls)
-
-
-def _dataclasses_in(hint: Any) -> set[Any]:  # noqa: ANN401 - a type hint
-    found: set[Any] = set()
-    if dataclasses.is_dataclass(hint):
-        found.add(hint)
-        for nested in typing.get_type_hints(hint).values():
-            found |= _dataclasses_in(nested)
-    for argument in typing.get_args(hint):
-        found |= _dataclasses_in(argument)
-    return found
-
-
-def _contract_error(
-    cls: type, data: Mapping[str, Any], errors: Sequence[Mapping[str, Any]], path: str, source: str
-) -> ContractError:
-    """Convert pydantic's errors: the YAML path, the value, what is expected."""
-    cause = errors[0].get("ctx", {}).get("error")
-    if isinstance(cause, ContractError):  # raised by validate_contract
-        return cause
-    unknown = [error for error in errors if error["type"] in _UNKNOWN_KEY]  # a misspelt key is also a missing one
-    located = [(_document_path(data, error), error) for error in unknown or errors]
-    found: list[ContractError] = []
-    while located and len(found) < _MOST_ERRORS:
-        where, one = _first_error(cls, located, path, source)
-        found.append(one)
-        located = [(place, error) for place, error in located if place[: len(where)] != where[: len(place)]]
-    return ContractError(found[0].path, found[0].problem, source=source, others=found[1:])
-
-
-def _first_error(
-    cls: type, located: Sequence[tuple[tuple[str | int, ...], Mapping[str, Any]]], path: str, source: str
-) -> tuple[tuple[str | int, ...], ContractError]:
-    """Return the place in the document and the description of the first error."""
-    first, _ = located[0]
-    where = max((place for place, _ in located if place[: len(first)] == first), key=len)  # the union's best branch
-    for part in where:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}"
-    path = path.removeprefix(".").replace("task.parameters.", "task.")
-    owner = functools.reduce(_hint_of, where[:-1], cls)
-    here = [error for place, error in located if place == where]
-    return where, ContractError(path, _problem(owner, where, here), source=source)
-
-
-def _document_path(data: Mapping[str, Any], error: Mapping[str, Any]) -> tuple[str | int, ...]:
-    """Return the keys that lead to `error`, without pydantic's names for union branches."""
-    place: list[str | int] = []
-    node: Any = data
-    for part in error["loc"]:
-        is_item = isinstance(node, (list, tuple)) and isinstance(part, int) and part < len(node)
-        if is_item or (isinstance(node, Mapping) and part in node):
-            node = node[part]
-        elif error["type"] != "missing" or part != error["loc"][-1]:
-            continue
-        place.append(part)
-    return tuple(place)
-
-
-def _problem(owner: Any, place: tuple[str | int, ...], errors: list[Mapping[str, Any]]) -> str:  # noqa: ANN401
-    """Describe the errors found at `place`, inside a value of type `owner`."""
-    error = errors[0]
-    if error["type"] == "missing":
-        return "missing value" if isinstance(place[-1], int) else "missing key"
-    if error["type"] in _UNKNOWN_KEY:
-        owner = next((hint for hint in (owner, *typing.get_args(owner)) if dataclasses.is_dataclass(hint)), owner)
-        known = [f.name for f in dataclasses.fields(owner) if f.compare]  # `source` is no key
-        return f"unknown key {one_of(place[-1], known)}"
-    if error["type"] == "value_error":  # raised by __post_init__
-        return str(error["ctx"]["error"])
-    expected = list(dict.fromkeys(map(_expected, errors)))
-    value = json.dumps(error["input"], default=str)
-    value = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}..."
-    return f"{value} (expected {' or '.join(expected)})"
-
-
-def _expected(error: Mapping[str, Any]) -> str:
-    """Return what pydantic expected, in terms of YAML."""
-    if error["type"] == "too_long":
-        return f"{error['ctx']['max_length']} values"
-    wanted: str = error["msg"].removeprefix("Input should be ")
-    return _YAML_TERMS.get(wanted, wanted)
-
-
-def _hint_of(hint: Any, part: Any) -> Any:  # noqa: ANN401 - type hints
-    """Return the type hint of the member `part` of a value of type `hint`, by the first union branch that has one."""
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return typing.get_type_hints(hint).get(part, Any)
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return next((h for h in map(lambda h: _hint_of(h, part), typing.get_args(hint)) if h is not Any), Any)  # noqa: C417
-    arguments = [argument for argument in typing.get_args(hint) if argument is not Ellipsis]
-    return arguments[-1] if arguments else Any

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from embodied_env.contract.contract_schema import FieldSpec, SensorSpec
+import numpy as np
+
+from embodied_env.contract.sensor_schema import FieldSpec, SensorSpec
 from embodied_env.contract.sensor_validation import check_header
-from embodied_env.contract.value_checks import allow, one_of, require
+from embodied_env.contract.value_checks import allow, check_all, one_of, require
 from embodied_env.errors import ContractError, MissingDependencyError
+from embodied_env.messages.any_message import steps_of
 from embodied_env.messages.message_types import ARRAY, SEQUENCE, message_class
 
-_STEP = re.compile(r"(\w+)(?:\[(\d+)\])?")
 _PRECISIONS = {
     "double": "float64",
     "float": "float32",
@@ -32,21 +35,21 @@ class _Part:
     lengths: tuple[int, float] | None
 
 
-def steps_of(path: str) -> list[tuple[str, int | None]]:
-    """Split a path into field names, each with the index of its element, if any."""
-    return [(name, int(index) if index else None) for name, index in _STEP.findall(path)]
+def check_messages(sensors: Mapping[str, SensorSpec], source: str = "") -> None:
+    """Check sensors against their message types; raises ContractError, or MissingDependencyError without ROS."""
+    check_all((check for name, sensor in sensors.items() for check in _checks(name, sensor)), source)
 
 
-def check_message(name: str, sensor: SensorSpec) -> None:
-    """Check the sensor `name` against its message type; raises ContractError, or MissingDependencyError without ROS."""
+def _checks(name: str, sensor: SensorSpec) -> Iterator[Callable[[], None]]:
     try:
         kind = message_class(sensor.type)
     except ContractError as error:
-        raise ContractError(f"sensors.{name}.type", error.problem) from None
-    check_header(f"sensors.{name}", sensor, has_header=has_header(kind))
+        yield partial(require, False, f"sensors.{name}.type", error.problem)
+        return
+    yield partial(check_header, f"sensors.{name}", sensor, has_header=has_header(kind))
     for field, spec in sensor.fields.items():
         if spec.path is not None:
-            _check_field(f"sensors.{name}.fields.{field}", sensor.type, spec)
+            yield partial(_check_field, f"sensors.{name}.fields.{field}", sensor.type, spec)
 
 
 def has_header(kind: Any) -> bool:  # noqa: ANN401 - a generated type
@@ -54,19 +57,15 @@ def has_header(kind: Any) -> bool:  # noqa: ANN401 - a generated type
     return bool(kind.get_fields_and_field_types().get("header") == "std_msgs/Header")
 
 
-def element_type(message: Any, name: str) -> str:  # noqa: ANN401 - a generated type
-    """Return the element type of the sequence `name` in `message`: ``double``, ``geometry_msgs/Pose``."""
-    return _part(message.get_fields_and_field_types()[name]).kind
-
-
-def is_boolean(sensor: SensorSpec, spec: FieldSpec) -> bool:
-    """Return whether the field is a boolean in the message; False when its package is not installed."""
+def wire_dtype(sensor: SensorSpec, spec: FieldSpec) -> np.dtype[Any] | None:
+    """Return the dtype of a field in the message if it may differ; None when its package is not installed."""
     if spec.path is None:
-        return sensor.type == "std_msgs/msg/Bool"
+        return np.dtype(bool) if sensor.type == "std_msgs/msg/Bool" else None
     try:
-        return _resolved("", sensor.type, spec.path).kind == "boolean"
+        kind = _resolved("", sensor.type, spec.path).kind
     except (ContractError, MissingDependencyError):
-        return False
+        return None
+    return np.dtype(bool if kind == "boolean" else _PRECISIONS[kind]) if kind in _PRECISIONS else None
 
 
 def _check_field(where: str, message_type: str, spec: FieldSpec) -> None:
@@ -83,8 +82,9 @@ def _check_field(where: str, message_type: str, spec: FieldSpec) -> None:
         size, (least, most) = math.prod(spec.shape), part.lengths
         expected = f"{least if least == most else f'at most {most}'} in {message_type}"
         allow(least <= size <= most, f"{where}.shape", f"{size} values {list(spec.shape)}", expected)
-    dtype, wire = spec.dtype or "float64", _PRECISIONS[part.kind]
-    allow(dtype == wire, f"{where}.dtype", f"{dtype!r} for {found}", repr(wire))
+    wire = _PRECISIONS[part.kind]
+    is_exact = spec.dtype == wire or (spec.dtype is None and wire != "int64")
+    allow(is_exact, f"{where}.dtype", f"{spec.dtype or 'float64'!r} for {found}", repr(wire))
 
 
 def _resolved(where: str, message_type: str, path: str) -> _Part:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from embodied_env.contract.contract_schema import EACH_ITS_OWN, INFINITIES, PROVENANCE, RESERVED, SCHEMA, ContractFields
+from embodied_env.contract.contract_schema import EACH_ITS_OWN, PROVENANCE, RESERVED, SCHEMA, ContractFields
+from embodied_env.contract.sensor_schema import INFINITIES
 
 SEMANTICS = 2
 """Bumped by hand when the meaning of the same contract text changes."""

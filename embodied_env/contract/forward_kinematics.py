@@ -15,7 +15,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract.contract_schema import SHAPE, FloatArray
+from embodied_env.contract.actuator_schema import FloatArray
+from embodied_env.contract.contract_schema import SHAPE
 from embodied_env.contract.value_checks import allow
 from embodied_env.errors import UsageError
 

@@ -50,6 +50,8 @@ class FrozenFields:
 
 def frozen(value: Any) -> Any:  # noqa: ANN401 - any value of a contract
     """Return `value` with its mappings and lists made read-only, at every level."""
+    if isinstance(value, FrozenDict):
+        return value
     if isinstance(value, Mapping):
         return FrozenDict({key: frozen(item) for key, item in value.items()})
     if isinstance(value, (list, tuple)):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from embodied_env.contract.bounded_files import MOST_DATA_BYTES, read_file
 from embodied_env.contract.contract_schema import ContractFields
-from embodied_env.contract.files import MOST_DATA_BYTES, read_file
 
 C = TypeVar("C", bound=ContractFields)
 
@@ -21,16 +22,24 @@ _FOLDERS = ("meshdir", "texturedir", "assetdir")
 
 
 def with_model_hashes(contract: C) -> C:
-    """Return a trusted `contract` whose profiles have the hash of their own model, as ``model_sha256``.
+    """Return a trusted `contract` whose profiles have the hashes of their own model and of identified parameters.
 
-    A hash that the contract gives stays. Shipped models are known by their name.
+    They are ``model_sha256`` and ``identified.sha256``. A hash that the contract gives stays. Shipped models are known
+    by their name.
     """
     profiles = dict(contract.backends)
     for name in EMBEDDED:
-        profile = profiles.get(name, {})
+        profile: Mapping[str, object] = profiles.get(name, {})
         if isinstance(model := profile.get("model"), str) and "model_sha256" not in profile:
             with suppress(OSError, ValueError):  # a shipped model, or an error of the backend
-                profiles[name] = {**profile, "model_sha256": model_sha256(contract.resolve_path(model))}
+                profile = {**profile, "model_sha256": model_sha256(contract.resolve_path(model))}
+        identified = profile.get("identified")
+        if isinstance(identified, Mapping) and isinstance(file := identified.get("file"), str):
+            with suppress(OSError, ValueError):  # an error of the backend
+                found = hashlib.sha256(read_file(contract.resolve_path(file))).hexdigest()
+                profile = {**profile, "identified": {"sha256": found, **identified}}
+        if name in profiles:
+            profiles[name] = profile
     return contract if profiles == contract.backends else dataclasses.replace(contract, backends=profiles)
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_env.contract.contract_loader import parse_as
 from embodied_env.contract.contract_schema import SHAPE
 from embodied_env.contract.forward_kinematics import WORLD, KinematicModel, TreeJoint, TreeShape
+from embodied_env.contract.typed_values import parse_as
 from embodied_env.contract.value_checks import allow
 from embodied_env.errors import ContractError
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING
 
-from embodied_env.contract.contract_schema import ActuatorSpec, ContractFields, SensorSpec
+from embodied_env.plugins import built_in_classes
+
+if TYPE_CHECKING:
+    from embodied_env.contract.actuator_schema import ActuatorSpec
+    from embodied_env.contract.contract_schema import ContractFields
+    from embodied_env.contract.sensor_schema import SensorSpec
 
 PLACEHOLDER_AGE_S = 1000.0
 """`max_age_s` that ``contract init`` writes for a topic of unknown rate: no reading ever gets so old."""
@@ -33,20 +39,21 @@ def default_required(sensors: Mapping[str, SensorSpec], commanded: AbstractSet[s
 def required_sensors(contract: ContractFields) -> tuple[str, ...]:
     """Return the sensors that every action needs a valid reading of, each once.
 
-    These are the sensors that the contract requires, or else `default_required`, and every sensor with a force limit.
+    These are the sensors that the contract requires, or else `default_required`, and those that interlocks read.
     """
     needed = contract.safety.observation.required
     if needed is None:
         needed = default_required(contract.sensors, commanded_joint_names(contract.actuators))
-    return tuple(dict.fromkeys((*needed, *contract.safety.forces)))
+    judged = [name for each in built_in_classes("interlocks") for name, _ in each.readings(contract.safety)]
+    return tuple(dict.fromkeys((*needed, *judged)))
 
 
 def sort_by_stop(contract: ContractFields) -> tuple[list[str], dict[str, str]]:
-    """Return the agent's sensors without which the robot stops, and the others with the reason why it goes on."""
+    """Return the sensors without which the robot stops, and the agent's others with the reason why it goes on."""
     required = required_sensors(contract)
     stops, others = [], {}
     for name, sensor in contract.sensors.items():
-        if sensor.visibility != "agent":
+        if sensor.visibility != "agent" and name not in required:
             continue
         if not can_expire(sensor):
             others[name] = f"max_age_s {sensor.max_age_s:g}"

@@ -7,22 +7,31 @@ contract may only tighten the limits and the safety of its robot file, unless it
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
 import operator
 import os
+import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-from embodied_env.contract.contract_schema import ActuatorSpec, ContractFields, JointLimits, SensorSpec
+from embodied_env.contract.actuator_schema import ActuatorSpec, JointLimits
+from embodied_env.contract.contract_schema import ContractFields
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.required_sensors import commanded_joint_names, default_required, joints_of
-from embodied_env.contract.robot_rules import ACTUATOR_RULES, JOINT_RULES, REAL_RULES, SAFETY_RULES, SENSOR_RULES, Rule
 from embodied_env.contract.safety_schema import Safety
+from embodied_env.contract.sensor_schema import SensorSpec
+from embodied_env.contract.tightening_rules import IsAsTight, Rule
+from embodied_env.contract.typed_values import hints_of
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError
+from embodied_env.messages.commands import COMMAND_MESSAGES
+from embodied_env.plugins import built_in_classes
 
 Document = dict[str, Any]
 
@@ -43,8 +52,47 @@ class RobotFile(FrozenFields):
 
 
 _MERGED = ("sensors", "actuators", "safety", "backends", "blocks")
-_FILES = (("safety", "urdf"), ("backends", "*", "model"), ("backends", "*", "emulator", "robot_description"))
+_FILES = (
+    ("safety", "urdf"),
+    ("backends", "*", "model"),
+    ("backends", "*", "emulator", "robot_description"),
+    ("backends", "*", "identified", "file"),
+)
 """Keys that name a file, relative to the folder of the file that they stand in."""
+
+
+def rules_of(cls: type) -> dict[str, IsAsTight]:
+    """Return the rules of the keys of `cls` and of its groups. Raises TypeError for a key without one."""
+    found: dict[str, IsAsTight] = {}
+    for key, hint in hints_of(cls).items():
+        rule = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Rule)), None)
+        plain = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+        group: Any = next(filter(dataclasses.is_dataclass, (plain, *typing.get_args(plain))), None)
+        if rule is not None:
+            found[key] = rule.is_as_tight
+        if group is not None and (rule is None or rule.is_group):
+            found |= {f"{key}.{inner}": each for inner, each in rules_of(group).items()}
+        elif rule is None:
+            raise TypeError(f"{cls.__name__}.{key} has no rule for robot files (expected one of `tightening_rules`)")
+    return found
+
+
+SENSOR_RULES = rules_of(SensorSpec)
+ACTUATOR_RULES = rules_of(ActuatorSpec)  # for actuators with the same topic; by joint for a gripper
+JOINT_RULES = rules_of(JointLimits)
+SAFETY_RULES = rules_of(Safety)
+
+
+@functools.cache
+def rules_with_defaults(cls: type) -> dict[str, tuple[Any, IsAsTight]]:
+    """Return the default and the rule of each key of a profile, which is a mapping in a contract."""
+    rules = rules_of(cls)
+    return {key: (value, rules[key]) for key, value in to_plain(cls()).items()}
+
+
+def real_rules() -> dict[str, tuple[Any, IsAsTight]]:
+    """Return the default and the rule of each key of ``backends.real``."""
+    return rules_with_defaults(resolve_name("embodied_env.ros.robot.robot_profile:RealProfile"))
 
 
 def rebase_robot(robot: Document, folder: Path, target: Path) -> Document:
@@ -80,7 +128,7 @@ def merge_robot(document: Document, robot: Document, text: str) -> Document:
     own = {key: value for key, value in document.items() if key not in ("robot", "remove")}
     for path in _texts(document.get("remove", []), "remove"):
         _remove(base, path)
-    merged = _merge(base, own)
+    merged = merged_over(base, own)
     chosen = {
         path: str(reason)
         for path, reason in (robot.get("chosen") or {}).items()
@@ -90,10 +138,11 @@ def merge_robot(document: Document, robot: Document, text: str) -> Document:
     return {**merged, "robot": origin}
 
 
-def _merge(base: Any, own: Any) -> Any:  # noqa: ANN401 - YAML types
-    if not (isinstance(base, dict) and isinstance(own, dict)):
+def merged_over(base: Any, own: Any) -> Any:  # noqa: ANN401 - YAML types
+    """Return `own` merged over `base`, mappings key by key."""
+    if not (isinstance(base, Mapping) and isinstance(own, Mapping)):
         return own
-    return {**base, **{key: _merge(base[key], value) if key in base else value for key, value in own.items()}}
+    return {**base, **{key: merged_over(base[key], value) if key in base else value for key, value in own.items()}}
 
 
 def _texts(value: object, path: str) -> list[str]:
@@ -157,9 +206,9 @@ def loosened(robot: RobotFile, contract: ContractFields) -> list[Loosened]:
     ]
     if "real" in robot.backends and "real" in contract.backends:
         real, own = to_plain(robot.backends["real"]), to_plain(contract.backends["real"])
-        for key, (default, rule) in REAL_RULES.items():
+        for key, (default, rule) in real_rules().items():
             old, new = real.get(key, default), own.get(key, default)
-            if key == "clocks" and isinstance(new, Mapping):  # of sensors that the robot file has
+            if key == "clocks" and isinstance(old, Mapping) and isinstance(new, Mapping):  # of sensors it has
                 names = {_known_as(name, robot.sensors, contract.sensors) for name in robot.sensors} | {"default"}
                 old = {_known_as(name, robot.sensors, contract.sensors): clock for name, clock in old.items()}
                 new = {name: clock for name, clock in new.items() if name in names}
@@ -177,11 +226,11 @@ def limit_paths(contract: ContractFields) -> set[str]:
         *(f"actuators.{name}.{key}" for name in contract.actuators for key in ACTUATOR_RULES),
         *(f"sensors.{name}.{key}" for name in contract.sensors for key in SENSOR_RULES),
         *(f"safety.{path}" for path in SAFETY_RULES),
-        *(f"backends.real.{key}" for key in REAL_RULES),
+        *(f"backends.real.{key}" for key in real_rules()),
     }
 
 
-def _compared(path: str, rule: Rule, robot: Any, own: Any) -> Iterator[Loosened]:  # noqa: ANN401 - any values
+def _compared(path: str, rule: IsAsTight, robot: Any, own: Any) -> Iterator[Loosened]:  # noqa: ANN401 - any values
     """Yield a limit that is not as tight; the values of a profile may have any type, and one of a wrong type is not."""
     try:
         is_as_tight = rule(robot, own)
@@ -206,11 +255,17 @@ def _loosened_times(robot: RobotFile, contract: ContractFields) -> Iterator[Loos
 
 
 def _loosened_sensors(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
-    """Compare sensors by name, by topic, and, if the agent sees them, by joint."""
+    """Compare sensors by name, by topic, and, if the agent sees them, by joint.
+
+    Sensors of the same joints that both are those of the robot file are not compared with each other.
+    """
+    own = contract.sensors
+    kept = {name for name, other in robot.sensors.items() if name in own and _is_same_source(other, own[name])}
     for name, sensor in contract.sensors.items():
         joints = joints_of(sensor) if sensor.visibility == "agent" else set()
         for known, other in robot.sensors.items():
-            if known == name or _is_same_topic(other, sensor) or joints & joints_of(other):
+            shares_joints = joints & joints_of(other) and not kept.issuperset((name, known))
+            if known == name or _is_same_topic(other, sensor) or shares_joints:
                 for key, rule in SENSOR_RULES.items():
                     yield from _compared(f"sensors.{name}.{key}", rule, getattr(other, key), getattr(sensor, key))
 
@@ -223,11 +278,14 @@ def _loosened_inputs(robot: RobotFile, contract: ContractFields) -> Iterator[Loo
         yield "safety.observation.required", sorted(theirs & commanded), sorted(ours)
     if robot.safety.workspace is not None and (shape := _shape(robot)) not in (None, _shape(contract)):
         yield "safety.workspace", shape, _shape(contract)
-    for name, limit in robot.safety.forces.items():
+    for name, field_name in (pair for each in built_in_classes("interlocks") for pair in each.readings(robot.safety)):
         if name in robot.sensors and name in contract.sensors:
-            old, new = _place(robot.sensors[name], limit.field), _place(contract.sensors[name], limit.field)
+            old, new = _place(robot.sensors[name], field_name), _place(contract.sensors[name], field_name)
             if old != new:
                 yield f"sensors.{name}.topic", old, new
+            old_joints, joints = (_joints_of(each.sensors[name], field_name) for each in (robot, contract))
+            if not set(old_joints) <= set(joints):
+                yield f"sensors.{name}.fields", old_joints, joints
 
 
 def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
@@ -241,10 +299,11 @@ def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[
         path = f"actuators.{name}"
         if actuator.is_action and (joint := next(iter(actuator.joints))) in streamed:  # whose speed is not limited
             yield f"{path}.type", streamed[joint], actuator.type
+        message = COMMAND_MESSAGES.get(actuator.type)
         rivals = [other for other in robot.actuators.values() if _is_same_topic(other, actuator)]
         for other in rivals:
             yield from _compared(f"{path}.command", operator.eq, _published(other), _published(actuator))
-            if actuator.type in _NAMELESS:
+            if message is not None and not message.has_names:
                 joints = list(other.joints), list(actuator.joints)
                 yield from _compared(f"{path}.joints", lambda robot, own: own == robot[: len(own)], *joints)
         for joint, limits in actuator.joints.items():
@@ -315,10 +374,6 @@ def _loosened_safety(robot: Document, own: Document) -> Iterator[Loosened]:
             groups |= {group} if found else set()
 
 
-_NAMELESS = ("std_msgs/msg/Float64MultiArray", "std_msgs/msg/Float64")
-"""Types of commands without joint names: a value is for the joint at its place."""
-
-
 def _published(actuator: ActuatorSpec) -> str:
     return "velocities" if actuator.is_velocity else "positions"
 
@@ -327,6 +382,12 @@ def _is_same_topic(one: ActuatorSpec | SensorSpec, other: ActuatorSpec | SensorS
     """Return whether two topics are the same in some namespace, which the contract does not contain."""
     whole, relative = sorted(topic.removeprefix("~/") for topic in (one.topic, other.topic))  # "/" precedes letters
     return relative == whole or (whole.startswith("/") and whole.endswith(f"/{relative}"))
+
+
+def _is_same_source(one: SensorSpec, other: SensorSpec) -> bool:
+    """Return whether two sensors give the agent the same values."""
+    keys = ("type", "fields", "visibility")
+    return _is_same_topic(one, other) and all(getattr(one, key) == getattr(other, key) for key in keys)
 
 
 def _measured(sensors: Mapping[str, SensorSpec]) -> set[str]:
@@ -345,6 +406,12 @@ def _place(sensor: SensorSpec, field: str) -> tuple[str, str, str | None]:
     """Return where the values of a field come from."""
     spec = sensor.fields.get(field)
     return sensor.topic, sensor.type, None if spec is None else spec.path
+
+
+def _joints_of(sensor: SensorSpec, field: str) -> list[str]:
+    """Return the joints whose values a field has."""
+    spec = sensor.fields.get(field)
+    return [] if spec is None else list(spec.joints or ())
 
 
 def _filled(limits: JointLimits) -> Document:

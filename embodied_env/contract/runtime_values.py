@@ -1,4 +1,4 @@
-"""Values that a caller sets at run time, checked against the contract: reset options and joint limits."""
+"""Values that a caller sets at run time, checked against the contract: reset options, prompts and joint limits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,30 @@ from typing import Any
 
 import numpy as np
 
+from embodied_env.contract.actuator_schema import EffectiveLimits, FloatArray, JointLimits
 from embodied_env.contract.contract import Contract
-from embodied_env.contract.contract_schema import EffectiveLimits, FloatArray, JointLimits
+from embodied_env.contract.contract_schema import INSTRUCTION
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError, UsageError
+
+_LONGEST_INSTRUCTION = 1000  # characters, as in a contract
+
+
+def checked_instruction(contract: Contract, options: Mapping[str, Any] | None) -> str:
+    """Return the prompt of an episode: that of the reset options or of the contract; raises UsageError if invalid."""
+    if isinstance(options, Mapping) and options.get(INSTRUCTION) is not None:
+        return check_instruction(options[INSTRUCTION])
+    return contract.task.instruction or ""
+
+
+def check_instruction(text: object) -> str:
+    """Return a prompt; raises UsageError for one that is no text of 1 to 1,000 characters in UTF-8."""
+    is_valid = isinstance(text, str) and 1 <= len(text) <= _LONGEST_INSTRUCTION and text.isprintable()
+    if not is_valid:
+        expected = f"expected 1 to {_LONGEST_INSTRUCTION} printable characters"
+        raise UsageError(f"invalid instruction: {text!r:.80} ({expected})")
+    return str(text)
 
 
 def checked_options(contract: Contract, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
@@ -22,6 +41,8 @@ def checked_options(contract: Contract, options: Mapping[str, Any] | None) -> di
     known = contract.reset_options
     checked: dict[str, FloatArray] = {}
     for name, value in (options or {}).items():
+        if name == INSTRUCTION:
+            continue
         if name not in known:
             raise UsageError(f"unknown reset option {one_of(name, known)}")
         array = _numbers(value)

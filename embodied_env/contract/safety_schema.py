@@ -4,11 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
+
+from annotated_types import Interval
 
 from embodied_env.contract.frozen_dict import FrozenFields
+from embodied_env.contract.key_types import Count, Name, NotNegative, Positive, Share, Such, exactly_one
+from embodied_env.contract.tightening_rules import (
+    AtLeast,
+    AtMost,
+    Fixed,
+    Free,
+    Keeps,
+    KeptGroup,
+    NoneBut,
+    OnceSet,
+    boxes_within,
+    margins_as_large,
+    tighten,
+    towards,
+)
+from embodied_env.plugins import built_in_classes
 
 Point = tuple[float, float, float]
+
+MarginShare: TypeAlias = Annotated[float, Interval(ge=1e-6, le=1)]
+LinkPair: TypeAlias = Annotated[
+    tuple[str, str], Such(expected="two different links", holds=lambda pair: pair[0] != pair[1])
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +42,22 @@ class BoxSpec:
     high_m: Point  # the opposite corner
 
 
+Box: TypeAlias = Annotated[
+    BoxSpec,
+    Such(
+        expected="low_m below high_m",
+        holds=lambda box: all(low < high for low, high in zip(box.low_m, box.high_m, strict=True)),
+        shown=lambda box: f"low_m {list(box.low_m)}, high_m {list(box.high_m)}",
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class SphereSpec:
     """A sphere."""
 
     center_m: Point  # center
-    radius_m: float  # > 0
+    radius_m: Positive  # radius
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +65,19 @@ class CapsuleSpec:
     """All points within `radius_m` of the segment between two ends."""
 
     ends_m: tuple[Point, Point]  # ends of the segment
-    radius_m: float  # > 0
+    radius_m: Positive  # distance from the segment
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeepOutSpec:
     """A region that no link may enter: exactly one shape."""
 
-    box: BoxSpec | None = None
+    box: Box | None = None
     sphere: SphereSpec | None = None
     capsule: CapsuleSpec | None = None
+
+
+KeepOut: TypeAlias = Annotated[KeepOutSpec, exactly_one("box", "sphere", "capsule")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,34 +85,35 @@ class WorkspaceSpec(FrozenFields):
     """The regions in which the robot's links may be. `margin_m` applies to all of them."""
 
     # boxes that no link leaves; the lower side is the floor
-    keep_in: Mapping[str, BoxSpec] = field(default_factory=dict)
+    keep_in: Annotated[Mapping[Name, Box], tighten(boxes_within)] = field(default_factory=dict)
     # regions that no link enters: exactly one shape each, not around the fixed base
-    keep_out: Mapping[str, KeepOutSpec] = field(default_factory=dict)
-    self_collision: bool = False  # keep links apart, except those connected by a joint
-    ignore_pairs: tuple[tuple[str, str], ...] = ()  # pairs of links exempt from self-collision
-    ignore_links: tuple[str, ...] = ()  # links that are not checked
-    margin_m: float = 0.02  # minimum distance, >= 0; more than 0.005 also covers path sampling
-    gamma: float = 0.2  # share by which a distance may shrink in one step, in (0, 1]
+    keep_out: Keeps[Mapping[Name, KeepOut]] = field(default_factory=dict)
+    self_collision: AtLeast[bool] = False  # keep links apart, except those connected by a joint
+    ignore_pairs: NoneBut[tuple[LinkPair, ...]] = ()  # pairs of links exempt from self-collision
+    ignore_links: NoneBut[tuple[str, ...]] = ()  # links that are not checked
+    margin_m: AtLeast[NotNegative] = 0.02  # minimum distance; more than 0.005 also covers path sampling
+    gamma: AtMost[Share] = 0.2  # share by which a distance may shrink in one step
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnMargins:
     """Margins of one actuator or joint; null: those of all."""
 
-    position: float | None = None  # inset of the position limits at both ends, in the joint's unit, >= 0
-    velocity: float | None = None  # usable fraction of the velocity limit, in (0, 1]
-    acceleration: float | None = None  # usable fraction of the acceleration and deceleration limits, in (0, 1]
+    position: NotNegative | None = None  # inset of the position limits at both ends, in the joint's unit
+    velocity: MarginShare | None = None  # usable fraction of the velocity limit
+    acceleration: MarginShare | None = None  # usable fraction of the acceleration and deceleration limits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margins(FrozenFields):
     """Distance of the enforced limits from the joint limits."""
 
-    position: float = 0.02  # inset of the position limits at both ends, in the joint's unit, >= 0
-    velocity: float = 0.95  # usable fraction of the velocity limit, in (0, 1]
-    acceleration: float = 0.9  # usable fraction of the acceleration and deceleration limits, in (0, 1]
-    actuators: Mapping[str, OwnMargins] = field(default_factory=dict)  # other margins, by actuator
-    joints: Mapping[str, OwnMargins] = field(default_factory=dict)  # other margins, by joint; before `actuators`
+    position: AtLeast[NotNegative] = 0.02  # inset of the position limits at both ends, in the joint's unit
+    velocity: AtMost[MarginShare] = 0.95  # usable fraction of the velocity limit
+    acceleration: AtMost[MarginShare] = 0.9  # usable fraction of the acceleration and deceleration limits
+    actuators: Free[Mapping[str, OwnMargins]] = field(default_factory=dict)  # other margins, by actuator
+    # other margins, by joint; before `actuators`
+    joints: Annotated[Mapping[str, OwnMargins], tighten(margins_as_large)] = field(default_factory=dict)
 
     def of(self, actuator: str, joint: str, *, position: float | None = None) -> tuple[float, float, float]:
         """Return the margins of position, velocity and acceleration of a joint; `position`: instead of that of all."""
@@ -92,15 +129,15 @@ class Margins(FrozenFields):
 class Nonfinite:
     """Response to a malformed action (NaN, infinite, wrong shape or type): HOLD, then STOP."""
 
-    stop_after: int = 3  # consecutive malformed actions before STOP, >= 1
+    stop_after: AtMost[Count] = 3  # consecutive malformed actions before STOP
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchdogSpec:
     """Timeouts of the in-process watchdog, in control periods without a step. Free-running worlds only."""
 
-    hold_steps: int = 2  # real time: control periods without a step before HOLD, >= 1
-    stop_steps: int = 10  # real time: control periods without a step before STOP, above `hold_steps`
+    hold_steps: AtMost[Count] = 2  # real time: control periods without a step before HOLD
+    stop_steps: AtMost[Count] = 10  # real time: control periods without a step before STOP, above `hold_steps`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,83 +147,38 @@ class ObservationAge:
     # sensors that must be valid and younger than `max_age_s`; null: those that report the commanded joints, and for an
     # actuator without them, such as a twist, each odometry, pose and velocity without a mask, or if there is none that
     # stops the robot, each sensor without a mask; `[]` (none) must be written out
-    required: tuple[str, ...] | None = None
-    stop_steps: int = 10  # consecutive steps of HOLD before STOP, >= 1
-    future_tolerance_s: float = 0.005  # how far a stamp may be in the future in real time, >= 0; in lockstep it is 0
+    required: Annotated[tuple[str, ...] | None, tighten(lambda robot, own: set(robot) <= set(own))] = None
+    stop_steps: AtMost[Count] = 10  # consecutive steps of HOLD before STOP
+    # how far a stamp may be in the future in real time; in lockstep it is 0
+    future_tolerance_s: AtMost[NotNegative] = 0.005
     # `real`: refuse messages with a zero stamp; false: use the time of publication or reception
-    require_stamp: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActionAge:
-    """Maximum time from the return of an observation to its action. Free-running worlds only."""
-
-    max_age_steps: int = 2  # real time: maximum age of an action after its observation, in control periods, >= 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tracking(FrozenFields):
-    """Tracking error of a joint that leads to HOLD and then STOP."""
-
-    # largest distance from the command, as a fraction of the joint's range (of a turn or a metre if unlimited)
-    tolerance: float = 0.05
-    actuators: Mapping[str, float | None] = field(default_factory=dict)  # other tolerances; null: not checked
-    joints: Mapping[str, float | None] = field(default_factory=dict)  # the same by joint; before `actuators`
-    delay_steps: int = 2  # earlier commands at which the joint may still be, >= 0
-    debounce_steps: int = 3  # consecutive steps before HOLD, >= 1
-    stop_steps: int = 10  # consecutive steps before STOP, above `debounce_steps`
-
-    def of(self, actuator: str, joint: str) -> float | None:
-        """Return the tolerance of a joint; None: it is not checked."""
-        return self.joints.get(joint, self.actuators.get(actuator, self.tolerance))
-
-
-@dataclass(frozen=True, kw_only=True)
-class LatencyBudget:
-    """Maximum time from observation to command."""
-
-    budget_s: float | None = None  # maximum time from observation to command, > 0; null: none
-    misses: int = 3  # number of misses within the window that triggers `action`
-    window_steps: int = 10  # steps in the window, >= `misses`
-    action: Literal["warn", "hold"] = "warn"  # `warn` reports it, `hold` brakes
+    require_stamp: AtLeast[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Intervention:
     """Fraction of recent steps in which the gate may change the action before it warns, or stops."""
 
-    window_steps: int = 50  # steps in which interventions are counted, >= 1
-    warn_share: float = 0.5  # larger share of changed actions that is reported (`rate.intervention`), in (0, 1]
-    stop_share: float | None = None  # larger share that ends the episode, in (0, 1]; null: none
+    window_steps: Fixed[Count] = 50  # steps in which interventions are counted
+    warn_share: AtMost[Share] = 0.5  # larger share of changed actions that is reported (`rate.intervention`)
+    stop_share: AtMost[Share | None] = None  # larger share that ends the episode; null: none
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForceLimit:
-    """Maximum norm of a sensor's field, in its unit; STOP beyond it."""
-
-    field: str  # field of the sensor
-    limit: float  # maximum norm, in the field's unit, > 0; STOP above it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Safety(FrozenFields):
-    """Settings of the safety gate."""
+class Safety(*(each.keys for each in reversed(built_in_classes("interlocks"))), FrozenFields):  # type: ignore[misc] # typed there
+    """Settings of the safety gate. Each interlock declares its keys in its own file."""
 
     # `monitor` reports limits without applying them; malformed actions still brake
-    mode: Literal["enforce", "monitor"] = "enforce"
+    mode: Annotated[Literal["enforce", "monitor"], towards("enforce")] = "enforce"
     margins: Margins = field(default_factory=Margins)
     nonfinite: Nonfinite = field(default_factory=Nonfinite)
     watchdog: WatchdogSpec = field(default_factory=WatchdogSpec)
     observation: ObservationAge = field(default_factory=ObservationAge)
-    action: ActionAge = field(default_factory=ActionAge)
-    tracking: Tracking | None = field(default_factory=Tracking)  # tracking error of a joint; null: not checked
-    latency: LatencyBudget = field(default_factory=LatencyBudget)
     intervention: Intervention = field(default_factory=Intervention)
-    forces: Mapping[str, ForceLimit] = field(default_factory=dict)
     # relative to the contract, at most 4 MiB; the tighter of its limits and the contract's apply
-    urdf: str | None = None
-    workspace: WorkspaceSpec | None = None  # regions in which the links may be; null: not checked
+    urdf: OnceSet[str | None] = None
+    workspace: KeptGroup[WorkspaceSpec | None] = None  # regions in which the links may be; null: not checked
     # third-party filter (entry point `embodied_env.gates`) and its parameters
-    gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    gates: Keeps[Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     # interlock of another package (entry point `embodied_env.interlocks`) and its parameters
-    interlocks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    interlocks: Keeps[Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)

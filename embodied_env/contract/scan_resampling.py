@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract.contract_schema import FloatArray, ResampleSpec
+from embodied_env.contract.actuator_schema import FloatArray
+from embodied_env.contract.sensor_schema import ResampleSpec
 
-_ROUNDING_RAD = 1e-5  # of the angles of a scan, which are float32
-_MOST_RAD = 100.0  # of the first ray; beyond it, float32 loses the angle
-_MOST_RAYS = 1_000_000  # of a scan; sorting more delays the step
+_ROUNDING_RAD = 1e-5  # rounding of the angles of a scan, which are float32
+_MOST_RAD = 100.0  # largest angle of the first ray; beyond it, float32 loses the angle
+_MOST_RAYS = 1_000_000  # rays of a scan; sorting more delays the step
 
 
 def target_angles(spec: ResampleSpec) -> tuple[NDArray[np.floating], float]:

@@ -5,65 +5,31 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from embodied_env.contract.contract_schema import (
-    AGES,
-    APPLIED_ACTIONS,
-    PRESETS,
-    TIME_REMAINING,
-    ActuatorSpec,
-    ContractFields,
-    FieldSpec,
-    Qos,
-    QosSpec,
-    SensorSpec,
-)
-from embodied_env.contract.spaces import derived_shape, message_field
-from embodied_env.contract.value_checks import (
-    allow,
-    check_bounds,
-    check_magnitude,
-    check_name,
-    check_positive,
-    check_text,
-    check_topic,
-    one_of,
-    require,
-)
-from embodied_env.messages.message_types import (
-    ENCODINGS,
-    JOINT_SENSOR,
-    PATH_DTYPES,
-    SENSOR_MESSAGES,
-    MessageField,
-    Shape,
-)
-
-MAX_DEPTH = 10_000  # messages; a longer queue hides a slow reader
-MAX_VALUES = 100_000_000  # of one field: an image of 7680 x 4320 x 3 is just below
-MAX_HISTORY = 1000  # readings
+from embodied_env.contract.actuator_schema import ActuatorSpec
+from embodied_env.contract.contract_schema import APPLIED_ACTIONS, TIME_REMAINING, ContractFields
+from embodied_env.contract.qos_schema import Qos, QosSpec
+from embodied_env.contract.sensor_schema import AGES, MAX_VALUES, FieldSpec, SensorSpec
+from embodied_env.contract.spaces import derived_shape, field_layouts, field_of_type, message_field, reading_dtype
+from embodied_env.contract.value_checks import allow, check_bounds, check_driver, one_of, require
+from embodied_env.messages.declaration import MessageField
+from embodied_env.messages.images import ENCODINGS
+from embodied_env.messages.message_types import JOINT_SENSOR, PATH_DTYPES
+from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 
 _MAX_ANGLE_RAD = 2 * math.tau
 
 _TYPE = re.compile(r"[a-z][a-z0-9_]*/msg/[A-Z][A-Za-z0-9]*")
-_PATH = re.compile(r"[a-z][a-z0-9_]*(\[[0-9]+\])?(\.[a-z][a-z0-9_]*(\[[0-9]+\])?)*")
 
 
 def check_sensor(name: str, sensor: SensorSpec) -> None:
     """Check one sensor; raises ContractError."""
     path = f"sensors.{name}"
-    check_name(path, name)
-    check_topic(f"{path}.topic", sensor.topic)
     check_qos(f"{path}.qos", sensor.qos)
     _check_type(path, sensor)
-    check_positive(f"{path}.max_age_s", sensor.max_age_s, "seconds")
-    allow(0 <= sensor.rate_hz < math.inf, f"{path}.rate_hz", sensor.rate_hz, "a rate in Hz, or 0 for every step")
-    if sensor.rate_hz:
-        check_magnitude(f"{path}.rate_hz", sensor.rate_hz)
-    check_positive(f"{path}.confidence_radius_m", sensor.confidence_radius_m, "m")
-    allow(len(sensor.fields) > 0, f"{path}.fields", "empty", "at least one field")
     is_hidden = sensor.visibility == "evaluator"
     allow(not (sensor.mask and is_hidden), f"{path}.mask", "true", "false: evaluator sensors are not observed")
     for field_name, spec in sensor.fields.items():
@@ -110,19 +76,8 @@ def check_topics_differ(sensors: Mapping[str, SensorSpec], actuators: Mapping[st
 
 
 def check_qos(path: str, qos: Qos) -> None:
-    """Check types too: a contract may be built in Python, without the loader's checks."""
-    if qos is None:
-        return
-    if not isinstance(qos, QosSpec):
-        presets = f"{', '.join(sorted(PRESETS))}, or a mapping of depth, reliability, durability"
-        allow(isinstance(qos, str) and qos in PRESETS, path, repr(qos), presets)
-        return
-    is_depth = type(qos.depth) is int and 1 <= qos.depth <= MAX_DEPTH
-    allow(is_depth, f"{path}.depth", repr(qos.depth), f"a whole number of messages from 1 to {MAX_DEPTH}")
-    for key, choices in (("reliability", ("best_effort", "reliable")), ("durability", ("transient_local", "volatile"))):
-        value = getattr(qos, key)
-        allow(value in choices, f"{path}.{key}", repr(value), ", ".join(choices))
-    is_kept = qos.durability == "volatile" or qos.reliability == "reliable"
+    """Check that only a reliable publisher keeps messages for late subscribers."""
+    is_kept = not isinstance(qos, QosSpec) or qos.durability == "volatile" or qos.reliability == "reliable"
     allow(is_kept, f"{path}.reliability", "'best_effort'", "reliable with durability transient_local")
 
 
@@ -134,9 +89,9 @@ def _check_type(path: str, sensor: SensorSpec) -> None:
     problem = f"unknown message type {one_of(sensor.type, SENSOR_MESSAGES)}"
     require(is_known, f"{path}.type", f"{problem} (any other package/msg/Type needs a path in each field)")
     check_header(path, sensor, has_header=known is None or known.header)
-    has_child_frame, child_frame = sensor.type == "nav_msgs/msg/Odometry", sensor.child_frame
-    expected = "none: only nav_msgs/msg/Odometry has one"
-    allow(child_frame is None or has_child_frame, f"{path}.child_frame", repr(child_frame), expected)
+    expected = f"none: only {', '.join(name for name, each in SENSOR_MESSAGES.items() if each.child_frame)} has one"
+    has_child_frame = known is not None and known.child_frame
+    allow(sensor.child_frame is None or has_child_frame, f"{path}.child_frame", repr(sensor.child_frame), expected)
     encodings, encoding = () if known is None else known.encodings, sensor.encoding
     if encoding is None:
         allow(not encodings, f"{path}.encoding", "missing", f"one of: {', '.join(sorted(encodings))}")
@@ -159,42 +114,47 @@ def _check_field(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> N
         require(name in known, path, f"unknown field {one_of(name, known)} (any other field needs a path)")
         allow(spec.dtype is None, f"{path}.dtype", repr(spec.dtype), "none: the message type fixes it")
     else:
-        check_name(path, name)
-        is_path = _PATH.fullmatch(spec.path) is not None
-        allow(is_path, f"{path}.path", f"invalid path {spec.path!r}", "a field path such as pose.position.x or data[0]")
         require(spec.dtype in (None, *PATH_DTYPES), f"{path}.dtype", f"unknown dtype {one_of(spec.dtype, PATH_DTYPES)}")
-    for joint in spec.joints or ():
-        check_text(f"{path}.joints", joint)
     resolved = message_field(sensor, name, spec)
+    resolved = replace(resolved, dtype=reading_dtype(spec, resolved).name)
     size = _checked_size(path, name, spec, sensor)
+    _check_points(path, name, spec, resolved)
     if spec.resample is not None or spec.resize is not None:
-        _check_derivation(path, name, spec, sensor)
+        _check_derivation(path, name, spec, sensor, resolved)
         size = math.prod(derived_shape(spec, spec.shape or ()))
     if spec.history is not None:
         _check_history(path, spec.history, size, sensor)
     _check_units(path, f"{sensor.type} {name}", spec, resolved)
+    _check_driver(f"{path}.driver", name, spec, sensor, resolved, size)
     has_limits = resolved.saturates or resolved.ranging or np.dtype(resolved.dtype).kind in "iu"
     check_bounds(path, spec.low, spec.high, size, infinite=not has_limits)
     _check_precision(path, spec, resolved)
     for key, value in (("no_return", spec.no_return), ("nan", spec.nan)):
         if value is not None:
-            is_unmeasured = resolved.ranging or (key == "nan" and spec.resample is not None)
+            is_unmeasured = (resolved.ranging and spec.points is None) or (key == "nan" and spec.resample is not None)
             allow(is_unmeasured, f"{path}.{key}", value, f"none: {name} is not a measured distance")
             is_inside = bool(np.all(np.less_equal(spec.low, value)) and np.all(np.less_equal(value, spec.high)))
             allow(is_inside, f"{path}.{key}", value, f"a number from low {spec.low} to high {spec.high}")
 
 
-def _check_derivation(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> None:
+def check_limit_in_range(path: str, limit: float, sensor: SensorSpec, field: str, *, is_norm: bool = False) -> None:
+    """Check that readings can exceed a limit of a field's magnitudes, or of their norm, unless the sensor saturates."""
+    if not message_field(sensor, field, sensor.fields[field]).saturates:
+        return
+    (layout,) = (each for each in field_layouts("", sensor) if each.field == field)
+    magnitudes = np.maximum(*(np.abs(bound.astype(np.float64)) for bound in (layout.low, layout.high)))
+    largest = float(np.linalg.norm(magnitudes) if is_norm else magnitudes.max())
+    allow(limit < largest, path, limit, f"less than {largest:g}, at which {field} saturates")
+
+
+def _check_derivation(path: str, name: str, spec: FieldSpec, sensor: SensorSpec, resolved: MessageField) -> None:
     if (resample := spec.resample) is not None:
         path = f"{path}.resample"
-        is_scan = sensor.type == "sensor_msgs/msg/LaserScan" and spec.path is None
-        allow(is_scan, path, name, "a field of a sensor_msgs/msg/LaserScan")
-        allow(resample.method == "nearest" or name == "ranges", f"{path}.method", "'min'", f"nearest for {name}")
+        allow(resolved.column == "rays", path, name, "a field of a sensor_msgs/msg/LaserScan")
+        allow(resample.method == "nearest" or resolved.ranging, f"{path}.method", "'min'", f"nearest for {name}")
         if isinstance(angles := resample.angles, int):
-            allow(1 <= angles <= MAX_VALUES, f"{path}.angles", angles, f"a number from 1 to {MAX_VALUES}")
             return
         path = f"{path}.angles"
-        allow(2 <= angles.count <= MAX_VALUES, f"{path}.count", angles.count, f"a number from 2 to {MAX_VALUES}")
         is_turn = 0 < angles.max_rad - angles.min_rad <= math.tau
         expected = "above min_rad, by at most a turn (2 pi)"
         allow(
@@ -203,28 +163,34 @@ def _check_derivation(path: str, name: str, spec: FieldSpec, sensor: SensorSpec)
     if (resize := spec.resize) is not None:
         path = f"{path}.resize"
         allow(sensor.encoding is not None and spec.path is None, path, name, "the field image of a camera")
-        is_size = min(resize.size) >= 1 and math.prod(resize.size) * ENCODINGS[sensor.encoding or "rgb8"].channels
-        allow(
-            1 <= is_size <= MAX_VALUES,
-            f"{path}.size",
-            list(resize.size),
-            f"[height, width], at most {MAX_VALUES} values",
-        )
+        size = math.prod(resize.size) * ENCODINGS[sensor.encoding or "rgb8"].channels
+        expected = f"[height, width], at most {MAX_VALUES} values"
+        allow(size <= MAX_VALUES, f"{path}.size", list(resize.size), expected)
         is_depth = ENCODINGS[sensor.encoding or "rgb8"].metres_per_unit is not None
         expected = "nearest: other filters mix depths across edges"
         allow(not is_depth or resize.resample == "nearest", f"{path}.resample", repr(resize.resample), expected)
 
 
+def _check_points(path: str, name: str, spec: FieldSpec, resolved: MessageField) -> None:
+    if (points := spec.points) is None:
+        return
+    path = f"{path}.points"
+    allow(resolved.column == "points", path, name, "the field points of a sensor_msgs/msg/PointCloud2")
+    allow(points.pad in (spec.low, spec.high), f"{path}.pad", points.pad, f"low {spec.low} or high {spec.high}")
+    has_voxel = points.method == "voxel"
+    expected = "a length with method voxel, and none with first"
+    allow((points.voxel_m is not None) == has_voxel, f"{path}.voxel_m", points.voxel_m, expected)
+
+
 def _check_history(path: str, length: int, size: int, sensor: SensorSpec) -> None:
     path = f"{path}.history"
-    allow(1 <= length <= MAX_HISTORY, path, length, f"a number of control steps from 1 to {MAX_HISTORY}")
     allow(length * size <= MAX_VALUES, path, f"{length * size} values", f"at most {MAX_VALUES}")
     allow(sensor.visibility == "agent", path, length, "none: evaluator sensors are not observed")
 
 
 def _checked_size(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> int:
     """Return the number of values of a field, by its joints, its declared shape, or its message type."""
-    pattern = _shape_pattern(name, spec, sensor)
+    pattern = field_of_type(sensor, name, spec).shape
     if pattern is None:
         joints = spec.joints or ()
         allow(len(joints) > 0, f"{path}.joints", "missing", "a list of joint names")
@@ -235,25 +201,24 @@ def _checked_size(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> 
     allow(spec.joints is None, f"{path}.joints", list(spec.joints or ()), f"none: {sensor.type} {name} has no joints")
     lengths = ", ".join("n >= 1" if wanted is None else str(wanted) for wanted in pattern)
     expected = f"[{lengths}]" + (f" with encoding {sensor.encoding}" if sensor.encoding and spec.path is None else "")
+    if spec.points is not None:
+        allow(spec.shape is None, f"{path}.shape", list(spec.shape or ()), "none: `points` declares it")
+        return spec.points.count * 3
     if spec.shape is None:
         allow(None not in pattern, f"{path}.shape", "missing", expected)
         return math.prod(wanted or 0 for wanted in pattern)
     fits = len(pattern) == len(spec.shape) and all(
-        size >= 1 and wanted in (None, size) for size, wanted in zip(spec.shape, pattern, strict=True)
+        wanted in (None, size) for size, wanted in zip(spec.shape, pattern, strict=True)
     )
     allow(fits, f"{path}.shape", list(spec.shape), expected)
+    if sensor.encoding is not None and spec.path is None:
+        divisor = ENCODINGS[sensor.encoding].divisor
+        is_whole = all(length % part == 0 for length, part in zip(spec.shape, divisor, strict=False))
+        expected = f"height and width that are multiples of {divisor[0]} and {divisor[1]} with {sensor.encoding}"
+        allow(is_whole, f"{path}.shape", list(spec.shape), expected)
     size = math.prod(spec.shape)
     allow(size <= MAX_VALUES, f"{path}.shape", f"{size} values", f"at most {MAX_VALUES}")
     return size
-
-
-def _shape_pattern(name: str, spec: FieldSpec, sensor: SensorSpec) -> Shape | None:
-    """Return the required shape of a field, with None for any length. None: one value per joint."""
-    if spec.path is not None:
-        return (1,) if spec.shape is None else (None,) * max(1, len(spec.shape))
-    if sensor.encoding is not None:
-        return (None, None, ENCODINGS[sensor.encoding].channels)
-    return SENSOR_MESSAGES[sensor.type].fields[name].shape
 
 
 def _check_units(path: str, name: str, spec: FieldSpec, resolved: MessageField) -> None:
@@ -265,7 +230,27 @@ def _check_units(path: str, name: str, spec: FieldSpec, resolved: MessageField) 
         allow(len(units) == joints > 0, f"{path}.unit", list(units), expected)
     if resolved.units is not None:
         for unit in units:
-            allow(unit in resolved.units, f"{path}.unit", repr(unit), f"{' or '.join(resolved.units)} for {name}")
+            remedy = "; for a driver in degrees add driver: {unit: deg}" if unit.startswith("deg") else ""
+            expected = f"{' or '.join(resolved.units)} for {name}{remedy}"
+            allow(unit in resolved.units, f"{path}.unit", repr(unit), expected)
+
+
+def _check_driver(path: str, name: str, spec: FieldSpec, sensor: SensorSpec, resolved: MessageField, size: int) -> None:
+    """Check the driver's units of a field, and that the velocity has some where the position has."""
+    if spec.driver is None:
+        position = sensor.fields.get("position") if name == "velocity" else None
+        is_plain = position is None or all(abs(factor) == 1.0 for _, factor in position.lines.values())
+        allow(is_plain, path, "missing", "the units of the velocities too, `{}` where they are in SI units")
+        return
+    known = SENSOR_MESSAGES.get(sensor.type)
+    is_number = resolved.column in ("number", "series", "joints", "position", "vector") and not resolved.ranging
+    is_free = spec.path is not None or known is None or not (known.covariance or sensor.type.endswith("/Bool"))
+    allow(is_number and is_free and spec.resample is None, path, name, "numbers, vectors or values of joints")
+    units = spec.unit if isinstance(spec.unit, tuple) else (spec.unit,) * size
+    drivers = spec.driver if isinstance(spec.driver, tuple) else (spec.driver,) * size
+    allow(len(drivers) == size, path, f"{len(drivers)} entries", f"one for all, or {size} of them")
+    for driver, unit in zip(drivers, units, strict=True):
+        check_driver(path, driver, unit)
 
 
 def _check_precision(path: str, spec: FieldSpec, resolved: MessageField) -> None:

@@ -12,18 +12,14 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from embodied_env.contract.contract_schema import (
-    AGES,
-    APPLIED_ACTIONS,
-    TIME_REMAINING,
-    ActuatorSpec,
-    ContractFields,
-    EffectiveLimits,
-    FieldSpec,
-    FloatArray,
-    SensorSpec,
-)
-from embodied_env.messages.message_types import ENCODINGS, SENSOR_MESSAGES, MessageField
+from embodied_env.contract.actuator_schema import ActuatorSpec, EffectiveLimits, FloatArray
+from embodied_env.contract.contract_schema import APPLIED_ACTIONS, TIME_REMAINING, ContractFields
+from embodied_env.contract.driver_units import conversion_of
+from embodied_env.contract.sensor_schema import AGES, FieldSpec, SensorSpec
+from embodied_env.messages.any_message import PathField
+from embodied_env.messages.declaration import MessageField
+from embodied_env.messages.images import with_encoding
+from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +47,7 @@ def field_layouts(name: str, sensor: SensorSpec) -> tuple[FieldLayout, ...]:
         known = message_field(sensor, field, spec)
         raw = (len(spec.joints or ()),) if known.shape is None else tuple(size or 0 for size in known.shape)
         shape = derived_shape(spec, raw)
-        dtype = np.dtype(known.dtype)
+        dtype = reading_dtype(spec, known)
         low, high = _spread(spec.low, dtype, shape), _spread(spec.high, dtype, shape)
         key = f"{name}_{field}"
         layouts.append(
@@ -216,7 +212,7 @@ class ActionLayout:
     `joints`, `size`, `limits` and `scale` cover all joints. `is_delta`, shape (size,): the action is a displacement per
     period; `is_velocity`: actions and commands are velocities; `is_goal`: commands are goals of an action server;
     `turns`: the joint turns without limits, so that a reading may differ by whole turns; `closing`: the way of a
-    gripper from open to closed, else 0.
+    gripper from open to closed, else 0. `conversion`: between commands and the driver's values, None if they are equal.
     `slices` are the parts of the actuators, by name.
         as_action: returns a flat vector, or rows of them, as a new array, or with several actuators as `split` does.
         dtype: the precision of the action space.
@@ -247,6 +243,9 @@ class ActionLayout:
         turns = [actuator.turns(joint) for actuator in actuators.values() for joint in actuator.joints]
         self.turns = np.array(turns, dtype=np.bool_)
         grippers = [actuator.gripper for actuator in kinds]
+        units = [limits.driver for actuator in actuators.values() for limits in actuator.joints.values()]
+        self.in_driver_units = tuple(name for name, each in zip(self.joints, units, strict=True) if each is not None)
+        self.conversion = conversion_of(units, [centre for each in actuators.values() for centre in each.centres])
         self.closing = np.array([0.0 if each is None else each.closed - each.open for each in grippers])
         self.slices: dict[str, slice] = {}
         start = 0
@@ -261,6 +260,12 @@ class ActionLayout:
         self.low = np.where(self.low < self.scale.low, up, self.low)
         self.high = np.where(self.high > self.scale.high, down, self.high)
 
+    def driver_values(self, si: FloatArray) -> dict[str, Any]:
+        """Return commands, shape (..., n_joints), in the units of their drivers, by joint; only of those with units."""
+        values = si if self.conversion is None else self.conversion.to_driver(si)
+        rows = values.T if values.ndim > 1 else values.tolist()
+        return {name: each for name, each in zip(self.joints, rows, strict=True) if name in self.in_driver_units}
+
     def split(self, vector: FloatArray) -> dict[str, FloatArray]:
         """Split a flat vector, or rows of them, into one new array per actuator."""
         return {name: vector[..., part].copy() for name, part in self.slices.items()}
@@ -270,16 +275,26 @@ class ActionLayout:
         return self.as_action(np.clip(vector.astype(self.dtype), self.low, self.high))
 
 
+def reading_dtype(spec: FieldSpec, known: MessageField) -> np.dtype[Any]:
+    """Return the precision of a reading: that of the message, but for whole numbers that are converted."""
+    dtype = np.dtype(known.dtype)
+    return np.dtype(np.float64) if spec.driver is not None and dtype.kind in "iu" else dtype
+
+
 def message_field(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageField:
     """Return the description of the valid field `name` of `sensor`, with the lengths that the contract declares."""
+    known = field_of_type(sensor, name, spec)
+    shape = spec.shape if spec.points is None else (spec.points.count, 3)
+    return known if shape is None else replace(known, shape=shape)
+
+
+def field_of_type(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageField:
+    """Return the description of the field `name` by the message type and the encoding of `sensor` alone."""
     if spec.path is not None:
-        known = MessageField(shape=(1,) if spec.shape is None else (None,) * len(spec.shape), units=None)
-        known = replace(known, dtype=spec.dtype or known.dtype)
-    else:
-        known = SENSOR_MESSAGES[sensor.type].fields[name]
-        if sensor.encoding is not None and ENCODINGS[sensor.encoding].metres_per_unit is not None:
-            known = replace(known, units=("m",), dtype="float32", ranging=True)
-    return known if spec.shape is None else replace(known, shape=spec.shape)
+        shape, dtype = (None,) * len(spec.shape or ()) or (1,), spec.dtype or "float64"
+        return PathField(shape=shape, units=None, dtype=dtype, place=spec.path, is_sequence=spec.shape is not None)
+    known = SENSOR_MESSAGES[sensor.type].fields[name]
+    return known if sensor.encoding is None else with_encoding(known, sensor.encoding)
 
 
 def derived_shape(spec: FieldSpec, raw: tuple[int, ...]) -> tuple[int, ...]:

@@ -11,11 +11,11 @@ import math
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 import numpy as np
 
-from embodied_env.contract.contract_schema import FloatArray, JointLimits
+from embodied_env.contract.actuator_schema import FloatArray, JointLimits
+from embodied_env.contract.bounded_xml import read_xml
 from embodied_env.contract.forward_kinematics import (
     WORLD,
     Capsules,
@@ -30,7 +30,6 @@ from embodied_env.contract.forward_kinematics import (
 from embodied_env.contract.value_checks import allow, check_text, naming_file, one_of, require
 from embodied_env.errors import ContractError, UsageError
 
-MOST_BYTES = 2**23
 MOST_JOINTS = MOST_LINKS = 1000
 """Maximum size of one robot: beyond it, reading the tree and its shape takes minutes."""
 
@@ -101,13 +100,20 @@ class UrdfRobot(KinematicModel):
         return super().capsules(joint_positions)
 
 
-def parse_urdf(text: str | bytes, joints: Sequence[str] | None = None, *, source: str = "") -> UrdfRobot:
+def parse_urdf(
+    text: str | bytes,
+    joints: Sequence[str] | None = None,
+    *,
+    source: str = "",
+    mimics: Mapping[str, tuple[str, float]] | None = None,
+) -> UrdfRobot:
     """Read a URDF; raises ContractError, with the file `source`, for an invalid one.
 
-    `joints` is the order of joint positions; None: every independent joint, in the order of the file.
+    `joints` is the order of joint positions; None: every independent joint, in the order of the file. `mimics` has the
+    joint, and the multiplier of its position, that each of these fingers follows.
     """
     with naming_file(source):
-        return _read_robot(_parse_xml(text), joints)
+        return _read_robot(read_xml(text, path="urdf", root="robot"), joints, mimics or {})
 
 
 def read_joints(text: str | bytes) -> tuple[dict[str, UrdfJoint], dict[str, str]]:
@@ -116,7 +122,7 @@ def read_joints(text: str | bytes) -> tuple[dict[str, UrdfJoint], dict[str, str]
     Unlike `parse_urdf` it does not need a complete tree.
     """
     joints, problems = {}, {}
-    for name, element in _named_elements(_parse_xml(text), "joint").items():
+    for name, element in _named_elements(read_xml(text, path="urdf", root="robot"), "joint").items():
         try:
             joints[name] = _read_joint(name, element)
         except ContractError as error:
@@ -161,29 +167,12 @@ def slowed(limits: JointLimits, speed: float) -> float | tuple[float, float]:
     return (max(low, -speed), min(high, speed)) if isinstance(limits.velocity, tuple) else min(high, speed)
 
 
-class _NoDoctype(ET.TreeBuilder):
-    def doctype(self, name: str, pubid: str | None, system: str | None) -> NoReturn:  # noqa: ARG002 - expat's names
-        """Raise ContractError: a DOCTYPE can define entities."""
-        raise ContractError("urdf", f"<!DOCTYPE {name}> (expected none); remove it")
-
-
-def _parse_xml(text: str | bytes) -> ET.Element:
-    """Return the root element; raises ContractError for malformed XML, a DOCTYPE or another root than <robot>."""
-    allow(len(text) <= MOST_BYTES, "urdf", f"{len(text)} bytes", f"at most {MOST_BYTES}")
-    parser = ET.XMLParser(target=_NoDoctype())  # noqa: S314 - see _NoDoctype
-    try:
-        parser.feed(text)
-        root = parser.close()
-    except (ET.ParseError, LookupError) as error:  # LookupError: an unknown encoding
-        raise ContractError("urdf", f"not well-formed XML: {error}") from None
-    if root.tag != "robot":
-        raise ContractError("urdf", f"root element <{root.tag}> (expected <robot>)")
-    return root
-
-
-def _read_robot(root: ET.Element, wanted: Sequence[str] | None) -> UrdfRobot:
+def _read_robot(root: ET.Element, wanted: Sequence[str] | None, mimics: Mapping[str, tuple[str, float]]) -> UrdfRobot:
     links = _named_elements(root, "link")
     specs = {name: _read_joint(name, element) for name, element in _named_elements(root, "joint").items()}
+    for name, (leader, ratio) in mimics.items():
+        if name in specs and specs[name].mimics is None:
+            specs[name] = replace(specs[name], mimics=(leader, ratio, 0.0))
     for name, spec in specs.items():
         for end in (spec.parent, spec.child):
             require(end in links, f"urdf.joint[{name}]", f"unknown link {one_of(end, links)}")

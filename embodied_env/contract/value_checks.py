@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from embodied_env.errors import ContractError, did_you_mean, escaped
 
-_Bound: TypeAlias = float | tuple[float, ...]
+if TYPE_CHECKING:
+    from embodied_env.contract.driver_units import DriverUnits
+    from embodied_env.contract.sensor_schema import SensorSpec
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_TOPIC = re.compile(r"(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
+_Bound: TypeAlias = float | tuple[float, ...]
 
 
 def one_of(value: object, allowed: Iterable[str]) -> str:
@@ -45,10 +45,19 @@ def allow(holds: bool, path: str, value: object, expected: str) -> None:  # noqa
     require(holds, path, f"{value} (expected {expected})")
 
 
-def check_name(path: str, name: str) -> None:
-    """Check that a name can be part of an observation key."""
-    is_name = _NAME.fullmatch(name) is not None
-    allow(is_name, path, f"invalid name {name!r}", "lower-case letters, digits and _, starting with a letter")
+def check_all(checks: Iterable[Callable[[], None]], source: str = "") -> None:
+    """Run independent checks; raises ContractError for the first broken one, with the `others`."""
+    errors: list[ContractError] = []
+    for check in checks:
+        try:
+            check()
+        except ContractError as error:
+            errors.append(ContractError(error.path, error.problem, source=source))
+        except (ValueError, TypeError, LookupError):  # a consequence of an earlier error
+            if not errors:
+                raise
+    if errors:
+        raise ContractError(errors[0].path, errors[0].problem, source=source, others=errors[1:])
 
 
 def check_text(path: str, text: str) -> None:
@@ -57,10 +66,18 @@ def check_text(path: str, text: str) -> None:
     allow(is_text, escaped(path), f"invalid name {escaped(repr(text))}", "text without control characters, not empty")
 
 
-def check_topic(path: str, topic: str) -> None:
-    """Check the name of a ROS 2 topic."""
-    is_topic = _TOPIC.fullmatch(topic) is not None
-    allow(is_topic, path, f"{topic!r} is not a ROS 2 topic name", "a name such as joint_states or /joint_states")
+def check_names(path: str, own: Iterable[str], known: Iterable[str]) -> None:
+    """Check that the names with a value of their own at `path` are known."""
+    for name in own:
+        require(name in known, f"{path}.{name}", f"unknown name {one_of(name, known)}")
+
+
+def check_reading(sensor: tuple[str, str], field: tuple[str, str], sensors: Mapping[str, SensorSpec]) -> None:
+    """Check that a sensor and its field, each with its path, are those of a contract."""
+    (path, name), (field_path, field_name) = sensor, field
+    require(name in sensors, path, f"unknown sensor {one_of(name, sensors)}")
+    fields = sensors[name].fields
+    require(field_name in fields, field_path, f"unknown field {one_of(field_name, fields)}")
 
 
 def check_plain(path: str, value: object) -> None:
@@ -80,30 +97,19 @@ def check_plain(path: str, value: object) -> None:
         allow(is_plain, path, repr(value), "text, numbers, true, false, null, lists and mappings")
 
 
-def check_positive(path: str, value: float, unit: str) -> None:
-    """Check that a number is finite, above zero and of a magnitude that `check_magnitude` accepts."""
-    allow(math.isfinite(value) and value > 0, path, value, f"a finite number of {unit} > 0")
-    check_magnitude(path, value)
+def check_driver(path: str, driver: DriverUnits, unit: str) -> None:
+    """Check the units of a driver at `path`, from which follow values in `unit`."""
+    is_angle = unit in ("rad", "rad/s")
+    allow(driver.unit != "deg" or is_angle, f"{path}.unit", "'deg'", f"si or percent for values in {unit!r}")
+    is_scaled = driver.unit != "percent" or driver.scale is not None or unit == "1"
+    allow(is_scaled, f"{path}.scale", "missing", f"the way from 0 to 100 % in {unit}")
+    is_velocity = unit.endswith("/s")
+    allow(not (is_velocity and driver.offset), f"{path}.offset", driver.offset, "none: a velocity of 0 is rest")
 
 
-def check_not_negative(path: str, value: float, unit: str) -> None:
-    """Check that a number is finite and not below zero."""
-    allow(math.isfinite(value) and value >= 0, path, value, f"a finite number of {unit} >= 0")
-
-
-def check_count(path: str, value: int, unit: str, *, least: int = 1) -> None:
-    """Check that a whole number is at least `least`."""
-    allow(value >= least, path, value, f"{least} or more {unit}".rstrip())
-
-
-def check_share(path: str, value: float, noun: str = "share") -> None:
-    """Check that a number is above 0 and at most 1."""
-    allow(0 < value <= 1, path, value, f"a {noun} in (0, 1]")
-
-
-def check_magnitude(path: str, value: float, *, least: float = 1e-9, most: float = 1e12) -> None:
+def check_magnitude(path: str, value: float, *, least: float = 1e-9) -> None:
     """Check that a number is in the range where products of such numbers neither underflow to 0 nor overflow."""
-    allow(least <= abs(value) <= most, path, value, f"a magnitude from {least:g} to {most:g}")
+    allow(least <= abs(value) <= 1e12, path, value, f"a magnitude from {least:g} to 1e+12")
 
 
 def check_bounds(path: str, low: _Bound, high: _Bound, size: int | None, *, infinite: bool = False) -> None:

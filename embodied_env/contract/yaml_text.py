@@ -7,8 +7,7 @@ import copy
 import functools
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from embodied_env.contract.value_checks import check_text
@@ -69,7 +68,7 @@ def comment(text: str) -> str:
     return f"# {escaped(text)}"
 
 
-def checked_text(text: str, document: Mapping[str, Any]) -> str:
+def checked_text(text: str, document: Mapping[str, Any] | list[Any]) -> str:
     """Return `text`, written for `document`; raises ContractError unless it reads as it, with printable names."""
     _check_printable("", document)
     if json.dumps(read_yaml(text, "the written file")) != json.dumps(document):
@@ -93,34 +92,13 @@ def _check_printable(path: str, value: Any) -> None:  # noqa: ANN401 - YAML type
 def _construct(text: str) -> Any:  # noqa: ANN401 - YAML types
     import yaml  # noqa: PLC0415
 
-    loader = _loader()
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser is ten times as fast
     try:
-        _check_events(yaml.parse(text, loader))
+        return _Reader(yaml.parse(text, loader)).read()
     except yaml.MarkedYAMLError as error:  # its scanner is ahead of the events, with limits of its own: ours come first
         with contextlib.suppress(yaml.YAMLError):
-            _check_events(yaml.parse(text[: error.problem_mark.index] if error.problem_mark else "", loader))
+            _Reader(yaml.parse(text[: error.problem_mark.index] if error.problem_mark else "", loader)).read()
         raise
-    return yaml.load(text, loader)  # noqa: S506 - a SafeLoader
-
-
-@functools.cache
-def _loader() -> Any:  # noqa: ANN401 - a class without type information
-    """Return a safe loader with the scalars of YAML 1.2 and unique text keys."""
-    import yaml  # noqa: PLC0415
-
-    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser is ten times as fast
-
-    class Loader(base):  # type: ignore[misc] # either class has no type information
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-            _check_keys(node)
-            mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-            return mapping
-
-    Loader.yaml_implicit_resolvers = {}
-    for tag, (pattern, first) in _SCALARS.items():
-        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{pattern})$"), first)
-    Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: _integer(node))
-    return Loader
 
 
 @functools.cache
@@ -139,70 +117,92 @@ def _dumper() -> Any:  # noqa: ANN401 - a class without type information
     return Dumper
 
 
-def _check_keys(node: Any) -> None:  # noqa: ANN401 - yaml's
-    first_lines: dict[str, int] = {}
-    for key, _ in node.value:
-        line = key.start_mark.line + 1
-        if key.tag != "tag:yaml.org,2002:str":
-            raise ContractError("", f"the key {_shown(key.value)} at line {line} is not text: quote it")
-        if key.value in first_lines:
-            problem = f"duplicate key at line {line} (first at line {first_lines[key.value]})"
-            raise ContractError(_shown(key.value), problem)
-        first_lines[key.value] = line
+class _Reader:
+    """Builds the value of a document from its events, in time linear in the text, and refuses it beyond the limits."""
 
+    def __init__(self, events: Iterator[Any]) -> None:
+        self._events = (each for each in events if not type(each).__name__.startswith(("Stream", "Document")))
+        self._nodes = 0
+        self._known: dict[str, tuple[Any, int, int]] = {}  # by anchor: a value, its nodes, and the levels in it
 
-def _integer(node: Any) -> int:  # noqa: ANN401 - yaml's
-    value = int(node.value[:_LONGEST_SHOWN])  # 010 is ten, not octal
-    if value not in _INTEGERS or len(node.value) > _LONGEST_SHOWN:
-        line = node.start_mark.line + 1
-        raise ContractError("", f"integer out of range at line {line}: {_shown(node.value)} (expected 64 bits)")
-    return value
+    def read(self) -> Any:  # noqa: ANN401 - YAML types
+        """Return the value of the only document; None without one."""
+        value = self._value(event, 0)[0] if (event := next(self._events, None)) else None
+        if next(self._events, None) is not None:
+            raise ValueError("several documents (expected one)")
+        return value
 
+    def _value(self, event: Any, depth: int) -> tuple[Any, int]:  # noqa: ANN401 - yaml's
+        """Return the value that begins with `event`, inside `depth` lists and mappings, and the levels in it."""
+        kind, anchor, before = type(event).__name__, event.anchor, self._nodes
+        if kind == "AliasEvent":
+            if anchor not in self._known:
+                _refuse(event, f"alias of an unknown or enclosing node: *{_shown(anchor)}")
+            value, nodes, levels = self._known[anchor]
+            self._check_size(event, nodes, depth + levels)
+            return value, levels
+        if event.tag not in (None, "tag:yaml.org,2002:str"):  # some constructors take quadratic time
+            _refuse(event, f"tag {_shown(event.tag)!r} (expected none, or !!str)")
+        if kind == "ScalarEvent":
+            self._check_size(event, 1, depth)
+            value, levels = _scalar(event), 0
+        else:
+            self._known.pop(anchor, None)  # an alias inside its own anchor is recursive
+            self._check_size(event, 1, depth + 1)
+            value, levels = self._mapping(depth + 1) if kind == "MappingStartEvent" else self._list(depth + 1)
+        if anchor is not None:
+            self._known[anchor] = value, self._nodes - before, levels
+        return value, levels
 
-@dataclass
-class _Collection:
-    """An open list or mapping: its anchor, the number of nodes before it, and the deepest level inside it."""
+    def _list(self, depth: int) -> tuple[list[Any], int]:
+        found = [self._value(event, depth) for event in iter(self._next, None)]
+        return [item for item, _ in found], 1 + max((levels for _, levels in found), default=0)
 
-    anchor: str | None
-    before: int
-    deepest: int
+    def _mapping(self, depth: int) -> tuple[dict[str, Any], int]:
+        mapping: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        deepest = 0
+        for event in iter(self._next, None):
+            line, (key, _) = event.start_mark.line + 1, self._value(event, depth)
+            if not isinstance(key, str):
+                shown = _shown(getattr(event, "value", key))
+                raise ContractError("", f"the key {shown} at line {line} is not text: quote it")
+            if key in mapping:
+                raise ContractError(_shown(key), f"duplicate key at line {line} (first at line {lines[key]})")
+            mapping[key], levels = self._value(next(self._events), depth)
+            lines[key], deepest = line, max(deepest, levels)
+        return mapping, 1 + deepest
 
+    def _next(self) -> Any:  # noqa: ANN401 - yaml's
+        """Return the next event of a list or mapping; None at its end."""
+        event = next(self._events)
+        return None if type(event).__name__ in ("SequenceEndEvent", "MappingEndEvent") else event
 
-def _check_events(events: Any) -> None:  # noqa: ANN401 - yaml's
-    """Refuse a document that is too deep or too large before it is constructed, in time linear in the text."""
-    known: dict[str | None, tuple[int, int]] = {}  # anchor -> nodes and levels below it
-    opened: list[_Collection] = []
-    nodes = 0
-    for event in events:
-        kind, deepest = type(event).__name__, 0
-        _check_tag(event)
-        if kind in ("SequenceStartEvent", "MappingStartEvent"):
-            known.pop(event.anchor, None)  # an alias inside its own anchor is recursive
-            opened.append(_Collection(event.anchor, nodes, len(opened) + 1))
-            nodes, deepest = nodes + 1, len(opened)
-        elif kind in ("SequenceEndEvent", "MappingEndEvent"):
-            closed = opened.pop()
-            known[closed.anchor], deepest = (nodes - closed.before, closed.deepest - len(opened)), closed.deepest
-        elif kind == "ScalarEvent":
-            known[event.anchor] = (1, 0)
-            nodes += 1
-        elif kind == "AliasEvent":
-            if event.anchor not in known:
-                _refuse(event, f"alias of an unknown or enclosing node: *{_shown(event.anchor)}")
-            more, levels = known[event.anchor]
-            nodes, deepest = nodes + more, len(opened) + levels
-        if opened:
-            opened[-1].deepest = max(opened[-1].deepest, deepest)
-        if deepest > DEEPEST:
+    def _check_size(self, event: Any, nodes: int, depth: int) -> None:  # noqa: ANN401 - yaml's
+        self._nodes += nodes
+        if depth > DEEPEST:
             _refuse(event, f"nested deeper than {DEEPEST} levels")
-        if nodes > MOST_NODES:
+        if self._nodes > MOST_NODES:
             _refuse(event, f"too many values: over {MOST_NODES}, with aliases counted as what they repeat,")
 
 
-def _check_tag(event: Any) -> None:  # noqa: ANN401 - yaml's
-    """Refuse explicit tags: some of their constructors take quadratic time."""
-    if getattr(event, "tag", None) not in (None, "tag:yaml.org,2002:str"):
-        _refuse(event, f"tag {_shown(event.tag)!r} (expected none, or !!str)")
+def _scalar(event: Any) -> object:  # noqa: ANN401 - yaml's
+    """Return the value of a scalar, which only a plain one resolves from its text."""
+    text: str = event.value
+    is_plain = event.tag is None and event.implicit[0]
+    kinds = (kind for kind, (pattern, _) in _SCALARS.items() if is_plain and re.fullmatch(pattern, text))
+    kind = next(kinds, "str")
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return text.lower() == "true"
+    if kind == "int":
+        value = int(text[:_LONGEST_SHOWN])  # 010 is ten, not octal
+        if value not in _INTEGERS or len(text) > _LONGEST_SHOWN:
+            line = event.start_mark.line + 1
+            raise ContractError("", f"integer out of range at line {line}: {_shown(text)} (expected 64 bits)")
+        return value
+    return float(re.sub(r"\.(?=inf|nan)", "", text.lower())) if kind == "float" else text
 
 
 def _refuse(event: Any, problem: str) -> NoReturn:  # noqa: ANN401 - yaml's

@@ -15,7 +15,7 @@ from embodied_env.core.types import CommandState, Snapshot
 class StagedAction:
     """An action in place of the one that a stage received, and the stage's account of it in JSON types."""
 
-    action: Any  # of the contract's action space after the last stage, or `NoAction`
+    action: Any  # in the contract's action space after the last stage, or `NoAction`
     account: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import scipy
 
-from embodied_env.core.sample_statistics import peak
 from embodied_env.core.types import FloatArray
+from embodied_env.errors import MissingDependencyError
+
+try:
+    import scipy
+except ImportError:
+    raise MissingDependencyError("scipy", needed_for="a fit of a response") from None
 
 Shape = Literal["line", "step"]
 
@@ -41,8 +45,9 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandTrajectory:
-    """Motion that a controller makes of commands, less its initial value; linear between its corners."""
+    """Motion that a controller makes of commands, less its initial value `first`; linear between its corners."""
 
+    first: float
     corners_s: FloatArray
     values: FloatArray
 
@@ -68,7 +73,7 @@ def command_trajectory(move: Move, period_s: float, shape: Shape) -> CommandTraj
     if shape == "step":
         before = np.concatenate([[first], move.commands[:-1]])
         corners, values = np.repeat(move.commanded_s, 2), np.stack([before, move.commands], axis=1).ravel()
-        return CommandTrajectory(corners_s=corners, values=values - first)
+        return CommandTrajectory(first=first, corners_s=corners, values=values - first)
     corners_s, line = [float(move.commanded_s[0])], [first]
     start_s, start, target = corners_s[0], first, first
     for at_s, value in zip(move.commanded_s[1:].tolist(), move.commands[1:].tolist(), strict=True):
@@ -81,7 +86,7 @@ def command_trajectory(move: Move, period_s: float, shape: Shape) -> CommandTraj
         start_s, target = at_s, value
     corners_s.append(start_s + period_s)
     line.append(target)
-    return CommandTrajectory(corners_s=np.array(corners_s), values=np.array(line) - first)
+    return CommandTrajectory(first=first, corners_s=np.array(corners_s), values=np.array(line) - first)
 
 
 def delay_by_correlation(moves: Sequence[Move], period_s: float, shape: Shape, longest_s: float) -> tuple[float, float]:
@@ -152,3 +157,12 @@ def _residuals(
     model -= model.mean()
     residuals: FloatArray = motion - model * (model @ motion) / max(1e-300, model @ model)
     return residuals
+
+
+def peak(x: FloatArray, y: FloatArray, best: int) -> float:
+    """Return where the parabola through the greatest of `y`, at index `best`, and its neighbours is greatest."""
+    if not 0 < best < len(y) - 1:
+        return float(x[best])
+    left, middle, right = y[best - 1 : best + 2]
+    bend = left - 2.0 * middle + right
+    return float(x[best] + (x[1] - x[0]) * (0.5 * (left - right) / bend if bend < 0.0 else 0.0))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract.contract_schema import ResizeSpec, SensorSpec
-from embodied_env.contract.reading_values import from_units, settle_depth
-from embodied_env.core.optional_packages import import_optional
-from embodied_env.messages.message_types import ENCODINGS
+from embodied_env.contract.sensor_schema import ResizeSpec
+from embodied_env.core.plugin_loading import import_optional
 
 _FILTERS = {"area": "BOX"}  # where the name is not Pillow's
 
@@ -23,7 +20,7 @@ def import_pillow(needed_for: str) -> Any:  # noqa: ANN401 - a module
     return import_optional("PIL", needed_for=needed_for)
 
 
-def resize_image(image: NDArray[Any], spec: ResizeSpec, *, padding: float = 0) -> NDArray[Any]:
+def resize_image(image: NDArray[Any], spec: ResizeSpec, padding: float = 0) -> NDArray[Any]:
     """Return `image`, uint8 or float32 of shape (height, width, channels), in the size of `spec`.
 
     `stretch` ignores the aspect ratio (Pillow's `Image.resize`), `letterbox` pads (`ImageOps.pad`) and `crop` cuts off
@@ -40,22 +37,6 @@ def resize_image(image: NDArray[Any], spec: ResizeSpec, *, padding: float = 0) -
     else:
         resized = pil.ImageOps.pad(picture, size, resampling, padding)
     return np.array(resized).reshape(*spec.size, image.shape[2])
-
-
-def read_image(field: str, pixels: NDArray[Any], sensor: SensorSpec) -> NDArray[Any]:
-    """Return the reading of an image field from the pixels of its message: resized, depth in metres.
-
-    Raises InvalidReadingError for invalid depths.
-    """
-    spec, metres_per_unit = sensor.fields[field], ENCODINGS[sensor.encoding or ""].metres_per_unit
-    is_float = pixels.dtype.kind == "f"
-    if metres_per_unit is not None:
-        pixels = pixels.astype(np.float32) if is_float else from_units(pixels, metres_per_unit)
-    if spec.resize is not None:
-        pixels = resize_image(pixels, spec.resize, padding=0 if metres_per_unit is None else math.nan)
-    elif metres_per_unit is None:
-        return pixels.copy()
-    return pixels if metres_per_unit is None else settle_depth(field, pixels, spec, nothing="NaN" if is_float else "0")
 
 
 def pixels_sha256(pixels: NDArray[Any]) -> str:

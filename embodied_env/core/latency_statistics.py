@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 
 STAGES = (
     "driver_s",
@@ -39,6 +39,7 @@ STAGES = (
     "actuation_s",
     "end_to_end_s",
     "world_s",
+    "render_s",
     "period_s",
     "jitter_s",
     "overrun_s",
@@ -166,3 +167,34 @@ class Reservoir:
 
     def _draw(self) -> float:
         return self._random.random() or 2.0**-53  # in (0, 1), so that the logarithm is finite
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Percentiles and extremes of `count` numbers; NaN, and infinite extremes, without numbers."""
+
+    count: int
+    p50: float
+    p95: float
+    p99: float
+    least: float
+    most: float
+
+
+class StreamSample(Reservoir):
+    """Fair sample of a stream of numbers in bounded memory: all of them up to `KEPT`. Extremes and sum are exact."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.least, self.total = math.inf, 0.0
+
+    def add(self, value: float) -> None:
+        """Add a finite number."""
+        super().add(value)
+        self.least = min(self.least, value)
+        self.total += value
+
+    def percentiles(self) -> Percentiles:
+        """Return the percentiles of the sample with the exact count and extremes."""
+        p50, p95, p99 = np.quantile(self.values(), (0.5, 0.95, 0.99)).tolist() if self.count else [math.nan] * 3
+        return Percentiles(self.count, p50, p95, p99, self.least, self.most)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract import Contract
-from embodied_env.contract.contract_schema import ActuatorSpec, FloatArray, SensorSpec
-from embodied_env.core.types import Snapshot
+from embodied_env.core.types import FloatArray
 from embodied_env.messages.message_types import JOINT_SENSOR
 from embodied_env.timing.clock import NS_PER_S
+
+if TYPE_CHECKING:
+    from embodied_env.contract import Contract
+    from embodied_env.contract.actuator_schema import ActuatorSpec
+    from embodied_env.contract.sensor_schema import SensorSpec
 
 Reading = tuple[Mapping[str, NDArray[Any]], float]
 """The fields of one message, and its age in s."""
@@ -43,7 +46,7 @@ def find_positions(contract: Contract) -> dict[str, tuple[str, int]]:
 
 
 class MeasuredJoints:
-    """Reads the positions of joints from the agent's sensors.
+    """Reads the positions of joints from the agent's sensors, in a `Snapshot` or with a row for each of several slots.
 
     Attributes:
         known: whether a sensor reports the position of each joint, shape (n_joints,).
@@ -63,25 +66,27 @@ class MeasuredJoints:
         is_whole = len(sensors) == 1 and contract.sensors[sensors[0]].fields["position"].joints == joints
         self._whole = sensors[0] if is_whole else ""  # the sensor that reports these joints, in this order
 
-    def measured(self, snapshot: Snapshot) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def measured(self, snapshot: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # noqa: ANN401 - see the class
         """Return the position of each joint and its age in s, both of shape (n_joints,).
 
         A joint without a sensor is at 0 with age 0: contracts allow that only where its position has no effect.
         """
-        positions, ages_s = np.zeros((2, self._size))
+        positions, ages_s = np.zeros((2, *np.shape(snapshot.now_ns), self._size))
         for sensor, (_, joints) in self.by_sensor.items():
-            ages_s[joints] = (snapshot.now_ns - snapshot.samples[sensor].stamp_ns) / NS_PER_S
+            age_ns = np.asarray(snapshot.now_ns - snapshot.samples[sensor].stamp_ns)
+            ages_s[..., joints] = age_ns[..., np.newaxis] / NS_PER_S
         return self._positions(snapshot, positions), ages_s
 
-    def positions_or_nan(self, snapshot: Snapshot) -> NDArray[np.float64]:
+    def positions_or_nan(self, snapshot: Any) -> NDArray[np.float64]:  # noqa: ANN401 - see the class
         """Return the position of each joint, shape (n_joints,); NaN without a sensor."""
         if self._whole:
-            return snapshot.samples[self._whole].values["position"].astype(np.float64, copy=False)
-        return self._positions(snapshot, np.full(self._size, np.nan))
+            whole: NDArray[Any] = snapshot.samples[self._whole].values["position"]
+            return whole.astype(np.float64, copy=False)
+        return self._positions(snapshot, np.full((*np.shape(snapshot.now_ns), self._size), np.nan))
 
-    def _positions(self, snapshot: Snapshot, positions: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _positions(self, snapshot: Any, positions: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ANN401
         for sensor, (indices, joints) in self.by_sensor.items():
-            positions[joints] = snapshot.samples[sensor].values["position"][indices]
+            positions[..., joints] = snapshot.samples[sensor].values["position"][..., indices]
         return positions
 
 

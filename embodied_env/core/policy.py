@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.core.types import EpisodeStart
 from embodied_env.errors import PolicyError, UsageError, described
 from embodied_env.processes.signals import Terminated
 
@@ -22,16 +23,10 @@ Observation = Mapping[str, NDArray[Any]]
 PolicyFunction = Callable[[Observation], Any]
 """Returns an action of the contract's action space."""
 
-ADDRESSES = (
-    *("hold", "random", "scripted", "module:callable", "module:factory(literals)"),
-    *("onnx:FILE", "sb3:FILE.zip", "lerobot:DIR", "openpi://host:port", "gr00t://host:port"),
-)
-"""The forms of an address of `load_policy`, for help and messages; other packages may add formats."""
-
 CHUNK_MODES = ("wait", "replace", "crossfade", "ensemble", "rtc")
 """Hand-over from one action chunk to the next; ``wait``: it is computed when the last one has ended."""
 
-_MOST_CHARACTERS = 200  # of a reason
+_MOST_CHARACTERS = 200  # length of a reason
 _RESET = ("seed", "episode_index")
 _RESET_FORM = "reset(*, seed, episode_index)"
 
@@ -58,10 +53,10 @@ class PolicyIdentity:
 
     name: str  # address
     format: str  # "built-in", "python", "onnx", "sb3", or that of a third party
-    sha256: str | None = None  # of the model's file, or of the source of a Python policy
-    library: str | None = None  # that computes it, with its version
-    policy_file: str | None = None  # that maps its inputs and outputs
-    policy_file_sha256: str | None = None  # of it and the data files that it names
+    sha256: str | None = None  # hash of the model's file, or of the source of a Python policy
+    library: str | None = None  # library that computes it, with its version
+    policy_file: str | None = None  # file that maps its inputs and outputs
+    policy_file_sha256: str | None = None  # hash of it and the data files that it names
     server: Mapping[str, Any] | None = None  # metadata of a policy server, in JSON types
 
     def as_mapping(self) -> dict[str, Any]:
@@ -121,11 +116,47 @@ def find_required_sensors(policy: object) -> tuple[str, ...]:
 
 
 @runtime_checkable
+class InstructedPolicy(Protocol):
+    """A policy, or a model, that may take another prompt than that of its contract."""
+
+    def instruct(self, instruction: str, /) -> bool:
+        """Use this prompt from the next inference on; return False for one that takes no prompt.
+
+        Raises UsageError for a policy that has another prompt, which it cannot change.
+        """
+
+
+@runtime_checkable
 class AccountedPolicy(Protocol):
     """A policy, or a model, with an account of each inference, such as one on a policy server."""
 
     def take_account(self) -> Mapping[str, Any] | None:
         """Return the account of the inference since the last call; None: there was none."""
+
+
+@runtime_checkable
+class PlayingPolicy(Protocol):
+    """A policy, or a model, that plays recorded episodes, each from its recorded start.
+
+    Attributes:
+        account_name: name of its account in ``info["annotations"]``; that of other policies is ``inference``.
+    """
+
+    account_name: str
+
+    @property
+    def start(self) -> EpisodeStart | None:
+        """The start of the episode of the last `reset`; None: the policy plays nothing."""
+
+
+def find_start(policy: object) -> EpisodeStart | None:
+    """Return the start of the recorded episode that a policy plays; None: it plays none."""
+    return policy.start if isinstance(policy, PlayingPolicy) else None
+
+
+def find_account_name(policy: object) -> str:
+    """Return the name of the account of a policy or a model in ``info["annotations"]``."""
+    return policy.account_name if isinstance(policy, PlayingPolicy) else "inference"
 
 
 @runtime_checkable
@@ -170,35 +201,24 @@ def find_n_action_steps(policy: object) -> int | None:
     return policy.n_action_steps if isinstance(policy, ReservingPolicy) else None
 
 
-@runtime_checkable
-class ResettablePolicy(Protocol):
-    """A callable with state of an episode."""
-
-    def reset(self, *, seed: int, episode_index: int) -> None:
-        """Discard all state of the previous episode."""
-
-
-@runtime_checkable
-class ClosablePolicy(Protocol):
-    """A callable with resources."""
-
-    def close(self) -> None:
-        """Free everything. Idempotent."""
-
-
 class FunctionPolicy:
-    """A callable as a policy. Its `close` is called if it has one, its `reset` with the arguments that it takes."""
+    """A callable as a policy. Its `close` is called if it has one, its `reset` with the arguments that it takes.
+
+    Attributes:
+        n_action_steps: that of the callable, if it returns chunks (`ReservingPolicy`).
+    """
 
     def __init__(self, act: PolicyFunction, identity: PolicyIdentity) -> None:
         """Wrap `act`; raises UsageError for a `reset` that needs other arguments than seed and episode_index."""
         self._act, self.identity = act, identity
+        self.n_action_steps: int | None = getattr(act, "n_action_steps", None)
         self._takes = _reset_keywords(act, f"policy {identity.name!r}")
 
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Reset the callable, if it can be reset."""
-        if isinstance(self._act, ResettablePolicy):
+        if (reset := getattr(self._act, "reset", None)) is not None:
             given = {"seed": seed, "episode_index": episode_index}
-            self._act.reset(**{name: given[name] for name in self._takes})
+            reset(**{name: given[name] for name in self._takes})
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
         """Return what the callable returns."""
@@ -206,8 +226,8 @@ class FunctionPolicy:
 
     def close(self) -> None:
         """Close the callable, if it can be closed."""
-        if isinstance(self._act, ClosablePolicy):
-            self._act.close()
+        if (close := getattr(self._act, "close", None)) is not None:
+            close()
 
 
 def as_policy(policy: object, identity: PolicyIdentity | None = None) -> Policy:
@@ -233,7 +253,7 @@ def as_policy(policy: object, identity: PolicyIdentity | None = None) -> Policy:
 def _reset_keywords(policy: object, label: str) -> Sequence[str]:
     """Return those of seed and episode_index that the `reset` of a policy takes; it may be plain, as LeRobot's."""
     try:
-        parameters = inspect.signature(policy.reset).parameters.values() if isinstance(policy, ResettablePolicy) else ()
+        parameters = inspect.signature(policy.reset).parameters.values() if hasattr(policy, "reset") else ()
     except (TypeError, ValueError):  # without a signature
         return _RESET
     if any(each.kind is each.VAR_KEYWORD for each in parameters):

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
-_TYPES = {"double": 1, "int64": 3, "int32": 5, "fixed32": 7, "string": 9, "bytes": 12, "uint32": 13}
-_MESSAGE = 11
-_FIELD = re.compile(r"(repeated |optional )?(\S+) (\S+) = (\d+)")
+_TYPES = {"string": 9, "bytes": 12, "uint32": 13}
+_FIELD = re.compile(r"(repeated )?(\S+) (\S+) = (\d+)")
 
 
 class DamagedMessageError(ValueError):
     """The data is no protobuf message."""
 
 
-def encode_field(number: int, value: float | str | bytes) -> bytes:
-    """Return a field: an int as a varint, a float as a double, bytes also of an encoded message."""
-    if isinstance(value, float):
-        return encode_varint(number << 3 | _FIXED64) + struct.pack("<d", value)
+def encode_field(number: int, value: int | str | bytes) -> bytes:
+    """Return a field: an int as a varint, bytes also of an encoded message."""
     if isinstance(value, int):
         return encode_varint(number << 3 | _VARINT) + encode_varint(value)
     data = value.encode() if isinstance(value, str) else value
@@ -30,11 +26,6 @@ def encode_field(number: int, value: float | str | bytes) -> bytes:
 def encode_start(number: int, size: int) -> bytes:
     """Return a field of `size` bytes up to its data."""
     return encode_varint(number << 3 | _DELIMITED) + encode_varint(size)
-
-
-def encode_fixed32(number: int, value: int) -> bytes:
-    """Return a field of the type fixed32."""
-    return encode_varint(number << 3 | _FIXED32) + struct.pack("<I", value)
 
 
 def encode_varint(value: int) -> bytes:
@@ -86,30 +77,12 @@ def _read_varint(message: memoryview, place: int) -> tuple[int, int]:
     raise DamagedMessageError("it is cut off, or has a number of more than 64 bits")
 
 
-def describe_message(name: str, types: Mapping[str, str]) -> bytes:
-    """Return the FileDescriptorSet of the message type `name`, with the types that it contains before it.
-
-    `types` has the fields of each type as in a ``.proto`` file: "double x = 1; double y = 2".
-    """
-    fields = _FIELD.findall(types[name])
-    used = [kind for _, kind, _, _ in fields if kind in types]
+def describe_message(name: str, fields: str) -> bytes:
+    """Return the FileDescriptorSet of a message type; `fields` as in a ``.proto`` file: "string x = 1; bytes y = 2"."""
     package, _, short = name.rpartition(".")
-    message, optional = encode_field(1, short), list[bytes]()
-    for label, kind, field, number in fields:
-        text = encode_field(1, field) + encode_field(3, int(number)) + encode_field(4, 3 if label == "repeated " else 1)
-        text += encode_field(5, _TYPES.get(kind, _MESSAGE))
-        if kind in types:
-            text += encode_field(6, f".{kind}")
-        if label == "optional ":  # by the convention of proto3: alone in a oneof
-            text += encode_field(9, len(optional)) + encode_field(17, 1)
-            optional.append(encode_field(8, encode_field(1, f"_{field}")))
-        message += encode_field(2, text)
-    message += b"".join(optional)
-    imports = b"".join(encode_field(3, _file_name(each)) for each in used)
-    file = encode_field(1, _file_name(name)) + encode_field(2, package) + imports
-    file += encode_field(4, message) + encode_field(12, "proto3")
-    return b"".join(describe_message(each, types) for each in used) + encode_field(1, file)
-
-
-def _file_name(name: str) -> str:
-    return f"{name.replace('.', '/').lower()}.proto"
+    message = encode_field(1, short)
+    for label, kind, field, number in _FIELD.findall(fields):
+        text = encode_field(1, field) + encode_field(3, int(number)) + encode_field(4, 3 if label else 1)
+        message += encode_field(2, text + encode_field(5, _TYPES[kind]))
+    file = encode_field(1, f"{name.replace('.', '/').lower()}.proto") + encode_field(2, package)
+    return encode_field(1, file + encode_field(4, message) + encode_field(12, "proto3"))

@@ -5,20 +5,21 @@ None is modified after its creation (mypy checks it), and the arrays inside them
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract.value_types import value_type
-from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.code_types import Quality, Severity
+from embodied_env.core.safety_input_state import InputStates
+from embodied_env.core.value_types import value_type
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from embodied_env.contract.contract_schema import EffectiveLimits
+    from embodied_env.contract.actuator_schema import EffectiveLimits
 
 FloatArray = NDArray[np.float64]
 SuspectClock = Literal["", "tai", "gps", "epoch"]
@@ -46,11 +47,12 @@ class Sample:
     reason: str = ""
     confidence: float | None = None
     header_ns: int | None = None  # the stamp in the message, if its clock can be set
-    stamp_quality: Quality = Quality.OK  # of `stamp_ns`
+    stamp_quality: Quality = Quality.OK  # quality of `stamp_ns`
     suspect_clock: SuspectClock = ""  # the clock that seems to have stamped the message
-    transport_quality: Quality = Quality.OK  # of the middleware's stamps
+    transport_quality: Quality = Quality.OK  # quality of the middleware's stamps
     transport_excess_s: float | None = None  # transport time above its recent minimum, for clocks not known to agree
     raw_sha256: Mapping[str, str] = field(default_factory=dict)  # field -> hash of the pixels before `resize`
+    driver: Mapping[str, Any] = field(default_factory=dict)  # converted field -> values in the driver's units, by rows
 
 
 @value_type(frozen=True, slots=True, kw_only=True)
@@ -63,9 +65,8 @@ class ClockStatus:
     mode: Literal["wall", "sim"]  # "wall": UTC stamps; "sim": simulated time, on a topic or of a world in this process
     epoch: int = 0  # number of times that its source was set since the connection
     jumps: int = 0  # and since the reset
-    jump: str = (
-        ""  # since the last snapshot: "", "stepped" (UTC), "suspended" (the host), "rewound", "skipped" (simulated)
-    )
+    # since the last snapshot: "", "stepped" (UTC), "suspended" (the host), "rewound", "skipped" (simulated)
+    jump: str = ""
     offset_ns: int = 0  # source minus steady clock
     offset_error_ns: int = 0
     rtf: float = 1.0  # real-time factor
@@ -89,13 +90,9 @@ class ActuationEvidence:
 class InjectedDelays:
     """Delays injected into a lockstep world, in world time."""
 
-    inference_ns: int = 0  # of the command that led to this snapshot, as `actuation_ns`
+    inference_ns: int = 0  # delay of the command that led to this snapshot, as `actuation_ns`
     actuation_ns: int = 0
     early: tuple[str, ...] = ()  # sensors that still show the reset's reading because no later one is old enough
-
-
-DRY_RUN_DETAIL = "dry_run"
-"""Key of `ResetReport.details`: commands do not reach the robot."""
 
 
 def name_world(flags: Mapping[str, Any]) -> World:
@@ -111,7 +108,7 @@ def name_world(flags: Mapping[str, Any]) -> World:
 class ResetReport:
     """The result of a reset."""
 
-    level: str  # of Capabilities.reset_levels
+    level: str  # one of Capabilities.reset_levels
     seed_applied: int | None  # None: the world cannot be seeded
     sampled: Mapping[str, FloatArray]  # reset option -> value drawn or set
     details: Mapping[str, str] = field(default_factory=dict)  # other choices of the backend, e.g. the renderer
@@ -119,7 +116,9 @@ class ResetReport:
     routine: Routine = ""  # what moved the robot to its start
     confirmed_by: Confirmation = ""  # channel of the operator's confirmation
     options: Mapping[str, FloatArray] = field(default_factory=dict)  # reset option -> value that the agent requested
-    verdict: Verdict | None = None  # of the task on the reset snapshot; None: not judged
+    verdict: Verdict | None = None  # the task's verdict on the reset snapshot; None: not judged
+    instruction: str | None = None  # prompt of the episode, "" without one; None: an older run did not record it
+    dry_run: bool = False  # commands do not reach the robot
 
 
 @value_type(frozen=True, slots=True, kw_only=True)
@@ -132,6 +131,7 @@ class Snapshot:
     clock: ClockStatus | None = None  # None: lockstep
     actuation: ActuationEvidence | None = None  # the newest evidence since the previous snapshot
     injected: InjectedDelays | None = None  # None: no delays are injected
+    render_ns: int | None = None  # time spent on rendering images in the step; None: not measured
 
 
 @value_type(frozen=True, slots=True, kw_only=True)
@@ -141,6 +141,18 @@ class ResetRequest:
     epoch: int
     seed: int
     options: Mapping[str, FloatArray] = field(default_factory=dict)
+
+
+@value_type(frozen=True, slots=True, kw_only=True)
+class EpisodeStart:
+    """The start of an episode that plays a recorded one (`EmbodiedEnv.start_from`)."""
+
+    label: str  # names the recorded episode in messages
+    positions: Mapping[str, float]  # joint -> measured position, in the joint's unit
+    rehearse: Callable[[], str]  # plays the episode without a robot; returns the deviations in text
+    seed: int | None = None  # of the world; None: drawn as in any reset
+    options: Mapping[str, Any] = field(default_factory=dict)  # those of `reset`
+    question: str = ""  # the deviations, for the operator of a robot
 
 
 @value_type(frozen=True, slots=True, kw_only=True)
@@ -170,17 +182,14 @@ class SensorStatus:
 class SafetyContext:
     """The context in which the gate judges an action.
 
-    `estops`: safety input of the robot -> "ok", "active", "expired", "unknown", "protective_stop", "lapsed",
-    "inactive", "unclear", "contention", "restarted" or "silent", optionally followed by a colon and the reason;
-    "lapsed" (HOLD): a condition that must be active has just been found inactive; "unclear" (HOLD): a message may be of
-    another publisher.
+    `estops`: the state of each safety input of the robot.
     """
 
     sensors: Mapping[str, SensorStatus]  # those that an action depends on
     measured: FloatArray  # joint positions, shape (n_joints,), NaN where unknown
     action_age_s: float = 0.0  # time since the observation was returned; 0 in lockstep
     latency_s: float = 0.0  # time since the observation was frozen; 0 in lockstep
-    estops: Mapping[str, str] = field(default_factory=dict)
+    estops: InputStates = field(default_factory=dict)
     forces: Mapping[str, float] = field(default_factory=dict)  # sensor -> norm of its limited field
     clock_jump: str = ""  # `ClockStatus.jump` since the last action
     required: tuple[str, ...] = ()  # those of `sensors` that the policy requires in addition to the contract
@@ -191,12 +200,12 @@ class SafetyContext:
 class CommandState:
     """The last published command, with arrays of shape (n_joints,)."""
 
-    positions: FloatArray  # of a joint commanded by velocity: the measured one, zero without position limits
+    positions: FloatArray  # joint commanded by velocity: the measured one, zero without position limits
     velocities: FloatArray
     seq: int
     epoch: int
     slack: FloatArray | None = None  # possible motion since that measurement, in the joint's unit; None: zero
-    accelerations: FloatArray | None = None  # of the last published command; None: none
+    accelerations: FloatArray | None = None  # those of the last published command; None: none
     before_gap: FloatArray | None = None  # published velocities where a gap has lowered them (`safety.joint_limits`)
 
 
@@ -255,11 +264,23 @@ class SentCommand:
 
     seq: int
     values: FloatArray
-    report: GateReport | None = None  # of the gate in the relay, if one decided last
+    report: GateReport | None = None  # report of the relay's gate, if it decided last
     command: ApprovedCommand | None = None  # as written, if a delay changed it (`Arbiter.delay`)
     published_ns: int | None = None  # steady clock; None: when `send` returned
     annotations: Mapping[str, Any] = field(default_factory=dict)  # accounts by name, in JSON types
 
+
+@value_type(frozen=True, slots=True, kw_only=True)
+class ActionChunk:
+    """An action chunk, in the step in which it takes effect."""
+
+    id: int  # number in its episode, counted from 0
+    born: int  # step whose observation it was computed from; the reset is 0
+    actions: FloatArray  # shape (n, n_joints), in contract order; the first is for the step after `born`
+
+
+CHUNK = "chunk"
+"""Name in ``info["annotations"]`` of the account of an action chunk."""
 
 OWN_ANNOTATIONS = ("action_stages", "grippers", "setpoints", "trajectory")
 """Names in ``info["annotations"]`` that only the environment itself writes."""
@@ -271,7 +292,7 @@ class WriteDelay:
 
     passed_s: float = 0.0  # since the time step of the command was computed
     reference: CommandState | None = None  # braking from it was written instead; None: the command itself
-    dt_s: float = 0.0  # of that braking
+    dt_s: float = 0.0  # time step of that braking
     is_guaranteed: bool = True  # the acceleration; False: this write, or the one before, took longer than a period
 
 
@@ -285,10 +306,12 @@ class ExternalInputs:
     watchdog_trips: int = 0  # since the environment was created
     dt_s: float = 0.0  # time since `reference`
     reference: CommandState | None = None  # the last published command; None: lockstep, it follows from earlier steps
-    answer: GateReport | None = None  # of the relay's gate, if one decided last
+    answer: GateReport | None = None  # report of the relay's gate, if it decided last
     limits: EffectiveLimits | None = None  # those in force after `change_limits`
-    delay: WriteDelay | None = None  # of the command
+    delay: WriteDelay | None = None  # delay of the command
     annotations: Mapping[str, Any] = field(default_factory=dict)  # accounts of `annotate` by name, in JSON types
+    chunk: ActionChunk | None = None  # the chunk that takes effect in this step
+    instruction: str | None = None  # the prompt, "" without one; None: an older run did not record it
 
 
 @value_type(frozen=True, slots=True, kw_only=True)
@@ -336,7 +359,7 @@ class Transition:
     info: Mapping[str, Any]
     end_reasons: tuple[str, ...]  # all that applied; ``info["end_reason"]`` is the first
     report: GateReport
-    stamps_ns: Mapping[str, int]  # of the ledger, steady clock
+    stamps_ns: Mapping[str, int]  # stamps of the ledger, steady clock
     snapshot: Snapshot  # the world as it was read
     external_inputs: ExternalInputs
 
@@ -348,7 +371,7 @@ class Transition:
 
 @runtime_checkable
 class Observer(Protocol):
-    """Receives each complete transition. It must not change anything; an exception it raises ends the step."""
+    """Receives each complete transition, from outside this package a copy; an exception it raises ends the step."""
 
     def observe(self, transition: Transition) -> None:
         """Process one transition."""

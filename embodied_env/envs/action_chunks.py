@@ -1,4 +1,4 @@
-"""The wrapper `ActionChunks`, which executes chunks of actions."""
+"""The wrapper `ActionChunks`, which executes chunks of actions, and the step with an action of a `ChunkRunner`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,27 @@ from gymnasium.vector.utils import batch_space
 
 from embodied_env.contract.argument_checks import checked_count
 from embodied_env.core.policy import NoAction
+from embodied_env.core.types import CHUNK
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ResetNeededError, UsageError
+from embodied_env.policies.chunk_execution import ChunkRunner
+
+
+def attach_action(env: EmbodiedEnv, policy: ChunkRunner, action: Any) -> None:  # noqa: ANN401 - of the action space
+    """Attach what the step with the last action of `policy` records: the end of inference, accounts, and a preview."""
+    env.mark("policy")
+    for kind, account in policy.take_accounts().items():
+        env.annotate(kind, account)
+    if steps := env.contract.trajectory_steps:
+        env.preview([action, *policy.upcoming(steps)])
 
 
 class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Executes chunks of actions, each action by one `step` of the wrapped environment.
 
     It is for learners whose action is a chunk; a policy that infers while the robot moves runs in
-    `embodied_env.policies.chunks.ChunkRunner`. Wrap it around `RecordTransitions`, whose rows are steps, and around
-    every wrapper that changes single actions.
+    `embodied_env.policies.chunk_execution.ChunkRunner`. Wrap it around `RecordTransitions`, whose rows are steps, and
+    around every wrapper that changes single actions.
 
     Every action of a chunk is judged separately. A malformed one makes the robot brake for its step, and a chunk that
     is not a sequence of `length` actions counts as one malformed action. `NoAction` in place of a chunk is one step.
@@ -49,11 +60,12 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         self._base = base
         self._brake = nans if isinstance(space, spaces.Dict) else nans[""]  # NaN also passes wrappers that compute
         self._episode: int | None = None  # the epoch of the running episode
+        self._chunks = 0  # of the episode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._episode = self._base.epoch
+        self._episode, self._chunks = self._base.epoch, 0
         return observation, info
 
     def step(self, actions: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ANN401 - agents send anything
@@ -77,6 +89,8 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         malformed = chunk is None or (len(chunk) != self.length and not isinstance(actions, NoAction))
         executed = [self._brake] if chunk is None or malformed else chunk
         rewards = np.full(self.length, np.nan)
+        if len(executed) > 1:
+            self._annotate(executed)
         for place in range(len(executed)):
             observation, reward, terminated, truncated, info = self._take(executed[place:])
             rewards[place] = reward
@@ -85,6 +99,12 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         taken = place + 1
         result = {"executed": taken, "rewards": rewards, "malformed": malformed}
         return observation, float(np.sum(rewards[:taken])), terminated, truncated, {**info, "chunk_result": result}
+
+    def _annotate(self, actions: list[Any]) -> None:
+        """Record the chunk in its first step."""
+        account = {"id": self._chunks, "born": self._base.step_index, "length": len(actions)}
+        self._base.annotate(CHUNK, {"mode": "wrapper", **account, "actions": actions})
+        self._chunks += 1
 
     def _take(self, actions: list[Any]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take one step with the first of `actions`; after its end or an error, no episode is running."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from embodied_env.backends.backend import Backend, MessageSource, Observed, Recorded
-from embodied_env.backends.backend_registry import DELAYED_BACKENDS, check_options, find_contract_of, make_backend
+from embodied_env.backends.backend_registry import DELAYED_BACKENDS, find_contract_of, make_backend
 from embodied_env.backends.reported_delays import ReportedDelays
 from embodied_env.contract import Contract, JointLimits
 from embodied_env.contract.argument_checks import checked_flag
@@ -23,19 +25,19 @@ from embodied_env.core.action_stage import ActionStage
 from embodied_env.core.contract_blocks import check_blocks
 from embodied_env.core.info_schema import without_host_timing
 from embodied_env.core.message_tap import MessageTap
-from embodied_env.core.types import Observer
-from embodied_env.envs.env_options import (
-    arguments_of,
+from embodied_env.core.types import EpisodeStart, Observer
+from embodied_env.envs.env_options import EnvOptions
+from embodied_env.envs.filters_from_contract import recorded_files
+from embodied_env.envs.observation_builder import Observation
+from embodied_env.envs.observers import open_observers
+from embodied_env.envs.option_checks import (
     check_seed,
     draw_world_seed,
-    open_observers,
     rebuild,
     render_metadata,
     resolve_contract,
-    ros_options,
+    split_options,
 )
-from embodied_env.envs.filters_from_contract import recorded_files
-from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.stepper_env import StepperEnv
 from embodied_env.envs.transition_builder import copy_info, copy_observation
@@ -44,12 +46,14 @@ from embodied_env.processes.scheduling import Scheduling
 from embodied_env.processes.signals import close_at_exit, exit_on_sigterm
 from embodied_env.safety.command_filters import make_command_filters
 from embodied_env.tasks import Task, describe_task, is_shipped, load_task
-from embodied_env.timing.clock import Clock, VirtualClock, make_clock
-from embodied_env.timing.delay_model import DelayModel, load_delays
-from embodied_env.timing.latency_profile import LatencyProfile
+from embodied_env.timing.clock import VirtualClock, make_clock
+from embodied_env.timing.delay_model import load_delays
 
 if TYPE_CHECKING:
     from embodied_env.envs.action_stages import ActionStages
+
+
+_log = logging.getLogger(__name__)
 
 
 class EmbodiedEnv(StepperEnv):
@@ -63,31 +67,17 @@ class EmbodiedEnv(StepperEnv):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"]}  # noqa: RUF012 - each instance sets its own
     _spec: EnvSpec | None = None
+    _start: EpisodeStart | None = None  # of the next reset
 
-    def __init__(  # noqa: PLR0913 - the public options
-        self,
-        contract: str | Path | Contract | Mapping[str, Any] | None,
-        *,
-        backend: str = "mujoco",
-        pacing: str | None = None,
-        render_mode: str | None = None,
-        view: bool | str | None = None,
-        clock: str | Clock | None = None,
-        host_timing: bool | None = None,
-        evaluator_info: bool = False,
-        spawn: bool = True,
-        namespace: str | None = None,
-        observers: Sequence[str | Observer] = (),
-        action_stages: Sequence[str | ActionStage] = (),
-        fifo_priority: int | None = None,
-        switch_interval_s: float | None = None,
-        delay_profile: str | Path | LatencyProfile | DelayModel | None = None,
-        **backend_options: Any,  # noqa: ANN401 - the backend checks its options
+    def __init__(
+        self, contract: str | Path | Contract | Mapping[str, Any] | None, **options: Unpack[EnvOptions]
     ) -> None:
         """See `make`. Nothing is started before the first `reset`. A mapping is a contract in an `EnvSpec`."""
-        self._arguments = arguments_of(locals(), "backend_options")
-        check_options(backend, backend_options, pacing=pacing, others=self._arguments.keys() - backend_options.keys())
-        self.evaluator_info = checked_flag("evaluator_info", evaluator_info)
+        self._options = options
+        own, backend_options = split_options(options, EnvOptions.__optional_keys__)
+        backend, clock, pacing = own["backend"], own["clock"], own["pacing"]
+        self.evaluator_info = checked_flag("evaluator_info", own["evaluator_info"])
+        observers = own["observers"]
         if not isinstance(observers, (list, tuple)) or not all(isinstance(each, (str, Observer)) for each in observers):
             expected = "expected a list of names, or of objects with a method observe"
             raise UsageError(f"invalid observers: {observers!r} ({expected})")
@@ -101,27 +91,26 @@ class EmbodiedEnv(StepperEnv):
             )
         for path, problem in suspected_degrees(self.contract):
             gymnasium.logger.warn(f"{path}: {problem}")
-        self._scheduling = Scheduling(fifo_priority=fifo_priority, switch_interval_s=switch_interval_s)
+        self._scheduling = Scheduling(fifo_priority=own["fifo_priority"], switch_interval_s=own["switch_interval_s"])
         the_clock = make_clock(clock)
-        self.delays = None if delay_profile is None else load_delays(delay_profile)
-        options = {"clock": the_clock, "pacing": pacing, **ros_options(spawn, namespace), **backend_options}
-        world = self._make_world(options)
+        self.delays = None if own["delay_profile"] is None else load_delays(own["delay_profile"])
+        world = self._make_world({"clock": the_clock, "pacing": pacing, **backend_options})
         self.pacing = "realtime" if world.capabilities.free_running else "lockstep"
         if pacing not in (None, self.pacing):
             raise UsageError(f"unsupported pacing for {world.name}: {pacing!r} (expected None or {self.pacing!r})")
         if self.pacing == "realtime" and (clock == "virtual" or isinstance(clock, VirtualClock)):
             raise UsageError(f"unsupported clock for {world.name} in real time: 'virtual' (expected 'steady')")
         self.feed: MessageTap | None = world.feed if isinstance(world, MessageSource) else None
-        self.host_timing = self._has_host_timing(host_timing)
-        self.render_mode = render_mode
-        self.metadata = render_metadata(backend, world, self.contract, render_mode)
+        self.host_timing = self._has_host_timing(own["host_timing"])
+        self.render_mode = own["render_mode"]
+        self.metadata = render_metadata(backend, world, self.contract, self.render_mode)
         task, self.task_description = self._load_task(world)
         latency_s = self.contract.control_period_s if self.pacing == "realtime" else 0.0
         filters = make_command_filters(self.contract, latency_s=latency_s)
         self.contract_files = recorded_files(self.contract, filters)
-        self._stages = self._make_stages(action_stages, world)
+        self._stages = self._make_stages(own["action_stages"], world)
         self._begun = False
-        observing, self._views = open_observers(observers, view, self.contract, self.pacing)
+        observing, self._views = open_observers(observers, own["view"], self.contract, self.pacing)
         for each in self._views:
             weakref.finalize(self, each.stop).atexit = False
         if isinstance(world, Observed):
@@ -144,7 +133,7 @@ class EmbodiedEnv(StepperEnv):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle by the constructor's arguments: a copy is not opened, also one of an open environment."""
-        return rebuild, (type(self), {**self._arguments, "contract": self.contract}, self.spec)
+        return rebuild, (type(self), {**self._options, "contract": self.contract}, self.spec)
 
     def _has_host_timing(self, requested: bool | None) -> bool:  # noqa: FBT001 - the user's option
         is_paced = self.pacing == "realtime"
@@ -256,7 +245,13 @@ class EmbodiedEnv(StepperEnv):
             exit_on_sigterm()
         super().reset(seed=seed)
         world_seed = draw_world_seed(self.np_random)
-        observation, info = self.stepper.reset(world_seed=world_seed, options=options, seeded=seed is not None)
+        start, self._start = self._start, None
+        if start is not None:
+            world_seed = world_seed if start.seed is None else start.seed
+            options = {**start.options, **(options or {})}
+        observation, info = self.stepper.reset(
+            world_seed=world_seed, options=options, seeded=seed is not None, start=start
+        )
         if self.render_mode == "human":
             self.stepper.renderer().show()
         if self._is_observed and not (self.host_timing or self._is_recorded):
@@ -273,6 +268,17 @@ class EmbodiedEnv(StepperEnv):
             for _ in range(episode_index):
                 draw_world_seed(self.np_random)
         self.stepper.set_next_episode(episode_index)
+
+    def start_from(self, start: EpisodeStart) -> None:
+        """Make the next reset begin as a recorded episode: with its seed and options, at its joint positions.
+
+        A robot elsewhere drives there as it drives home. For a robot and a dry run the episode is rehearsed here, and
+        the deviations are logged; on a robot, the next reset asks the operator before it moves.
+        """
+        if self.capabilities.world in ("robot", "dry run"):
+            start = replace(start, question=start.rehearse())
+            _log.warning("%s", start.question)
+        self._start = start
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         """Take one step of one control period.
@@ -338,14 +344,13 @@ class EmbodiedEnv(StepperEnv):
 
     def close(self) -> None:
         """Brake, then free everything. Idempotent."""
-        try:
-            self.stepper.close()
-        finally:
-            self._scheduling.end()
-            for each in self._views:
-                each.close()
+        with ExitStack() as closing:  # also after an error of another one
             if self._stages is not None:
-                self._stages.close()
+                closing.callback(self._stages.close)
+            for each in self._views:
+                closing.callback(each.close)
+            closing.callback(self._scheduling.end)
+            self.stepper.close()
 
 
 def _request_close(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:

@@ -1,116 +1,306 @@
-"""Check and resolve the arguments of environments, shared by single, vector and parallel ones."""
+"""The options of environments: declared once for Python, for the command line and for the reference.
 
-from __future__ import annotations
+A key of a TypedDict has its type and, as an `Option`, all else. Importing this module imports no environment, because
+the help of the command line needs it. Types of other modules are therefore in quotes.
+"""
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict, TypeVar, cast
 
-import gymnasium
-import numpy as np
-from gymnasium.envs.registration import EnvSpec
+from embodied_env.plugins import BUILT_IN
 
-from embodied_env.backends.backend import Backend
-from embodied_env.contract import Contract, load_contract
-from embodied_env.contract.argument_checks import checked_flag
-from embodied_env.contract.contract_loader import SAVED, restore_contract
-from embodied_env.contract.plugins import get_plugin
-from embodied_env.core.extensions import load_plugin
-from embodied_env.core.foreign_code import foreign_code
-from embodied_env.core.types import Observer
-from embodied_env.errors import UsageError
+if TYPE_CHECKING:
+    from embodied_env.backends.backend_registry import BackendName
+    from embodied_env.core.action_stage import ActionStage
+    from embodied_env.core.types import Observer
+    from embodied_env.record.run import Run
+    from embodied_env.timing.clock import Clock
+    from embodied_env.timing.delay_model import DelayModel
+    from embodied_env.timing.latency_profile import LatencyProfile
 
-_SEED_BOUND = 2**53  # every JSON reader keeps integers below this exactly
+_BACKENDS = dict.fromkeys(name.partition(".")[0] for name in BUILT_IN["backends"])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_WIDTH = 112  # of a line in a docstring
 
-
-def arguments_of(local: Mapping[str, Any], others: str) -> dict[str, Any]:
-    """Return the arguments of a constructor by its `locals` at its start; `others`: its ``**`` parameter."""
-    return {**{name: local[name] for name in local if name not in ("self", "__class__", others)}, **local[others]}
-
-
-def rebuild(cls: Callable[..., Any], arguments: Mapping[str, Any], spec: EnvSpec | None) -> Any:  # noqa: ANN401 - `cls`
-    """Return the copy of an environment, made by its constructor's arguments."""
-    env = cls(**arguments)
-    env.spec = spec
-    return env
+_OVER_ROS = "all over ROS 2"
+_SECONDS: Mapping[str, Any] = {"type": float, "metavar": "S"}
+_ON: Mapping[str, Any] = {"action": "store_true"}
+_OFF: Mapping[str, Any] = {"action": "store_false"}
 
 
-def resolve_contract(contract: str | Path | Contract | Mapping[str, Any]) -> Contract:
-    """Return the contract of a name, a path or the mapping in the spec of an environment; raises UsageError."""
-    if not isinstance(contract, Mapping):
-        return load_contract(contract)
-    if contract.keys() != SAVED:
-        raise UsageError(f"invalid contract mapping: keys {list(contract)} (expected those of a spec of `make`)")
-    return restore_contract(contract)
+class Option(NamedTuple):
+    """Declare the meaning of an option and its argument on the command line."""
+
+    meaning: str  # a noun phrase with its unit; of a flag, what it does
+    otherwise: str = ""  # the default in words; "": as `default`
+    default: Any = None
+    backends: str = ""  # those that take it; "": all
+    argument: Mapping[str, Any] = {}  # for `ArgumentParser.add_argument`
+    flag: str = ""  # on the command line; "": its name without a unit
+
+    def describe(self) -> str:
+        """Return the meaning in Python, with the default."""
+        if self.argument in (_ON, _OFF):
+            return f"{self.argument == _ON}: {self.meaning}"
+        return self.meaning + (f" (default: {shown})" if (shown := self.otherwise or self.default) else "")
+
+    def help(self, default: object) -> str:
+        """Return the help of the command line, which appends a `default` other than None itself."""
+        repeatable = "; repeatable" if self.argument.get("action") == "append" else ""
+        words = f" (default: {self.otherwise})" if self.otherwise and default is None else ""
+        return self.meaning + repeatable + words
 
 
-def check_seed(seed: object) -> None:
-    """Raise Gymnasium's error for a bool, which its own check accepts, and for a negative seed."""
-    if isinstance(seed, bool):
-        raise gymnasium.error.Error(f"Seed must be a python integer, actual type: {type(seed)}")
-    if isinstance(seed, (int, np.integer)) and seed < 0:
-        raise gymnasium.error.Error(f"Seed must be greater or equal to zero, actual value: {seed}")
+class BackendOptions(TypedDict, total=False):
+    """Options of the backends of this package, for type checkers and editors.
 
-
-def draw_world_seed(generator: np.random.Generator) -> int:
-    """Return the seed of the world for the next reset."""
-    return int(generator.integers(_SEED_BOUND))
-
-
-def ros_options(spawn: bool, namespace: str | None) -> dict[str, Any]:  # noqa: FBT001 - the user's option
-    """Return the options that only some backends take, where they differ from the default."""
-    options: dict[str, Any] = {} if checked_flag("spawn", spawn) else {"spawn": False}
-    return options if namespace is None else {**options, "namespace": namespace}
-
-
-def render_metadata(name: str, backend: Backend, contract: Contract, render_mode: str | None) -> dict[str, Any]:
-    """Return the metadata for rendering; raises UsageError for a mode that the backend does not offer."""
-    modes = backend.capabilities.render_modes
-    if render_mode not in (None, *modes):
-        expected = ", ".join(map(repr, (None, *modes)))
-        raise UsageError(f"unsupported render_mode for {name}: {render_mode!r} (expected one of: {expected})")
-    return {"render_modes": list(modes), "render_fps": max(1, round(1 / contract.control_period_s))}
-
-
-@runtime_checkable
-class View(Observer, Protocol):
-    """An observer that the environment ends and closes, such as one that shows steps in a viewer."""
-
-    def stop(self) -> None:
-        """End after the steps so far. Never blocks."""
-
-    def close(self) -> None:
-        """Wait for a short time until the steps are shown. Idempotent."""
-
-
-def open_observers(
-    given: Iterable[str | Observer], view: object, contract: Contract, pacing: str
-) -> tuple[list[Observer], list[View]]:
-    """Return all observers, and those that the environment must close: those made by name, and that of a `view`.
-
-    ``NAME`` and ``NAME:TARGET`` are those of a factory ``(target, contract, *, pacing)`` in the group
-    ``embodied_env.observers``; without a target it is True. Raises UsageError for one that is none.
+    The factory of a backend declares and checks its own. Options of third parties' backends are passed as ``**{...}``.
     """
-    named: list[tuple[str, object]] = []
-    for each in given:
-        if isinstance(each, str):
-            name, _, target = each.partition(":")
-            named.append((name, target or True))
-    if view is not None and view is not False:
-        named.append(("rerun", view))
-    opened = [_open_observer(name, target, contract, pacing) for name, target in named]
-    objects = [each for each in given if not isinstance(each, str)]
-    return [*objects, *opened], [each for each in opened if isinstance(each, View)]
+
+    step_timeout_s: Annotated[
+        float | None,
+        Option(
+            "maximum duration of a step in seconds, or on `real` maximum time without a reading",
+            "from the profile",
+            backends="all but `replay`",
+        ),
+    ]
+    reset_timeout_s: Annotated[
+        float | None,
+        Option("maximum duration of a reset in seconds", "from the profile", backends=f"{_OVER_ROS}, `fake`"),
+    ]
+    namespace: Annotated[
+        str | None,
+        Option("absolute ROS 2 namespace of the robot or simulator", "set by the backend", backends=_OVER_ROS),
+    ]
+    domain_id: Annotated[int | None, Option("ROS domain", "`ROS_DOMAIN_ID`, or 0", backends=_OVER_ROS)]
+    spawn: Annotated[
+        bool,
+        Option(
+            "attach to a running simulator instead of starting one",
+            default=True,
+            backends="`mujoco_ros`",
+            argument=_OFF,
+            flag="--attach",
+        ),
+    ]
+    delays: Annotated[
+        "DelayModel | None",
+        Option(
+            "delays that are injected in lockstep; `delay_profile` also takes a file",
+            "none",
+            backends="`mujoco`, `mujoco_ros`",
+        ),
+    ]
+    launch: Annotated[
+        bool | Mapping[str, str],
+        Option("start the server: True, or its arguments", default=False, backends="`gazebo`"),
+    ]
+    connect_timeout_s: Annotated[
+        float | None,
+        Option(
+            "time in seconds that topics or services of the robot may be missing",
+            "from the profile",
+            backends="`real`",
+            argument=_SECONDS,
+        ),
+    ]
+    armed: Annotated[
+        bool,
+        Option(
+            "run all checks on the robot without sending commands",
+            default=True,
+            backends="`real`",
+            argument=_OFF,
+            flag="--dry-run",
+        ),
+    ]
+    emulator: Annotated[
+        bool,
+        Option(
+            "drive the robot emulator (embodied-env sim --free-running), which resets itself by the seed",
+            default=False,
+            backends="`real`",
+            argument=_ON,
+        ),
+    ]
+    relay: Annotated[
+        bool | None,
+        Option("send commands through the relay of the robot, overriding its profile", backends="`real`", argument=_ON),
+    ]
+    confirm_chosen: Annotated[
+        bool,
+        Option(
+            "accept the chosen values of the robot file that the contract does not confirm",
+            default=False,
+            backends="`real`",
+            argument=_ON,
+        ),
+    ]
+    ignore_inputs: Annotated[
+        Sequence[str],
+        Option(
+            "safety inputs to move without, because their message packages are not installed",
+            default=(),
+            backends="`real`",
+            argument={"action": "append", "metavar": "NAME"},
+            flag="--ignore-input",
+        ),
+    ]
+    node_name: Annotated[str, Option("name of the node", default="environment", backends="`real`")]
+    ros_args: Annotated[
+        Sequence[str], Option("arguments after `--ros-args` for this node alone", "none", backends="`real`")
+    ]
+    frames: Annotated[Any, Option("source of transforms", "tf2", backends="`real`")]
+    on_sample: Annotated[
+        Callable[[Any], None] | None,
+        Option("function that receives each reading as it arrives, in the receiving thread", "none", backends="`real`"),
+    ]
+    run: Annotated[
+        "str | Path | Run", Option("run directory, or what `read_run` returns; required", backends="`replay`")
+    ]
+    task: Annotated[str | Path | None, Option("file of the task", "none", backends="`replay`")]
+    trust_task: Annotated[
+        bool, Option("load the task that the run names", default=False, backends="`replay`", argument=_ON)
+    ]
+    faults: Annotated[Sequence[Any], Option("scripted faults, for tests", "none", backends="`fake`")]
+    free_running: Annotated[
+        bool,
+        Option("simulate a world that does not wait, for tests", default=False, backends="`fake`", argument=_ON),
+    ]
 
 
-def _open_observer(name: str, target: object, contract: Contract, pacing: str) -> Observer:
-    label = f"the observer {name!r}"
-    plugin = get_plugin("observers", name)
-    factory = load_plugin(plugin, label)
-    guard = foreign_code(lambda what: UsageError(f"{label} cannot be made: {what}"))
-    with nullcontext() if plugin.is_built_in else guard:
-        made = factory(target, contract, pacing=pacing)
-    if not isinstance(made, Observer):
-        raise UsageError(f"invalid observer {name!r}: {made!r:.80} (expected an object with a method observe)")
-    return made
+class SharedOptions(BackendOptions, total=False):
+    """The options that every environment takes."""
+
+    backend: Annotated[
+        "BackendName | str",
+        Option(
+            f"name of the backend: {', '.join(_BACKENDS)}, or that of a plug-in",
+            default="mujoco",
+        ),
+    ]
+    render_mode: Annotated[str | None, Option("rgb_array or human, where the backend offers it", "none")]
+    clock: Annotated[
+        "str | Clock | None",
+        Option("clock of the time stamps: steady, or virtual for reproducible ones in lockstep", "steady"),
+    ]
+    host_timing: Annotated[
+        bool | None,
+        Option(
+            "return durations of the host in `info`, which a record and observers always receive",
+            "in real time only, so that in lockstep equal seeds give equal infos",
+        ),
+    ]
+    evaluator_info: Annotated[
+        bool, Option("show sensors with `visibility: evaluator` in `info`", default=False, argument=_ON)
+    ]
+
+
+class EnvOptions(SharedOptions, total=False):
+    """The options of `EmbodiedEnv`."""
+
+    pacing: Annotated[
+        str | None,
+        Option(
+            "pacing of the backend: lockstep, in which the world waits for the agent, or realtime", "set by the backend"
+        ),
+    ]
+    view: Annotated[
+        bool | str | None,
+        Option(
+            "show the steps in Rerun: its viewer (True, or no VALUE), web[:PORT], FILE.rrd or "
+            "rerun+http://HOST:PORT/proxy; or in Foxglove: foxglove[:PORT] or FILE.mcap. It delays no step: those that "
+            "it is too slow for are dropped and counted",
+            "none",
+            argument={"nargs": "?", "const": True, "metavar": "VALUE"},
+        ),
+    ]
+    observers: Annotated[
+        "Sequence[str | Observer]",
+        Option(
+            "objects whose method `observe` receives every transition, or names of the entry-point group "
+            "`embodied_env.observers`, as NAME or NAME:TARGET",
+            "none",
+            default=(),
+        ),
+    ]
+    action_stages: Annotated[
+        "Sequence[str | ActionStage]",
+        Option(
+            "what may replace or translate an action before the safety gate, in order: names of the entry-point group "
+            "`embodied_env.action_stages`, or objects with the methods of `ActionStage`",
+            "none",
+            default=(),
+        ),
+    ]
+    fifo_priority: Annotated[
+        int | None,
+        Option(
+            "SCHED_FIFO priority of the stepping thread, 1 to 99",
+            "none",
+            argument={"type": int, "metavar": "N"},
+        ),
+    ]
+    switch_interval_s: Annotated[
+        float | None,
+        Option(
+            "thread switch interval of Python in seconds, for policies in threads", "that of Python", argument=_SECONDS
+        ),
+    ]
+    delay_profile: Annotated[
+        "str | Path | LatencyProfile | DelayModel | None",
+        Option(
+            "latency profile whose delays mujoco or mujoco_ros injects in lockstep",
+            "none",
+            argument={"metavar": "FILE"},
+        ),
+    ]
+
+
+class RecordedOptions(EnvOptions, total=False):
+    """The options of an environment, and those of its record."""
+
+    record_messages: Annotated[bool, Option("record the raw ROS 2 messages too", default=False, argument=_ON)]
+    compression: Annotated[str, Option("compression of the recorded files: zstd, lz4 or none", default="zstd")]
+
+
+class MakeOptions(RecordedOptions, total=False):
+    """The options of `make`."""
+
+    record: Annotated[
+        str | Path | None, Option("folder in which the run is recorded into a new run directory", "not recorded")
+    ]
+    max_episode_steps: Annotated[
+        int | None,
+        Option("steps after which an outer `TimeLimit` ends an episode", "the contract's horizon, its maximum"),
+    ]
+
+
+OPTIONS: Mapping[str, Option] = {name: hint.__metadata__[0] for name, hint in MakeOptions.__annotations__.items()}
+
+_OF_OTHERS = BackendOptions.__optional_keys__ - {"spawn", "namespace"}
+
+DEFAULTS = cast(
+    "EnvOptions", {name: OPTIONS[name].default for name in EnvOptions.__annotations__ if name not in _OF_OTHERS}
+)
+
+
+def with_documented_options(*names: str) -> Callable[[_Function], _Function]:
+    """Return a decorator that inserts the meaning of options into a docstring, before its ``**options``."""
+
+    def add(function: _Function) -> _Function:
+        text, mark = inspect.cleandoc(function.__doc__ or ""), "    **options: "
+        lines = [
+            textwrap.fill(
+                f"{name}: {OPTIONS[name].describe()}", _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8
+            )
+            for name in names
+        ]
+        function.__doc__ = text.replace(mark, "\n".join([*lines, mark]), 1)
+        return function
+
+    return add

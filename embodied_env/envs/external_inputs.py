@@ -14,23 +14,34 @@ import gymnasium
 from embodied_env.backends.backend import Backend, Delayed, Recorded
 from embodied_env.contract import Contract
 from embodied_env.contract.bounded_json import plain_copy
+from embodied_env.contract.runtime_values import check_instruction
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.measured_joints import MeasuredJoints
-from embodied_env.core.types import OWN_ANNOTATIONS, ExternalInputs, Finding, SafetyContext, SentCommand, Snapshot
+from embodied_env.core.types import (
+    CHUNK,
+    OWN_ANNOTATIONS,
+    ActionChunk,
+    CommandState,
+    ExternalInputs,
+    Finding,
+    SafetyContext,
+    SentCommand,
+    Snapshot,
+)
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.stepper_state import EpisodeState
 from embodied_env.errors import UsageError
-from embodied_env.safety import CommandState, SafetyGate
-from embodied_env.safety.action_parsing import MalformedActionError, parse_action
-from embodied_env.safety.interlocks import SafetyContextBuilder
+from embodied_env.safety.action_parsing import MalformedActionError, parse_action, parse_chunk
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.safety_context import SafetyContextBuilder
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 if TYPE_CHECKING:
     from embodied_env.envs.action_stages import ActionStages
 
 _NAME = re.compile("[a-z][a-z0-9_]{0,63}")
-_MOST_NAMES = 32  # in a step
-_MOST_CHARACTERS = 16384  # of an account as JSON
+_MOST_NAMES = 32  # accounts in a step
+_MOST_CHARACTERS = 16384  # length of an account as JSON
 
 
 class ExternalInputsSource:
@@ -57,10 +68,13 @@ class ExternalInputsSource:
         capabilities = backend.capabilities
         self._free_running, self._period_s = capabilities.free_running, contract.control_period_s
         self._gate, self._guard, self._clock = gate, guard, clock
-        self._annotations: dict[str, Any] = {}  # of the next step
+        self._annotations: dict[str, Any] = {}  # accounts of the next step
+        self._chunk: ActionChunk | None = None  # takes effect in the next step
         self._most_actions = 0 if contract.trajectory_steps is None else 1 + contract.trajectory_steps
         self._preview: list[list[float]] = []  # parsed actions from the next step on
         self._required: tuple[str, ...] = ()  # sensors of the policy in this episode
+        self._instruction: str | None = None  # prompt in force
+        self._is_instructed = False  # it was changed during this episode
         self._is_refused = False
         self._contexts = SafetyContextBuilder(contract, joints)
         self._visible = [name for name, sensor in contract.sensors.items() if sensor.visibility == "agent"]
@@ -73,13 +87,23 @@ class ExternalInputsSource:
             self._delays = backend
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nothing is annotated, no actions are previewed, and no policy requires sensors."""
-        return not (self._annotations or self._preview or self._required)
+    def instruction(self) -> str | None:
+        """The prompt of the next step."""
+        return self._instruction
 
-    def begin_episode(self) -> None:
-        """Discard the annotations and the preview of a step that was never taken, and the sensors of a policy."""
-        self._annotations, self._preview, self._required = {}, [], ()
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is annotated, previewed or required, and the prompt is that of the reset."""
+        return not (self._annotations or self._preview or self._required or self._is_instructed)
+
+    def begin_episode(self, instruction: str | None) -> None:
+        """Start with this prompt; discard the annotations and the preview of a step that was never taken."""
+        self._annotations, self._chunk, self._preview, self._required = {}, None, [], ()
+        self._instruction, self._is_instructed = instruction, False
+
+    def instruct(self, instruction: str) -> None:
+        """Set the prompt from the next step on; raises UsageError for an invalid one."""
+        self._instruction, self._is_instructed = check_instruction(instruction), True
 
     def require(self, sensors: Iterable[str]) -> None:
         """Require a valid reading of these sensors until the next reset; raises UsageError for an unknown one."""
@@ -91,10 +115,27 @@ class ExternalInputsSource:
 
     def annotate(self, name: str, values: Mapping[str, Any]) -> None:
         """Attach an account to the next step; raises UsageError for one that JSON cannot express."""
+        chunk = None
+        if name == CHUNK and isinstance(values, Mapping) and "actions" in values:
+            chunk = self._new_chunk(values)
+            values = {key: value for key, value in values.items() if key != "actions"}
         account = _checked_account(name, values)
         if len(self._annotations) >= _MOST_NAMES and name not in self._annotations:
             raise UsageError(f"too many annotations of a step: {name!r} (expected at most {_MOST_NAMES})")
         self._annotations[name] = account
+        if name == CHUNK:
+            self._chunk = chunk
+
+    def _new_chunk(self, account: Mapping[str, Any]) -> ActionChunk | None:
+        """Return the chunk of an account; None unless all its actions have the form of an action."""
+        number, born = account.get("id"), account.get("born")
+        if not (type(number) is int and type(born) is int and number >= 0 and born >= 0):
+            expected = "expected the number of the chunk and of its step as id and born, from 0"
+            raise UsageError(
+                f"invalid annotation {CHUNK!r} with actions: id {number!r:.20}, born {born!r:.20} ({expected})"
+            )
+        actions = parse_chunk(account["actions"], self._gate.layout)
+        return None if actions is None else ActionChunk(id=number, born=born, actions=actions)
 
     def apply_stages(self, stages: ActionStages, action: Any, snapshot: Snapshot) -> Any:  # noqa: ANN401 - as an agent
         """Return the action after the stages, whose account is part of the inputs of the step that follows."""
@@ -131,7 +172,7 @@ class ExternalInputsSource:
 
     def with_sent(self, inputs: ExternalInputs, sent: SentCommand) -> ExternalInputs:
         """Return the inputs of a step with its delay and accounts: the backend's, and that of a trajectory."""
-        trajectory, delay = self._guard.arbiter.trajectory, self._guard.arbiter.delay
+        trajectory, delay = self._guard.arbiter.last.trajectory, self._guard.arbiter.delay
         if trajectory is None and delay is None and sent.report is None and not sent.annotations:
             return inputs
         annotations = {**inputs.annotations, **sent.annotations}
@@ -150,6 +191,7 @@ class ExternalInputsSource:
                 return self._replayed(episode, published, dt_s, self._recorded.external_inputs)
         annotations: Mapping[str, Any]
         annotations, self._annotations = self._annotations, {}
+        chunk, self._chunk = self._chunk, None
         if episode.step_index == 0:
             self._gate.begin_motion()
         if self._free_running and (account := self._guard.arbiter.take_setpoint_account()) is not None:
@@ -163,6 +205,8 @@ class ExternalInputsSource:
             reference=published if self._free_running else None,
             limits=self._gate.changed,
             annotations=annotations,
+            chunk=chunk,
+            instruction=self._instruction,
         )
 
     def _replayed(
@@ -190,6 +234,8 @@ class ExternalInputsSource:
             limits=self._gate.changed,
             delay=recorded.delay,
             annotations=recorded.annotations,
+            chunk=recorded.chunk,
+            instruction=recorded.instruction,
         )
 
     def end_replayed_step(self) -> None:

@@ -34,7 +34,8 @@ def _kinematics(contract: Contract) -> KinematicModel:
         from embodied_env.contract.urdf import parse_urdf  # noqa: PLC0415 - only where there is one
 
         file = contract.safety.urdf
-        return parse_urdf(contract.content_of(file), ActionLayout(contract).joints, source=file)
+        joints = ActionLayout(contract).joints
+        return parse_urdf(contract.content_of(file), joints, source=file, mimics=contract.fingers)
     if SHAPE in contract.files:
         return parse_shape(contract.files[SHAPE])
     for name, profile in contract.backends.items():

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import FieldLayout, field_layouts
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 from embodied_env.core.types import Sample, Snapshot
 from embodied_env.errors import BackendNotReadyError
 
+OUTSIDE = "{} is outside its declared range"
 GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 
 _OK = Quality.OK  # access to members of an enum is slow
@@ -170,7 +171,7 @@ def _name_problem(layout: FieldLayout, found: NDArray[Any] | None) -> tuple[Qual
         return Quality.INVALID, f"{layout.field} is {found.dtype}{list(found.shape)} (expected {expected})"
     if not np.isfinite(found).all():
         return Quality.INVALID, f"{layout.field} is not finite"
-    return Quality.OUT_OF_RANGE, f"{layout.field} is outside its declared range"
+    return Quality.OUT_OF_RANGE, OUTSIDE.format(layout.field)
 
 
 def _limits(layout: FieldLayout) -> tuple[Any, Any]:

@@ -17,13 +17,15 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from embodied_env.core.codes import Quality
-from embodied_env.core.latency_info_types import InjectedInfo, InjectedQuality, LatencyInfo, LatencyQuality
+from embodied_env.core.code_types import Quality
 from embodied_env.core.types import ActuationEvidence, ClockStatus, Sample, Snapshot
-from embodied_env.timing.clock import NS_PER_S
+from embodied_env.timing.clock import NS_PER_S, DeadlineCounts
 from embodied_env.timing.ledger import Ledger
-from embodied_env.timing.pacing import DeadlineCounts
+
+if TYPE_CHECKING:
+    from embodied_env.core.info_types import InjectedInfo, InjectedQuality, LatencyInfo, LatencyQuality
 
 Stage = tuple[float, Quality]
 
@@ -67,8 +69,9 @@ class LatencyInfoBuilder:
     period_ns: int
     transport: bool  # middleware stamps are comparable with our clock
     moves_by_itself: bool  # world time is wall time, so that durations of both clocks may be added
-    pacer: DeadlineCounts | None  # of a paced world
-    commands: CommandsInFlight | None  # of a world that may report when a command acts
+    pacer: DeadlineCounts | None  # pacer of a paced world
+    commands: CommandsInFlight | None  # None: the world never reports when a command acts
+    renders_images: bool = False  # those of sensors, during a step
     injected: str = ""  # delays injected into the world: "whole", or "sensors" if the actuation delay is unknown
     _clock: ClockStatus = field(default=ClockStatus(mode="sim"), init=False)
 
@@ -125,6 +128,8 @@ class LatencyInfoBuilder:
         latency["publish_s"] = (ledger.published_ns - ledger.gated_ns) / NS_PER_S
         latency["obs_to_command_s"] = ledger.obs_to_command_ns / NS_PER_S
         latency["world_s"] = (observed_ns - ledger.published_ns) / NS_PER_S
+        if self.renders_images:
+            latency["render_s"], quality["render_s"] = _rendering(now.render_ns)
         latency["period_s"] = ledger.period_ns / NS_PER_S
         quality["handoff_s"] = quality["inference_s"] = quality["gate_s"] = quality["publish_s"] = 0
         quality["obs_to_command_s"] = quality["world_s"] = 0
@@ -241,6 +246,11 @@ def _find_actuation(evidence: ActuationEvidence | None, commands: CommandsInFlig
     value = (evidence.acted_ns - published_ns) / NS_PER_S
     quality = Quality.NEGATIVE if value < 0 else Quality.OK
     return (value, Quality.DECLARED if evidence.method == "declared" else quality), behind, evidence.method
+
+
+def _rendering(render_ns: int | None) -> tuple[float, int]:
+    """Return the time of rendering and its quality; a lost world does not return it."""
+    return (math.nan, int(Quality.LOST)) if render_ns is None else (render_ns / NS_PER_S, int(Quality.OK))
 
 
 def _age(sample: Sample, now_ns: int) -> Stage:

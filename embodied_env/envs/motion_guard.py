@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from embodied_env.backends.backend import Backend, CommandTimeout, NewestSource, Recorded, find_estop_source
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.measured_joints import MeasuredVelocities, Reading
+from embodied_env.core.safety_input_state import INPUT_UNKNOWN, InputStates
 from embodied_env.core.types import Finding
 from embodied_env.envs.gap_policy import GOOD
 from embodied_env.errors import BackendError
 from embodied_env.processes.signals import deferred_signals
-from embodied_env.safety import Arbiter, SafetyGate, SetpointThread, Watchdog, WatchdogThread
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.publishing import make_publishing
+from embodied_env.safety.watchdog import SetpointThread, Watchdog, WatchdogThread
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 
@@ -39,18 +43,17 @@ class MotionGuard:
         self._watches = self._brakes and free_running
         capabilities = backend.capabilities  # a relay sends the setpoints itself; a dry run sends none
         streams = self._watches and capabilities.actuates and not capabilities.acknowledges_commands
+        has_trajectories = streams and capabilities.trajectories and contract.trajectory_steps is not None
         per_step = contract.setpoints_per_step if streams else 1
-        self.arbiter = Arbiter(
-            backend.send,
+        publishing = make_publishing(
             gate,
-            clock=clock,
-            control_period_s=period_s,
-            free_running=free_running,
+            setpoints_per_step=per_step,
+            has_trajectories=has_trajectories,
             downstream_timeout_s=backend.downstream_timeout_s if isinstance(backend, CommandTimeout) else None,
             measured_velocities=measure,
-            setpoints_per_step=per_step,
-            is_replay=not self._brakes,
-            has_trajectories=streams and capabilities.trajectories and contract.trajectory_steps is not None,
+        )
+        self.arbiter = Arbiter(
+            backend.send, gate, publishing, clock=clock, free_running=free_running, is_replay=not self._brakes
         )
         self.watchdog = Watchdog(
             self.arbiter, gate, contract.safety.watchdog, clock=clock, control_period_s=period_s, estops=self.estops
@@ -58,14 +61,14 @@ class MotionGuard:
         self._thread: WatchdogThread | None = None
         self._setpoints = SetpointThread(self.arbiter, gate, clock=clock) if per_step > 1 else None
 
-    def estops(self) -> Mapping[str, str]:
-        """Return the robot's safety inputs; a backend that cannot be read gives "unknown"."""
+    def estops(self) -> InputStates:
+        """Return the robot's safety inputs; a backend that cannot be read gives an unknown one."""
         if self._estop_source is None:
             return {}
         try:
             return self._estop_source.estops()
         except BackendError:
-            return {self._backend.name: "unknown"}
+            return {self._backend.name: INPUT_UNKNOWN}
 
     def start(self, close: Callable[[], bool]) -> None:
         """Start the threads, once; the watchdog calls `close` after `request_close` or the end of the main thread."""

@@ -16,12 +16,12 @@ from gymnasium.utils import RecordConstructorArgs
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout, field_layouts
-from embodied_env.core.codes import end_kind
+from embodied_env.core.code_table import GATES
+from embodied_env.core.code_types import end_kind
 from embodied_env.core.info_schema import Schema, info_definition
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.envs.transition_builder import Info
 from embodied_env.errors import UsageError
-from embodied_env.safety.findings import GATES
 
 _Path = tuple[str, ...]
 
@@ -150,6 +150,7 @@ class _Names:
             ("action", "requested"): actuators,
             ("action", "applied"): actuators,
             ("action", "applied_si"): layout.joints,
+            ("action", "applied_driver"): layout.in_driver_units,
             ("safety", "joints"): layout.joints,
             ("task",): env.task_description["terms"] or (),  # None: the task of a replay is not trusted
             ("reset", "sampled"): [name for name, o in options if env.evaluator_info or o.visibility == "agent"],

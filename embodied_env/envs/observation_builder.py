@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.contract_schema import AGES, APPLIED_ACTIONS, TIME_REMAINING
+from embodied_env.contract.contract_schema import APPLIED_ACTIONS, TIME_REMAINING
+from embodied_env.contract.sensor_schema import AGES
 from embodied_env.contract.spaces import field_layouts
-from embodied_env.core.history import ages_s, stack_values
 from embodied_env.core.types import Snapshot
 from embodied_env.envs.gap_policy import GOOD
+from embodied_env.timing.clock import NS_PER_S
 
 Observation = dict[str, NDArray[Any]]
+T = TypeVar("T")
 
 _INVALID, _VALID = (np.frombuffer(bytes([mask]), dtype=np.int8) for mask in (0, 1))  # read-only, since shared
+
+
+def begin_history(first: T, length: int) -> deque[T]:
+    """Return the history at the start of an episode: `first`, as often as it is long."""
+    return deque([first] * length, maxlen=length)
 
 
 class ObservationBuilder:
@@ -66,9 +74,10 @@ class ObservationBuilder:
                 if length is None:
                     observation[key] = values[field_name]
                     continue
-                window = list(history)[-length:]
-                observation[key] = stack_values(window, name, field_name)
-                observation[f"{key}{AGES}"] = ages_s(window, name, snapshot.now_ns)
+                window = [each.samples[name] for each in list(history)[-length:]]
+                observation[key] = np.stack([each.values[field_name] for each in window])
+                ages_s = [(snapshot.now_ns - each.stamp_ns) / NS_PER_S for each in window]  # held readings included
+                observation[f"{key}{AGES}"] = np.array(ages_s)
             if mask:
                 observation[mask] = _VALID if sample.quality in GOOD else _INVALID
         for name in self.observed_options:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import gymnasium
 
 from embodied_env.backends.backend import Backend, Resettable
 from embodied_env.contract import Contract
 from embodied_env.core.measured_joints import MeasuredJoints
-from embodied_env.core.reset_draws import with_observed_options
-from embodied_env.core.reset_spec import ResetRoutine, confirmation_prompt, with_operator_confirmation
-from embodied_env.core.types import ResetRequest, Routine, SafetyContext, Snapshot
+from embodied_env.core.reset_draws import (
+    ResetRoutine,
+    confirmation_prompt,
+    routine_to_start,
+    with_observed_options,
+    with_operator_confirmation,
+)
+from embodied_env.core.types import EpisodeStart, ResetRequest, Routine, SafetyContext, Snapshot
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
-from embodied_env.envs.lifecycle import Lifecycle, State
 from embodied_env.envs.motion_guard import MotionGuard
+from embodied_env.envs.stepper_lifecycle import Lifecycle, State
 from embodied_env.envs.transition_builder import reset_report
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.processes.signals import deferred_signals
-from embodied_env.safety import SafetyGate
+from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.homing import HomingContext, HomingMotion
-from embodied_env.safety.interlocks import safety_input_findings
+from embodied_env.safety.input_findings import safety_input_findings
 from embodied_env.tasks import ResettableTask, Task
 from embodied_env.tasks.judging import judge_reset
 from embodied_env.timing.clock import NS_PER_S, Clock
@@ -42,10 +48,13 @@ class ResetProcedure:
     lifecycle: Lifecycle
     clock: Clock
 
-    def run(self, request: ResetRequest) -> Snapshot:
-        """Reset the world and return the first snapshot of the episode; raises BackendError (`EmbodiedEnv.reset`)."""
+    def run(self, request: ResetRequest, instruction: str, start: EpisodeStart | None = None) -> Snapshot:
+        """Reset the world and return the first snapshot of the episode; raises BackendError (`EmbodiedEnv.reset`).
+
+        `start`: where the episode begins; None: where the backend's own reset ends.
+        """
         try:
-            snapshot = self._run(request)
+            snapshot = self._run(request, instruction, start)
             self.lifecycle.check_open("reset")  # another thread may have called `close`
         except BaseException as error:
             with deferred_signals():
@@ -58,20 +67,31 @@ class ResetProcedure:
             raise
         return snapshot
 
-    def _run(self, request: ResetRequest) -> Snapshot:
+    def _run(self, request: ResetRequest, instruction: str, start: EpisodeStart | None) -> Snapshot:
         backend = self.backend
+        routine = backend.routine if isinstance(backend, Resettable) else None
+        needs_operator = start is not None and backend.capabilities.world == "robot"
+        if needs_operator and not (routine and routine.confirm):
+            problem = "playback on a robot not confirmed: no channel to an operator; nothing was sent"
+            raise BackendNotReadyError(f"{problem}; declare backends.real.reset.confirm: prompt, topic or service")
         deadline_ns = self.clock.now_ns() + round(backend.reset_timeout_s * NS_PER_S)
         raw = backend.reset(request, deadline_ns)
         report = with_observed_options(reset_report(raw), self.contract.reset_options, request)
         is_moved = self.backend.capabilities.simulated or report.level == "world"
         snapshot = self._verify(replace(raw, reset=report), request.epoch, continues=not is_moved)
-        if isinstance(backend, Resettable) and (routine := backend.routine) and (routine.home or routine.confirm):
-            snapshot = self._follow(routine, backend, request, snapshot, deadline_ns)
-        return self._judge(snapshot, request)
+        if start is not None and backend.capabilities.actuates:
+            measured = self.joints.positions_or_nan(snapshot)
+            routine, distance = routine_to_start(self.contract, start, measured, routine or ResetRoutine())
+            if routine.confirm:  # before it moves
+                question = f"{start.question}\nlargest distance: {distance}\n"
+                snapshot = self._confirm(routine, question, request, snapshot, deadline_ns)
+                snapshot = self._read_again(snapshot, request, deadline_ns)
+                routine = replace(routine, confirm="")
+        if routine is not None and (routine.home or routine.confirm):
+            snapshot = self._follow(routine, request, snapshot, deadline_ns)
+        return self._judge(snapshot, request, instruction)
 
-    def _follow(
-        self, routine: ResetRoutine, backend: Resettable, request: ResetRequest, snapshot: Snapshot, deadline_ns: int
-    ) -> Snapshot:
+    def _follow(self, routine: ResetRoutine, request: ResetRequest, snapshot: Snapshot, deadline_ns: int) -> Snapshot:
         """Drive home, ask the operator, and read again, since earlier readings are older than the routine."""
         report, homing = reset_report(snapshot), None
         if routine.home:
@@ -79,21 +99,39 @@ class ResetProcedure:
             snapshot, summary = self._drive_home(homing, snapshot, deadline_ns)
             names: Routine = "service+home" if report.routine == "service" else "home"
             report = replace(report, routine=names, details={**report.details, "home": summary})
+        snapshot = replace(snapshot, reset=report)
         if routine.confirm:
-            positions, _ = self.joints.measured(snapshot)
-            question = confirmation_prompt(request.options, self.contract, positions)
-            stops = [f"not ready: {found.detail}\n" for found in safety_input_findings(self.guard.estops())]
-            backend.confirm("".join(stops) + question, deadline_ns)
-            report = with_operator_confirmation(report, routine.confirm, request)
-        verified = self._verify(backend.verify(deadline_ns), request.epoch, continues=True)
+            snapshot = self._confirm(routine, "", request, snapshot, deadline_ns)
+            report = reset_report(snapshot)
+        verified = self._read_again(snapshot, request, deadline_ns)
         if homing is not None:
             offset = f"{homing.check_arrived(verified):.2g}"
             report = replace(report, details={**report.details, "home_offset": offset})
         return replace(verified, reset=report)
 
+    def _confirm(
+        self, routine: ResetRoutine, what: str, request: ResetRequest, snapshot: Snapshot, deadline_ns: int
+    ) -> Snapshot:
+        """Ask the operator, and return the snapshot with the confirmation in its report."""
+        positions, _ = self.joints.measured(snapshot)
+        question = confirmation_prompt(request.options, self.contract, positions)
+        stops = [f"not ready: {found.detail}\n" for found in safety_input_findings(self.guard.estops())]
+        cast("Resettable", self.backend).confirm("".join([*stops, what, question]), deadline_ns)
+        report = with_operator_confirmation(reset_report(snapshot), routine.confirm, request)
+        return replace(snapshot, reset=report)
+
+    def _read_again(self, snapshot: Snapshot, request: ResetRequest, deadline_ns: int) -> Snapshot:
+        """Return newer readings with the same report; a world that does not ask is as it was read last."""
+        raw, backend = snapshot, self.backend
+        if isinstance(backend, Resettable) and backend.routine is not None:
+            raw = backend.verify(deadline_ns)
+        return replace(self._verify(raw, request.epoch, continues=True), reset=snapshot.reset)
+
     def _drive_home(self, homing: HomingMotion, snapshot: Snapshot, deadline_ns: int) -> tuple[Snapshot, str]:
         """Drive home under the watchdog, and brake if that fails; return the last snapshot and a summary."""
         backend, clock, frozen_ns = self.backend, self.clock, 0
+        if not (backend.capabilities.free_running or isinstance(backend, Resettable)):
+            self.guard.brake("before homing")  # the embedded world over ROS does not move before a command
 
         def advance() -> tuple[Snapshot, list[str]]:
             nonlocal snapshot, frozen_ns
@@ -127,13 +165,13 @@ class ResetProcedure:
         self.guard.arbiter.reset(self.joints.measured(snapshot)[0], epoch, continues=continues)
         return snapshot
 
-    def _judge(self, snapshot: Snapshot, request: ResetRequest) -> Snapshot:
-        """Let the task judge the snapshot; add its verdict and the requested options to the report."""
+    def _judge(self, snapshot: Snapshot, request: ResetRequest, instruction: str) -> Snapshot:
+        """Let the task judge the snapshot; add its verdict, the prompt and the requested options to the report."""
         report = reset_report(snapshot)
         if self.inputs.is_live:  # the report of a recorded run has its own options
             if report.ignored:
                 gymnasium.logger.warn(f"reset options ignored by {self.backend.name}: {', '.join(report.ignored)}")
-            report = replace(report, options=request.options)
+            report = replace(report, options=request.options, instruction=instruction)
         if isinstance(self.task, ResettableTask):
             verdict = judge_reset(self.task, self.contract, replace(snapshot, reset=report), report.options)
             report = replace(report, verdict=verdict)

@@ -5,38 +5,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-import gymnasium
 import numpy as np
 
 from embodied_env.backends.backend import Backend, Polled, Recorded, Renderable
 from embodied_env.contract import Contract, FloatArray, JointLimits
-from embodied_env.contract.runtime_values import checked_options
-from embodied_env.core.codes import Severity
-from embodied_env.core.history import begin_history
+from embodied_env.contract.runtime_values import checked_instruction, checked_options
+from embodied_env.core.code_types import Severity
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
-from embodied_env.core.types import (
-    Finding,
-    Observer,
-    ResetRequest,
-    SentCommand,
-    Snapshot,
-    TaskResult,
-    Transition,
-    Verdict,
-)
+from embodied_env.core.types import Observer, ResetRequest, SentCommand, Snapshot, TaskResult, Transition, Verdict
+from embodied_env.envs.end_reasons import EndReasons
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
-from embodied_env.envs.lifecycle import Lifecycle, State, latched_estop
 from embodied_env.envs.motion_guard import MotionGuard
-from embodied_env.envs.observation_builder import Observation
+from embodied_env.envs.observation_builder import Observation, begin_history
+from embodied_env.envs.remedies import warn_of_malformed_action
 from embodied_env.envs.reset_procedure import ResetProcedure
+from embodied_env.envs.stepper_lifecycle import Lifecycle, State, latched_estop
 from embodied_env.envs.stepper_state import EpisodeState, PendingStep, SavedStepper
 from embodied_env.envs.transition_builder import Info, TransitionBuilder, copy_action, copy_observation
 from embodied_env.errors import (
@@ -47,13 +38,16 @@ from embodied_env.errors import (
     TaskError,
     UsageError,
 )
-from embodied_env.safety import CommandFilter, SafetyGate, merge_relay_report
+from embodied_env.safety.approved_commands import merge_relay_report
+from embodied_env.safety.command_filters import CommandFilter
+from embodied_env.safety.gate import SafetyGate
 from embodied_env.tasks import Task
 from embodied_env.tasks.judging import judge_step
 from embodied_env.timing.clock import NS_PER_S, Clock
 from embodied_env.timing.ledger import Ledger
 
 if TYPE_CHECKING:
+    from embodied_env.core.types import EpisodeStart
     from embodied_env.envs.action_stages import ActionStages
 
 
@@ -118,7 +112,7 @@ class Stepper:
         self.ledger = Ledger(clock)
         self._inputs = ExternalInputsSource(contract, backend, self.gate, self._guard, self._joints, clock=clock)
         self._replay = backend.playback if isinstance(backend, Recorded) else None
-        self.transitions = TransitionBuilder(
+        self.transition_builder = TransitionBuilder(
             contract,
             backend,
             gate=self.gate,
@@ -128,6 +122,7 @@ class Stepper:
             evaluator_info=evaluator_info,
             host_timing=host_timing,
         )
+        self.end_reasons = EndReasons(contract, self.gate)
         self._resets = ResetProcedure(
             contract=contract,
             backend=backend,
@@ -147,24 +142,26 @@ class Stepper:
         self._episode_index = -1
         self._episode = EpisodeState(index=-1, snapshot=Snapshot(now_ns=0, samples={}), frozen_ns=0, applied=deque())
         self._step: PendingStep | None = None  # the step under way
-        self._has_warned = False  # of a malformed action
+        self._claim = threading.Lock()  # held while a step is taken by one thread
+        self._has_warned = False  # about a malformed action
 
     # ----------------------------------------------------------------------------------------------- step
 
     def begin(self, action: Any) -> None:  # noqa: ANN401 - as an agent
         """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`."""
-        if self.lifecycle.state is not State.RUNNING or self._step is not None:
-            self.lifecycle.check_open("step")
-            raise ResetNeededError(f"{self._problem_of_step()}; nothing was published")
+        with self._claim:  # of two threads one gets the step
+            if self.lifecycle.state is not State.RUNNING or self._step is not None:
+                self.lifecycle.check_open("step")
+                raise ResetNeededError(f"{self._problem_of_step()}; nothing was published")
+            step = self._step = PendingStep(action=action, target_ns=0, deadline_ns=0)
         ledger, now_ns = self.ledger, self.clock.now_ns
-        ledger.enter_step()
-        target_ns = self._episode.snapshot.now_ns + self._period_ns
-        deadline_ns = ledger.entered_ns + self._timeout_ns
         try:
+            ledger.enter_step()
+            target_ns = step.target_ns = self._episode.snapshot.now_ns + self._period_ns
+            deadline_ns = step.deadline_ns = ledger.entered_ns + self._timeout_ns
             if self.stages is not None:
                 action = self._inputs.apply_stages(self.stages, action, self._episode.snapshot)
-            copied = action.copy() if type(action) is np.ndarray else copy_action(action)
-            step = self._step = PendingStep(action=copied, target_ns=target_ns, deadline_ns=deadline_ns)
+            step.action = action.copy() if type(action) is np.ndarray else copy_action(action)
             if self._free_running:
                 self._guard.feed()
             if self._follows_measured:
@@ -209,12 +206,12 @@ class Stepper:
             result, failed = self._judge(step, snapshot)
             episode.advance(snapshot, ledger.observed_ns, report.applied)
             episode.missed = episode.missed + 1 if isinstance(step.action, NoAction) else 0
-            reasons = self.transitions.end_reasons(
+            reasons = self.end_reasons.find(
                 result.verdict, episode.step_index, step=step, missed=episode.missed, failed=failed, gaps=gaps
             )
             if self._replay is not None:
                 self._inputs.end_replayed_step()
-            transition = self.last_transition = self.transitions.transition(episode, step, result, reasons)
+            transition = self.last_transition = self.transition_builder.transition(episode, step, result, reasons)
             if reasons:
                 self.lifecycle.end_episode()
                 if self._free_running:  # a lockstep world moves only in steps
@@ -222,7 +219,7 @@ class Stepper:
             for observer in self.observers:
                 observer.observe(transition)
             if report.disposition >= Severity.HOLD and not self._has_warned:
-                self._warn_of_malformed_action(report.findings)
+                self._has_warned = warn_of_malformed_action(report.findings)
             ledger.is_marked = False
             ledger.returned_ns = episode.returned_ns = self.clock.now_ns()
         except BaseException:
@@ -278,14 +275,6 @@ class Stepper:
         if self.gate.has_velocity:
             self._arbiter.update_measured(*self._joints.measured(self._episode.snapshot))
 
-    def _warn_of_malformed_action(self, findings: Sequence[Finding]) -> None:
-        for finding in findings:
-            if finding.code in ("form.shape", "form.type"):
-                self._has_warned = True
-                with contextlib.suppress(UserWarning):  # a warning turned into an error must not stop the robot
-                    remedy = "the robot brakes at each such action; pass one of env.action_space"
-                    gymnasium.logger.warn(f"malformed action: {finding.detail}; {remedy}")
-
     def abort_step(self) -> None:
         """Abandon a step that was begun: the episode ends without a transition."""
         self._step = None
@@ -299,10 +288,13 @@ class Stepper:
             self.lifecycle.check_open("reset")
         if latched := latched_estop(self.gate):
             raise BackendNotReadyError(f"reset refused: {latched}")
+        checked_instruction(self.contract, options)
         return checked_options(self.contract, options)
 
-    def reset(self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool) -> tuple[Observation, Info]:
-        """Start an episode; with `seeded`, it is number 0. Raises like `EmbodiedEnv.reset`."""
+    def reset(
+        self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool, start: EpisodeStart | None = None
+    ) -> tuple[Observation, Info]:
+        """Start an episode, from `start` if given; with `seeded`, it is number 0. Raises like `EmbodiedEnv.reset`."""
         request = ResetRequest(epoch=self.epoch + 1, seed=world_seed, options=self.check_reset(options))
         was_running = self.lifecycle.state is State.RUNNING
         self.lifecycle.end_episode()
@@ -314,10 +306,10 @@ class Stepper:
         self._episode_index = 0 if seeded else self._episode_index + 1
         entered_ns = self.clock.now_ns()
         self.lifecycle.open()
-        self._start_episode(self._resets.run(request))
+        self._start_episode(self._resets.run(request, checked_instruction(self.contract, options), start))
         episode = self._episode
-        info = self.transitions.reset_info(episode, self.clock.now_ns() - entered_ns)
-        observation = self.transitions.observations.observe(
+        info = self.transition_builder.reset_info(episode, self.clock.now_ns() - entered_ns)
+        observation = self.transition_builder.observations.observe(
             episode.history, episode.step_index, episode.applied, episode.sampled
         )
         self.ledger.is_marked = False
@@ -328,10 +320,10 @@ class Stepper:
         self.ledger.is_first, self.ledger.observed_ns = True, self.clock.now_ns()
         if self._replay is not None and self._replay.frozen_ns:
             self.ledger.observed_ns = self._replay.frozen_ns
-        self._inputs.begin_episode()
+        self._inputs.begin_episode(None if snapshot.reset is None else snapshot.reset.instruction)
         if self.stages is not None:
             self.stages.reset()
-        self.transitions.begin_episode()
+        self.transition_builder.begin_episode()
         hold = self.gate.hold_action(self._arbiter.reference)
         self._episode = EpisodeState(
             index=self._episode_index,

@@ -76,7 +76,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
     def keep_host_timing(self) -> None:
         """Return the durations of the host from now on, for a recorder, which removes them without `host_timing`."""
         self._is_recorded = True
-        self.stepper.transitions.host_timing = True
+        self.stepper.transition_builder.host_timing = True
 
     def mark(self, name: str) -> None:
         """Stamp the end of a stage outside the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
@@ -86,7 +86,8 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         """Attach an account, such as that of a chunk or a remote policy, to the step that follows.
 
         It is ``info["annotations"][name]`` of that step, recorded with its external inputs, and copied by a replay.
-        Another one of the same name before that step replaces it.
+        Another one of the same name before that step replaces it. In the account ``chunk`` of a chunk that takes effect
+        in that step, ``actions`` is the sequence of its actions: they are not in info but recorded as one array.
 
         Args:
             name: lower-case letters, digits and ``_``, a letter first.
@@ -99,6 +100,18 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
             ClosedError: after `close`.
         """
         self.stepper.inputs_for("annotate").annotate(name, values)
+
+    def instruct(self, instruction: str) -> None:
+        """Change the prompt of the episode from the next step on, for ``info["instruction"]`` and the record.
+
+        The caller also passes it to its policy (`embodied_env.core.policy.InstructedPolicy`).
+
+        Raises:
+            UsageError: unless it is a text of 1 to 1,000 printable characters.
+            ResetNeededError: outside an episode.
+            ClosedError: after `close`.
+        """
+        self.stepper.inputs_for("instruct").instruct(instruction)
 
     def require(self, sensors: Iterable[str]) -> None:
         """Require a valid reading of these sensors for each action until the next reset, as a policy's inputs.

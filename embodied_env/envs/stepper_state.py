@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from embodied_env.contract import FloatArray
-from embodied_env.core.history import begin_history
 from embodied_env.core.types import ApprovedCommand, CommandState, ExternalInputs, Snapshot
+from embodied_env.envs.observation_builder import begin_history
 from embodied_env.errors import BackendLostError
 from embodied_env.timing.ledger import LedgerState
 
@@ -58,9 +58,9 @@ class EpisodeState:
 class PendingStep:
     """A step between `begin` and `finish`."""
 
-    action: Any  # of the agent, or of the last action stage, copied
+    action: Any  # action of the agent, or of the last action stage, copied
     target_ns: int  # end of its period, on the world's clock
-    deadline_ns: int  # of the wait for the world, on the steady clock
+    deadline_ns: int  # deadline of the wait for the world, on the steady clock
     approved: ApprovedCommand = field(init=False)
     external_inputs: ExternalInputs = field(init=False)
     lost: BackendLostError | None = None  # why the backend was lost in this step

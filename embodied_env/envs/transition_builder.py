@@ -1,6 +1,6 @@
-"""Build what `reset` and `step` return: infos, end reasons and transitions.
+"""Build what `reset` and `step` return: infos and transitions.
 
-``info`` has fixed keys, dtypes and shapes (`envs.info_types`), so that vector environments can stack it. Ages and
+``info`` has fixed keys, dtypes and shapes (`core.info_types`), so that vector environments can stack it. Ages and
 durations are in seconds. A stage that a combination of contract, backend and clock can never measure is absent; NaN
 means that a measurement was lost at run time. Infos are new at each call; observations share the read-only arrays of
 the readings.
@@ -9,11 +9,10 @@ the readings.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,21 +20,22 @@ from numpy.typing import NDArray
 from embodied_env._version import __version__
 from embodied_env.backends.backend import Backend, Paced
 from embodied_env.contract import Contract
+from embodied_env.contract.point_selection import count_padding
 from embodied_env.contract.required_sensors import required_sensors
-from embodied_env.core.codes import TERMINATED_REASONS, Severity, end_kind, order_end_reasons
-from embodied_env.core.policy import NoAction
-from embodied_env.core.types import Finding, ResetReport, Snapshot, TaskResult, Transition, Verdict
-from embodied_env.envs.info_types import Origin, ResetInfo, SensorInfo, StepInfo
+from embodied_env.core.code_types import TERMINATED_REASONS, Severity, end_kind
+from embodied_env.core.odometry_check import OdometryCheck
+from embodied_env.core.types import ResetReport, Snapshot, TaskResult, Transition
 from embodied_env.envs.latency_info import CommandsInFlight, LatencyInfoBuilder
 from embodied_env.envs.observation_builder import Observation, ObservationBuilder
 from embodied_env.envs.stepper_state import EpisodeState, PendingStep
-from embodied_env.errors import TaskError
-from embodied_env.safety import SafetyGate, Watchdog
 from embodied_env.safety.findings import NO_CODE, NO_SEVERITY, gate_arrays, joint_codes, unmoved_joints
-from embodied_env.safety.interlocks import ObservationGate
-from embodied_env.safety.late_agent import LATE, is_explained, were_valid
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.watchdog import Watchdog
 from embodied_env.timing.clock import NS_PER_S
 from embodied_env.timing.ledger import Ledger
+
+if TYPE_CHECKING:
+    from embodied_env.core.info_types import Origin, ResetInfo, SensorInfo, StepInfo
 
 Info = dict[str, Any]
 
@@ -46,6 +46,8 @@ class TransitionBuilder:
     Attributes:
         observations: builds the observations.
         sensors: those in infos.
+        clouds: those with a fixed number of points.
+        renders_images: whether those of sensors are rendered during a step.
         evaluator_info, host_timing: whether infos have the evaluator's readings, and the durations of the host.
         origin: the keys of info that never change.
     """
@@ -65,8 +67,6 @@ class TransitionBuilder:
         """Determine the stages that can be measured; stamps of a middleware do not relate to a virtual clock."""
         capabilities = backend.capabilities
         self._contract, self._gate, self._watchdog, self._ledger = contract, gate, watchdog, ledger
-        self._horizon_steps, self._most_missed = contract.episode.horizon_steps, contract.policy.max_missed
-        self._observation_gate = next(each for each in gate.interlocks if isinstance(each, ObservationGate))
         self.observations = ObservationBuilder(contract)
         self.evaluator_info, self.host_timing = evaluator_info, host_timing
         self._hidden_options = {
@@ -77,7 +77,11 @@ class TransitionBuilder:
         self.sensors = tuple(
             name for name, sensor in contract.sensors.items() if evaluator_info or sensor.visibility == "agent"
         )
+        fields = [(name, spec) for name in self.sensors for spec in contract.sensors[name].fields.values()]
+        self.clouds = {name: spec.points for name, spec in fields if spec.points is not None}
+        self.renders_images = capabilities.renders_images
         self._has_wall_stamps = capabilities.transport and capabilities.free_running
+        self._odometry = OdometryCheck.declared_by(contract) if self._has_wall_stamps else None
         self.origin: Origin = {
             "wrapper_version": f"embodied_env {__version__}, {contract.name} v{contract.version}",
             "contract": contract.fingerprint,
@@ -90,6 +94,7 @@ class TransitionBuilder:
             primary=next(iter(required_sensors(contract)), None),
             period_ns=contract.control_period_ns,
             transport=capabilities.transport and not is_virtual,
+            renders_images=self.renders_images,
             moves_by_itself=capabilities.free_running,
             pacer=backend.pacer if isinstance(backend, Paced) else None,
             commands=self._commands,
@@ -100,6 +105,8 @@ class TransitionBuilder:
         """Forget the commands of the last episode."""
         if self._commands is not None:
             self._commands.begin()
+        if self._odometry is not None:
+            self._odometry.begin()
 
     def reset_info(self, episode: EpisodeState, duration_ns: int) -> ResetInfo:
         """Return the info of the reset that started `episode`."""
@@ -129,47 +136,13 @@ class TransitionBuilder:
                 "sensors_verified": len(episode.snapshot.samples),
             },
         }
+        if report.instruction is not None:
+            info["instruction"] = report.instruction
         if self.evaluator_info:
             info["evaluator"] = self.observations.evaluator_readings(episode.snapshot)
         if self.host_timing:
             info["reset"]["duration_s"] = duration_ns / NS_PER_S
         return info
-
-    def end_reasons(
-        self,
-        verdict: Verdict,
-        step_index: int,
-        *,
-        step: PendingStep | None = None,
-        missed: int = 0,
-        failed: TaskError | None = None,
-        gaps: Sequence[str] = (),
-    ) -> tuple[str, ...]:
-        """Return all reasons to end the episode, in order of precedence.
-
-        Without `step` they are those of the task and of the contract's limit. `missed`: steps in a row without an
-        action of the policy. `gaps`: sensors whose gap ends the episode.
-        """
-        reasons = []
-        if verdict.success:
-            reasons.append("success")
-        if verdict.failure:
-            reasons.append(f"failure:{verdict.failure}")
-        if verdict.out_of_bounds:
-            reasons.append(f"out_of_bounds:{verdict.out_of_bounds}")
-        if step_index >= self._horizon_steps:
-            reasons.append("horizon" if self._contract.episode.kind == "finite_horizon" else "time_limit")
-        if step is not None:
-            if step.approved.report.disposition >= Severity.STOP:
-                reasons.append(self._stop_reason(step))
-            if step.lost is not None:
-                reasons.append(f"backend_lost:{step.lost.why}")
-            if isinstance(step.action, NoAction) and missed >= self._most_missed:
-                reasons.append(f"policy_lost:{step.action.reason}")
-        if failed is not None:
-            reasons.append(f"task_error:{failed.why}")
-        reasons.extend(map("sensor_gap:{}".format, gaps))
-        return order_end_reasons([*dict.fromkeys(reasons)]) if reasons else ()
 
     def transition(
         self, episode: EpisodeState, step: PendingStep, result: TaskResult, reasons: tuple[str, ...]
@@ -180,6 +153,11 @@ class TransitionBuilder:
         latched = gate.latched if gate.is_latched else None
         if self._commands is not None:
             self._commands.record_sent(step.approved.seq, ledger.published_ns)
+        if self._odometry is not None:
+            reading = episode.snapshot.samples[self._odometry.sensor]
+            sent = dict(zip(layout.joints, report.applied_si.tolist(), strict=True))
+            self._odometry.add_command(episode.snapshot.now_ns, sent)
+            self._odometry.add_reading(reading.stamp_ns, reading.values)
         end_reason = reasons[0] if reasons else ""
         terminated = bool(reasons) and end_kind(end_reason) in TERMINATED_REASONS
         findings = report.findings
@@ -223,6 +201,10 @@ class TransitionBuilder:
             "latency": self._latencies.build(ledger, episode.before, episode.snapshot, host_timing=self.host_timing),
             "task": dict(result.terms),
         }
+        if inputs.instruction is not None:
+            info["instruction"] = inputs.instruction
+        if layout.in_driver_units:
+            info["action"]["applied_driver"] = layout.driver_values(report.applied_si)
         if self.evaluator_info:
             info["evaluator"] = self.observations.evaluator_readings(episode.snapshot)
         if self.host_timing:
@@ -272,29 +254,11 @@ class TransitionBuilder:
             if self._has_wall_stamps:
                 reading["stamp_quality"] = int(sample.stamp_quality)
                 reading["suspect_clock"] = sample.suspect_clock
+        for name, points in self.clouds.items():
+            sensors[name]["padded"] = int(count_padding(samples[name].values["points"], points))
+        if self._odometry is not None and self._odometry.sensor in sensors:
+            sensors[self._odometry.sensor]["suspect_motion"] = self._odometry.text
         return sensors
-
-    def _stop_reason(self, step: PendingStep) -> str:
-        """Return the most severe finding as an end reason, `LATE` if the agent's time alone explains every stop."""
-        findings, context = step.approved.report.findings, step.external_inputs.safety_context
-        is_late = partial(
-            is_explained,
-            self._contract,
-            late_in_a_row=self._observation_gate.late_in_a_row,
-            are_valid=were_valid(each.quality for each in context.sensors.values()),
-            action_age_s=context.action_age_s,
-        )
-        stops = [found for found in findings if found.severity >= Severity.STOP]
-        others = [found for found in stops if not is_late(self._stop_code(found))]
-        if stops and not others:
-            return LATE
-        worst = max(others or findings, key=lambda found: (found.severity, found.gate != "latch"))
-        return f"safety_stop:{self._stop_code(worst)}"
-
-    def _stop_code(self, found: Finding) -> str:
-        """Return the code of a finding; for a latch set in this episode, the code that set it."""
-        latched = self._gate.latched
-        return latched.code if found.code == "latch.stop" and latched is not None else found.code
 
 
 def reset_report(snapshot: Snapshot) -> ResetReport:
@@ -338,6 +302,6 @@ def copy_info(info: Mapping[str, Any]) -> Info:
             copied[key] = copy_info(value)
         elif kind is np.ndarray:
             copied[key] = value.copy()
-        elif kind is list:  # of an annotation
+        elif kind is list:  # a list in an annotation
             copied[key] = deepcopy(value)
     return copied

@@ -1,7 +1,7 @@
 """Extensions, of which each folder can be removed with its tests while everything else works.
 
 The core finds them by name only: as verbs (`embodied_env.cli.main`), public names (`embodied_env`), plug-ins
-(`embodied_env.contract.plugins`) and parts (`embodied_env.core.extensions`).
+(`embodied_env.plugins`) and parts (`embodied_env.core.plugin_loading`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 REQUIRES: Mapping[str, tuple[str, ...]] = {
     "comparison": ("report",),
+    "identification": ("calibration", "report"),
     "ray": ("evaluation",),
     "report": ("audit",),
 }

@@ -1,1 +1,1 @@
-"""Message types that a contract may use: fields, shapes, units and precision. No ROS needed."""
+"""Message types that a contract may use: fields, shapes, units, reading, writing and validity. No ROS needed."""

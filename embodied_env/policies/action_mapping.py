@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.contract_schema import ActuatorSpec, FloatArray
+from embodied_env.contract.actuator_schema import ActuatorSpec, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.core.measured_joints import find_positions
@@ -116,7 +116,6 @@ class ActionMapping:
         return held
 
     def _add(self, file: PolicyFile, contract: Contract, path: str, output: str, part: OutputPart) -> None:
-        """Add the columns of a part."""
         if part.ignore is not None:
             self.labels[output] += ["ignored"] * part.ignore
             return
@@ -149,7 +148,6 @@ class ActionMapping:
 
 
 def _unit_of(actuator: ActuatorSpec, joint: str) -> str:
-    """Return the unit of a joint's command in SI."""
     if actuator.command == "twist":
         return "m/s" if joint.startswith("linear") else "rad/s"
     return f"{actuator.joints[joint].unit}/s" if actuator.is_velocity else actuator.joints[joint].unit

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.contract_schema import FieldSpec, FloatArray, ResizeSpec, SensorSpec
+from embodied_env.contract.actuator_schema import FloatArray
+from embodied_env.contract.sensor_schema import FieldSpec, ResizeSpec, SensorSpec
 from embodied_env.contract.spaces import FieldLayout, field_layouts, message_field
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.core.image_processing import resize_image
@@ -30,7 +31,7 @@ RANGES = {"-100..100": (-100.0, 100.0), "0..100": (0.0, 100.0), "-1..1": (-1.0, 
 """Units that are shares of the `limits` of a joint."""
 
 _ORDERS = {"xyzw": [0, 1, 2, 3], "wxyz": [3, 0, 1, 2]}
-_CHANNELS = {"rgb8": "rgb", "rgba8": "rgb", "bgr8": "bgr", "bgra8": "bgr", "mono8": "mono"}
+_CHANNELS = {"rgb8": "rgb", "rgba8": "rgb", "bgr8": "bgr", "bgra8": "bgr", "mono8": "mono", "mono16": "16 bits"}
 _COLORS = ("rgb", "bgr")
 _MOST_SHOWN = 10  # joints in a message
 _SPREAD = (0.1, 300.0)  # of a normalized image; statistics of 0 to 1 for pixels of 0 to 255 exceed it, and the reverse
@@ -191,7 +192,7 @@ class ImageInput:
         fields = {key: found for key, found in observed_fields(contract).items() if found.sensor.encoding is not None}
         require(image.field in fields, f"{path}.image.field", one_of(image.field, fields))
         sensor, field, layout = fields[image.field]
-        own, is_color = _CHANNELS.get(str(sensor.encoding), "depth"), image.channels in _COLORS
+        own, is_color = _CHANNELS.get(str(sensor.pixels), "depth"), image.channels in _COLORS
         needed = ("mono",) if image.expand else _COLORS if is_color else (image.channels,)
         remedy = "; set expand to repeat it in three channels" if is_color and own == "mono" else ""
         fits = own in needed and (is_color or not image.expand)

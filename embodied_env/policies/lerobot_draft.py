@@ -17,7 +17,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.yaml_text import checked_text, comment, dump_yaml
 from embodied_env.errors import escaped
 from embodied_env.policies.input_mapping import observed_fields
-from embodied_env.policies.lerobot_files import Feature, LerobotPolicy
+from embodied_env.policies.lerobot_checkpoint import Feature, LerobotPolicy
 from embodied_env.policies.lerobot_model import TASK, WITHOUT_TEXT
 from embodied_env.policies.policy_file import SCHEMA, STATISTICS
 
@@ -25,7 +25,7 @@ Document = dict[str, Any]
 Groups = Mapping[str, Sequence[str | int]]
 """The joints of each field or actuator, or the indices of a field without joints."""
 
-_EPSILON = 1e-8  # of LeRobot's normalisation
+_EPSILON = 1e-8  # epsilon of LeRobot's normalisation
 _PREFIX = re.compile(r"^(?:main|follower)_")
 _QUANTITY = re.compile(r"[._](pos|vel|eff)(?:ition|ocity|ort)?$")
 
@@ -105,7 +105,6 @@ class _Draft:
         return spec | self._normalization(path, feature)
 
     def _input_part(self, key: str, components: list[str | int]) -> Document:
-        """Return the part of the field `key`: joints by name, or components by index."""
         field = self._fields.get(key)
         if field is not None and field.spec.joints:
             part: Document = {"field": key, "joints": components}
@@ -136,7 +135,7 @@ class _Draft:
             what = f"resizing of {fitting[0]}, {height}x{width}, to the {size[0]}x{size[1]} of {name}"
             self._gap(what, f"set inputs.{name}.image.method as in training: letterbox, crop or stretch")
         field = fitting[0] if len(fitting) == 1 else camera
-        is_repeated = field in self._fields and self._fields[field].sensor.encoding == "mono8" and feature.shape[0] == 3
+        is_repeated = field in self._fields and self._fields[field].sensor.pixels == "mono8" and feature.shape[0] == 3
         expand = {"expand": True} if is_repeated else {}
         return {"field": field, "size": list(size), "layout": "chw", "range": [0.0, 1.0], **expand}
 
@@ -155,7 +154,6 @@ class _Draft:
         return {"parts": parts} | self._normalization(f"outputs.{name}", feature)
 
     def _split(self, path: str, feature: Feature, groups: Groups) -> list[tuple[str, list[str | int]]]:
-        """Return the consecutive components of each group."""
         names = feature.names or tuple(f"component_{index}" for index in range(prod(feature.shape)))
         found = [self._locate(name, groups) for name in names]
         unknown = [name for name, (key, _) in zip(names, found, strict=True) if not key]

@@ -14,7 +14,7 @@ import numpy as np
 
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import MissingDependencyError, UsageError, described
-from embodied_env.policies.lerobot_files import read_mapping, read_normalizers
+from embodied_env.policies.lerobot_checkpoint import read_mapping, read_normalizers
 from embodied_env.policies.normalization import Normalization
 from embodied_env.policies.policy_model import ArraySpec, Inputs, Outputs, PolicyModel
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.contract.actuator_schema import FloatArray
 from embodied_env.contract.bounded_json import parse_json
-from embodied_env.contract.contract_schema import FloatArray
 from embodied_env.contract.value_checks import allow, require
 from embodied_env.errors import ContractError, described, did_you_mean
 from embodied_env.policies.policy_file import MOST_DATA_BYTES, STATISTICS, NormalizeSpec, PolicyFile

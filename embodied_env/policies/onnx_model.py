@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract.argument_checks import checked_count
 from embodied_env.contract.contract_loader import shipped_files
-from embodied_env.core.optional_packages import import_optional
+from embodied_env.core.plugin_loading import import_optional
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.core.protobuf import DamagedMessageError, read_fields
 from embodied_env.errors import UsageError, described, did_you_mean
@@ -28,8 +28,8 @@ _DTYPES: Mapping[str, Any] = {
     "tensor(int64)": np.int64,
 }
 
-_NAME = re.compile(r"[\w-]{1,100}")  # of a shipped policy
-_LONGEST_S = 60.0  # of the first inference
+_NAME = re.compile(r"[\w-]{1,100}")  # name of a shipped policy
+_LONGEST_S = 60.0  # time limit of the first inference
 
 MOST_BYTES = 2**30
 MOST_FIELDS = 500_000  # about 30,000 nodes; some seconds

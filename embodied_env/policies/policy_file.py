@@ -8,15 +8,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
+
+from annotated_types import Interval, MinLen
 
 from embodied_env.contract import Contract
+from embodied_env.contract.bounded_files import read_file, read_text_file
 from embodied_env.contract.bounded_json import parse_json
-from embodied_env.contract.contract_loader import parse_as, read_document
-from embodied_env.contract.files import read_file, read_text_file
+from embodied_env.contract.contract_loader import read_document
 from embodied_env.contract.fingerprint import differences, meaning, sha256_of, to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
-from embodied_env.contract.value_checks import allow, check_magnitude, check_positive, one_of, require
+from embodied_env.contract.key_types import Count, Positive, Quantity, Range, Such, exactly_one
+from embodied_env.contract.typed_values import check_types, parse_as
+from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.contract.yaml_text import checked_text, dump_yaml
 from embodied_env.errors import ContractError, UsageError
 
@@ -27,13 +31,27 @@ MOST_DATA_BYTES = 8 * 2**20
 
 _OWN = ("source", "text", "files")  # fields that are no keys
 _MOST_SHOWN = 5  # differences of a contract
-_LONGEST_HISTORY = 1000  # steps
-_MOST_ACTIONS = 10_000  # of a chunk, and ignored components
-_MOST_VALUES = 2**20  # of an output
-_MOST_READINGS = 10_000  # of all inputs, with history
-_MOST_PIXELS = 4096  # height or width of an image
+_MOST_VALUES = 2**20  # values of an output
+_MOST_READINGS = 10_000  # readings of all inputs, with history
 
-Numbers: TypeAlias = float | tuple[float, ...]
+DataFile: TypeAlias = Annotated[
+    str,
+    Such(
+        expected="the name of a file in the folder of the policy file",
+        holds=lambda name: name not in ("", ".", "..") and not {*name} & {"/", "\\", "\0"},
+    ),
+]
+Names: TypeAlias = Annotated[tuple[str, ...], Such(expected="different names", holds=lambda x: 0 < len(x) == len({*x}))]
+Components: TypeAlias = Annotated[int, Interval(ge=1, le=10_000)]
+Side: TypeAlias = Annotated[int, Interval(ge=1, le=4096)]
+Sign: TypeAlias = Annotated[Quantity, Such(expected="1 or -1", holds=lambda sign: abs(sign) == 1)]
+Factor: TypeAlias = Annotated[Quantity, Such(expected="not 0, at least 1e-9", holds=lambda x: abs(x) >= 1e-9)]
+Steps: TypeAlias = Annotated[
+    tuple[Annotated[int, Interval(ge=-1000, le=0)], ...],
+    Such(expected="different steps", holds=lambda steps: 0 < len(steps) == len({*steps})),
+]
+
+Numbers: TypeAlias = Quantity | tuple[Quantity, ...]
 """One number for all components, or one each."""
 
 TRANSFORMS = ("reciprocal_from", "direction_from")
@@ -54,7 +72,7 @@ class TrainedOn:
 
     name: str  # name of the contract
     fingerprint: str  # its fingerprint (`embodied-env contract fingerprint`)
-    file: str | None = None  # the contract in JSON, in the folder of the policy file, to name the difference
+    file: DataFile | None = None  # the contract in JSON, in the folder of the policy file, to name the difference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +91,12 @@ class NormalizeSpec(FrozenFields):
     q10: Numbers | None = None  # `quantiles10`
     q90: Numbers | None = None  # `quantiles10`, above `q10`
     # instead of numbers: a safetensors or JSON file in the folder of the policy file, such as LeRobot's `stats.json`
-    file: str | None = None
+    file: DataFile | None = None
     key: str | None = None  # the feature in `file`: `observation.state`
-    range: tuple[float, float] = (-1.0, 1.0)  # not for `mean_std`
-    epsilon: float = 0.0  # added to the divisor, >= 0: 1e-8 in LeRobot
-    clip: float | None = None  # the normalised value is clipped to this magnitude, > 0
+    range: Range = (-1.0, 1.0)  # not for `mean_std`
+    epsilon: Annotated[float, Interval(ge=0, le=1e12)] = 0.0  # added to the divisor: 1e-8 in LeRobot
+    # the normalised value is clipped to this magnitude
+    clip: Annotated[float, Interval(gt=0, le=1e12)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,28 +107,31 @@ class InputPart(FrozenFields):
     """
 
     field: str | None = None  # key of the observation: `joints_position`; null: with `last_output`
-    joints: tuple[str, ...] | None = None  # joints of the field by name, in the order of the policy
+    joints: Names | None = None  # joints of the field by name, in the order of the policy
     components: tuple[int, ...] | None = None  # components of a field without joints, from 0; null: all
     # required with joints: `rad`, `deg`, `m`, `mm` and so on, or the range that the `limits` of the joint stand for:
     # `-100..100`, `0..100`, `-1..1`, `0..1`; one per joint for mixed joints. null: that of the contract
     unit: str | tuple[str, ...] | None = None
-    sign: Numbers = 1  # 1 or -1
+    sign: Sign | tuple[Sign, ...] = 1  # 1 or -1
     offset: Numbers = 0.0  # in `unit`, such as the default pose of the training
-    scale: Numbers = 1.0  # not 0
+    scale: Factor | tuple[Factor, ...] = 1.0  # not 0
     quaternion: Literal["xyzw", "wxyz"] | None = None  # order of an orientation, for which it is required
-    # 1 / value, for distances of which the small ones matter; the least value, > 0; without `unit`
-    reciprocal_from: float | None = None
-    # the vector divided by its length, for a goal; the least length, > 0; without `unit`
-    direction_from: float | None = None
+    # 1 / value, for distances of which the small ones matter; the least value; without `unit`
+    reciprocal_from: Positive | None = None
+    # the vector divided by its length, for a goal; the least length; without `unit`
+    direction_from: Positive | None = None
     last_output: str | None = None  # output of the model at the last inference, as it was; 0 at first
+
+
+Part: TypeAlias = Annotated[InputPart, exactly_one("field", "last_output")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistorySpec(FrozenFields):
     """Several readings in one input, at steps of the policy's control period."""
 
-    steps: tuple[int, ...]  # of each row: `[-2, -1, 0]` is oldest first, `[0, -1, -2]` newest first
-    pad: Literal["repeat", "zeros"] = "repeat"  # before the first reading of an episode
+    steps: Steps  # control step of each row: `[-2, -1, 0]` is oldest first, `[0, -1, -2]` newest first
+    pad: Literal["repeat", "zeros"] = "repeat"  # content before the first reading of an episode
     # `stacked`: shape (n, size); `by_time`: one vector, row after row; `by_part`: all rows of each part in turn
     layout: Literal["stacked", "by_time", "by_part"] = "stacked"
 
@@ -119,7 +141,7 @@ class ImageSpec(FrozenFields):
     """An image of the observation."""
 
     field: str  # key of the observation: `front_image`
-    size: tuple[int, int]  # height and width that the policy was trained with, at most 4096
+    size: tuple[Side, Side]  # height and width that the policy was trained with
     # how another size is resized, as in a contract: `letterbox` pads, `crop` cuts, `stretch` changes the aspect ratio;
     # null: another size is refused
     method: Literal["letterbox", "stretch", "crop"] | None = None
@@ -127,27 +149,30 @@ class ImageSpec(FrozenFields):
     channels: Literal["rgb", "bgr", "mono", "depth"] = "rgb"  # converted from the encoding of the contract
     expand: bool = False  # repeat a mono image in the three channels of `rgb`
     layout: Literal["hwc", "chw"] = "hwc"  # order of the axes
-    range: tuple[float, float] | None = None  # what 0 and 255 become, as float32; null: uint8 as it is. Not for depth
+    range: Range | None = None  # what 0 and 255 become, as float32; null: uint8 as it is. Not for depth
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyInputSpec(FrozenFields):
     """One input of the model: exactly one of `parts`, `image` and `text`."""
 
-    parts: tuple[InputPart, ...] | None = None  # a vector of these, in this order
+    parts: Annotated[tuple[Part, ...], MinLen(1)] | None = None  # a vector of these parts, in this order
     image: ImageSpec | None = None  # an image
     text: Literal["instruction"] | None = None  # the task's instruction
-    normalize: NormalizeSpec | None = None  # of the whole vector, or of each channel
+    normalize: NormalizeSpec | None = None  # normalisation of the whole vector, or of each channel
     history: HistorySpec | None = None  # several readings; null: the newest
+
+
+PolicyInput: TypeAlias = Annotated[PolicyInputSpec, exactly_one("parts", "image", "text")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdSpec:
     """Two positions of a gripper that the policy opens and closes."""
 
-    at: float  # a larger value is `above`, any other one `below`; after `normalize`
-    below: float  # in `unit`
-    above: float  # in `unit`
+    at: Quantity  # a larger value is `above`, any other one `below`; after `normalize`
+    below: Quantity  # in `unit`
+    above: Quantity  # in `unit`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,25 +180,25 @@ class OutputPart(FrozenFields):
     """Consecutive components of an output, one per joint: value * `scale` * `sign` + `offset`, in `unit`."""
 
     actuator: str | None = None  # actuator of the contract; null: with `ignore`
-    joints: tuple[str, ...] | None = None  # joints of the actuator by name, in the order of the policy; its twist axes
+    joints: Names | None = None  # joints of the actuator by name, in the order of the policy; its twist axes
     # as for inputs, required; `action`: that of the contract's action space
     unit: str | tuple[str, ...] | None = None
     # `absolute`: a position or velocity; `delta`: a displacement of the command per control period of the policy;
     # `relative`: to the measured position at inference, the same for all actions of a chunk
     mode: Literal["absolute", "delta", "relative"] = "absolute"
-    sign: Numbers = 1  # 1 or -1
+    sign: Sign | tuple[Sign, ...] = 1  # 1 or -1
     offset: Numbers = 0.0  # in `unit`, such as the default pose of the training
-    scale: Numbers = 1.0  # not 0
+    scale: Factor | tuple[Factor, ...] = 1.0  # not 0
     threshold: ThresholdSpec | None = None  # two positions instead of any
-    ignore: int | None = None  # components without a meaning here, such as padding
+    ignore: Components | None = None  # components without a meaning here, such as padding
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSpec(FrozenFields):
     """One output of the model: an action (size,), or with `chunk` actions (n, size)."""
 
-    parts: tuple[OutputPart, ...]  # in this order
-    normalize: NormalizeSpec | None = None  # of the whole vector; its inverse is applied first
+    parts: Annotated[tuple[OutputPart, ...], MinLen(1)]  # parts of the vector, in this order
+    normalize: NormalizeSpec | None = None  # normalisation of the whole vector; its inverse is applied first
 
     @property
     def size(self) -> int:
@@ -185,8 +210,8 @@ class OutputSpec(FrozenFields):
 class ChunkSpec:
     """Several actions from one inference."""
 
-    length: int  # number of actions, 1 to 10000
-    execute: int | None = None  # number of them to execute before those of the next inference; null: all
+    length: Components  # number of actions
+    execute: Count | None = None  # number of them to execute before the next chunk; null: all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,9 +219,9 @@ class PolicyFile(FrozenFields):
     """The keys of a policy file. Every construction validates those that need no contract; raises ContractError."""
 
     name: str  # name of the policy
-    control_period_s: float  # of the training; another control period of the contract needs `resample`
-    inputs: Mapping[str, PolicyInputSpec]  # by the model's names
-    outputs: Mapping[str, OutputSpec]  # by the model's names
+    control_period_s: Positive  # control period of the training; a contract with another one needs `resample`
+    inputs: Annotated[Mapping[str, PolicyInput], MinLen(1)]  # inputs by the model's names
+    outputs: Annotated[Mapping[str, OutputSpec], MinLen(1)]  # outputs by the model's names
     contract: TrainedOn | None = None  # contract that the policy was trained under; null: any that fits
     # actions at another control period: `hold` repeats or skips, `linear` interpolates between those of a chunk; deltas
     # are divided. null: it is refused
@@ -204,7 +229,7 @@ class PolicyFile(FrozenFields):
     joint_names: Mapping[str, str] = field(default_factory=dict)  # names in the contract of joints named otherwise here
     # positions that the ends of the units `-100..100`, `0..100`, `-1..1` and `0..1` stood for in the training,
     # by joint, in the unit of the contract
-    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    limits: Mapping[str, Range] = field(default_factory=dict)
     chunk: ChunkSpec | None = None  # null: one action per inference
     source: str = field(default="", compare=False)  # the file it was read from
     text: str = field(default="", compare=False, repr=False)  # the YAML as written
@@ -214,6 +239,7 @@ class PolicyFile(FrozenFields):
     def __post_init__(self) -> None:
         """Freeze the fields and validate them."""
         super().__post_init__()
+        check_types(PolicyFile, self)
         _validate(self)
 
     def specs(self) -> Iterator[tuple[str, PolicyInputSpec | OutputSpec]]:
@@ -302,18 +328,9 @@ def _data_files(file: PolicyFile) -> Iterator[tuple[str, str]]:
 
 
 def _validate(file: PolicyFile) -> None:
-    check_positive("control_period_s", file.control_period_s, "seconds")
-    require(bool(file.inputs), "inputs", "no input (expected one or more)")
-    require(bool(file.outputs), "outputs", "no output (expected one or more)")
-    for path, name in _data_files(file):
-        is_plain = name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
-        allow(is_plain, path, repr(name), "the name of a file in the folder of the policy file")
-    for joint, bounds in file.limits.items():
-        _validate_range(f"limits.{joint}", bounds)
     for path, spec in file.specs():
         if isinstance(spec, PolicyInputSpec):
             _validate_input(path, spec)
-        require(spec.parts is None or bool(spec.parts), f"{path}.parts", "no part (expected one or more)")
         parts: Sequence[InputPart | OutputPart] = spec.parts or ()
         for index, part in enumerate(parts):
             _validate_part(f"{path}.parts[{index}]", part, file.outputs)
@@ -324,51 +341,34 @@ def _validate(file: PolicyFile) -> None:
     ]
     allow(sum(readings) <= _MOST_READINGS, "inputs", f"{sum(readings)} readings", f"at most {_MOST_READINGS}")
     if (chunk := file.chunk) is not None:
-        allow(1 <= chunk.length <= _MOST_ACTIONS, "chunk.length", chunk.length, f"1 to {_MOST_ACTIONS} actions")
-        execute = chunk.length if chunk.execute is None else chunk.execute
-        allow(1 <= execute <= chunk.length, "chunk.execute", execute, f"1 to {chunk.length}, the length")
+        execute = chunk.execute or chunk.length
+        allow(execute <= chunk.length, "chunk.execute", execute, f"1 to {chunk.length}, the length")
     for name, output in file.outputs.items():
         count = output.size * (1 if chunk is None else chunk.length)
         allow(count <= _MOST_VALUES, f"outputs.{name}", f"{count} values", f"at most {_MOST_VALUES}")
 
 
 def _validate_input(path: str, spec: PolicyInputSpec) -> None:
-    given = [key for key in ("parts", "image", "text") if getattr(spec, key) is not None]
-    require(len(given) == 1, path, f"{' and '.join(given) or 'none of its kinds'} (expected one of parts, image, text)")
     if (image := spec.image) is not None:
-        is_size = all(1 <= length <= _MOST_PIXELS for length in image.size)
-        allow(is_size, f"{path}.image.size", list(image.size), f"height and width of 1 to {_MOST_PIXELS}")
-        _validate_range(f"{path}.image.range", image.range)
         is_allowed = image.channels != "depth" or image.range is None
         require(is_allowed, f"{path}.image.range", "range of a depth image (expected null: it stays in metres)")
     if spec.text is not None:
         require(spec.normalize is None and spec.history is None, path, "normalize or history of a text (expected none)")
     if (history := spec.history) is not None:
-        steps = history.steps
-        is_past = bool(steps) and len({*steps}) == len(steps) and all(-_LONGEST_HISTORY <= step <= 0 for step in steps)
-        allow(is_past, f"{path}.history.steps", list(steps), f"different steps from {-_LONGEST_HISTORY} to 0")
         is_possible = history.layout == "stacked" or spec.parts is not None
         require(is_possible, f"{path}.history.layout", f"{history.layout} of an image (expected stacked)")
 
 
 def _validate_part(path: str, part: InputPart | OutputPart, outputs: Iterable[str]) -> None:
     if isinstance(part, InputPart):
-        require((part.field is None) != (part.last_output is None), path, "expected either field or last_output")
         if part.last_output is not None:
             require(part.last_output in outputs, f"{path}.last_output", one_of(part.last_output, outputs))
             is_alone = part == InputPart(last_output=part.last_output)
             require(is_alone, path, "last_output with another key (expected none: it is the output as it was)")
-        transforms = {key: least for key in TRANSFORMS if (least := getattr(part, key)) is not None}
-        for key, least in transforms.items():
-            check_magnitude(f"{path}.{key}", least)
-            allow(least > 0, f"{path}.{key}", least, "a number > 0")
-            require(
-                part.unit is None and len(transforms) == 1,
-                f"{path}.{key}",
-                f"{key} with another (expected one of unit, {', '.join(TRANSFORMS)})",
-            )
+        transforms = [key for key in ("unit", *TRANSFORMS) if getattr(part, key) is not None]
+        problem = f"{' and '.join(transforms)} (expected one of unit, {', '.join(TRANSFORMS)})"
+        require(len(transforms) <= 1, f"{path}.{transforms[-1] if transforms else ''}", problem)
     elif part.ignore is not None:
-        allow(1 <= part.ignore <= _MOST_ACTIONS, f"{path}.ignore", part.ignore, f"1 to {_MOST_ACTIONS} components")
         require(part == OutputPart(ignore=part.ignore), path, "ignore with another key (expected none)")
     else:
         for key in ("actuator", "joints", "unit"):
@@ -377,25 +377,6 @@ def _validate_part(path: str, part: InputPart | OutputPart, outputs: Iterable[st
         is_plain = (part.sign, part.offset, part.scale, part.mode) == (1, 0, 1, "absolute")
         problem = "threshold with mode, sign, offset or scale (expected none)"
         require(part.threshold is None or is_plain, path, problem)
-        for key, value in vars(part.threshold).items() if part.threshold is not None else ():
-            check_magnitude(f"{path}.threshold.{key}", value, least=0.0)
-    joints = part.joints
-    if joints is not None:
-        allow(bool(joints) and len({*joints}) == len(joints), f"{path}.joints", list(joints), "different joints")
-    signs, scales, offsets = (x if isinstance(x, tuple) else (x,) for x in (part.sign, part.scale, part.offset))
-    allow(all(abs(sign) == 1 for sign in signs), f"{path}.sign", part.sign, "1 or -1")
-    for scale in scales:
-        check_magnitude(f"{path}.scale", scale)
-    for offset in offsets:
-        check_magnitude(f"{path}.offset", offset, least=0.0)
-
-
-def _validate_range(path: str, bounds: tuple[float, float] | None) -> None:
-    if bounds is None:
-        return
-    allow(bounds[0] < bounds[1], path, bounds, "low < high")
-    check_magnitude(path, max(map(abs, bounds)))
-    check_magnitude(path, bounds[1] - bounds[0])
 
 
 def _validate_normalize(path: str, spec: NormalizeSpec) -> None:
@@ -407,9 +388,4 @@ def _validate_normalize(path: str, spec: NormalizeSpec) -> None:
         allow(given == {*wanted}, path, found, f"{' and '.join(wanted)}, or file and key")
     else:
         require(spec.key is not None and not given, path, "expected file with key and without numbers")
-    _validate_range(f"{path}.range", spec.range)
     allow(spec.method != "mean_std" or spec.range == (-1.0, 1.0), f"{path}.range", spec.range, "no range with mean_std")
-    allow(spec.epsilon >= 0, f"{path}.epsilon", spec.epsilon, "a number >= 0")
-    allow(spec.clip is None or spec.clip > 0, f"{path}.clip", spec.clip, "a number > 0")
-    for key in ("epsilon", "clip"):
-        check_magnitude(f"{path}.{key}", getattr(spec, key) or 0.0, least=0.0)

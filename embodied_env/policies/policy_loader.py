@@ -10,22 +10,21 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from embodied_env.contract import Contract, load_contract
-from embodied_env.contract.plugins import BUILT_IN, Plugin, find_plugin, plugin_names
-from embodied_env.core.extensions import load_plugin
-from embodied_env.core.foreign_code import foreign_code
-from embodied_env.core.policy import ADDRESSES, Policy, PolicyIdentity, as_policy
+from embodied_env.contract.value_checks import one_of
+from embodied_env.core.plugin_loading import foreign_code, load_plugin
+from embodied_env.core.policy import Policy, PolicyIdentity, as_policy
 from embodied_env.errors import UsageError, did_you_mean
-from embodied_env.policies.array_interface import ArrayInterface
-from embodied_env.policies.mapping import PolicyFileInterface
+from embodied_env.plugins import ADDRESSES, BUILT_IN, Plugin, find_plugin, plugin_names
 from embodied_env.policies.onnx_model import find_onnx
+from embodied_env.policies.policy_address import PolicyAddress, parse_address
 from embodied_env.policies.policy_file import SUFFIX, read_policy_file
-from embodied_env.policies.policy_model import ContractModel, PolicyModel, connect
-
-_SERVERS = ("openpi", "gr00t")
+from embodied_env.policies.policy_file_interface import PolicyFileInterface
+from embodied_env.policies.policy_model import ArrayInterface, ContractModel, PolicyModel, connect
 
 _Takes = Literal["contract", "location", "both"]
 """Arguments of a factory of policies: ``NAME``, a model at ``NAME:LOCATION``, or a policy at ``NAME:LOCATION``."""
@@ -42,36 +41,33 @@ def load_policy(
     """Return a new policy object for one environment, slot or agent.
 
     Args:
-        address: ``hold`` (keep the joint positions), ``random`` (uniform over the action space), ``scripted`` (provided
-            by the task), ``module:callable`` (a policy, or a callable from observation to action),
-            ``module:factory(literals)`` (which returns one), ``onnx:FILE``, ``sb3:FILE.zip``, ``lerobot:DIR``,
-            ``openpi://host:port``, ``gr00t://host:port``, or ``name`` and ``name:location`` of another package in the
-            entry-point group ``embodied_env.policies``.
+        address: a form of `ADDRESSES`, or ``name`` and ``name:location`` of another package in the entry-point group
+            ``embodied_env.policies`` (`docs/reference/policies.md`).
         contract: name or file of the contract of its observations and actions, or the contract.
         policy_file: maps inputs and outputs of a model to the contract; None: the file ``NAME.policy.yaml`` next
             to ``NAME.onnx``, if there is one, else those of the contract.
         trust: load a format that executes code when it is read, such as pickle.
         **options: options of the format; ``scripted``: `backend`, whose profile gives the robot model; ``onnx``:
-            `providers` and `threads` of onnxruntime; ``sb3``: `deterministic`; ``lerobot``: `device`; ``openpi`` and
-            ``gr00t``: `connect_timeout_s`, `timeout_s`, and `api_key` or `api_token` and `release`.
+            `providers` and `threads` of onnxruntime; ``sb3``: `deterministic`; ``lerobot``: `device`; those of servers
+            are in `docs/reference/policies.md`.
 
     Raises:
         UsageError: for an unknown address or option, a format that needs `trust`, or a policy that does not fit the
             contract.
         MissingDependencyError: if the library of the format is not installed.
     """
-    contract = load_contract(contract)
-    name, separator, location = address.partition(":")
+    contract, parsed = load_contract(contract), parse_address(address)
+    name, location, given = parsed.name, parsed.location, {**options, **parsed.options}
     remedy, takes = _remedy(address), None
     if (plugin := find_plugin("policies", name)) is not None:
         factory, takes = _load(plugin)
     if policy_file is not None and takes != "location" and not remedy:
         raise UsageError(f"policy file for {address!r}: {str(policy_file)!r} (expected a model: {_formats()})")
-    if plugin is not None and bool(separator) == (takes != "contract"):
+    if plugin is not None and (location is None) == (takes == "contract"):
         if takes == "location":
-            return _load_connected(address, contract, policy_file, {"trust": trust, **options})
+            return _load_connected(parsed, contract, policy_file, {"trust": trust, **given})
         arguments, given = (
-            ((contract,), options) if takes == "contract" else ((location, contract), {"trust": trust, **options})
+            ((contract,), given) if takes == "contract" else ((location, contract), {"trust": trust, **given})
         )
         made = _call(address, plugin, factory, arguments, given)
         return as_policy(made, PolicyIdentity(name=address, format=name))
@@ -80,8 +76,8 @@ def load_policy(
         others = (f"{each}:..." for each in names[len(BUILT_IN["policies"]) :])
         expected = f"expected one of: {', '.join((*ADDRESSES, *others))}; group embodied_env.policies"
         raise UsageError(f"unknown policy {address!r} ({expected}){remedy or did_you_mean(address, names)}")
-    if options:
-        raise UsageError(f"unknown option of the policy {address!r}: {next(iter(options))!r} (it has no options)")
+    if given:
+        raise UsageError(f"unknown option of the policy {address!r}: {next(iter(given))!r} (it has no options)")
     return _imported(address)
 
 
@@ -100,12 +96,12 @@ def _load(plugin: Plugin) -> tuple[Callable[..., Any], _Takes]:
 
 
 def _load_connected(
-    address: str, contract: Contract, policy_file: str | Path | None, options: Mapping[str, Any]
+    address: PolicyAddress, contract: Contract, policy_file: str | Path | None, options: Mapping[str, Any]
 ) -> Policy:
     """Return the policy of a model, by its policy file or by the names of the contract."""
-    policy_file = find_policy_file(address) if policy_file is None else policy_file
+    policy_file = find_policy_file(address.text) if policy_file is None else policy_file
     mapped = None if policy_file is None else PolicyFileInterface(read_policy_file(policy_file), contract)
-    model = load_model(address, **options)
+    model = _load_model(address, options)
     try:
         if mapped is None and isinstance(model, ContractModel):
             model.check_contract(contract)
@@ -119,23 +115,33 @@ def _load_connected(
 
 def load_model(address: str, *, trust: bool = False, **options: Any) -> PolicyModel:  # noqa: ANN401 - of the format
     """Return the model at an address of a model format, ``onnx:FILE``; raises the errors of `load_policy`."""
-    name, _, location = address.partition(":")
-    plugin = find_plugin("policies", name)
+    parsed = parse_address(address)
+    return _load_model(parsed, {"trust": trust, **options, **parsed.options})
+
+
+def _load_model(address: PolicyAddress, options: Mapping[str, Any]) -> PolicyModel:
+    """Return the model at an address, called with `options`, which include those of the address."""
+    text, plugin = address.text, find_plugin("policies", address.name)
     factory, takes = (None, None) if plugin is None else _load(plugin)
     if plugin is None or factory is None or takes != "location":
-        remedy = _remedy(address) or "; any other policy needs a contract"
-        raise UsageError(f"unknown model {address!r} (expected one of: {_formats()}){remedy}")
-    if not location:
-        form = next((each for each in ADDRESSES if each.startswith(f"{name}:")), f"{name}:LOCATION")
-        raise UsageError(f"incomplete policy address {address!r} (expected {form})")
-    model: PolicyModel = _call(address, plugin, factory, (location,), {"trust": trust, **options})
+        remedy = _remedy(text) or "; any other policy needs a contract"
+        raise UsageError(f"unknown model {text!r} (expected one of: {_formats()}){remedy}")
+    if not address.location:
+        form = next((each for each in ADDRESSES if each.startswith(f"{address.name}:")), f"{address.name}:LOCATION")
+        raise UsageError(f"incomplete policy address {text!r} (expected {form})")
+    if address.part is not None:
+        options = {**options, "part": address.part}
+    model: PolicyModel = _call(text, plugin, factory, (address.location,), options)
+    if address.options:
+        model.identity = replace(model.identity, name=text)
     return model
 
 
 def find_policy_file(address: str) -> Path | None:
     """Return the policy file next to the model at `address`, or in its directory; None: there is none."""
-    format_name, _, location = address.partition(":")
-    if format_name in _SERVERS:
+    parsed = parse_address(address)
+    format_name, location = parsed.name, parsed.location or ""
+    if any(form.startswith(f"{format_name}://") for form in ADDRESSES):
         return None
     path = find_onnx(location) if format_name == "onnx" else Path(location)
     try:
@@ -166,16 +172,13 @@ def _formats() -> str:
 
 def policy_accepts(address: str, option: str) -> bool:
     """Return whether the policy at an address without a location has the option."""
-    plugin = find_plugin("policies", address)
+    parsed = parse_address(address)
+    plugin = None if parsed.location is not None else find_plugin("policies", parsed.name)
     return plugin is not None and option in inspect.signature(_load(plugin)[0]).parameters
 
 
 def _call(
-    address: str,
-    plugin: Plugin,
-    make: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    options: Mapping[str, Any],
+    address: str, plugin: Plugin, make: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Any:  # noqa: ANN401 - a policy or a model
     """Call a factory with `options` that it has; raises UsageError for another one."""
     parameters = inspect.signature(make).parameters.values()
@@ -183,9 +186,7 @@ def _call(
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for option in options:
             if option not in known and option != "trust":
-                expected = f"expected one of: {', '.join(known)}" if known else "it has no options"
-                problem = f"unknown option of the policy {address!r}: {option!r} ({expected})"
-                raise UsageError(problem + did_you_mean(option, known))
+                raise UsageError(f"unknown option of the policy {address!r}: {one_of(option, known)}")
         options = {name: value for name, value in options.items() if name in known}
     guard = foreign_code(lambda what: UsageError(f"policy {address!r} cannot be made: {what}"))
     with nullcontext() if plugin.is_built_in else guard:

@@ -9,20 +9,26 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from gymnasium.spaces import flatdim, flatten
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.files import read_file
+from embodied_env.contract.bounded_files import read_file
+from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import (
     AccountedPolicy,
     BoundedPolicy,
+    InstructedPolicy,
     NoAction,
     Observation,
     PolicyIdentity,
+    find_account_name,
     find_continuing,
     find_n_action_steps,
     find_required_sensors,
+    find_start,
 )
+from embodied_env.core.types import EpisodeStart
 from embodied_env.errors import UsageError, described
 from embodied_env.policies.normalization import Normalization
 
@@ -31,6 +37,9 @@ Inputs = Mapping[str, NDArray[Any] | str]
 
 Outputs = Mapping[str, NDArray[Any]]
 """Arrays without a batch axis by the model's names: an action (n_joints,) or a chunk (n, n_joints)."""
+
+FLAT = "the whole observation as one vector"
+_REMEDY = "map others in a policy file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +138,10 @@ class Interface(Protocol):
         """Discard all state of the previous episode, such as a history."""
         return
 
+    def instruct(self, instruction: str, /) -> bool:  # noqa: ARG002 - the default
+        """Use this prompt in the inputs from now on; return False without an input for it."""
+        return False
+
     def observe(self, observation: Observation, /) -> None:  # noqa: ARG002 - the default
         """Receive the observation of a step without an inference."""
         return
@@ -137,11 +150,81 @@ class Interface(Protocol):
         """Return name and distance of each input of a reset from its statistics, in standard deviations."""
         return []
 
+    def to_start(self, start: EpisodeStart, /) -> EpisodeStart:
+        """Return the start of a recorded episode in the joints of the contract."""
+        return start
+
     def to_inputs(self, observation: Observation, /) -> Inputs:
         """Return the model's inputs for an observation."""
 
     def to_action(self, outputs: Outputs, /) -> Any:  # noqa: ANN401 - of the action space
         """Return the action, the chunk or `NoAction` of the outputs for the last observation."""
+
+
+class ArrayInterface(Interface):
+    """Connects a model whose inputs are keys of the observation, and whose one output is an action of the contract.
+
+    Attributes:
+        inputs: input of the model -> key of the observation, or `FLAT`.
+    """
+
+    is_stateless = True
+
+    def __init__(self, model: PolicyModel, contract: Contract) -> None:
+        """Match the inputs of `model` with the observation by name or size, and its output with the action.
+
+        Raises UsageError for a model that does not fit.
+        """
+        self._label, self._layout = f"policy {model.identity.name}", ActionLayout(contract)
+        self._contract, self._space = contract, contract.observation_space
+        self.inputs = {key: key for key in self._space.spaces} if model.inputs is None else self._match(model.inputs)
+
+    def check(self, model: PolicyModel) -> None:
+        """Raise UsageError for an output with other bounds than an action; makes one inference."""
+        scale = self._layout.scale
+        for name, spec in (model.outputs or {}).items():
+            for bound, expected in ((spec.low, scale.low), (spec.high, scale.high)):
+                if bound is not None and (bound.shape != expected.shape or not np.allclose(bound, expected, atol=1e-6)):
+                    problem = f"output {name!r} has the bound {bound.tolist()}"
+                    remedy = f"expected the action space {self._contract.action_space}); map it in a policy file"
+                    raise UsageError(f"{self._label}: {problem} ({remedy}")
+        check_inference(model, self, self._contract, label=self._label)
+
+    def to_inputs(self, observation: Observation) -> Inputs:
+        """Return the value of each input."""
+        return {
+            name: np.asarray(flatten(self._space, observation) if key == FLAT else observation[key])
+            for name, key in self.inputs.items()
+        }
+
+    def to_action(self, outputs: Outputs) -> Any:  # noqa: ANN401 - of the action space
+        """Return the action or the chunk in the structure of the action space, or `NoAction` if it is none."""
+        if len(outputs) != 1:
+            return NoAction(f"outputs {list(outputs)} (expected one, the action); {_REMEDY}")
+        (answer,) = outputs.values()
+        if answer.ndim not in (1, 2) or answer.shape[-1] != self._layout.size or not answer.size:
+            joints = ", ".join(self._layout.joints)
+            return NoAction(f"action of the shape {answer.shape} (expected ({self._layout.size},): {joints})")
+        if answer.dtype.kind not in "fiu" or not np.isfinite(answer).all():
+            return NoAction("action with values that are not finite numbers")
+        return self._layout.as_action(answer)  # not clipped: the gate does, and reports it
+
+    def _match(self, inputs: Mapping[str, ArraySpec]) -> dict[str, str]:
+        found, shapes = {}, {key: space.shape or () for key, space in self._space.spaces.items()}
+        for name, spec in inputs.items():
+            if name in shapes:
+                key, shape, parts = name, shapes[name], ""
+            elif len(inputs) == 1:
+                sizes = ", ".join(f"{key} {flatdim(space)}" for key, space in self._space.spaces.items())
+                key, shape, parts = FLAT, (flatdim(self._space),), f": {sizes}; {_REMEDY}"
+            else:
+                expected = f"expected keys of the observation: {', '.join(shapes)}; {_REMEDY}"
+                raise UsageError(f"{self._label}: unknown input {name!r} ({expected})")
+            if not spec.fits(shape):
+                problem = f"input {name!r} has the shape {spec.shape} (expected {shape}{parts})"
+                raise UsageError(f"{self._label}: {problem}")
+            found[name] = key
+        return found
 
 
 class ModelPolicy:
@@ -168,6 +251,12 @@ class ModelPolicy:
         self._is_blind = False
         self.interface.reset()
         self.model.reset(seed=seed, episode_index=episode_index)
+
+    def instruct(self, instruction: str, /) -> bool:
+        """See `InstructedPolicy`; a model on a server may have the prompt of the contract that it was served with."""
+        if isinstance(self.model, InstructedPolicy):
+            self.model.instruct(instruction)
+        return self.interface.instruct(instruction)
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
         """Return the action, the chunk or `NoAction` for `observation`.
@@ -208,6 +297,17 @@ class ModelPolicy:
         model, rows = find_continuing(self.model), self.interface.rows_per_step
         if model is not None and rows is not None:
             model.continue_chunk(executed=int(executed * rows), delay=math.ceil(delay * rows))
+
+    @property
+    def account_name(self) -> str:
+        """The name of the model's account (`PlayingPolicy`)."""
+        return find_account_name(self.model)
+
+    @property
+    def start(self) -> EpisodeStart | None:
+        """The start of the recorded episode that the model plays, in joints of the contract; None: it plays none."""
+        start = find_start(self.model)
+        return None if start is None else self.interface.to_start(start)
 
     def take_account(self) -> Mapping[str, Any] | None:
         """Return the model's account of its last inference, if it has one."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from embodied_env.core.optional_packages import import_optional
+from embodied_env.core.plugin_loading import import_optional
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import UsageError, described
 from embodied_env.policies.policy_model import ArraySpec, Inputs, Outputs, PolicyModel, read_model

@@ -2,11 +2,18 @@
 
 A child reads its standard input, a pipe that only the parent holds open: when the parent ends in any way, the pipe ends
 and the child stops. (A parent-death signal would fire when the *thread* that started the child ends.)
+
+Killed children leave shared memory behind, which is removed here on Linux. Fast DDS keeps each segment as a file
+``fastrtps_*``, a file ``fastrtps_*_el`` locked by its owner, and a semaphore ``sem.fastrtps_*_mutex``. A killed process
+removes neither its own segments nor those that it read, since it still counts as their reader. (``fastdds shm clean``
+removes some of them.) The next participant reuses the name of a port, ``fastrtps_port*``; a process that has the old
+one open removes it by that name when it closes it. So a port is removed only when no living process has it open.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -14,13 +21,13 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, ClassVar
 
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.processes import supervisor
-from embodied_env.processes.shared_memory import remove_orphaned_segments, segments_of
 
 STOP_GRACE_S = 5.0
 CLI = "embodied_env.cli"
@@ -35,6 +42,8 @@ class ProcessSpec:
     role: str
     module: str = ""  # Python module to run; empty: the program `arguments[0]`
     arguments: tuple[str, ...]
+    namespace: str = ""  # ROS namespace of a module, below that of its surroundings unless it is absolute
+    ros_arguments: tuple[str, ...] = ()  # of a module
     grace_s: float = STOP_GRACE_S  # time to end; of a relay plus its braking time
     is_work: bool = False  # its exit status is that of the launch
     may_end: bool = False  # other processes continue when it exits with 0
@@ -42,7 +51,11 @@ class ProcessSpec:
 
     def command(self, python: str = sys.executable) -> list[str]:
         """Return the command line; `python`: an interpreter with this package."""
-        return [python, "-m", self.module, *self.arguments] if self.module else list(self.arguments)
+        if not self.module:
+            return list(self.arguments)
+        remap = ("-r", f"__ns:=/{self.namespace.strip('/')}") if self.namespace else ()
+        ros = ("--ros-args", *self.ros_arguments, *remap) if self.ros_arguments or remap else ()
+        return [python, "-m", self.module, *self.arguments, *ros]
 
     def supervised_command(self, python: str = sys.executable) -> list[str]:
         """Return the command line under a supervisor, so that the process does not outlive this one."""
@@ -197,6 +210,57 @@ class Child:
 
 
 os.register_at_fork(after_in_child=Child.close_all_inputs)
+
+
+_FOLDER = Path("/dev/shm")  # noqa: S108 - POSIX shared memory, not a temporary file
+_PREFIX = f"{_FOLDER}/fastrtps_"
+_PORT = "fastrtps_port"
+_LOCK = "_el"
+
+_still_open: set[str] = set()  # ports to remove once they are closed
+
+
+def segments_of(pid: int | str) -> frozenset[str]:
+    """Return the names of the Fast DDS segments that a process has mapped; empty if it cannot be inspected."""
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    paths = (line.rpartition(" ")[2] for line in maps.splitlines() if _PREFIX in line)
+    return frozenset(Path(path).name for path in paths if path.startswith(_PREFIX))
+
+
+def remove_orphaned_segments(names: Iterable[str]) -> list[str]:
+    """Remove the segments in `names` that no living process owns, nor has open as a port; return their names."""
+    wanted = {*names, *_still_open}
+    ports = {name for name in wanted if name.startswith(_PORT)}
+    processes = Path("/proc").glob("[0-9]*") if ports else ()
+    left = ports.intersection(name for process in processes for name in segments_of(process.name))
+    _still_open.difference_update(ports)
+    _still_open.update(left)
+    return [name for name in sorted(wanted - left) if _remove_if_abandoned(name)]
+
+
+def _remove_if_abandoned(name: str) -> bool:
+    """Remove a segment unless a living process holds its lock; return whether it was removed."""
+    try:
+        lock = os.open(_FOLDER / f"{name}{_LOCK}", os.O_RDWR)
+    except FileNotFoundError:
+        lock = None  # no owner, only readers
+    except OSError:
+        return False  # no permission
+    try:
+        if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for file in (name, f"sem.{name}_mutex", f"{name}{_LOCK}"):
+            with contextlib.suppress(OSError):  # already removed, or no permission
+                (_FOLDER / file).unlink()
+    except BlockingIOError:
+        return False
+    finally:
+        if lock is not None:
+            os.close(lock)
+    return True
 
 
 def read_first_line() -> str:

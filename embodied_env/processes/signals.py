@@ -17,7 +17,7 @@ import sys
 import threading
 import weakref
 from _signal import getsignal  # type: ignore[import-not-found] # without the enum of `signal.getsignal`, which takes 2 us
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
@@ -79,7 +79,6 @@ class Closable(Protocol):
 
 
 _open: weakref.WeakKeyDictionary[Closable, bool] = weakref.WeakKeyDictionary()
-_afterwards: list[Callable[[], object]] | None = None  # of `run_after_closing`, while several are closed
 os.register_at_fork(after_in_child=_open.clear)  # only the parent closes them
 
 
@@ -90,31 +89,6 @@ def close_at_exit(thing: Closable, *, aside: bool = False) -> None:
         atexit.register(_close_all)
         _close_at_exit_of_worker()
     _open[thing] = aside
-
-
-def run_after_closing(call: Callable[[], object]) -> None:
-    """Run `call` now, or at the end of `closing_together`."""
-    if _afterwards is None:
-        call()
-    else:
-        _afterwards.append(call)
-
-
-@contextlib.contextmanager
-def closing_together() -> Iterator[None]:
-    """Close several environments; the calls of `run_after_closing` are run when all of them are closed."""
-    global _afterwards  # noqa: PLW0603 - for all threads that close
-    if _afterwards is not None:
-        yield
-        return
-    calls: list[Callable[[], object]] = []
-    _afterwards = calls
-    try:
-        yield
-    finally:
-        _afterwards = None
-        for call in calls:
-            call()
 
 
 def call_together(calls: Sequence[Callable[[], object]]) -> list[Exception | SystemExit]:
@@ -175,7 +149,7 @@ def _close_at_exit_of_worker() -> None:
 
 
 def _close_all() -> None:
-    with closing_together(), deferred_signals():  # a second Ctrl-C must not cut the braking short
+    with deferred_signals():  # a second Ctrl-C must not cut the braking short
         things = list(_open.items())
         _open.clear()
         here = [thing.close for thing, aside in things if not aside]

@@ -8,9 +8,10 @@ killed, the system sends the program SIGTERM.
 
 The signals wait, for `LONGEST_WAIT_S` at most, until every program of a lower order with the same starter has ended.
 Ctrl-C under ``ros2 launch`` and the death of the starter reach all supervisors at once, but a robot brakes only while
-its relay, and its driver or simulator, still run.
+its relay, and its driver or simulator, still run. After `STOP_AT_ONCE` they do not wait.
 
-The exit status is the program's; 128 + n if signal n ended it; 127 if it cannot be started or its starter has ended.
+The exit status is the program's; 128 + n if signal n ended it; 0 if SIGINT ended it that the supervisor was asked for;
+127 if it cannot be started or its starter has ended.
 
 It runs as a file on Linux and imports nothing of this package, so that it starts at once.
 """
@@ -30,12 +31,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _END_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}  # of a terminal or a starter
-_WATCHED = {*_END_SIGNALS, signal.SIGCHLD}
+STOP_AT_ONCE = signal.SIGUSR2
+_WATCHED = {*_END_SIGNALS, STOP_AT_ONCE, signal.SIGCHLD}
 _PARENT_POLL_S = 0.25
 _SESSION_POLL_S = 0.02
 _ORDER_VARIABLE = "EMBODIED_ENV_LAUNCH"  # of a program and its descendants: PID of the starter, colon, order
 LONGEST_WAIT_S = 30.0
 _CANNOT_START = 127
+_INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -82,8 +85,10 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"cannot start {program[0]}: {error}\n")
         return _CANNOT_START
     wait_s = arguments.wait if arguments.order else 0.0
-    _supervise(process, has_ended, lambda: _is_needed(starter, arguments.order), wait_s, arguments.grace)
+    was_asked = _supervise(process, has_ended, lambda: _is_needed(starter, arguments.order), wait_s, arguments.grace)
     _terminate_session(process.pid, arguments.grace)
+    if was_asked and process.returncode in _INTERRUPTED:
+        return 0
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
@@ -108,21 +113,28 @@ def _supervise(
     is_needed: Callable[[], bool],
     wait_s: float,
     grace_s: float,
-) -> None:
-    """Wait until `process` has ended, by itself or by signals, which wait up to `wait_s` while `is_needed`."""
+) -> bool:
+    """Wait until `process` has ended, by itself or by signals, which wait up to `wait_s` while `is_needed`.
+
+    Return whether it was asked to end.
+    """
     signals = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
     wait_until_s: float | None = None  # end of the wait for others; None: it may run
     next_s: float | None = None  # time of the next signal
     while process.poll() is None:
         received = signal.sigtimedwait(_WATCHED, _PARENT_POLL_S)
-        must_end = (received is not None and received.si_signo in _END_SIGNALS) or has_ended()
-        if must_end and wait_until_s is None:
+        number = 0 if received is None else received.si_signo
+        if number == STOP_AT_ONCE:
+            wait_s = 0.0
+        must_end = number == STOP_AT_ONCE or number in _END_SIGNALS or has_ended()
+        if must_end and (wait_until_s is None or not wait_s):
             wait_until_s = time.monotonic() + wait_s
         if wait_until_s is not None and next_s is None and (time.monotonic() >= wait_until_s or not is_needed()):
             next_s = time.monotonic()
         if next_s is not None and time.monotonic() >= next_s and signals:
             _signal_session(process.pid, signals.pop(0))
             next_s += grace_s
+    return wait_until_s is not None
 
 
 def _is_needed(starter: int, order: int) -> bool:

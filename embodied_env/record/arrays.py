@@ -1,8 +1,8 @@
 """Images and large arrays of a row: stored outside it as bytes, once per content, and referred to by their hash.
 
 A reference is ``{"sha256": "...", "dtype": "uint8", "shape": [96, 96, 3]}``. Its bytes are those of the array in C
-order, little-endian; `sha256` is the hash of these bytes. They are the field ``data`` of a protobuf message: of
-``embodied_env.Array``, or of the ``foxglove.RawImage`` of a camera.
+order, little-endian; `sha256` is the hash of these bytes. They are the field ``data`` of a protobuf message,
+``embodied_env.Array``. Older runs have the images of cameras in ``foxglove.RawImage``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -25,13 +26,17 @@ Store = Callable[[NDArray[Any]], Reference]
 MOST_IN_A_ROW = 4096
 """The largest array, in numbers, that is written into its row."""
 
-ARRAY, RAW_IMAGE = "embodied_env.Array", "foxglove.RawImage"
-"""Types of the messages that hold an array."""
+ARRAY = "embodied_env.Array"
+"""Type of the messages that hold an array."""
 
 _ARRAY_FIELDS = "string dtype = 1; repeated uint32 shape = 2; bytes data = 3"
-_DATA_FIELDS = {ARRAY: 3, RAW_IMAGE: 6}
+_DATA_FIELDS = {ARRAY: 3, "foxglove.RawImage": 6}  # the second one only in older runs
 _IMAGE_DIMENSIONS = 3  # height, width, channels
+_MOST_DIMENSIONS = 32  # of numpy 1
+_LONGEST = 2**31 - 1
+_SHOWN = 80  # characters of a shape
 _DOUBLE_BYTES = 8  # wider floats have no portable form
+_FIRST_BYTES = 4096
 _DTYPES = {"bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))}
 _DTYPES |= {"float16", "float32", "float64"}
 _KEYS = {"sha256": str, "dtype": str, "shape": list}
@@ -43,27 +48,36 @@ def is_stored_apart(array: NDArray[Any]) -> bool:
     return is_large and array.dtype.kind in "biuf" and array.itemsize <= _DOUBLE_BYTES
 
 
-def to_bytes(array: NDArray[Any]) -> bytes:
-    """Return the bytes of `array` in C order, little-endian."""
-    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredApart:
+    """An array in a row that refers to it whatever its size."""
+
+    array: NDArray[Any]
 
 
 def from_bytes(reference: Mapping[str, Any], data: bytes) -> NDArray[Any]:
     """Return the read-only array of `data`; raises ValueError unless hash, dtype and shape match."""
     if (found := hashlib.sha256(data).hexdigest()) != reference["sha256"]:
         raise ValueError(f"wrong SHA-256 of the bytes: {found} (expected {reference['sha256']})")
+    check_layout(reference, len(data))
+    return np.frombuffer(data, np.dtype(reference["dtype"]).newbyteorder("<")).reshape(reference["shape"])
+
+
+def check_layout(reference: Mapping[str, Any], size: int) -> None:
+    """Raise ValueError unless an array of the dtype and shape of a reference has `size` bytes."""
     if reference["dtype"] not in _DTYPES:
         raise ValueError(f"unknown dtype {reference['dtype'][:40]!r} (expected one of: {', '.join(sorted(_DTYPES))})")
-    try:
-        dtype = np.dtype(reference["dtype"]).newbyteorder("<")
-        return np.frombuffer(data, dtype).reshape(reference["shape"])
-    except (TypeError, OverflowError) as error:
-        raise ValueError(str(error)) from None
+    shape, itemsize = reference["shape"], np.dtype(reference["dtype"]).itemsize
+    if len(shape) > _MOST_DIMENSIONS or not all(type(length) is int and 0 <= length <= _LONGEST for length in shape):
+        raise ValueError(f"invalid shape {str(shape)[:_SHOWN]} (expected at most {_MOST_DIMENSIONS} lengths)")
+    if (expected := math.prod(shape) * itemsize) != size:
+        shown = f"{reference['dtype']} of shape {str(shape)[:_SHOWN]}"
+        raise ValueError(f"{size} bytes (expected {expected} for {shown})")
 
 
-def refer_to(array: NDArray[Any], data: bytes | memoryview) -> Reference:
-    """Return the reference to `array` with the bytes `data`."""
-    return {"sha256": hashlib.sha256(data).hexdigest(), "dtype": array.dtype.name, "shape": list(array.shape)}
+def refer_to(array: NDArray[Any]) -> Reference:
+    """Return the reference to `array`, as returned by `portable`."""
+    return {"sha256": hashlib.sha256(array.data).hexdigest(), "dtype": array.dtype.name, "shape": list(array.shape)}
 
 
 def is_reference(value: object) -> TypeGuard[Reference]:
@@ -92,15 +106,36 @@ def references(value: Any, path: str = "") -> Iterator[tuple[str, Reference]]:  
 
 def array_schema() -> bytes:
     """Return the definition of the message type `ARRAY`: its FileDescriptorSet."""
-    return describe_message(ARRAY, {ARRAY: _ARRAY_FIELDS})
+    return describe_message(ARRAY, _ARRAY_FIELDS)
+
+
+def portable(array: NDArray[Any]) -> NDArray[Any]:
+    """Return `array` itself if it is in C order and little-endian, and otherwise a copy that is."""
+    if array.flags.c_contiguous and array.dtype.newbyteorder("<") == array.dtype:
+        return array
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
+
+
+def has_same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Return whether two arrays have the same type, shape and bytes; much faster than their hashes."""
+    if a is b:
+        return True
+    if (a.dtype, a.shape) != (b.dtype, b.shape) or not (a.flags.c_contiguous and b.flags.c_contiguous):
+        return False
+    x, y = a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8)
+    words = x.size - x.size % _DOUBLE_BYTES
+    starts = (slice(0, _FIRST_BYTES), slice(words, None))  # different images differ early
+    if not all(np.array_equal(x[part], y[part]) for part in starts):
+        return False
+    return np.array_equal(x[:words].view(np.uint64), y[:words].view(np.uint64))
 
 
 def encode_array(array: NDArray[Any]) -> tuple[bytes, memoryview]:
-    """Return the message of the schema `ARRAY`, and the bytes of the array in it: in C order, little-endian."""
-    portable = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
-    start = _array_start(array.dtype.name, array.shape)
-    message = b"".join((start, portable.reshape(-1).view(np.uint8).data))  # one copy: an image has a megabyte
-    return message, memoryview(message)[len(start) :]
+    """Return the message of the schema `ARRAY` in two pieces, the second of which is `array` itself.
+
+    `array`: as returned by `portable`.
+    """
+    return _array_start(array.dtype.name, array.shape), array.reshape(-1).view(np.uint8).data
 
 
 @functools.lru_cache(maxsize=256)

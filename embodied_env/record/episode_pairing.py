@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from embodied_env.core import sample_statistics as statistics
-from embodied_env.core.sample_statistics import PairedTest
-from embodied_env.record.outcomes import SUCCESS_RATES, EpisodeOutcome, Rate
+from embodied_env.core.confidence_intervals import difference_interval
+from embodied_env.core.significance_tests import PairedTest, compare_means, mcnemar_exact, paired_difference_interval
+from embodied_env.record.outcomes import SUCCESS_RATES, Rate
+from embodied_env.record.row_types import RecordedReset
+from embodied_env.record.summary import EpisodeOutcome
 
 MOST_EPISODES = 50_000
 """Episodes of a run that are kept for pairing."""
@@ -25,7 +27,8 @@ InitialConditions = tuple[int, str, int]
 class EndedEpisode(NamedTuple):
     """Result of an episode.
 
-    `sampled` is the hash of what its reset drew, `rated`: it counts in the success rates, `reward` its return.
+    `sampled` is the hash of what its reset drew, `rated`: it counts in the success rates, `reward` its return, and
+    `instruction` its prompt.
     """
 
     success: bool
@@ -33,6 +36,7 @@ class EndedEpisode(NamedTuple):
     sampled: str
     rated: bool
     reward: float
+    instruction: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +75,11 @@ class Episodes:
         self._conditions: InitialConditions | None = None
         self._sampled = ""
 
-    def begin(self, row: Mapping[str, Any]) -> None:
+    def begin(self, row: RecordedReset) -> None:
         """Start the episode of the row of a reset."""
-        inner = row["inner"] or {}
-        self._sampled, self._conditions = _hash(inner.get("sampled")), None
-        if (seed := inner.get("seed_applied")) is not None:
+        inner = row["inner"]
+        self._sampled, self._conditions = _hash(None if inner is None else inner["sampled"]), None
+        if (seed := None if inner is None else inner["seed_applied"]) is not None:
             options = _hash(row["options"] or None)
             self._seen[seed, options] += 1
             self._conditions = seed, options, self._seen[seed, options]
@@ -92,7 +96,7 @@ class Episodes:
             is_truncated = episode.ended == "truncated"
             rated = not episode.apart
             self.ended[self._conditions] = EndedEpisode(
-                episode.success, is_truncated, self._sampled, rated, episode.reward
+                episode.success, is_truncated, self._sampled, rated, episode.reward, episode.instruction
             )
 
 
@@ -115,9 +119,9 @@ def pair_episodes(a: Episodes, b: Episodes) -> Pairing:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One of both success rates in A and in B; intervals are those at 95 % of B - A."""
+    """A success rate in A and in B, of all episodes or of those with one prompt; intervals at 95 % are of B - A."""
 
-    key: str  # of the rate in ``summary.json``
+    key: str  # key of the rate in ``summary.json``; ``instructions`` for that of a prompt
     how: str  # what the rate is of
     a: Rate  # of run A
     b: Rate  # of run B
@@ -136,35 +140,41 @@ class ReturnDifference:
 
 
 def compare_outcomes(a: Mapping[str, Any], b: Mapping[str, Any], pairing: Pairing) -> tuple[Outcome, ...]:
-    """Compare both success rates of two summaries, and of the pairs of their episodes."""
-    outcomes = []
+    """Compare the success rates of two summaries, and of the pairs of their episodes; with several prompts, of each."""
+    outcomes, rated = [], [(x, y) for x, y in pairing.pairs if x.rated and y.rated]
     for key, how, trials, _ in SUCCESS_RATES:
-        rate_a, rate_b = (Rate.of(summary["successes"], summary[trials]) for summary in (a, b))
-        pairs = [
-            (x.success, y.success)
-            for x, y in pairing.pairs
-            if x.rated and y.rated and (trials == "rated" or not (x.truncated or y.truncated))
-        ]
-        paired = statistics.mcnemar_exact(pairs) if pairs else None
-        intervals = ((rate.share, rate.low, rate.high) for rate in (rate_a, rate_b))
-        outcome = Outcome(
-            key=key,
-            how=how,
-            a=rate_a,
-            b=rate_b,
-            difference=statistics.difference_interval(*intervals) if rate_a.trials and rate_b.trials else None,
-            paired=paired,
-            paired_difference=None if paired is None else statistics.paired_difference_interval(paired),
-        )
-        outcomes.append(outcome)
+        in_a, in_b = (Rate.of(summary["successes"], summary[trials]) for summary in (a, b))
+        pairs = [(x, y) for x, y in rated if trials == "rated" or not (x.truncated or y.truncated)]
+        outcomes.append(_compare_rates(key, how, in_a, in_b, pairs))
+    prompts = dict.fromkeys((*a["instructions"], *b["instructions"]))
+    for prompt in prompts if len(prompts) > 1 else ():
+        counts = [summary["instructions"].get(prompt, {"successes": 0, "rated": 0}) for summary in (a, b)]
+        in_a, in_b = (Rate.of(each["successes"], each["rated"]) for each in counts)
+        pairs = [(x, y) for x, y in rated if x.instruction == y.instruction == prompt]
+        outcomes.append(_compare_rates("instructions", f"with the prompt {prompt!r}", in_a, in_b, pairs))
     return tuple(outcomes)
+
+
+def _compare_rates(key: str, how: str, a: Rate, b: Rate, pairs: Sequence[tuple[EndedEpisode, EndedEpisode]]) -> Outcome:
+    paired = mcnemar_exact([(x.success, y.success) for x, y in pairs]) if pairs else None
+    return Outcome(
+        key=key,
+        how=how,
+        a=a,
+        b=b,
+        difference=difference_interval((a.share, a.low, a.high), (b.share, b.low, b.high))
+        if a.trials and b.trials
+        else None,
+        paired=paired,
+        paired_difference=None if paired is None else paired_difference_interval(paired),
+    )
 
 
 def compare_returns(pairing: Pairing) -> ReturnDifference | None:
     """Compare the returns of the pairs; None without pairs."""
     if not pairing.pairs:
         return None
-    test = statistics.compare_means(*np.array([(a.reward, b.reward) for a, b in pairing.pairs]).T, paired=True)
+    test = compare_means(*np.array([(a.reward, b.reward) for a, b in pairing.pairs]).T, paired=True)
     return ReturnDifference(pairs=len(pairing.pairs), mean=test.difference, interval=test.interval)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.core.policy import NoAction
-from embodied_env.record.arrays import Store, is_stored_apart
+from embodied_env.record.arrays import Store, StoredApart, has_same_bytes, is_stored_apart
 
 _MAX_INT_BITS = 128  # of an integer that is written as a number
 _MAX_DEPTH = 32  # deeper nesting, such as a list that contains itself, becomes its repr; `encode_row` allows more
@@ -44,7 +44,40 @@ def encodable(text: str) -> str:
     return json.dumps(json.loads(replaced), separators=(",", ":"))
 
 
-def _to_json(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401, C901, PLR0911 - a line per kind
+def has_large_arrays(value: Any) -> bool:  # noqa: ANN401 - an observation of any form
+    """Return whether a row refers to an array in `value`, in nested mappings and sequences."""
+    if isinstance(value, np.ndarray):
+        return is_stored_apart(value)
+    if isinstance(value, (dict, list, tuple)):
+        return any(map(has_large_arrays, value.values() if isinstance(value, dict) else value))
+    return False
+
+
+def detach(value: Any, known: Mapping[str, Any]) -> tuple[Any, int]:  # noqa: ANN401 - an observation of any form
+    """Return a copy of nested mappings and sequences of arrays, and the size of the copied arrays in bytes.
+
+    `known`: arrays that never change. One of them replaces an array with the same key and the same bytes, because a
+    comparison is faster than a copy.
+    """
+    if isinstance(value, np.ndarray):
+        return value.copy(), value.nbytes
+    if isinstance(value, (list, tuple)):
+        pairs = [detach(item, {}) for item in value]
+        return [copied for copied, _ in pairs], sum(size for _, size in pairs)
+    if not isinstance(value, dict):
+        return to_json_types(value), 0
+    found, total = {}, 0
+    for key, item in value.items():
+        same = known.get(key)
+        if isinstance(same, np.ndarray) and has_large_arrays(item) and has_same_bytes(item, same):
+            found[key] = same
+        else:
+            found[key], size = detach(item, {})
+            total += size
+    return found, total
+
+
+def _to_json(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN401, C901, PLR0911, PLR0912 - by kind
     kind = type(value)
     if kind is float:  # the exact types first: they are most of a row
         return value if math.isfinite(value) else None
@@ -70,6 +103,8 @@ def _to_json(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN40
         return [_to_json(item, depth + 1, store) for item in value]
     if isinstance(value, (np.ndarray, np.generic)):
         return _array(np.asarray(value), depth, store)
+    if isinstance(value, StoredApart):
+        return value.array.tolist() if store is None else store(value.array)
     return str(os.fspath(value)) if isinstance(value, os.PathLike) else _described(value)
 
 

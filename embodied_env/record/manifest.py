@@ -21,7 +21,7 @@ from embodied_env.contract.contract_loader import SAVED, dump_contract, pack_fil
 from embodied_env.core.types import Snapshot, Transition, name_world
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.record.json_values import encodable, to_json_types
-from embodied_env.record.row_schema import RUN
+from embodied_env.record.row_types import RUN
 
 ROS_VARIABLES = ("ROS_DISTRO", "ROS_DOMAIN_ID", "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE")
 DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
@@ -36,7 +36,7 @@ class RecordableEnv(Protocol):
 
     contract: Contract
     backend_name: str
-    clock_name: str  # of the ledger's clock
+    clock_name: str  # name of the ledger's clock
     pacing: str  # "lockstep" or "realtime"
     capabilities: Any  # a dataclass with the abilities of the backend
     task_description: Mapping[str, Any]
@@ -93,7 +93,7 @@ def start_of_manifest(
         "ros": {name: os.environ.get(name) for name in ROS_VARIABLES},
         "processes": processes(base),
         "record": None,
-        "rows_sha256": None,
+        "chain": None,
     }
 
 

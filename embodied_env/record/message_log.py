@@ -17,7 +17,8 @@ from typing import Any
 
 from embodied_env.core.message_tap import TappedMessage
 from embodied_env.messages.message_types import ARRAY, SEQUENCE, message_class
-from embodied_env.record.mcap_file import McapFile, McapRecords
+from embodied_env.record.mcap_file import McapRecords
+from embodied_env.record.mcap_writer import DEFAULT_COMPRESSION, McapFile
 
 OURS = "published_by"
 """The metadata key of a channel that names its publisher: "environment", or "others"."""
@@ -27,11 +28,11 @@ _BOUNDED_TEXT = re.compile(r"(?P<of>w?string)<(?P<most>\d+)>$")
 
 
 class MessageLog:
-    """Writes messages in order, from any thread, without flushing. Raises RecordError like `McapFile`."""
+    """Writes messages in order, from any thread. Raises RecordError like `McapFile`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, compression: str = DEFAULT_COMPRESSION) -> None:
         self._lock = threading.Lock()
-        self._file = McapFile(path, profile="ros2")
+        self._file = McapFile(path, profile="ros2", compression=compression)
         self._schemas: dict[str, int] = {}
         self._channels: dict[tuple[str, str, bool], int] = {}
         self._count = 0
@@ -47,18 +48,20 @@ class MessageLog:
         """Append a message; raises MissingDependencyError if its package is not installed."""
         data = message.serialize(message.message)
         text = "" if message.type in self._schemas else message_definition(message.type)
-        writer, key = self._file.writer, (message.topic, message.type, message.is_ours)
-        with self._lock, self._file.guarded(f"a message of {message.topic}"):
+        file, key = self._file, (message.topic, message.type, message.is_ours)
+        with self._lock, file.guarded(f"a message of {message.topic}"):
             if message.type not in self._schemas:
-                self._schemas[message.type] = writer.register_schema(message.type, "ros2msg", text.encode())
+                self._schemas[message.type] = file.register_schema(message.type, "ros2msg", text.encode())
             if key not in self._channels:
                 publisher = "environment" if message.is_ours else "others"
                 metadata = {"offered_qos_profiles": message.qos, OURS: publisher}
                 schema_id = self._schemas[message.type]
-                self._channels[key] = writer.register_channel(message.topic, "cdr", schema_id, metadata)
+                self._channels[key] = file.register_channel(message.topic, "cdr", schema_id, metadata)
             channel_id, log_ns, publish_ns = self._channels[key], message.log_ns, message.publish_ns
-            self._file.add_message(channel_id, data, number=self._count, log_ns=log_ns, publish_ns=publish_ns)
+            file.add_message(channel_id, [data], number=self._count, log_ns=log_ns, publish_ns=publish_ns)
             self._count += 1
+            if file.is_full:
+                file.flush()
 
     def flush(self) -> None:
         """Pass the messages so far to the operating system."""

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_env.core.outcome_counts import counted_apart, solved_at_reset
-from embodied_env.core.sample_statistics import share_interval
-from embodied_env.record.rows import RESET, stopped_joints
-from embodied_env.record.summary import OUTSIDE, Summary
+from embodied_env.core.confidence_intervals import share_interval
+from embodied_env.record.row_types import RESET, RecordedReset, RecordedRow
+from embodied_env.record.summary import EpisodeOutcome, Summary
 
 MOST_REASONS = 200
 """End reasons, and kinds of resets, that are counted separately; others are counted as `OTHER`."""
@@ -27,7 +26,6 @@ SUCCESS_RATES = (
 """Key of a success rate in a summary, what it is of, the key of its trials, and the noun of a trial."""
 
 _LONGEST_REASON = 200
-_RESET_LABELS = {"routine": "by", "confirmed_by": "confirmed by", "options_ignored": "ignoring"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,42 +46,6 @@ class Rate:
         return cls(successes=successes, trials=trials, share=share, low=low, high=high)
 
 
-@dataclass(kw_only=True, slots=True)
-class EpisodeOutcome:
-    """One episode, from its reset to its end."""
-
-    number: int  # from 1
-    seed: int | None  # given to the reset, if any
-    solved: bool | None  # at its reset; None: not judged
-    steps: int = 0
-    reward: float = 0.0
-    ended: str = ""  # "terminated", "truncated", or "" while it runs
-    reason: str = ""
-    success: bool = False
-    joints: tuple[str, ...] = ()  # of the code that ended it
-    apart: str = ""  # why it counts in no success rate (`counted_apart`), or ""
-
-    @property
-    def kind(self) -> str:
-        """Kind of end: "success", "failure", "time" (its limit), "stopped" (otherwise truncated), "apart" or "cut".
-
-        "apart" is in no success rate, "cut" has no end.
-        """
-        if not self.ended or self.apart:
-            return "apart" if self.apart else "cut"
-        if self.ended == "truncated":
-            return "time" if self.reason == "time_limit" else "stopped"
-        return "success" if self.success else "failure"
-
-    @property
-    def end(self) -> str:
-        """The end in words."""
-        if self.kind == "apart":
-            return self.apart.replace("_", " ")
-        of_joints = f" ({', '.join(self.joints)})" if self.joints else ""
-        return {"cut": "cut off", "success": "success"}.get(self.kind, f"{self.ended}, {self.reason}{of_joints}")
-
-
 class Outcomes:
     """Counts the episodes of a run from its rows, in bounded memory."""
 
@@ -92,13 +54,17 @@ class Outcomes:
         self.episodes: list[EpisodeOutcome] = []
         self.reset_kinds: Counter[str] = Counter()
         self._summary = Summary()
-        self.newest: EpisodeOutcome | None = None
-        self._open: EpisodeOutcome | None = None
         self._reasons: set[str] = set()
 
-    def add(self, row: Mapping[str, Any]) -> EpisodeOutcome | None:
-        """Add a row that fits its schema; return the episode that it ends."""
-        info, inner = row["info"], row["inner"] or {}
+    @property
+    def newest(self) -> EpisodeOutcome | None:
+        """The newest episode, whether it has ended or not."""
+        return self._summary.episode
+
+    def add(self, row: RecordedRow) -> EpisodeOutcome | None:
+        """Add a row; return the episode that it ends."""
+        info: Mapping[str, Any] = row["info"]
+        inner: Mapping[str, Any] = row["inner"] or {}
         reason = str(info.get("end_reason") or "")[:_LONGEST_REASON]
         if reason and reason not in self._reasons:
             reason = reason if len(self._reasons) < MOST_REASONS else OTHER
@@ -106,36 +72,21 @@ class Outcomes:
         latency = info.get("latency")
         missed = latency.get("missed_deadlines") if isinstance(latency, dict) else None  # without stages: they are kept
         info = {**info, "end_reason": reason, "latency": {"missed_deadlines": missed}}
-        self._summary.add({**row, "info": info, "inner": {"verdict": inner.get("verdict")}})
+        ended = self._summary.add({**row, "info": info, "inner": {"verdict": inner.get("verdict")}})
         if row["schema"] == RESET:
-            self._begin_episode(row)
-            return None
-        episode = self._open
-        if episode is None:
-            return None
-        episode.steps += 1
-        episode.reward += row["reward"]
-        if not (row["terminated"] or row["truncated"]):
-            return None
-        episode.ended = "truncated" if row["truncated"] else "terminated"
-        episode.reason = reason or OUTSIDE
-        episode.joints = tuple(stopped_joints(info)[0])
-        episode.success = not row["truncated"] and info.get("is_success") is True
-        episode.apart = counted_apart(solved=episode.solved, success=episode.success, info=info, steps=episode.steps)
-        self._open = None
-        return episode
+            self._add_reset(row)
+        return ended
 
-    def _begin_episode(self, row: Mapping[str, Any]) -> None:
+    def _add_reset(self, row: RecordedReset) -> None:
         self.resets += 1
-        if row["inner"]:
+        if row["inner"] is not None:
             made = row["info"]["reset"]
-            details = (f"{label} {made[key]}" for key, label in _RESET_LABELS.items() if made[key])
+            labels = {"by": made["routine"], "confirmed by": made["confirmed_by"], "ignoring": made["options_ignored"]}
+            details = (f"{label} {value}" for label, value in labels.items() if value)
             kind = ", ".join([made["level"], *details])[:_LONGEST_REASON]
             self.reset_kinds[kind if kind in self.reset_kinds or len(self.reset_kinds) < MOST_REASONS else OTHER] += 1
-        solved = solved_at_reset(row["inner"])
-        self._open = self.newest = EpisodeOutcome(number=self.resets, seed=row["seed"], solved=solved)
-        if len(self.episodes) < MOST_EPISODES:
-            self.episodes.append(self._open)
+        if self.newest is not None and len(self.episodes) < MOST_EPISODES:
+            self.episodes.append(self.newest)
 
     def summary(self) -> dict[str, Any]:
         """Return the counts in the form of ``summary.json``; its latency is empty."""

@@ -20,13 +20,15 @@ from embodied_env.core.info_schema import without_host_timing
 from embodied_env.core.message_tap import MessageTap, TappedMessage
 from embodied_env.core.types import Transition
 from embodied_env.errors import ClosedError, RecordError, TaskError, UsageError
-from embodied_env.processes.signals import close_at_exit, deferred_signals, exit_on_sigterm, run_after_closing
+from embodied_env.processes.signals import close_at_exit, deferred_signals, exit_on_sigterm
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import RecordableEnv, processes, start_of_manifest, write_json
-from embodied_env.record.mcap_file import check_log_libraries
+from embodied_env.record.mcap_writer import DEFAULT_COMPRESSION, check_log_libraries
+from embodied_env.record.row_chain import ChainRecord, start_of_chain
+from embodied_env.record.row_types import Row
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET
-from embodied_env.record.run_writer import MANIFEST, EncodedRow, LossCounter, RunWriter, remove_run
-from embodied_env.record.writer_thread import GATHER_S, MAX_JOBS, MAX_JOBS_IN_LOCKSTEP, WriterThread
+from embodied_env.record.run_writer import MANIFEST, LossCounter, PendingRow, RunWriter, remove_run
+from embodied_env.record.writer_thread import FLUSH_PERIOD_S, GATHER_S, MAX_JOBS, MAX_JOBS_IN_LOCKSTEP, WriterThread
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 _MESSAGE_BYTES = 2**10
@@ -38,14 +40,14 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
     It must be the outermost wrapper: changes made by wrappers outside of it are not recorded. It creates a run
     directory in `folder` with ``manifest.json``, ``transitions.mcap``, ``first_transition.json`` and, at `close`,
     ``summary.json``; with `messages` also ``messages.mcap``, the raw ROS 2 messages (`docs/concepts/record.md`). A step
-    that raises leaves no row. A run without a successful reset leaves no run directory, unless it has raw messages.
+    that raises leaves no row. A run whose only resets failed leaves no run directory, unless it has raw messages.
 
-    `step` encodes its row, and a background thread hashes and writes it. In real time the thread also encodes the
-    environment's own account, while `step` waits; in lockstep it would compete with `step` for the GIL. In lockstep at
-    most 64 rows are queued; then `step` waits.
-    `reset`, the first step, the last step of an episode, `flush` and `close` return once all rows so far are passed to
-    the operating system. That time counts as handoff, not as the agent's. In real time nothing waits, and rows are
-    dropped while the queue is full.
+    `step` encodes its row, and a background thread hashes its images, compresses and writes it. In real time the thread
+    also encodes the environment's own account, while `step` waits; in lockstep it would compete with `step` for the
+    GIL. In lockstep at most 64 rows are queued; then `step` waits.
+    A written row is passed to the operating system after at most 0.1 s. In lockstep `reset`, the first step, the last
+    step of an episode, `flush` and `close` return once all rows so far are passed to it. That time counts as handoff,
+    not as the agent's. In real time nothing waits, and rows are dropped while the queue is full.
 
     `step` and `reset` never raise because of a slow, failing or hanging disk, or of a log that another process removes,
     replaces or truncates: lost rows are counted, there is one warning, and the run is incomplete. ``info["record"]``
@@ -64,6 +66,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         *,
         policy: Any = None,  # noqa: ANN401 - any JSON value
         messages: bool = False,
+        compression: str = DEFAULT_COMPRESSION,
     ) -> None:
         """Create the run directory.
 
@@ -72,15 +75,18 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             folder: the parent of the run directory, created if missing.
             policy: see the attribute.
             messages: record also the raw ROS 2 messages that the environment's nodes publish and receive.
+            compression: of the MCAP files: "zstd", "lz4" or "none".
 
         Raises:
             UsageError: if `env` is not an environment of this package, or has no messages to record, or `folder` is
-                not a path.
+                not a path, or `compression` is unknown.
             RecordError: if the run directory cannot be written.
             MissingDependencyError: if mcap or orjson is not installed.
         """
         parent, messages = checked_path("folder", folder), checked_flag("messages", messages)
-        RecordConstructorArgs.__init__(self, folder=str(parent), policy=to_json_types(policy), messages=messages)
+        RecordConstructorArgs.__init__(
+            self, folder=str(parent), policy=to_json_types(policy), messages=messages, compression=compression
+        )
         super().__init__(env)
         base = env.unwrapped
         if not isinstance(base, RecordableEnv):
@@ -91,35 +97,44 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._feed: MessageTap | None = getattr(base, "feed", None) if messages else None
         if messages and not isinstance(self._feed, MessageTap):
             backend = base.backend_name
-            raise UsageError(f"messages=True is not available with backend {backend!r} (expected one over ROS 2)")
+            raise UsageError(f"raw messages are not available with backend {backend!r} (expected one over ROS 2)")
         self._clock = SteadyClock()
         self._rows = 0
-        self._is_warned = self._closed = self._has_stepped = self._has_failed = False
+        self._is_warned = self._closed = self._has_stepped = False
         self._is_paced = base.pacing == "realtime"
         started_utc = self._now_utc()
-        check_log_libraries()
+        check_log_libraries(compression)
+        folders = parent.absolute(), *parent.absolute().parents
+        self._own_folders = [folder for folder in folders if not folder.exists()]
         self.path = make_run_directory(parent, f"{base.contract.name}_{base.backend_name}", started_utc)
         try:
             self._manifest = start_of_manifest(
                 self, base, run_id=self.path.name, started_utc=started_utc.isoformat(timespec="milliseconds")
             )
-            self._manifest["messages"] = messages
+            self._manifest |= {"messages": messages, "flush_period_s": FLUSH_PERIOD_S}
             write_json(self.path / MANIFEST, self._manifest)
             evaluator = [name for name, spec in base.contract.sensors.items() if spec.visibility == "evaluator"]
             self._run = RunWriter(
-                self.path.absolute(), evaluator=evaluator, messages=messages, encodes_at_once=not self._is_paced
+                self.path.absolute(),
+                evaluator=evaluator,
+                messages=messages,
+                encodes_at_once=not self._is_paced,
+                start=start_of_chain(self._manifest),
+                compression=compression,
             )
         except BaseException:
-            remove_run(self.path)
+            remove_run(self.path, self._own_folders)
             raise
         self._closes_aside = bool(base.capabilities.transport)
         self._writer = WriterThread(
             self._run.settle,
+            settle_every_s=FLUSH_PERIOD_S,
             blocks=not self._is_paced,
             gather_s=0.0 if self._is_paced else GATHER_S,
             max_jobs=MAX_JOBS if self._is_paced else MAX_JOBS_IN_LOCKSTEP,
         )
-        weakref.finalize(self, self._writer.close_when_idle).atexit = False
+        self._closing = weakref.finalize(self, self._writer.close_when_idle)
+        self._closing.atexit = False
         self._sink = partial(_record_message, self._run, self._writer)  # `self` stays collectable
         self._attach()
 
@@ -142,6 +157,11 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         """The number of rows passed to the operating system: a SIGKILL loses none of them."""
         return self._run.log.rows_flushed
 
+    @property
+    def chain(self) -> ChainRecord:
+        """Hash of the last row that was written, which covers all rows, and their number."""
+        return self._run.log.chain.as_json()
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, and record it. Raises ClosedError after `close`, which completed the record."""
         if self._closed:
@@ -151,11 +171,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._attach()
         requested = to_json_types(options)
         before = self._base.last_reset
-        try:
-            observation, info = self.env.reset(seed=seed, options=options)
-        except BaseException:
-            self._has_failed = True
-            raise
+        observation, info = self.env.reset(seed=seed, options=options)
         made = self._base.last_reset
         if made is before:
             made = None
@@ -199,25 +215,41 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             failed, result = error, ended.result
         observation, reward, terminated, truncated, info = result
         with deferred_signals():  # the step is taken: an interrupt must not lose its row
-            is_first = self._record_step(before, requested, result)
-        if not self._is_paced and (terminated or truncated or is_first):
-            self.flush()
+            self._record_step(before, requested, result)
+        self.end_step(is_over=terminated or truncated)
         if failed is not None:
             raise failed
         info = self._returned(info)
         self._base.mark("returned")
         return observation, reward, terminated, truncated, info
 
-    def _record_step(self, before: Transition | None, requested: Any, result: Any) -> bool:  # noqa: ANN401
-        """Queue the row of a step after the transition `before`; return whether it is the first one."""
+    def _record_step(self, before: Transition | None, requested: Any, result: Any) -> None:  # noqa: ANN401
+        """Queue the row of a step after the transition `before`."""
         observation, *others = result
         outer = dict(zip(FIELDS, (observation, requested, *others), strict=True))
         made = self._base.last_transition
         if made is before:
             made = None
         self._submit_row(self._run.encode_step(made, outer, number=self._rows, now_ns=self._clock.system_ns()))
+
+    def join(self, writer: WriterThread) -> RunWriter:
+        """Write in a thread that several recorders share, from the first row on; return what writes the rows."""
+        self._closing.detach()
+        self._writer = writer
+        return self._run
+
+    def encode_made(self, row: Row) -> PendingRow | None:
+        """Number the row of a step that `step` did not take, and return it for the shared thread; None: it is lost."""
+        row["row"] = self._rows
+        self._rows += 1
+        return self._run.encode_made(row, now_ns=self._clock.system_ns())
+
+    def end_step(self, *, is_over: bool) -> None:
+        """Flush the row of the first step, and the last one of an episode."""
         is_first, self._has_stepped = not self._has_stepped, True
-        return is_first
+        if not self._is_paced and (is_over or is_first):
+            self.flush()
+        self._warn_once()
 
     def flush(self) -> bool:
         """Wait until all rows and messages so far are passed to the operating system, or lost.
@@ -225,7 +257,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         Returns:
             False if the disk does not respond; the run is then incomplete.
         """
-        if self._writer.wait_idle():
+        if self._writer.run(self._run.settle):
             return True
         self.losses.note(f"rows from {self.rows_flushed} on are not written yet: the disk does not respond")
         return False
@@ -249,9 +281,9 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         if self._feed is not None:
             self._feed.sink = self._sink
 
-    def _submit_row(self, row: EncodedRow | None) -> None:
+    def _submit_row(self, row: PendingRow | None) -> None:
         if row is not None and not self._writer.submit(partial(self._run.write, row), row.nbytes):
-            self.losses.note(f"row {self._rows} was dropped: the disk is too slow", rows=1)
+            self.losses.note_dropped(self._rows)
         self._rows += 1
 
     def _returned(self, info: dict[str, Any]) -> dict[str, Any]:
@@ -276,18 +308,9 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         }
         if not self._writer.close(partial(self._run.complete, manifest, self._base.contract.fingerprint)):
             self.losses.note("the run was not closed: the disk does not respond")
-        elif self._has_failed and not self._rows and self._feed is None and self.losses.complete:
-            remove_run(self._run.path)
-        else:
-            run_after_closing(self._rewrite)
+        elif not self._rows and self._feed is None and self.losses.complete:
+            remove_run(self._run.path, self._own_folders)
         self._warn_once()
-
-    def _rewrite(self) -> None:
-        """Rewrite the files for viewers, after all robots have stopped."""
-        try:
-            self._run.rewrite(self._base.contract)
-        except RecordError as error:
-            _warn(f"the run {self.path} is complete, but viewers cannot read it: {error}; use embodied-env repair")
 
     def _now_utc(self) -> datetime:
         return datetime.fromtimestamp(self._clock.system_ns() / NS_PER_S, tz=UTC)

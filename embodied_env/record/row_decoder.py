@@ -7,8 +7,13 @@ the row has the finding, and an `UnreadableAction` is refused with the same code
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import math
+import types
+import typing
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, cast
 
 import numpy as np
@@ -16,9 +21,11 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, EffectiveLimits
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
-from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.code_types import Quality
 from embodied_env.core.policy import NoAction
+from embodied_env.core.safety_input_state import parse_states
 from embodied_env.core.types import (
+    ActionChunk,
     ActuationEvidence,
     ClockStatus,
     CommandState,
@@ -35,14 +42,12 @@ from embodied_env.core.types import (
 )
 from embodied_env.errors import BackendLostError, RecordError
 from embodied_env.record.arrays import is_reference
-from embodied_env.record.rows import RESET, Row
+from embodied_env.record.row_types import RESET, ChunkRecord, ResetRow, SnapshotRecord, TransitionRow
+from embodied_env.record.rows import is_dry_run
 from embodied_env.record.violation import short_repr
 from embodied_env.safety.action_parsing import NO_ACTION, MalformedActionError, parse_action
 from embodied_env.timing.clock import NS_PER_S
 
-_FINDING_VECTORS = ("before", "after", "limit", "margin")
-_REFERENCE_VECTORS = ("positions", "velocities", "slack", "accelerations", "before_gap")
-_REPORT_VECTORS = ("requested", "applied", "applied_si", "velocity_si")
 _JUDGED_BY_CONTRACT = (Quality.OK, Quality.OUT_OF_RANGE)  # replay derives these from the values
 
 
@@ -58,7 +63,7 @@ class RowDecoder:
             name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()
         }
 
-    def reset(self, row: Row) -> Snapshot:
+    def reset(self, row: ResetRow) -> Snapshot:
         """Return the snapshot of a reset, with its report."""
         inner = row["inner"]
         report = ResetReport(
@@ -66,25 +71,27 @@ class RowDecoder:
             seed_applied=inner["seed_applied"],
             sampled={name: _numbers(value, f"inner.sampled.{name}") for name, value in inner["sampled"].items()},
             details=inner["details"],
+            dry_run=is_dry_run(row),
             ignored=tuple(inner["ignored"]),
             routine=inner["routine"],
             confirmed_by=inner["confirmed_by"],
             options={name: _numbers(value, f"inner.options.{name}") for name, value in inner["options"].items()},
+            instruction=inner.get("instruction"),
         )
         return self._snapshot(inner, reset=report)
 
-    def snapshot(self, row: Row) -> Snapshot:
+    def snapshot(self, row: TransitionRow) -> Snapshot:
         """Return the snapshot of a step; raises BackendLostError if the backend was lost in it."""
         inner = row["inner"]
         for sample in inner["sensors"].values():
             if sample["quality"] == Quality.LOST.name:
                 why, _, detail = sample["reason"].partition(": ")
                 raise BackendLostError(why, detail)
-        evidence = inner["actuation"]
-        return self._snapshot(inner, actuation=None if evidence is None else ActuationEvidence(**evidence))
+        render_s = row["info"]["latency"].get("render_s")
+        render_ns = None if render_s is None else round(render_s * NS_PER_S)
+        return self._snapshot(inner, actuation=_built(ActuationEvidence, inner["actuation"]), render_ns=render_ns)
 
-    def _snapshot(self, inner: Row, **fields: Any) -> Snapshot:  # noqa: ANN401 - of Snapshot
-        clock, injected = inner["clock"], inner.get("injected")
+    def _snapshot(self, inner: SnapshotRecord, **fields: Any) -> Snapshot:  # noqa: ANN401 - of Snapshot
         return Snapshot(
             now_ns=inner["now_ns"],
             samples={
@@ -92,12 +99,12 @@ class RowDecoder:
                 for name in inner["sensors"]
                 if name in self._fields
             },
-            clock=None if clock is None else ClockStatus(**clock),
-            injected=None if injected is None else InjectedDelays(**{**injected, "early": tuple(injected["early"])}),
+            clock=_built(ClockStatus, inner["clock"]),
+            injected=_built(InjectedDelays, inner["injected"]),
             **fields,
         )
 
-    def observation(self, row: Row) -> dict[str, NDArray[Any]]:
+    def observation(self, row: TransitionRow | ResetRow) -> dict[str, NDArray[Any]]:
         """Return the observation that the environment itself made in a step or a reset.
 
         Keys of a reset that belong to no sensor (masks, reset options, applied actions, remaining time) are taken from
@@ -116,42 +123,44 @@ class RowDecoder:
             if not isinstance(recorded, dict) or key in recorded
         }
 
-    def external_inputs(self, row: Row) -> ExternalInputs:
+    def external_inputs(self, row: TransitionRow) -> ExternalInputs:
         """Return the external inputs of a step."""
         inputs = row["inner"]["external_inputs"]
-        answer, delay = inputs["answer"], inputs.get("delay")
-        if answer is not None:
-            findings = tuple(_finding(found) for found in answer["findings"])
-            fields = {**_with_vectors(answer, _REPORT_VECTORS), "findings": findings}
-            answer = GateReport(**{**fields, "disposition": Severity[answer["disposition"]]})
         return ExternalInputs(
             safety_context=SafetyContext(
                 sensors={},
                 measured=np.full(self._layout.size, np.nan),
                 action_age_s=inputs["action_age_s"],
                 latency_s=inputs["latency_s"],
-                estops=inputs["estops"],
+                estops=parse_states(inputs["estops"]),
                 required=self._required(inputs.get("required", [])),
             ),
-            latched=None if inputs["latched"] is None else _finding(inputs["latched"]),
-            latched_after=None if inputs["latched_after"] is None else _finding(inputs["latched_after"]),
+            latched=_built(Finding, inputs["latched"]),
+            latched_after=_built(Finding, inputs["latched_after"]),
             watchdog_trips=inputs["watchdog_trips"],
             dt_s=math.nan if inputs["dt_s"] is None else inputs["dt_s"],
-            reference=_reference(inputs["reference"]),
-            answer=answer,
-            delay=None if delay is None else WriteDelay(**{**delay, "reference": _reference(delay["reference"])}),
+            reference=_built(CommandState, inputs["reference"]),
+            answer=_built(GateReport, inputs["answer"]),
+            delay=_built(WriteDelay, inputs.get("delay")),
             annotations=inputs.get("annotations", {}),
-            limits=None if inputs.get("limits") is None else self._limits(inputs["limits"]),
+            chunk=self._chunk(inputs["chunk"]) if "chunk" in inputs else None,
+            limits=self._limits(inputs["limits"]) if "limits" in inputs else None,
+            instruction=inputs.get("instruction"),
         )
 
-    def _required(self, recorded: object) -> tuple[str, ...]:
+    def _chunk(self, recorded: ChunkRecord) -> ActionChunk:
+        shape = (*recorded["actions"]["shape"][:1], self._layout.size)
+        actions = self._read_field(recorded, "actions", np.float64, shape)
+        return ActionChunk(id=recorded["id"], born=recorded["born"], actions=actions)
+
+    def _required(self, recorded: list[str]) -> tuple[str, ...]:
         """Return the sensors of the policy; raises RecordError for one that the contract lacks."""
-        if not isinstance(recorded, list) or not all(name in self._contract.sensors for name in recorded):
+        if not all(name in self._contract.sensors for name in recorded):
             expected = f"expected some of: {', '.join(self._contract.sensors)}"
             raise RecordError(f"invalid inner.external_inputs.required: {short_repr(recorded)} ({expected})")
         return tuple(recorded)
 
-    def _limits(self, recorded: Row) -> EffectiveLimits:
+    def _limits(self, recorded: Mapping[str, Any]) -> EffectiveLimits:
         """Return changed limits, with null for unlimited; without `velocity_low` they are equal in both directions."""
         joints, vectors = tuple(recorded["joints"]), {}
         for name in recorded.keys() - {"joints"}:
@@ -163,14 +172,14 @@ class RowDecoder:
         vectors.setdefault("velocity_low", -fastest)
         return EffectiveLimits(joints=joints, velocity_high=fastest, **vectors)
 
-    def published(self, row: Row) -> FloatArray:
+    def published(self, row: TransitionRow) -> FloatArray:
         """Return the values that the gate approved; NaN if a relay decided on them."""
         inner = row["inner"]
         if inner["external_inputs"]["answer"] is not None:
             return np.full(self._layout.size, np.nan)
         return cast("FloatArray", _vector(inner["report"]["applied_si"]))
 
-    def action(self, row: Row) -> tuple[Any, bool]:
+    def action(self, row: TransitionRow) -> tuple[Any, bool]:
         """Return the action given to the environment, and whether it is reconstructed from the gate's report."""
         inner = row["inner"]
         action, requested = inner["action"], cast("FloatArray", _vector(inner["report"]["requested"]))
@@ -192,8 +201,8 @@ class RowDecoder:
         unreadable = UnreadableAction(MalformedActionError(refused["code"], refused["detail"], values))
         return (unreadable if len(self._layout.slices) == 1 else dict.fromkeys(self._layout.slices, unreadable)), True
 
-    def _sample(self, name: str, inner: Row, *, is_reset: bool) -> Sample:
-        account = dict(inner["sensors"][name])
+    def _sample(self, name: str, inner: SnapshotRecord, *, is_reset: bool) -> Sample:
+        account: dict[str, Any] = {**inner["sensors"][name]}
         truth = inner["evaluator"].get(name)
         values = {
             layout.field: self._read_newest(inner["observation"], layout, is_reset=is_reset)
@@ -240,28 +249,36 @@ class UnreadableAction:
         raise self._refusal
 
 
-def frozen_ns(row: Row) -> int:
+def frozen_ns(row: ResetRow) -> int:
     """Return the time of the snapshot of a reset on the steady clock; 0 if info has no sensor."""
     samples = row["inner"]["sensors"]
     for name, account in row["info"]["sensors"].items():
         if name in samples:
-            arrival_ns: int = samples[name]["arrival_ns"]
-            age_s: float = account["arrival_age_s"]
-            return arrival_ns + round(age_s * NS_PER_S)
+            return samples[name]["arrival_ns"] + round(account["arrival_age_s"] * NS_PER_S)
     return 0
 
 
-def _finding(recorded: Row) -> Finding:
-    severity, joints = Severity[recorded["severity"]], tuple(recorded["joints"])
-    return Finding(**{**_with_vectors(recorded, _FINDING_VECTORS), "severity": severity, "joints": joints})
+def _built(kind: Any, recorded: Any) -> Any:  # noqa: ANN401, PLR0911 - a line per kind of type
+    """Decode a part of a row by the types of the fields, the reverse of `embodied_env.record.rows`."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if recorded is None:
+        return None
+    if origin in (typing.Union, types.UnionType):
+        return _built(arguments[0], recorded)
+    if origin is tuple:
+        return tuple(_built(arguments[0], item) for item in recorded)
+    if origin in (np.ndarray, NDArray):  # NDArray is an origin of its own from NumPy 2.5
+        return _vector(recorded)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind[recorded]
+    if dataclasses.is_dataclass(kind):
+        made: Any = kind
+        hints = _hints_of(made)
+        return made(**{name: _built(hints[name], value) for name, value in recorded.items()})
+    return recorded
 
 
-def _reference(recorded: Row | None) -> CommandState | None:
-    return None if recorded is None else CommandState(**_with_vectors(recorded, _REFERENCE_VECTORS))
-
-
-def _with_vectors(recorded: Row, names: tuple[str, ...]) -> Row:
-    return {**recorded, **{name: _vector(recorded[name]) for name in names}}
+_hints_of = functools.cache(typing.get_type_hints)
 
 
 def _numbers(recorded: Any, where: str) -> FloatArray:  # noqa: ANN401 - JSON types

@@ -1,7 +1,6 @@
 """The log of a run: an MCAP file of JSON rows in which every flushed row survives a SIGKILL of the writer.
 
-An array that rows refer to is a separate message before the first of them. While recording it is not compressed: the
-fastest level of zlib takes ten times as long as the hash, and more than a millisecond for an image of 640x480.
+An array that rows refer to is a separate message before the first of them.
 """
 
 from __future__ import annotations
@@ -13,19 +12,28 @@ import json
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from embodied_env.contract.bounded_json import parse_json
+from embodied_env.contract.bounded_json import MOST_VALUES, count_values, parse_json
 from embodied_env.core.protobuf import DamagedMessageError
 from embodied_env.errors import RecordError
-from embodied_env.record.arrays import ARRAY, Reference, array_schema, find_array, from_bytes, is_reference
-from embodied_env.record.mcap_file import McapFile, McapRecords, StoredRecord, read_chunk
-from embodied_env.record.row_schema import channel_schema
-from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.record.arrays import (
+    ARRAY,
+    Reference,
+    array_schema,
+    check_layout,
+    find_array,
+    from_bytes,
+    is_reference,
+)
+from embodied_env.record.mcap_file import McapRecords, StoredRecord, read_chunk
+from embodied_env.record.mcap_writer import DEFAULT_COMPRESSION, McapFile, Piece
+from embodied_env.record.row_chain import RowChain
+from embodied_env.record.row_types import RESET, TRANSITION
 
 CHANNELS = {"transition": TRANSITION, "reset": RESET}
 """Topic -> the name of the schema of its rows."""
@@ -39,26 +47,31 @@ LARGEST_ROW = 2**26
 DEEPEST = 256
 """The deepest nesting of JSON that is read from a run; the recorder writes no deeper one."""
 
-_DECODED_CHUNKS = 2  # of the arrays read last
+_DECODED_CHUNKS = 2  # chunks of the arrays read last
 
 
 class LogWriter:
-    """Writes rows in order. Raises RecordError for a failed write and each later one; earlier rows are kept."""
+    """Writes rows in order. Raises RecordError for a failed write and each later one; earlier rows are kept.
 
-    def __init__(self, path: Path) -> None:
-        self._file = McapFile(path)
+    Attributes:
+        chain: of the rows so far.
+    """
+
+    def __init__(self, path: Path, *, start: str = "", compression: str = DEFAULT_COMPRESSION) -> None:
+        """Create the log; raises RecordError. `start`: hash that the first row has in the chain."""
+        self.chain = RowChain(start)
+        self._file = McapFile(path, compression=compression, is_hashed=True)
         self._stored: set[str] = set()  # hashes of the arrays in the log
-        self._unflushed: deque[tuple[int, int]] = deque()  # number and end of each row
-        self._ends = array("Q")  # of the flushed rows
-        self._digest = hashlib.sha256()
-        writer, self._channels = self._file.writer, {}
-        with self._file.guarded("the header"):
-            for topic, name in CHANNELS.items():
-                schema_id = writer.register_schema(name, "jsonschema", json.dumps(channel_schema(name)).encode())
-                self._channels[topic] = writer.register_channel(topic, "json", schema_id)
-            schema_id = writer.register_schema(ARRAY, "protobuf", array_schema())
-            self._channels[ARRAYS] = writer.register_channel(ARRAYS, "protobuf", schema_id)
-            self._file.begin()
+        self._unflushed: deque[tuple[int, int]] = deque()  # number of each row, and chunks before its own
+        self._ends = array("Q")  # ends of the chunks of the flushed rows
+        file, self._channels = self._file, {}
+        for topic, name in CHANNELS.items():
+            schema_id = file.register_schema(name, "jsonschema", json.dumps(channel_schema(name)).encode())
+            self._channels[topic] = file.register_channel(topic, "json", schema_id)
+        schema_id = file.register_schema(ARRAY, "protobuf", array_schema())
+        self._channels[ARRAYS] = file.register_channel(ARRAYS, "protobuf", schema_id)
+        with file.guarded("the header"):
+            file.begin()
 
     @property
     def problem(self) -> str:
@@ -66,37 +79,38 @@ class LogWriter:
         return self._file.problem
 
     @property
+    def is_full(self) -> bool:
+        """Whether there is enough for a chunk: `flush` should be called."""
+        return self._file.is_full
+
+    @property
     def rows_flushed(self) -> int:
         """The number of rows passed to the operating system and not removed by another process."""
         return len(self._ends)
 
-    @property
-    def rows_sha256(self) -> str:
-        """SHA-256 of the rows so far: of the JSON text of each, followed by a newline."""
-        return self._digest.hexdigest()
-
     def append(self, topic: str, data: bytes, *, number: int, log_time_ns: int) -> None:
-        """Append row `number`, as JSON, to the channel `topic`, without flushing."""
-        with self._file.guarded(f"row {number}"):
-            self._add_message(topic, data, number, log_time_ns)
-            self._digest.update(data + b"\n")
-            self._unflushed.append((number, self._file.end))
+        """Append row `number`, as JSON with the links of its chain, to the channel `topic`, without flushing.
 
-    def put(self, reference: Reference, message: bytes, *, log_time_ns: int) -> None:
-        """Append the array that `reference` refers to, encoded by `encode_array`, once."""
+        Raises RecordError for a row that readers would refuse, which is not written.
+        """
+        if (count := count_values(data)) > MOST_VALUES:
+            raise RecordError(f"row {number} has {count} values (expected at most {MOST_VALUES})")
+        with self._guarded(f"row {number}"):
+            self._add_message(topic, [data], number, log_time_ns)
+            self.chain.add(data, is_reset=topic == "reset")
+            self._unflushed.append((number, self._file.chunk_count))
+
+    def put(self, reference: Reference, message: Sequence[Piece], *, log_time_ns: int) -> None:
+        """Append the array that `reference` refers to, in the pieces of `encode_array`, once."""
         if reference["sha256"] not in self._stored:
-            with self._file.guarded("an array"):
+            with self._guarded("an array"):
                 self._add_message(ARRAYS, message, len(self._stored), log_time_ns)
             self._stored.add(reference["sha256"])
 
     def flush(self) -> None:
         """Pass everything to the operating system."""
-        try:
-            with self._file.guarded(f"row {self._unflushed[0][0]}" if self._unflushed else "an array"):
-                self._file.flush()
-        finally:
-            while self._unflushed and self._unflushed[0][1] <= self._file.flushed:
-                self._ends.append(self._unflushed.popleft()[1])
+        with self._guarded(f"row {self._unflushed[0][0]}" if self._unflushed else "an array"):
+            self._file.flush()
 
     def pop_lost_rows(self) -> int:
         """Return the number of appended rows lost by a failed write or check; each is counted once."""
@@ -114,8 +128,36 @@ class LogWriter:
             self.flush()
         self._file.close()
 
-    def _add_message(self, topic: str, data: bytes, number: int, ns: int) -> None:
+    @contextlib.contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        try:
+            with self._file.guarded(what):
+                yield
+        finally:
+            while self._unflushed and self._unflushed[0][1] < self._file.chunk_count:
+                self._unflushed.popleft()
+                self._ends.append(self._file.flushed)
+
+    def _add_message(self, topic: str, data: Sequence[Piece], number: int, ns: int) -> None:
         self._file.add_message(self._channels[topic], data, number=number, log_ns=ns, publish_ns=ns)
+
+
+def channel_schema(name: str) -> dict[str, Any]:
+    """Return the schema of the channel of the rows of schema `name`: only the fields whose type Foxglove can read.
+
+    Foxglove accepts no field that may be null or of several types, and requires `properties` of every object. It shows
+    and plots fields that are not named. The complete types are in `embodied_env.record.row_types`.
+    """
+    types = {"schema": "string", "row": "integer"}
+    if name == TRANSITION:
+        types |= {"reward": "number", "terminated": "boolean", "truncated": "boolean"}
+        required = [*types, "observation", "action", "info", "inner"]
+    else:
+        required = [*types, "seed", "options", "observation", "info", "inner"]
+    info = {"type": "object", "properties": {}}
+    properties = {**{field: {"type": kind} for field, kind in types.items()}, "info": info}
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, "title": name, "type": "object", "properties": properties, "required": required}
 
 
 def parse_row(data: bytes) -> Any:  # noqa: ANN401 - JSON types
@@ -131,16 +173,25 @@ def find_stored_array(stored: StoredRecord) -> slice | None:
         return None
 
 
+class LogContent(NamedTuple):
+    """The result of reading a log to its end."""
+
+    problem: str  # why the file is not complete, or ""
+    rows_sha256: str  # of the JSON text of each complete row, followed by a newline; of runs without a chain
+    chain: RowChain  # of the complete rows
+    is_cut: bool  # its writer was stopped
+
+
 class LogReader:
     """Reads the rows of a log up to the first incomplete one, from the start at each iteration."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._result: tuple[str, str] | None = None  # problem and hash of the newest iteration to the end
+        self._content: LogContent | None = None  # of the newest iteration to the end
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the rows in the order of writing: bounded JSON of any type."""
-        digest = hashlib.sha256()
+        digest, chain = hashlib.sha256(), RowChain()
         count, problem = 0, ""
         records = McapRecords(self.path)
         for stored in records.messages():
@@ -152,23 +203,34 @@ class LogReader:
                 problem = f"{self.path.name}: row {count} is not JSON: {error}"
                 break
             digest.update(stored.record.data + b"\n")
+            record = stored.record  # published when it was logged
+            log_ns = record.log_time if record.publish_time == record.log_time else None
+            chain.check(row, record.data, log_ns, CHANNELS[stored.channel.topic])
             count += 1
             yield row
         if records.problem:
             problem = f"{self.path.name}: {records.problem} ({count} complete rows)"
-        self._result = (problem, digest.hexdigest())
+        self._content = LogContent(problem, digest.hexdigest(), chain, is_cut=records.is_cut)
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
         """Return the read-only array that a row refers to; raises RecordError if it is missing or damaged."""
-        if not is_reference(reference) or reference["sha256"] not in self._arrays.places:
-            raise RecordError(f"{self.path.name}: no such array: {reference}")
+        self.check_array(reference)
         try:
             try:
                 return from_bytes(reference, self._arrays.read(reference["sha256"]))
-            except ValueError:  # the file may have been rewritten since the search
+            except ValueError:  # the file may have been repaired since the search
                 del self._arrays
                 return from_bytes(reference, self._arrays.read(reference["sha256"]))
         except (OSError, ValueError, KeyError) as error:
+            raise RecordError(f"{self.path.name}: cannot read the array {reference}: {error}") from None
+
+    def check_array(self, reference: Mapping[str, Any]) -> None:
+        """Raise RecordError unless the log has the array. Its hash is that of the search: no array is read again."""
+        if not is_reference(reference) or reference["sha256"] not in self._arrays.places:
+            raise RecordError(f"{self.path.name}: no such array: {reference}")
+        try:
+            check_layout(reference, self._arrays.places[reference["sha256"]][2])
+        except ValueError as error:
             raise RecordError(f"{self.path.name}: cannot read the array {reference}: {error}") from None
 
     @functools.cached_property
@@ -178,18 +240,15 @@ class LogReader:
     @property
     def problem(self) -> str:
         """Why the file was not complete when it was read to its end, or ""."""
-        return self._read_all()[0]
+        return self.content.problem
 
     @property
-    def rows_sha256(self) -> str:
-        """SHA-256 of the complete rows: of the JSON text of each, followed by a newline."""
-        return self._read_all()[1]
-
-    def _read_all(self) -> tuple[str, str]:
-        if self._result is None:
+    def content(self) -> LogContent:
+        """The result of reading the file to its end."""
+        if self._content is None:
             for _ in self:
                 pass
-        return self._result or ("", "")
+        return self._content or LogContent("", "", RowChain(), is_cut=False)
 
 
 class _Arrays:

@@ -7,7 +7,7 @@ durations of the host; ``inner`` is the account of the environment itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embodied_env.contract import EffectiveLimits
-from embodied_env.core.codes import CODES, Quality
-from embodied_env.core.optional_packages import import_optional
-from embodied_env.core.types import ExternalInputs, GateReport, Sample, Snapshot, Transition, field_values
-from embodied_env.record.arrays import Store, is_stored_apart
+from embodied_env.core.code_table import CODES
+from embodied_env.core.code_types import Quality
+from embodied_env.core.plugin_loading import import_optional
+from embodied_env.core.safety_input_state import texts_of
+from embodied_env.core.types import ExternalInputs, Finding, GateReport, Sample, Snapshot, Transition, field_values
+from embodied_env.record.arrays import Store, StoredApart, is_stored_apart
 from embodied_env.record.json_values import encodable, to_json_types
+from embodied_env.record.row_types import RESET, TRANSITION, ResetRow, Row, StepAccount
+from embodied_env.safety.action_parsing import NO_ACTION
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-TRANSITION = "embodied_env/transition/1"
-
-RESET = "embodied_env/reset/1"
 
 FIELDS = ("observation", "action", "reward", "terminated", "truncated", "info")
 
 FIELDS_OF_RESET = ("seed", "options", "observation", "info")
 
-Row = dict[str, Any]
-
 _DOUBLE_BYTES = 8
+_DRY_RUN = "dry_run"  # a key of the details of a reset
+_DRY_RUN_MEANS = "no command is published, no reset service is called, no confirmation is requested"
 
 _SAMPLE_FIELDS = (
     *("stamp_ns", "header_ns", "arrival_ns", "arrival_system_ns", "source_ns", "received_ns"),
@@ -47,25 +47,28 @@ _USED = (Quality.OK, Quality.OUT_OF_RANGE)
 _REPORT_FIELDS = ("requested", "applied", "applied_si", "velocity_si", "dt_s", "disposition")
 
 
-def has_no_action(row: Mapping[str, Any]) -> bool:
-    """Return whether the policy returned `NoAction` for this transition, in JSON types."""
-    action = row.get("action")
+def is_no_action(action: Any) -> bool:  # noqa: ANN401 - JSON types
+    """Return whether the action of a transition is a recorded `NoAction`."""
     return isinstance(action, dict) and isinstance(action.get("no_action"), str)
 
 
-def is_staged(row: Mapping[str, Any]) -> bool:
-    """Return whether an action stage acted in this transition: ``inner.action`` is its output, not the agent's."""
-    inner = row.get("inner")
-    inputs = inner.get("external_inputs") if isinstance(inner, dict) else None
-    annotations = inputs.get("annotations") if isinstance(inputs, dict) else None
-    account = annotations.get("action_stages") if isinstance(annotations, dict) else None
-    return isinstance(account, dict) and "given" in account
+def has_missed_action(info: Mapping[str, Any]) -> bool:
+    """Return whether the gate received no action in a step: neither the policy nor an action stage acted."""
+    safety = info.get("safety")
+    codes = safety.get("code") if isinstance(safety, Mapping) else None
+    return codes is not None and CODES[NO_ACTION] in list(codes)
 
 
-def given_action(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON types
-    """Return the action that the environment of a transition with ``inner`` received, before its action stages."""
-    inner = row["inner"]
-    return inner["external_inputs"]["annotations"]["action_stages"]["given"] if is_staged(row) else inner["action"]
+def is_staged(account: StepAccount) -> bool:
+    """Return whether an action stage acted in a step: ``inner.action`` is its output, not the agent's."""
+    return "given" in account["external_inputs"].get("annotations", {}).get("action_stages", {})
+
+
+def given_action(account: StepAccount) -> Any:  # noqa: ANN401 - JSON types
+    """Return the action that the environment received in a step, before its action stages."""
+    if not is_staged(account):
+        return account["action"]
+    return account["external_inputs"]["annotations"]["action_stages"]["given"]
 
 
 def held_readings(info: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -129,7 +132,7 @@ def step_account(transition: Transition, action: Any, evaluator: Collection[str]
         "terminated": transition.terminated,
         "truncated": transition.truncated,
         "end_reasons": list(transition.end_reasons),
-        "findings": [_fields(finding) for finding in report.findings],
+        "findings": finding_rows(report.findings),
         "stamps_ns": stamps_ns,
         "report": _report(report),
         "external_inputs": _external_inputs(transition.external_inputs),
@@ -140,6 +143,11 @@ def step_account(transition: Transition, action: Any, evaluator: Collection[str]
         "injected": _fields(snapshot.injected),
         "evaluator": {name: snapshot.samples[name].values for name in evaluator},
     }
+
+
+def finding_rows(findings: Iterable[Finding]) -> list[Row | None]:
+    """Return the rows of findings of the gates."""
+    return [_fields(finding) for finding in findings]
 
 
 def reset_row(
@@ -166,8 +174,11 @@ def reset_row(
             if name not in evaluator
             for field, values in sample.values.items()
         }
+        values = field_values(report)
+        if values.pop("dry_run"):
+            values["details"] = {**report.details, _DRY_RUN: _DRY_RUN_MEANS}
         raw = {
-            **field_values(report),
+            **values,
             "verdict": _fields(report.verdict),
             "observation": observation,
             "now_ns": snapshot.now_ns,
@@ -179,6 +190,11 @@ def reset_row(
         inner = to_json_row(raw, store)
     fields = {field: to_json_types(outer[field], store) for field in FIELDS_OF_RESET}
     return {"schema": RESET, "row": row, **fields, "inner": inner}
+
+
+def is_dry_run(row: ResetRow) -> bool:
+    """Return whether the commands after a reset do not reach the robot."""
+    return _DRY_RUN in row["inner"]["details"]
 
 
 def to_json_row(raw: Row, store: Store | None = None) -> Row:
@@ -214,7 +230,7 @@ def _external_inputs(inputs: ExternalInputs) -> Row:
     row = {
         "action_age_s": inputs.safety_context.action_age_s,
         "latency_s": inputs.safety_context.latency_s,
-        "estops": dict(inputs.safety_context.estops),
+        "estops": texts_of(inputs.safety_context.estops),
         "latched": _fields(inputs.latched),
         "latched_after": _fields(inputs.latched_after),
         "watchdog_trips": inputs.watchdog_trips,
@@ -223,12 +239,15 @@ def _external_inputs(inputs: ExternalInputs) -> Row:
         "answer": None,
     }
     if (answer := inputs.answer) is not None:  # the relay's report
-        findings = [_fields(finding) for finding in answer.findings]
-        row["answer"] = {**_report(answer), "findings": findings, "intervened": answer.intervened}
+        row["answer"] = {**_report(answer), "findings": finding_rows(answer.findings), "intervened": answer.intervened}
     if inputs.safety_context.required:
         row["required"] = list(inputs.safety_context.required)
+    if inputs.instruction is not None:
+        row["instruction"] = inputs.instruction
     if inputs.annotations:
         row["annotations"] = dict(inputs.annotations)
+    if (chunk := inputs.chunk) is not None:
+        row["chunk"] = {"id": chunk.id, "born": chunk.born, "actions": StoredApart(chunk.actions)}
     if inputs.delay is not None:
         row["delay"] = {**field_values(inputs.delay), "reference": _fields(inputs.delay.reference)}
     return row if inputs.limits is None else {**row, "limits": _limits(inputs.limits)}
@@ -243,6 +262,8 @@ def _sample(sample: Sample) -> Row:
     row = dict(zip(_SAMPLE_FIELDS, _sample_fields(sample), strict=True))
     for name in ("quality", "stamp_quality", "transport_quality"):
         row[name] = _QUALITIES[row[name]]
+    if sample.driver:
+        row["driver"] = {field: _plain(values) for field, values in sample.driver.items()}
     if sample.raw_sha256:
         row["raw_sha256"] = dict(sample.raw_sha256)
     return row if sample.confidence is None else {**row, "confidence": sample.confidence}

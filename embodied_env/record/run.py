@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from numpy.typing import NDArray
 
@@ -15,11 +16,20 @@ from embodied_env.contract.bounded_json import parse_json
 from embodied_env.errors import RecordError
 from embodied_env.record.mcap_file import McapRecords, regular_size
 from embodied_env.record.message_log import StoredMessage, problem_of_messages, read_messages
+from embodied_env.record.row_chain import RowChain, start_of_chain
 from embodied_env.record.row_log import DEEPEST, LogReader
-from embodied_env.record.row_schema import RUN, manifest_schema, reset_schema, schema_violations, transition_schema
-from embodied_env.record.rows import RESET, TRANSITION, Row
+from embodied_env.record.row_schema import manifest_violations, validate_row
+from embodied_env.record.row_types import (
+    RESET,
+    RUN,
+    TRANSITION,
+    Manifest,
+    RecordedReset,
+    RecordedRow,
+    RecordedTransition,
+)
 from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES
-from embodied_env.record.violation import Violation, short_repr, wrong_value
+from embodied_env.record.violation import Violation, short_repr
 
 LARGEST_FILE = 2**26
 """Size of the largest JSON file that is read from a run, in bytes."""
@@ -31,11 +41,11 @@ class Run:
 
     Attributes:
         path: the run directory.
-        manifest: the content of ``manifest.json``.
+        manifest: the content of ``manifest.json``; `inspect_run` leaves out keys with violations.
     """
 
     path: Path
-    manifest: Mapping[str, Any]
+    manifest: Manifest
 
     @property
     def clean(self) -> bool:
@@ -45,29 +55,58 @@ class Run:
     @functools.cached_property
     def problem(self) -> str:
         """Why the run is not clean, or ""; reads the whole log."""
-        messages = self.path / MESSAGES if self.manifest.get("messages") else None
-        of_files = self.manifest.get("problem") or self._log.problem or (messages and problem_of_messages(messages))
-        if of_files:
-            return str(of_files)
+        if (known := self.manifest.get("problem")) or self._log.problem:
+            return str(known or self._log.problem + self._missing_rows())
+        if self.manifest.get("messages") and (problem := problem_of_messages(self.path / MESSAGES)):
+            return problem
         if marks := self.manifest.get("repaired"):
             return f"{marks[0]['problem']}; repaired on {marks[0]['utc']}"
         if self.manifest.get("clean") is not True:
             return f"{MANIFEST}: the run was never closed"
-        if self.manifest.get("rows_sha256") != self._log.rows_sha256:
-            return f"{LOG}: the rows changed after recording: their SHA-256 is not rows_sha256 of {MANIFEST}"
+        return self._problem_of_chain()
+
+    def _problem_of_chain(self) -> str:
+        """Return why the rows are not those of the manifest, or ""."""
+        content, stated = self._log.content, self.manifest.get("chain")
+        chain = content.chain
+        if stated is None and not chain.start and not chain.problem:  # recorded before rows had a chain
+            is_same = self.manifest.get("rows_sha256") == content.rows_sha256
+            found = f"{LOG}: the rows changed after recording: their SHA-256 is not rows_sha256 of {MANIFEST}"
+            return "" if is_same else found
+        start = start_of_chain(self.manifest)
+        made = chain.as_json() if chain.rows else RowChain(start).as_json()
+        if chain.problem:
+            return f"{LOG}: the rows changed after recording: {chain.problem}"
+        if chain.rows and chain.start != start:
+            return f"{MANIFEST}: it is not that of the rows: row 0 has the hash of another run, contract or backend"
+        if stated != made:
+            return f"{LOG}: the rows changed after recording: {json.dumps(made)} (expected chain of {MANIFEST})"
         return ""
 
-    def rows(self) -> Iterator[Row]:
+    def _missing_rows(self) -> str:
+        """Return which rows a log of a stopped writer lacks."""
+        period_s = self.manifest.get("flush_period_s")
+        if not self._log.content.is_cut or not isinstance(period_s, (int, float)):
+            return ""
+        return f"; rows of the last {period_s:g} s before that may be missing"
+
+    def rows(self) -> Iterator[RecordedRow]:
         """Yield the rows of resets and transitions in order, up to the first incomplete one.
 
         Raises:
             RecordError: if a row violates its schema.
         """
-        for number, row in enumerate(self._log):
-            if violations := row_violations(row):
+        for number, value in enumerate(self._log):
+            row, violations = validate_row(value)
+            if row is None:
                 message = f"{self.path / LOG}: row {number} is invalid: {violations[0].text}"
                 raise RecordError(f"{message}; run the audit for all violations")
             yield row
+
+    @property
+    def chain(self) -> RowChain:
+        """The hash chain of the rows, up to the first incomplete one; reads the whole log."""
+        return self._log.content.chain
 
     def unchecked_rows(self) -> Iterator[Any]:
         """Yield the rows as bounded JSON of any type, for code that validates them itself."""
@@ -84,6 +123,10 @@ class Run:
         """
         return self._log.array(reference)
 
+    def check_array(self, reference: Mapping[str, Any]) -> None:
+        """Raise RecordError if the array of a reference is missing or damaged, without reading it again."""
+        self._log.check_array(reference)
+
     def messages(self) -> Iterator[StoredMessage]:
         """Yield the raw ROS 2 messages, if they were recorded, up to the first incomplete one."""
         if self.manifest.get("messages"):
@@ -93,13 +136,17 @@ class Run:
     def _log(self) -> LogReader:
         return LogReader(self.path / LOG)
 
-    def transitions(self) -> Iterator[Row]:
+    def transitions(self) -> Iterator[RecordedTransition]:
         """Yield the rows of transitions."""
-        return (row for row in self.rows() if row.get("schema") == TRANSITION)
+        for row in self.rows():
+            if row["schema"] == TRANSITION:
+                yield row
 
-    def resets(self) -> Iterator[Row]:
+    def resets(self) -> Iterator[RecordedReset]:
         """Yield the rows of resets."""
-        return (row for row in self.rows() if row.get("schema") == RESET)
+        for row in self.rows():
+            if row["schema"] == RESET:
+                yield row
 
 
 def read_run(path: str | Path) -> Run:
@@ -129,10 +176,10 @@ def inspect_run(path: str | Path) -> tuple[Run, list[Violation]]:
     named = manifest.get("schema") if isinstance(manifest, dict) else None
     if named != RUN:
         raise RecordError(f"{file}: unknown schema {short_repr(named)} (expected {RUN!r})")
-    violations = schema_violations(manifest, manifest_schema())
+    violations = manifest_violations(manifest)
     keys = {violation.field.partition(".")[0].partition("[")[0] for violation in violations}
     valid = {key: value for key, value in manifest.items() if key not in keys or key == "contract"}
-    return Run(path=file.parent, manifest=valid), violations
+    return Run(path=file.parent, manifest=cast("Manifest", valid)), violations
 
 
 def read_json(file: Path) -> Any:  # noqa: ANN401 - JSON types
@@ -143,16 +190,3 @@ def read_json(file: Path) -> Any:  # noqa: ANN401 - JSON types
             return parse_json(opened.read(LARGEST_FILE + 1), max_bytes=LARGEST_FILE, max_depth=DEEPEST)
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read {file}: {error}") from None
-
-
-def row_violations(row: Any) -> list[Violation]:  # noqa: ANN401 - JSON types
-    """Return the schema violations of a row; if an outer wrapper made it (``inner`` is null), its info is free."""
-    schemas = {RESET: reset_schema, TRANSITION: transition_schema}
-    named = row.get("schema") if isinstance(row, dict) else None
-    if not isinstance(named, str) or named not in schemas:
-        return [wrong_value("row.schema", "schema", named, " or ".join(schemas))]
-    schema = schemas[named]()
-    if row.get("inner", row) is None:
-        properties = {**schema["properties"], "inner": {"type": "null"}, "info": {"type": "object"}}
-        schema = {**schema, "properties": properties}
-    return schema_violations(row, schema)

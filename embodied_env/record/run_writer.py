@@ -1,13 +1,13 @@
 """The files of a run and their contents.
 
-Rows are encoded in the stepping thread, in real time without the environment's account, and written in another one.
+Rows are encoded in the stepping thread, except for images and, in real time, the environment's account. Another thread
+hashes the images, encodes the rest, and writes the rows.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,17 +16,16 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from embodied_env.contract import Contract
 from embodied_env.core.message_tap import TappedMessage
 from embodied_env.core.types import Snapshot, Transition
 from embodied_env.errors import RecordError
-from embodied_env.record.arrays import Reference, encode_array, refer_to
-from embodied_env.record.json_values import to_json_types
+from embodied_env.record.arrays import Reference, encode_array, has_same_bytes, portable, refer_to
+from embodied_env.record.json_values import detach, has_large_arrays, to_json_types
 from embodied_env.record.manifest import write_json
 from embodied_env.record.message_log import MessageLog
-from embodied_env.record.rewrite import rewrite_log, rewrite_messages, temporary_path
 from embodied_env.record.row_log import LogWriter
-from embodied_env.record.rows import TRANSITION, Row, encode_row, reset_row, step_account, transition_row
+from embodied_env.record.row_types import TRANSITION, Row
+from embodied_env.record.rows import encode_row, reset_row, step_account, transition_row
 from embodied_env.record.summary import Summary
 
 MANIFEST = "manifest.json"
@@ -36,57 +35,51 @@ FIRST_TRANSITION = "first_transition.json"
 SUMMARY = "summary.json"
 
 
-def remove_run(path: Path) -> None:
-    """Remove the files of a run, and its directory if nothing else is in it."""
+def remove_run(path: Path, made_for_it: Sequence[Path] = ()) -> None:
+    """Remove the files of a run, and its directory and those made for it, innermost first, if nothing else is there."""
     with contextlib.suppress(OSError):
         for name in (MANIFEST, LOG, MESSAGES, FIRST_TRANSITION, SUMMARY):
-            temporary_path(path / name).unlink(missing_ok=True)
             (path / name).unlink(missing_ok=True)
-        path.rmdir()
+        for folder in (path, *made_for_it):
+            folder.rmdir()
 
 
 class RowArrays:
-    """Copies of the arrays that one row refers to, and placeholders for their hashes, which take long."""
+    """The arrays that one row refers to, each hashed and stored once.
+
+    Attributes:
+        found: the arrays in portable form, with their references.
+    """
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[NDArray[Any], NDArray[Any], str]] = {}  # by id; holding an array keeps it unique
+        self.found: list[tuple[Reference, NDArray[Any]]] = []
 
-    def __call__(self, array: NDArray[Any]) -> Reference:
-        """Copy `array`, and return the reference to it with a placeholder."""
-        if id(array) not in self._found:
-            self._found[id(array)] = array, array.copy(), secrets.token_hex(32)
-        return {"sha256": self._found[id(array)][2], "dtype": array.dtype.name, "shape": list(array.shape)}
+    def keep(self, array: NDArray[Any]) -> Reference:
+        """Return the reference to an array that never changes."""
+        return self._refer(portable(array))
 
-    @property
-    def nbytes(self) -> int:
-        """Size of the copies."""
-        return sum(copy.nbytes for _, copy, _ in self._found.values())
+    def copy(self, array: NDArray[Any]) -> Reference:
+        """Return the reference to an array that its owner may change later."""
+        return self._refer(portable(array.copy()))
 
-    def hashed(self) -> Iterator[tuple[str, Reference, bytes]]:
-        """Yield placeholder, reference and encoded message of each array."""
-        found: list[tuple[Reference, bytes]] = []
-        for _, copy, placeholder in self._found.values():
-            message, data = encode_array(copy)
-            equal = (known for known, other in found if other == message)  # a comparison is cheaper than a hash
-            reference = next(equal, None) or refer_to(copy, data)
-            found.append((reference, message))
-            yield placeholder, reference, message
+    def _refer(self, data: NDArray[Any]) -> Reference:
+        for reference, known in self.found:
+            if has_same_bytes(known, data):  # much faster than a hash
+                return reference
+        reference = refer_to(data)
+        self.found.append((reference, data))
+        return reference
 
 
-class EncodedRow(NamedTuple):
-    """A row as JSON with placeholders for the hashes of its `arrays`, or without ``inner``, if that is in `account`."""
+class PendingRow(NamedTuple):
+    """A row to be written: its `parts` are JSON without the braces, or return fields that are encoded later."""
 
     topic: str
-    data: bytes
+    parts: Sequence[bytes | Callable[[], Row]]
     arrays: RowArrays
     number: int
     now_ns: int
-    account: Callable[[], Row] | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Approximate size in memory; an account has about as much as the rest."""
-        return (len(self.data) + self.arrays.nbytes) * (1 if self.account is None else 2)
+    nbytes: int  # approximate size in memory
 
 
 class RunWriter:
@@ -99,62 +92,99 @@ class RunWriter:
         log: the rows on disk.
     """
 
-    def __init__(self, path: Path, *, evaluator: Sequence[str], messages: bool, encodes_at_once: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        evaluator: Sequence[str],
+        messages: bool,
+        encodes_at_once: bool,
+        start: str,
+        compression: str,
+    ) -> None:
         """Create the logs in `path`; raises RecordError.
 
         Args:
             path: the run directory.
             evaluator: the sensors visible only to the evaluator.
             messages: whether to log raw messages.
-            encodes_at_once: `encode_step` encodes the whole row; otherwise `write` encodes the environment's account.
+            encodes_at_once: `encode_step` encodes rows without images; otherwise `write` encodes their accounts.
+            start: hash that the first row has in the chain of the rows.
+            compression: of the chunks of both logs.
         """
         self.losses = LossCounter()
         self.summary = Summary()
         self.path, self._evaluator = path, evaluator
-        self.log = LogWriter(path / LOG)
-        self._messages = MessageLog(path / MESSAGES) if messages else None
+        self.log = LogWriter(path / LOG, start=start, compression=compression)
+        self._messages = MessageLog(path / MESSAGES, compression=compression) if messages else None
         self._encodes_at_once, self._has_step = encodes_at_once, False
 
     def encode_reset(
         self, made: Snapshot | None, outer: Mapping[str, Any], *, number: int, now_ns: int
-    ) -> EncodedRow | None:
+    ) -> PendingRow | None:
         """Return the row of a reset, or None if it cannot be encoded and counts as lost."""
         with self._count_losses(rows=1):
             self.summary.add_reset(None if made is None else made.reset)
             arrays = RowArrays()
-            row = reset_row(made, row=number, outer=outer, evaluator=self._evaluator, store=arrays)
-            return EncodedRow("reset", encode_row(row), arrays, number, now_ns)
+            row = reset_row(made, row=number, outer=outer, evaluator=self._evaluator, store=arrays.copy)
+            data = encode_row(row)[1:-1]
+            size = len(data) + sum(array.nbytes for _, array in arrays.found)
+            return PendingRow("reset", [data], arrays, number, now_ns, size)
         return None
 
     def encode_step(
         self, made: Transition | None, outer: Mapping[str, Any], *, number: int, now_ns: int
-    ) -> EncodedRow | None:
+    ) -> PendingRow | None:
         """Return the row of a step, or None if it cannot be encoded and counts as lost."""
         with self._count_losses(rows=1):
             self.summary.add_step(outer)
-            arrays = RowArrays()
-            if made is None or self._encodes_at_once:
+            arrays, has_images = RowArrays(), has_large_arrays(outer["observation"])
+            if not has_images and (made is None or self._encodes_at_once):
                 row = transition_row(made, row=number, outer=outer, evaluator=self._evaluator)
-                return EncodedRow("transition", encode_row(row, arrays), arrays, number, now_ns)
-            data = encode_row({"schema": TRANSITION, "row": number, **outer}, arrays)
-            account = partial(step_account, made, to_json_types(made.action), self._evaluator)
-            return EncodedRow("transition", data, arrays, number, now_ns, account)
+                data = encode_row(row, arrays.copy)[1:-1]
+                return PendingRow("transition", [data], arrays, number, now_ns, len(data))
+            parts: list[bytes | Callable[[], Row]] = []
+            fields, size = {"schema": TRANSITION, "row": number, **outer}, 0
+            if has_images:
+                known = {} if made is None else made.observation
+                observation, size = detach(fields.pop("observation"), known)
+                parts.append(lambda: {"observation": observation})
+            data = encode_row(fields, arrays.copy)[1:-1]
+            parts.insert(0, data)
+            if made is None:
+                parts.append(b'"inner":null')
+            else:
+                account = partial(step_account, made, to_json_types(made.action), self._evaluator)
+                parts.append(lambda: {"inner": account()})
+                size += sum(array.nbytes for array in made.observation.values())
+            return PendingRow("transition", parts, arrays, number, now_ns, size + 2 * len(data))
         return None
 
-    def write(self, row: EncodedRow) -> None:
-        """Flush the messages before the row, then write its arrays, then the row; the first step also to a file."""
+    def encode_made(self, row: Row, *, now_ns: int) -> PendingRow | None:
+        """Return the given row of a step, whose arrays never change, or None if it cannot be encoded."""
         with self._count_losses(rows=1):
-            self._flush_messages()
-            data = row.data
-            if row.account is not None:
-                data = b'%b,"inner":%b}' % (data[:-1], encode_row(row.account(), row.arrays))
-            for placeholder, reference, message in row.arrays.hashed():
-                data = data.replace(placeholder.encode(), reference["sha256"].encode())
-                self.log.put(reference, message, log_time_ns=row.now_ns)
+            self.summary.add(row)
+            arrays = RowArrays()
+            data = encode_row(row, arrays.keep)[1:-1]
+            size = len(data) + sum(array.nbytes for _, array in arrays.found)
+            return PendingRow("transition", [data], arrays, row["row"], now_ns, size)
+        return None
+
+    def write(self, row: PendingRow) -> None:
+        """Write the arrays of a row, then the row; the first step also to a file."""
+        with self._count_losses(rows=1):
+            parts = [
+                part if isinstance(part, bytes) else encode_row(part(), row.arrays.keep)[1:-1] for part in row.parts
+            ]
+            data = self.log.chain.link(b"{%b}" % b",".join(parts), row.now_ns)
+            for reference, array in row.arrays.found:
+                self.log.put(reference, encode_array(array), log_time_ns=row.now_ns)
             self.log.append(row.topic, data, number=row.number, log_time_ns=row.now_ns)
             if row.topic == "transition" and not self._has_step:
                 self._has_step = True
                 self.file(FIRST_TRANSITION, json.loads(data))
+        if self.log.is_full:
+            self.settle()
 
     def message(self, message: TappedMessage) -> None:
         """Write a raw message."""
@@ -168,8 +198,10 @@ class RunWriter:
             write_json(self.path / name, value)
 
     def settle(self) -> None:
-        """Pass everything to the operating system."""
-        self._flush_messages()
+        """Pass everything to the operating system, a row after the messages before it."""
+        if self._messages is not None:
+            with self._count_losses():
+                self._messages.flush()
         with self._count_losses():
             self.log.flush()
 
@@ -185,24 +217,12 @@ class RunWriter:
                 self.losses.note(self._messages.problem)
         self.file(SUMMARY, self.summarize(contract_fingerprint))
         clean, problem = self.losses.complete, self.losses.problem
-        ending = {"clean": clean, "problem": problem, "rows_sha256": self.log.rows_sha256}
+        ending = {"clean": clean, "problem": problem, "chain": self.log.chain.as_json()}
         self.file(MANIFEST, {**manifest, **ending, "record": self.losses.as_json()})
 
     def summarize(self, contract_fingerprint: str) -> dict[str, Any]:
         """Return the content of ``summary.json``."""
         return {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()}
-
-    def rewrite(self, contract: Contract) -> None:
-        """Rewrite the journals of a complete run for viewers; raises RecordError, which leaves a file unchanged."""
-        if self.losses.complete:
-            rewrite_log(self.path / LOG, contract)
-            if self._messages is not None:
-                rewrite_messages(self.path / MESSAGES)
-
-    def _flush_messages(self) -> None:
-        if self._messages is not None:
-            with self._count_losses():
-                self._messages.flush()
 
     @contextlib.contextmanager
     def _count_losses(self, *, rows: int = 0, messages: int = 0) -> Iterator[None]:
@@ -235,6 +255,10 @@ class LossCounter:
             self.problem = self.problem or problem
             self.rows += rows
             self.messages += messages
+
+    def note_dropped(self, row: int) -> None:
+        """Count a row that found no room in the queue."""
+        self.note(f"row {row} was dropped: the disk is too slow", rows=1)
 
     def as_json(self) -> dict[str, bool | int]:
         """Return the counts, for manifest and summary."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.code_types import Quality, Severity
+from embodied_env.core.types import FloatArray
+from embodied_env.record.row_types import ResetRow, TransitionRow
 
 Firing = tuple[str, str, str]
 """Gate, code and joint of a finding; the joint is "" for a finding about the whole action."""
 
+Vector = Sequence[float | None]
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 
 
@@ -26,8 +31,8 @@ class CommandedJoint(NamedTuple):
     step: float  # largest change of position in a control period, or largest velocity
     wraps: bool
     sensor: str = ""  # "" without a reading
-    key: str = ""  # of the observation
-    component: int = 0  # of the field `key`
+    key: str = ""  # key of the observation
+    component: int = 0  # component of the field `key`
 
 
 def commanded_joints(contract: Contract) -> list[CommandedJoint]:
@@ -55,11 +60,12 @@ def _place(contract: Contract, joint: CommandedJoint) -> dict[str, Any]:
     return {}
 
 
-def read_joint(row: Mapping[str, Any], joint: CommandedJoint) -> float:
+def read_joint(row: TransitionRow | ResetRow, joint: CommandedJoint) -> float:
     """Return the reading of a joint, NaN without a good one; an observation is JSON of any form."""
+    sensor = row["info"]["sensors"].get(joint.sensor)
+    if sensor is None or sensor["quality"] not in _GOOD:
+        return math.nan
     try:
-        if row["info"]["sensors"][joint.sensor]["quality"] not in _GOOD:
-            return math.nan
         values = row["inner"]["observation"][joint.key]
         values = values[-1] if isinstance(values[-1], list) else values  # the newest of a history
         reading = float(values[joint.component])
@@ -68,13 +74,13 @@ def read_joint(row: Mapping[str, Any], joint: CommandedJoint) -> float:
     return reading if math.isfinite(reading) else math.nan
 
 
-def action_values(action: Any) -> list[float]:  # noqa: ANN401 - JSON types
+def action_values(action: Vector | Mapping[str, Vector]) -> list[float]:
     """Return the components of an action, a list or one list per actuator, in order; NaN for what is not finite."""
-    values = [value for part in action.values() for value in part] if isinstance(action, dict) else action
-    return [math.nan if value is None else value for value in values]
+    parts = action.values() if isinstance(action, Mapping) else [action]
+    return [math.nan if value is None else value for part in parts for value in part]
 
 
-def firings(row: Mapping[str, Any]) -> Iterator[tuple[Firing, Severity]]:
+def firings(row: TransitionRow) -> Iterator[tuple[Firing, Severity]]:
     """Yield the findings of the gates in the row of a step, once per joint; one of severity PASS changes nothing."""
     for finding in row["inner"]["findings"]:
         for joint in finding["joints"] or ("",):
@@ -88,7 +94,7 @@ class Joints:
         self._layout = None if contract is None else ActionLayout(contract)
         self.by_name = {} if contract is None else {joint.name: joint for joint in commanded_joints(contract)}
 
-    def values(self, row: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float]]:
+    def values(self, row: TransitionRow) -> Iterator[tuple[str, float, float, float]]:
         """Yield name, requested, applied and measured value of each joint in a step; NaN for what is not known."""
         action = row["info"]["action"]
         requested, applied = action_values(action["requested"]), action_values(action["applied"])
@@ -103,3 +109,21 @@ class Joints:
             if layout.is_delta[index]:  # a displacement, from where that of the applied action began
                 asked += value - in_si[1][index]
             yield name, asked, value, read_joint(row, self.by_name[name])
+
+    def origins(self, row: TransitionRow) -> list[float]:
+        """Return of each joint the position that the displacement of a step is added to; 0 for other actions."""
+        action, layout = row["info"]["action"], self._layout
+        published = action_values(list(action["applied_si"].values()))
+        if layout is None or len(published) != layout.size:
+            return [0.0] * len(published)
+        moved = layout.scale.each_to_si(action_values(action["applied"]))
+        rows = zip(layout.is_delta.tolist(), published, moved, strict=True)
+        return [at - by if is_delta else 0.0 for is_delta, at, by in rows]
+
+    def plan(self, actions: FloatArray, origins: list[float]) -> FloatArray:
+        """Return the values of successive actions, shape (n, n_joints), the first of them for the step of `origins`."""
+        layout = self._layout
+        if layout is None or actions.shape[1] != layout.size:
+            return actions
+        values = np.array([layout.scale.each_to_si(action) for action in actions.tolist()]).reshape(actions.shape)
+        return np.where(layout.is_delta, np.cumsum(values, axis=0) + origins, values)

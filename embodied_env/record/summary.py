@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from embodied_env.core.excluded_episodes import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.core.latency_statistics import LatencyStatistics
-from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.core.types import ResetReport, field_values
 from embodied_env.record.json_values import to_json_types
-from embodied_env.record.rows import RESET, TRANSITION, by_sensor, has_no_action, held_readings, stopped_joints
+from embodied_env.record.row_types import RESET, TRANSITION
+from embodied_env.record.rows import by_sensor, has_missed_action, held_readings, stopped_joints
 
 _INFO_KEYS = (
     "latency",
     "action_clipped",
     "annotations",
     "end_reason",
+    "instruction",
     "is_success",
     "safety",
     "sensors",
@@ -28,36 +30,72 @@ _INFO_KEYS = (
     "world",
 )
 
+MOST_INSTRUCTIONS = 200
+"""Prompts whose episodes are counted separately."""
+
 OUTSIDE = "outer_wrapper"
 """The end reason of an episode that a wrapper ended while the environment continued."""
+
+
+@dataclass(kw_only=True, slots=True)
+class EpisodeOutcome:
+    """One episode, from its reset to its end."""
+
+    number: int  # from 1
+    seed: int | None  # given to the reset, if any
+    solved: bool | None  # at its reset; None: not judged
+    steps: int = 0
+    reward: float = 0.0
+    ended: str = ""  # "terminated", "truncated", or "" while it runs
+    reason: str = ""
+    success: bool = False
+    joints: tuple[str, ...] = ()  # joints of the finding that ended it
+    apart: str = ""  # why it counts in no success rate (`counted_apart`), or ""
+    instruction: str = ""  # prompt of its last step, or ""
+
+    @property
+    def kind(self) -> str:
+        """Kind of end: "success", "failure", "time" (its limit), "stopped" (otherwise truncated), "apart" or "cut".
+
+        "apart" is in no success rate, "cut" has no end.
+        """
+        if not self.ended or self.apart:
+            return "apart" if self.apart else "cut"
+        if self.ended == "truncated":
+            return "time" if self.reason == "time_limit" else "stopped"
+        return "success" if self.success else "failure"
+
+    @property
+    def end(self) -> str:
+        """The end in words."""
+        if self.kind == "apart":
+            return self.apart.replace("_", " ")
+        of_joints = f" ({', '.join(self.joints)})" if self.joints else ""
+        return {"cut": "cut off", "success": "success"}.get(self.kind, f"{self.ended}, {self.reason}{of_joints}")
 
 
 class Summary:
     """Computes ``summary.json`` from rows in order: counts of episodes, steps and outcomes, and latency percentiles.
 
     An episode ends when the outermost wrapper ends it; one that was cut short counts as unfinished.
+
+    Attributes:
+        episode: the newest one.
     """
 
     def __init__(self) -> None:
+        self.episode: EpisodeOutcome | None = None
+        self._resets = 0
         self._latency = LatencyStatistics()
-        self._steps = 0
         self._returns: list[float] = []
+        self._counts: Counter[str] = Counter()
         self._end_reasons: Counter[str] = Counter()
-        self._successes = self._truncated = self._unfinished = self._missed_deadlines = 0
-        self._clipped = self._missed_actions = 0
         self._stopped: dict[str, Counter[str]] = {}  # joints by end reason
         self._unmoved: Counter[str] = Counter()
         self._held: Counter[tuple[str, str]] = Counter()
-        self._apart: Counter[str] = Counter()  # episodes outside the success rates, by `counted_apart`
-        self._apart_terminated = 0
-        self._has_ended = True  # until a reset starts an episode
-        self._world: str | None = None  # of the newest step
-        self._solved: bool | None = None  # at the newest reset; None: not judged
-        self._start_episode()
-
-    def _start_episode(self) -> None:
-        self._return, self._open_steps = 0.0, 0
-        self._open_missed: int | None = None  # missed deadlines; None: the steps are not paced
+        self._instructions: dict[str, Counter[str]] = {}  # counts of episodes by prompt
+        self._world: str | None = None  # world of the newest step
+        self._missed_deadlines = 0  # since the reset
 
     def add_reset(self, report: ResetReport | None) -> None:
         """Add a reset; `report`: of the environment itself, or None if a wrapper made it."""
@@ -69,89 +107,104 @@ class Summary:
         given = outer["info"] if isinstance(outer["info"], Mapping) else {}
         info = {key: value if type(value := given.get(key)) is dict else to_json_types(value) for key in _INFO_KEYS}
         ends = {key: to_json_types(outer[key]) for key in ("reward", "terminated", "truncated")}
-        self.add({"schema": TRANSITION, "action": outer["action"], **ends, "info": info})
+        self.add({"schema": TRANSITION, **ends, "info": info})
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add one row, of a reset or of a transition."""
+    def add(self, row: Mapping[str, Any]) -> EpisodeOutcome | None:
+        """Add one row, of a reset or of a transition; return the episode that it ends."""
         if row["schema"] == RESET:
-            self._unfinished += self._open_steps > 0
-            self._close_episode()
-            self._has_ended = False
-            self._solved = solved_at_reset(row.get("inner"))  # None: a wrapper made the reset
-            return
+            self._counts["unfinished"] += self._is_unfinished
+            self._add_missed_deadlines()
+            self._resets += 1
+            solved = solved_at_reset(row.get("inner"))  # None: a wrapper made the reset
+            self.episode = EpisodeOutcome(number=self._resets, seed=row.get("seed"), solved=solved)
+            return None
         info = row["info"]
         self._latency.add(info)
-        self._steps += 1
+        self._counts["steps"] += 1
         self._world = info["world"] if isinstance(info.get("world"), str) else self._world
         self._held.update(held_readings(info))
-        is_missed = has_no_action(row)
-        self._missed_actions += is_missed
-        self._clipped += info.get("action_clipped") is True and not is_missed
+        is_missed = has_missed_action(info)
+        self._counts["missed_actions"] += is_missed
+        self._counts["clipped"] += info.get("action_clipped") is True and not is_missed
         latency = info.get("latency")
         missed = latency.get("missed_deadlines") if isinstance(latency, Mapping) else None
-        self._open_missed = missed if isinstance(missed, int) else None
-        if self._has_ended:  # a step after the end, which only an outer wrapper can make, belongs to no episode
-            return
-        self._open_steps += 1
-        self._return += row["reward"] if isinstance(row["reward"], (int, float)) else math.nan
-        if row["terminated"] or row["truncated"]:
-            self._end_episode(row, info)
+        self._missed_deadlines = missed if isinstance(missed, int) else 0
+        episode = self.episode
+        if episode is None or episode.ended:  # a step after the end, which only an outer wrapper can make
+            return None
+        episode.steps += 1
+        episode.reward += row["reward"] if isinstance(row["reward"], (int, float)) else math.nan
+        if not (row["terminated"] or row["truncated"]):
+            return None
+        self._end_episode(episode, row, info)
+        return episode
 
-    def _end_episode(self, row: Mapping[str, Any], info: Mapping[str, Any]) -> None:
-        self._has_ended = True
-        self._returns.append(self._return)
-        self._truncated += bool(row["truncated"])
-        success = info.get("is_success") is True and not row["truncated"]
-        if apart := counted_apart(solved=self._solved, success=success, info=info, steps=self._open_steps):
-            self._apart[apart] += 1
-            self._apart_terminated += not row["truncated"]
-        else:
-            self._successes += success
-        self._end_reasons[info.get("end_reason") or OUTSIDE] += 1
+    def _end_episode(self, episode: EpisodeOutcome, row: Mapping[str, Any], info: Mapping[str, Any]) -> None:
+        episode.ended = "truncated" if row["truncated"] else "terminated"
+        episode.reason = info.get("end_reason") or OUTSIDE
+        episode.success = info.get("is_success") is True and not row["truncated"]
+        episode.apart = counted_apart(solved=episode.solved, success=episode.success, info=info, steps=episode.steps)
+        episode.instruction = str(info.get("instruction") or "")
+        self._add_instruction(episode)
         stopped, unmoved = stopped_joints(info)
+        episode.joints = tuple(stopped)
+        self._returns.append(episode.reward)
+        self._end_reasons[episode.reason] += 1
+        self._counts.update((episode.ended, episode.apart or f"rated_{episode.ended}"))
+        self._counts["successes"] += episode.success and not episode.apart
         if stopped:
-            self._stopped.setdefault(str(info["end_reason"]), Counter()).update(stopped)
+            self._stopped.setdefault(episode.reason, Counter()).update(stopped)
         self._unmoved.update(unmoved)
-        self._close_episode()
+        self._add_missed_deadlines()
 
-    def _close_episode(self) -> None:
-        self._missed_deadlines += self._open_missed or 0
-        self._start_episode()
+    def _add_instruction(self, episode: EpisodeOutcome) -> None:
+        prompt, known = episode.instruction, self._instructions
+        if prompt and (prompt in known or len(known) < MOST_INSTRUCTIONS):
+            counts = known.setdefault(prompt, Counter(episodes=0, rated=0, successes=0))
+            counts.update(episodes=1, rated=not episode.apart, successes=episode.success and not episode.apart)
+
+    @property
+    def _is_unfinished(self) -> bool:
+        return self.episode is not None and self.episode.steps > 0 and not self.episode.ended
+
+    def _add_missed_deadlines(self) -> None:
+        self._counts["missed_deadlines"] += self._missed_deadlines
+        self._missed_deadlines = 0
 
     def as_json(self, contract_fingerprint: str) -> dict[str, Any]:
         """Return the summary in JSON types; a statistic of no episode or no step is None.
 
         The success rates are of the episodes in ``rated`` and ``rated_terminated``. Episodes that were solved at their
         reset, or at their first step if the task did not judge the reset, are counted separately. ``missed_actions``
-        counts the steps without an action (`NoAction`), which are not clipped ones, and ``held_readings`` by sensor and
-        quality those with an earlier reading. ``stopped_joints`` counts the joints of an end reason, ``unmoved_joints``
-        those with a tracking error at the end that had not moved since the reset.
+        counts the steps in which neither the policy nor an action stage acted, which are not clipped ones, and
+        ``held_readings`` by sensor and quality those with an earlier reading. ``stopped_joints`` counts the joints of
+        an end reason, ``unmoved_joints`` those with a tracking error at the end that had not moved since the reset.
         """
-        episodes, terminated = len(self._returns), len(self._returns) - self._truncated
-        rated, rated_terminated = episodes - self._apart.total(), terminated - self._apart_terminated
-        returns = np.array(self._returns)
+        counts, returns = self._counts, np.array(self._returns)
+        rated, rated_terminated = counts["rated_terminated"] + counts["rated_truncated"], counts["rated_terminated"]
         summary: dict[str, Any] = to_json_types(
             {
                 "contract_fingerprint": contract_fingerprint,
                 "world": self._world,
-                "episodes": episodes,
-                "terminated": terminated,
-                "truncated": self._truncated,
-                "unfinished": self._unfinished + (self._open_steps > 0),
-                **{count: self._apart[count] for count in (SOLVED_AT_RESET, SOLVED_AT_FIRST_STEP)},
+                "episodes": len(returns),
+                "terminated": counts["terminated"],
+                "truncated": counts["truncated"],
+                "unfinished": counts["unfinished"] + self._is_unfinished,
+                **{count: counts[count] for count in (SOLVED_AT_RESET, SOLVED_AT_FIRST_STEP)},
                 "rated": rated,
                 "rated_terminated": rated_terminated,
-                "successes": self._successes,
-                "success_rate": self._successes / rated if rated else None,
-                "success_rate_not_truncated": self._successes / rated_terminated if rated_terminated else None,
+                "successes": counts["successes"],
+                "success_rate": counts["successes"] / rated if rated else None,
+                "success_rate_not_truncated": counts["successes"] / rated_terminated if rated_terminated else None,
+                "instructions": {prompt: dict(found) for prompt, found in self._instructions.items()},
                 "return": {
-                    name: getattr(returns, name)() if episodes else None for name in ("mean", "min", "max", "std")
+                    name: getattr(returns, name)() if len(returns) else None for name in ("mean", "min", "max", "std")
                 },
-                "steps": self._steps,
-                "clipped_share": self._clipped / self._steps if self._steps else None,
-                "missed_actions": self._missed_actions,
+                "steps": counts["steps"],
+                "clipped_share": counts["clipped"] / counts["steps"] if counts["steps"] else None,
+                "missed_actions": counts["missed_actions"],
                 "held_readings": by_sensor(self._held),
-                "missed_deadlines": self._missed_deadlines + (self._open_missed or 0),
+                "missed_deadlines": counts["missed_deadlines"] + self._missed_deadlines,
                 "end_reasons": dict(self._end_reasons),
                 "stopped_joints": {reason: dict(joints) for reason, joints in self._stopped.items()},
                 "unmoved_joints": dict(self._unmoved),

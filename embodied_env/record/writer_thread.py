@@ -8,9 +8,11 @@ timeout counts as stalled.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 
@@ -21,39 +23,44 @@ MAX_BYTES = 64 * 2**20
 
 MAX_JOBS = 20_000
 MAX_JOBS_IN_LOCKSTEP = 64
-"""The number of rows that a SIGKILL loses at most."""
+"""The number of rows that wait to be written at most."""
 
 STALL_TIMEOUT_S = 10.0
 """Time without progress after which the thread counts as stalled, because the disk does not respond."""
 
+FLUSH_PERIOD_S = 0.1
+"""Time after which written rows are passed to the operating system: a SIGKILL loses at most the rows since then."""
+
 GATHER_S = 0.01
 """Time to gather a batch of jobs in lockstep: each switch between threads delays both."""
 
-_BATCH = 16  # jobs that are settled together
+_BATCH = 16  # jobs that are run together
 
 
 class WriterThread:
     """Runs jobs, which must not raise, in one background thread; it starts with the first job.
 
-    `settle` is called in the thread after every few jobs and whenever the queue is empty; a job takes room in the queue
-    until it is settled. Before a fork all jobs are run; the child starts with a new thread.
+    `settle` is called in the thread at most `settle_every_s` after a job, and before a wait for the jobs ends. A job
+    takes room in the queue until it has run. Before a fork all jobs are settled; the child starts with a new thread.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the bounds of the queue
         self,
-        settle: Job | None = None,
+        settle: Job = lambda: None,
         *,
+        settle_every_s: float = 0.0,
         blocks: bool = False,
         gather_s: float = 0.0,
         max_bytes: int = MAX_BYTES,
         max_jobs: int = MAX_JOBS,
         stall_timeout_s: float = STALL_TIMEOUT_S,
+        users: int = 1,
     ) -> None:
-        """Bound the queue. `blocks`: `submit` waits for room. `gather_s`: time to gather a batch of jobs."""
-        self._settle = settle
+        """Bound the queue. `blocks`: `submit` waits for room. `gather_s`: to gather jobs. `users`: each closes once."""
+        self._settle, self._settle_every_s = settle, settle_every_s
         self._blocks, self._gather_s = blocks, gather_s
         self._max_bytes, self._max_jobs, self._stall_timeout_s = max_bytes, max_jobs, stall_timeout_s
-        self._is_closing = False
+        self._is_closing, self._users = False, users
         self.start_over()
         _writers.add(self)
 
@@ -63,8 +70,9 @@ class WriterThread:
         self._wakeup, self._settled = threading.Condition(self._lock), threading.Condition(self._lock)
         self._jobs: queue.SimpleQueue[tuple[Job, int]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._n_submitted = self._n_settled = self._n_bytes = 0
+        self._n_submitted = self._n_run = self._n_settled = self._n_bytes = 0
         self._n_waiters = 0
+        self._n_wanted = 0  # of jobs that must be settled at once
         self._progress = 0  # grows with every job
         self._stalled_at = -1  # the progress at which a waiter gave up; no wait until it has grown
 
@@ -81,11 +89,29 @@ class WriterThread:
     def wait_idle(self) -> bool:
         """Wait until all jobs so far are settled; return False if the thread is stalled."""
         with self._lock:
+            if self._thread is threading.current_thread():
+                return True
             target = self._n_submitted
-            return self._thread is threading.current_thread() or self._wait_until(lambda: self._n_settled >= target)
+            if self._settle_every_s and self._n_settled < target and not self._is_closing:
+                self._enqueue(lambda: None, 0)  # wakes the thread up, which may wait for the time to settle
+            self._n_wanted = target
+            return self._wait_until(lambda: self._n_settled >= target)
+
+    def run(self, job: Job) -> bool:
+        """Run `job` after the jobs so far, and wait for it; return False if the thread is stalled."""
+        with self._lock:
+            if self._thread is threading.current_thread():
+                return True
+            if not self._is_closing:
+                self._enqueue(job, 0)
+            target = self._n_submitted
+            return self._wait_until(lambda: self._n_run >= target)
 
     def close(self, last: Job) -> bool:
-        """Run `last` as the last job and wait for the thread to end; return False if it is stalled. Idempotent."""
+        """Run the last job of a user, and with the last user end the thread; return False if it is stalled."""
+        self._users -= 1
+        if self._users > 0:
+            return self.run(last)
         with self._lock:
             self._close_queue(last)
             self._wakeup.notify()
@@ -115,7 +141,7 @@ class WriterThread:
             self._thread.start()
 
     def _has_room(self, size: int) -> bool:
-        n_pending = self._n_submitted - self._n_settled
+        n_pending = self._n_submitted - self._n_run
         return not n_pending or (n_pending < self._max_jobs and self._n_bytes + size <= self._max_bytes)
 
     def _wait_until(self, is_done: Callable[[], bool]) -> bool:
@@ -140,23 +166,38 @@ class WriterThread:
             self._is_closing = True
 
     def _run(self) -> None:
+        due_s = math.inf  # when the jobs that have run must be settled
         is_last = False
         while not is_last:
-            batch = self._next_batch()
+            batch = self._next_batch(due_s - time.monotonic())
             for job, _ in batch:
                 job()
                 self._progress += 1
-            if self._settle is not None:
+            now_s = time.monotonic()
+            due_s = min(due_s, now_s + self._settle_every_s)
+            with self._lock:
+                self._n_run += len(batch)
+                self._n_bytes -= sum(size for _, size in batch)
+                n_run = self._n_run
+                self._progress += 1
+                self._settled.notify_all()  # there is room
+                is_due = now_s >= due_s or self._is_closing or self._n_settled < self._n_wanted
+            if is_due:
                 self._settle()
+                due_s = math.inf
             with self._lock:
                 self._progress += 1
-                self._n_settled += len(batch)
-                self._n_bytes -= sum(size for _, size in batch)
-                self._settled.notify_all()
-                is_last = self._is_closing and self._jobs.empty()
+                if is_due:
+                    self._n_settled = n_run
+                    self._settled.notify_all()
+                is_last = self._is_closing and self._n_settled == self._n_submitted
 
-    def _next_batch(self) -> list[tuple[Job, int]]:
-        batch = [self._jobs.get()]
+    def _next_batch(self, timeout_s: float) -> list[tuple[Job, int]]:
+        """Return the next jobs; none after the timeout."""
+        try:
+            batch = [self._jobs.get(timeout=None if timeout_s == math.inf else max(0.0, timeout_s))]
+        except queue.Empty:
+            return []
         if self._gather_s:
             with self._lock:
                 self._wakeup.wait_for(self._is_urgent, self._gather_s)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import NoAction
@@ -75,3 +76,23 @@ def parse_action(  # noqa: C901 - one branch per rule
     if not all(map(math.isfinite, values)):
         raise MalformedActionError("form.nan", f"action is not finite: {values}", values)
     return values
+
+
+def parse_chunk(actions: Sequence[Any], layout: ActionLayout) -> NDArray[np.float64] | None:
+    """Return the actions of a chunk, shape (n, n_joints) in contract order; None unless all have the right form.
+
+    Numbers that are not finite stay.
+    """
+    columns = []
+    try:
+        for name, part in layout.slices.items():
+            rows = actions if len(layout.slices) == 1 else [action[name] for action in actions]
+            array = np.asarray(rows)
+            is_formed = array.dtype.kind in "fiu" and array.shape == (len(actions), part.stop - part.start)
+            if not is_formed:
+                return None
+            with np.errstate(over="ignore", invalid="ignore"):
+                columns.append(array.astype(np.float64))
+    except Exception:  # noqa: BLE001 - a foreign object may raise anything; the gate reports it in its own step
+        return None
+    return np.concatenate(columns, axis=1)

@@ -14,7 +14,7 @@ import numpy as np
 
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, Trajectory
 from embodied_env.errors import InternalFaultError
 from embodied_env.safety.approved_commands import approve_command, state_after
@@ -43,7 +43,7 @@ from embodied_env.safety.joint_limits import (
 ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 
 _MAX_REPRESENTABLE_SPEED = 1e100  # above it the arithmetic of the limits may overflow
-_MOST_POINTS = 1000  # of a trajectory; those of a valid contract have fewer
+_MOST_POINTS = 1000  # points of a trajectory; those of a valid contract have fewer
 
 _Start = tuple[list[float], list[float], list[JointBounds]]
 """The reference positions and velocities of the joints, and the limits of this step."""

@@ -1,43 +1,17 @@
-"""Findings of the gates: their order, their construction, and their arrays in ``info``."""
+"""Findings of the gates: their construction, and their arrays in ``info``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.core.codes import CODES, Severity
+from embodied_env.core.code_table import CODES, GATES
+from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Finding
-
-GATES = (
-    "latch",
-    "form",
-    "estop",
-    "clock",
-    "observation",
-    "action_age",
-    "tracking",
-    "force",
-    "latency",
-    "space_box",
-    "mapping",
-    "jerk",
-    "joint_limits",
-    "plugins",
-    "workspace",
-    "post_condition",
-    "watchdog",
-    "intervention",
-    "relay",
-)
-"""The gates in order: the axis of ``info["safety"]["severity"]`` and ``["code"]``.
-
-Interlocks come first, then limits, then filters. The last three are not part of the chain.
-"""
 
 NO_SEVERITY, NO_CODE = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
 """The arrays of `gate_arrays` without findings, to be copied."""
@@ -162,8 +136,3 @@ def _of_joints(
         limit=bound,
         margin=becomes - was,
     )
-
-
-def select_joints(joints: tuple[str, ...], hit: np.ndarray[Any, Any]) -> tuple[str, ...]:
-    """Return the joints where `hit` is true."""
-    return tuple(joint for joint, is_hit in zip(joints, hit, strict=True) if is_hit)

@@ -1,6 +1,6 @@
 """Turn an action into an approved command, and report the reasons for every difference.
 
-The order is `embodied_env.safety.findings.GATES`: interlocks refuse, then limits clip, then filters scale down; only
+The order is `embodied_env.core.code_table.GATES`: interlocks refuse, then limits clip, then filters scale down; only
 the post-condition on the exact values to be published follows. The caller's array is never written.
 """
 
@@ -16,14 +16,16 @@ import numpy as np
 
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import are_equal, changed_limits, is_tighter
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SafetyContext
 from embodied_env.processes.signals import Terminated
 from embodied_env.safety.action_parsing import NO_ACTION, MalformedActionError, parse_action
 from embodied_env.safety.command_filters import CommandFilter
 from embodied_env.safety.command_limiter import CommandLimiter, are_representable
 from embodied_env.safety.findings import latched_finding, worst_severity
-from embodied_env.safety.interlocks import InterventionRate, make_interlocks, safety_input_findings
+from embodied_env.safety.input_findings import safety_input_findings
+from embodied_env.safety.interlocks.plugin_interlock import make_interlocks
+from embodied_env.safety.intervention_rate import InterventionRate
 
 
 class SafetyGate:
@@ -190,7 +192,7 @@ class SafetyGate:
                 findings += self.interventions.findings
             if context is not None:
                 for interlock in self.interlocks:
-                    findings += interlock.check(context, reference.positions)
+                    findings += interlock.judge(context, reference.positions)
             if self._mode == "monitor":  # none refuses
                 findings = [replace(found, severity=min(found.severity, Severity.LIMIT)) for found in findings]
         if malformed is not None:

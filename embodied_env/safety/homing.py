@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import AFTER_ESTOP, Severity
 from embodied_env.core.measured_joints import MeasuredJoints, nearest_turn
-from embodied_env.core.reset_spec import ResetRoutine
-from embodied_env.core.types import ApprovedCommand, Finding, SafetyContext, Snapshot
+from embodied_env.core.reset_draws import ResetRoutine
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SafetyContext, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError
-from embodied_env.safety import Arbiter, CommandState, SafetyGate, merge_relay_report
-from embodied_env.safety.interlocks import AFTER_ESTOP
+from embodied_env.safety.approved_commands import merge_relay_report
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, limit_joint
 from embodied_env.timing.clock import NS_PER_S, Clock
 
@@ -63,14 +64,14 @@ class HomingMotion:
         self._measured = MeasuredJoints(contract, layout.joints)
         self._goes = ~layout.is_velocity
         self._home = np.array([routine.home.get(joint, 0.0) for joint in layout.joints])
-        self._goal = self._home  # of the commands
+        self._goal = self._home  # goal of the commands
         self._held: Counter[str] = Counter()
         self._in_a_row = self._commands = 0
         self._positions = np.full(layout.size, np.nan)
         self._period_s = contract.control_period_s
         self._approach = np.full(layout.size, np.nan), np.zeros(layout.size)  # initial distances and rates
         self._approach_s = 0.0  # time since the approach began
-        self._end_ns = np.inf  # of `timeout_s`
+        self._end_ns = np.inf  # end of `timeout_s`
         self._home_ns: int | None = None  # when the command reached home
         self._nearest = np.inf  # largest distance of a joint since then
         self._hindrance = ""  # the last finding that held or scaled a command

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from embodied_env.contract import Contract
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
+
+if TYPE_CHECKING:
+    from embodied_env.contract import Contract
 
 LATE = "policy_lost:late"
 """End reason in place of such a stop, unless another stop is reported too."""

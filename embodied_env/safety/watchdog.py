@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from embodied_env.contract.safety_schema import WatchdogSpec
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
+from embodied_env.core.safety_input_state import INPUT_UNKNOWN, InputStates
 from embodied_env.core.types import Finding
 from embodied_env.errors import BackendError, InternalFaultError
 from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.interlocks import safety_input_findings
+from embodied_env.safety.input_findings import safety_input_findings
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 _IDLE_S = 0.1  # between two looks at `stop` while the robot is at rest
@@ -32,7 +33,7 @@ class Watchdog:
         *,
         clock: Clock,
         control_period_s: float,
-        estops: Callable[[], Mapping[str, str]] = dict,
+        estops: Callable[[], InputStates] = dict,
     ) -> None:
         """Watch the steps of `arbiter` and the safety inputs `estops`; armed by the first `feed`."""
         self._estops = estops
@@ -88,7 +89,7 @@ class Watchdog:
         try:
             inputs = self._estops()
         except Exception:  # noqa: BLE001 - a transport may raise anything; an unreadable input is unknown
-            inputs = {"the safety inputs": "unknown"}
+            inputs = {"the safety inputs": INPUT_UNKNOWN}
         return max(safety_input_findings(inputs), key=lambda found: found.severity, default=None)
 
 

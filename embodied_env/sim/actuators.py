@@ -1,4 +1,4 @@
-"""Commands as controls of a MuJoCo model: position servos, velocity servos, differential drives, setpoints."""
+"""Commands as controls of a MuJoCo model: position servos, velocity servos, drives of a base, setpoints."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from embodied_env.contract import ActuatorSpec, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import UsageError
+from embodied_env.sim.servos import SITE_AXES
 from embodied_env.sim.world_model import MjData, WorldModel
 
 _NOTHING = 1e-9  # of a physics step: less than a ns
@@ -37,19 +38,23 @@ class Actuation:
         self.joints = layout.joints
         self.is_velocity = layout.is_velocity
         twists = [name for name, actuator in contract.actuators.items() if actuator.command == "twist"]
-        for name in model.profile.drives:
-            problem = f"no such actuator with twist commands: {one_of(name, twists)}"
-            model.require(name in twists, f"{model.path}.drives.{name}", problem)
+        for key in ("drives", "site_drives"):
+            for name in getattr(model.profile, key):
+                problem = f"no such actuator with twist commands: {one_of(name, twists)}"
+                model.require(name in twists, f"{model.path}.{key}.{name}", problem)
         controls: list[int] = []
         rows: list[FloatArray] = []
         for name, actuator in contract.actuators.items():
             if name in twists:
                 indices, block = _drive(name, actuator, model)
             else:
-                path = f"actuators.{name}.joints"
-                is_velocity = actuator.is_velocity
+                path, is_velocity = f"actuators.{name}.joints", actuator.is_velocity
                 indices = [model.servo(joint, f"{path}.{joint}", velocity=is_velocity) for joint in actuator.joints]
                 block = np.eye(len(indices))
+            servos = {finger: model.finger(finger) for finger in actuator.mimic}
+            driven = [finger for finger, servo in servos.items() if servo >= 0]
+            indices = [*indices, *(servos[finger] for finger in driven)]
+            block = np.vstack([block, *([[actuator.mimic[finger]]] for finger in driven)])
             controls += indices
             is_once = len(set(controls)) == len(controls)
             model.require(is_once, f"actuators.{name}", "another actuator drives one of its joints already")
@@ -219,15 +224,23 @@ class SetpointInterpolator:
 
 
 def _drive(name: str, actuator: ActuatorSpec, model: WorldModel) -> tuple[list[int], FloatArray]:
-    """Return the wheel servos, rad/s, and the matrix from a twist to them: (v -+ w separation / 2) / radius."""
-    path = f"{model.path}.drives"
-    drive = model.profile.drives.get(name)
+    """Return the servos of a base, and the matrix from a twist to their controls.
+
+    Wheels turn at (v -+ w separation / 2) / radius, rad/s. The servos of a site take the twist itself.
+    """
+    path, axes = f"{model.path}.drives", list(actuator.joints)
+    drive, at_site = model.profile.drives.get(name), model.profile.site_drives.get(name)
+    if (drive is None) == (at_site is None):
+        found = "no drive" if drive is None else "two drives"
+        expected = f"drives: {{{name}: {{left, right, radius_m, separation_m}}}}, or site_drives: {{{name}: {{site}}}}"
+        raise model.error(path, f"{found} for the twist of {name!r} (expected one: {expected})")
     if drive is None:
-        expected = f"{name}: {{left, right, radius_m, separation_m}}"
-        raise model.error(path, f"no drive for the twist of {name!r} (expected {expected})")
-    axes = list(actuator.joints)
+        problem = f"wrong axes of a base: {axes} (expected some of: {', '.join(SITE_AXES)})"
+        model.require(set(axes) <= SITE_AXES.keys(), f"actuators.{name}.joints", problem)
+        return [model.find("actuator", f"{name}.{axis}", path) for axis in axes], np.eye(len(axes))
     problem = f"wrong axes of a differential drive: {axes} (expected linear.x and angular.z)"
-    model.require(set(axes) == {"linear.x", "angular.z"}, f"actuators.{name}.joints", problem)
+    remedy = f"; for a base that moves sideways use {model.path}.site_drives"
+    model.require(set(axes) == {"linear.x", "angular.z"}, f"actuators.{name}.joints", problem + remedy)
     wheels = [model.servo(getattr(drive, side), f"{path}.{name}.{side}", velocity=True) for side in ("left", "right")]
     by_axis = {
         "linear.x": np.array([1.0, 1.0]) / drive.radius_m,

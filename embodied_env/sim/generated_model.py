@@ -1,13 +1,15 @@
 """A MuJoCo model for a profile without one, so that the emulator runs before the robot's own model is there.
 
-A servo for each commanded joint, with the contract's limits, along a chain of small balls; a chassis on two wheels for
-a twist; and the sites, cameras, mocap bodies and sensors that the profile names. Only the wheels touch the floor.
+A servo for each commanded joint, with the contract's limits, along a chain of small balls; a chassis for a twist,
+on two wheels or on casters alone; and the sites, cameras, mocap bodies and sensors that the profile names. Only wheels
+and casters touch the floor.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -17,6 +19,7 @@ from embodied_env.sim.world_profile import Drive, WorldProfile
 _LONGEST_TIMESTEP_S = 0.002
 _LINK_M = 0.1
 _CHASSIS_KG = 20.0
+_SLIDE_M = 0.2  # half the size of a base without wheels, and its height
 _BANDWIDTH_PER_S = 200.0  # of the servos: a joint trails a moving setpoint by 10 ms
 _TIP = "tip"  # the site of the sensors
 _NO_CONTACT = {"contype": 0, "conaffinity": 0}
@@ -42,6 +45,10 @@ def generate_model(contract: Contract, profile: WorldProfile) -> str:
     base = world
     for drive in profile.drives.values():
         base = _add_chassis(world, servos, drive)
+    for _ in profile.site_drives:
+        base = _add_body(
+            world, _SLIDE_M, [(x_m, y_m) for x_m in (-_SLIDE_M, _SLIDE_M) for y_m in (-_SLIDE_M, _SLIDE_M)]
+        )
     mount, commanded = base, set[str]()
     for name, actuator in contract.actuators.items():
         for joint, limits in actuator.joints.items() if actuator.command != "twist" else ():
@@ -52,6 +59,12 @@ def generate_model(contract: Contract, profile: WorldProfile) -> str:
                 continue
             gains = {"kp": _BANDWIDTH_PER_S**2, "kv": 2 * _BANDWIDTH_PER_S}
             _add(servos, "position", name=joint, joint=joint, **gains, **_limited("ctrl", limits))
+        for finger, multiplier in actuator.mimic.items():
+            ((joint, limits),) = actuator.joints.items()
+            start = multiplier * _start(contract, name, joint)
+            _add_link(base, finger, replace(limits, position=None), ref=start)
+            _add(servos, "position", name=finger, joint=finger, kp=_BANDWIDTH_PER_S**2, kv=2 * _BANDWIDTH_PER_S)
+            commanded.add(finger)
     moved = commanded.union(*({drive.left, drive.right} for drive in profile.drives.values()))
     fields = [field for sensor in contract.sensors.values() for field in sensor.fields.values()]
     for joint in _names(joint for field in fields for joint in field.joints or () if joint not in moved):
@@ -72,18 +85,26 @@ def _add_link(parent: Element, joint: str, limits: JointLimits, *, ref: float = 
 def _add_chassis(world: Element, servos: Element, drive: Drive) -> Element:
     """Add a chassis with the wheels of `drive` and two casters; return its body."""
     radius_m, half_m = drive.radius_m, drive.separation_m / 2
-    base = _add(world, "body", name="base_link")
-    _add(base, "freejoint", name="base_link")
-    size = f"{half_m} {half_m} {radius_m / 4}"
-    _add(base, "geom", type="box", pos=f"0 0 {radius_m}", size=size, mass=_CHASSIS_KG, **_NO_CONTACT)
-    caster = {"size": radius_m / 2, "mass": 0.1, "condim": 1, "priority": 1, "friction": "0 0 0"}
-    for x_m in (-half_m, half_m):
-        _add(base, "geom", pos=f"{x_m} 0 {radius_m / 2}", **caster)
+    base = _add_body(world, radius_m, [(-half_m, 0), (half_m, 0)])
     for wheel, y_m in ((drive.left, half_m), (drive.right, -half_m)):
         body = _add(base, "body", pos=f"0 {y_m} {radius_m}")
         _add(body, "joint", name=wheel, axis="0 1 0", armature=0.1 * radius_m**2)
         _add(body, "geom", type="ellipsoid", size=f"{radius_m} {radius_m / 4} {radius_m}", mass=1)
         _add(servos, "velocity", name=wheel, joint=wheel, kv=20 * _CHASSIS_KG * radius_m**2)
+    return base
+
+
+def _add_body(world: Element, height_m: float, casters: Iterable[tuple[float, float]]) -> Element:
+    """Add the body of a base, which slides on casters at these places without friction; return it."""
+    base = _add(world, "body", name="base_link")
+    _add(base, "freejoint", name="base_link")
+    places = list(casters)
+    half_m = max(x_m for x_m, _ in places)
+    size = f"{half_m} {half_m} {height_m / 4}"
+    _add(base, "geom", type="box", pos=f"0 0 {height_m}", size=size, mass=_CHASSIS_KG, **_NO_CONTACT)
+    caster = {"size": height_m / 2, "mass": 0.1, "condim": 1, "priority": 1, "friction": "0 0 0"}
+    for x_m, y_m in places:
+        _add(base, "geom", pos=f"{x_m} {y_m} {height_m / 2}", **caster)
     return base
 
 
@@ -94,6 +115,7 @@ def _add_names(root: Element, world: Element, base: Element, mount: Element, pro
     for name in placed:
         _add(_add(world, "body", name=name, mocap="true"), "site", name=name)
     of_base = [spec.site for s in sources for spec in (s.rays, s.odometry) if spec is not None]
+    of_base += [drive.site for drive in profile.site_drives.values()]
     of_base += [s.relative_to for s in sources if s.relative_to is not None]
     of_link = [site for s in sources for site in (s.site, *(s.distance or ())) if site not in of_base]
     for body, sites in ((base, of_base), (mount, [*of_link, _TIP])):

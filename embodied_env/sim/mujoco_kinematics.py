@@ -8,6 +8,8 @@ actuated, free bases and mocap bodies stay as in the keyframe.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray, KinematicModel
@@ -43,11 +45,16 @@ class MujocoKinematics(KinematicModel):
             for joint in actuator.joints
         ]
         self._qpos, self._qvel = model.joint_addresses(joints)
-        tree, shapes = _read_tree(model, self._data, list(self._qpos))
+        columns = {int(address): (column, 1.0) for column, address in enumerate(self._qpos)}
+        names = [name for name, _ in joints]
+        for finger, (leader, factor) in contract.fingers.items():
+            if (index := model.joint_of_finger(finger)) >= 0:
+                columns[int(model.mj.jnt_qposadr[index])] = names.index(leader), factor
+        tree, shapes = _read_tree(model, self._data, columns)
         # The signature of two bodies whose contacts the model excludes is body1 << 16 + body2.
         pairs = ((signature >> 16, signature & 0xFFFF) for signature in model.mj.exclude_signature.tolist())
         excluded = frozenset(frozenset((_link_name(model, a), _link_name(model, b))) for a, b in pairs)
-        super().__init__(tuple(name for name, _ in joints), tree, shapes, adjacent=excluded)
+        super().__init__(tuple(names), tree, shapes, adjacent=excluded)
         self._sites = {model.mj.site(i).name: i for i in range(model.mj.nsite)}
         for sensor, source in profile.sources.items():
             if source.site is not None:
@@ -80,8 +87,13 @@ _Place = tuple[int, FloatArray]
 """A joint of the tree, or WORLD, and the frame of a body in that of the joint, shape (4, 4)."""
 
 
-def _read_tree(model: WorldModel, data: MjData, columns: list[int]) -> tuple[list[TreeJoint], list[TreeShape]]:
-    """Read the tree of the actuated joints with these addresses in ``qpos``, and the robot's capsules."""
+def _read_tree(
+    model: WorldModel, data: MjData, columns: Mapping[int, tuple[int, float]]
+) -> tuple[list[TreeJoint], list[TreeShape]]:
+    """Read the tree of the actuated joints, and the robot's capsules.
+
+    `columns` has for each address in ``qpos`` the position that moves the joint, and its multiplier.
+    """
     joints: list[TreeJoint] = []
     places: list[_Place] = [(WORLD, np.eye(4))]
     for body in range(1, model.mj.nbody):
@@ -96,7 +108,12 @@ def _read_tree(model: WorldModel, data: MjData, columns: list[int]) -> tuple[lis
 
 
 def _place_body(
-    model: WorldModel, data: MjData, body: int, parent: _Place, joints: list[TreeJoint], columns: list[int]
+    model: WorldModel,
+    data: MjData,
+    body: int,
+    parent: _Place,
+    joints: list[TreeJoint],
+    columns: Mapping[int, tuple[int, float]],
 ) -> _Place:
     """Return the place of `body`, appending its actuated joints to `joints` in MuJoCo's order."""
     mj = model.mj
@@ -116,7 +133,8 @@ def _place_body(
                 frame=offset @ make_transform(anchor),
                 axis=np.array(mj.jnt_axis[joint]),
                 slides=slides,
-                column=columns.index(address),
+                column=columns[address][0],
+                ratio=columns[address][1],
                 offset=-rest,
                 travel_m=furthest if slides else 0.0,
             )

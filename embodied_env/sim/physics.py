@@ -28,7 +28,6 @@ class Physics:
     """
 
     def __init__(self, model: WorldModel, data: MjData, places: slice | NDArray[np.intp]) -> None:
-        """Step the state of `data`, with controls at `places`."""
         mujoco = model.mujoco
         self.mujoco, self.mj, self._data, self.places = mujoco, model.mj, data, places
         self.forward: Callable[[], None] = partial(mujoco.mj_forward, model.mj, data)
@@ -112,7 +111,8 @@ class Physics:
             sensordata=self.sensed[np.newaxis] if self._is_sensed else None,
         )
         if any(self.warned.tolist()):
-            self._complete(start_s, controls, moved)
+            self.check_stable()  # a warning alone is no reason to stop
+            self._loop(round((self._data.time - start_s) / self._timestep_s), controls, moved)
             return
         self._state, self._saved_warm_start[0] = self._states[:, -1], self._warm_start
         self._is_saved = True
@@ -129,12 +129,6 @@ class Physics:
     def edit(self) -> None:
         """Let the data be changed until the next step."""
         self._is_saved = False
-
-    def _complete(self, start_s: float, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:
-        """Take the physics steps after a warning, which is no reason to stop, unless the simulation is unstable."""
-        self.check_stable()
-        done = round((self._data.time - start_s) / self._timestep_s)
-        self._loop(done, controls, moved)
 
     def _loop(self, done: int, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:
         """Take the physics steps after the first `done`."""

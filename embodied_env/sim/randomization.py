@@ -1,4 +1,4 @@
-"""The effects of reset options in a world: places, start positions, physical parameters and delays."""
+"""The effects of reset options in a world: places, moving bodies, start positions, physical parameters and delays."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from embodied_env.contract import FloatArray
 from embodied_env.contract.contract_schema import ResetOption
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import naming_file, one_of
-from embodied_env.sim.scene import MovingBody
+from embodied_env.core.reset_draws import draw_options
+from embodied_env.sim.identified_parameters import (
+    CONSTANT_FIELDS,
+    FIELDS,
+    IDENTIFIED,
+    draw_identified,
+    parameter_name,
+)
 from embodied_env.sim.sensor_channel import SensorChannel
 from embodied_env.sim.servos import actuators_of
 from embodied_env.sim.world_model import MjData, WorldModel
-from embodied_env.sim.world_profile import DRAWS, Draw, WorldProfile, only_key
+from embodied_env.sim.world_profile import DRAWS, Draw, Mover, only_key
 
 Setter = Callable[[FloatArray], None]
 
@@ -27,13 +34,36 @@ _SCALED = {  # key of a draw -> the fields of the model that it scales
     "gain": ("actuator_gainprm", "actuator_biasprm"),
     "damping": ("dof_damping",),
 }
-_STATISTICS = ("meaninertia", "meanmass", "meansize", "extent")  # a model may declare them
 
 
-def scaled_fields(profile: WorldProfile) -> tuple[str, ...]:
-    """Return the fields of the model that the draws of a profile scale."""
-    keys = [key for key in _SCALED if any(getattr(draw, key) is not None for draw in profile.draws.values())]
-    return tuple(field for key in keys for field in _SCALED[key])
+def drawn_fields(model: WorldModel) -> tuple[str, ...]:
+    """Return the fields of the model that resets draw."""
+    draws, identified = model.profile.draws.values(), model.profile.identified
+    fields = [_SCALED[key] for key in _SCALED if any(getattr(draw, key) is not None for draw in draws)]
+    if identified is not None and identified.draw is not None:
+        fields += [FIELDS.get(each.kind, ()) for each in model.identified]
+    return tuple(dict.fromkeys(field for group in fields for field in group))
+
+
+class MovingBody:
+    """The mocap body with the index `mocap`, which moves between the two points of a mover."""
+
+    def __init__(self, mover: Mover, mocap: int) -> None:
+        self.mocap = mocap
+        self._from = np.array(mover.from_m)
+        self._way = np.array(mover.to_m) - self._from
+        self._turns_per_s = mover.speed_m_per_s / (2.0 * float(np.linalg.norm(self._way)))
+        self.phase = 0.0
+
+    def set_phase(self, phase: FloatArray) -> None:
+        """Set the initial phase: 0 at the first point, 0.5 at the second, 1 at the first again."""
+        self.phase = float(phase)
+
+    def positions(self, times_s: FloatArray, phase: float | FloatArray) -> FloatArray:
+        """Return the positions of the body at these times of an episode with this initial phase, shape (..., 3)."""
+        turns = (phase + self._turns_per_s * times_s)[..., np.newaxis] % 1.0
+        positions: FloatArray = self._from + self._way * (1.0 - abs(2.0 * turns - 1.0))
+        return positions
 
 
 class ResetRandomizer:
@@ -42,7 +72,7 @@ class ResetRandomizer:
     Attributes:
         delays: the paths of the draws of delays.
         late_sensors: the sensors whose delay is drawn.
-        command_delay_ns: the time from a command to its effect in this episode; None: it is not drawn.
+        command_delay_ns: the time from a command to its effect in this episode; None: neither drawn nor identified.
     """
 
     def __init__(
@@ -56,7 +86,7 @@ class ResetRandomizer:
         self._model, self._data, self._movers, self._channels = model, data, movers, channels
         self._start = data.qpos.copy()
         self._claimed: dict[tuple[str, object], str] = {}  # kind and object that an option sets -> its path
-        self._scalers: dict[str, Setter] = {}  # of the model
+        self._scalers: dict[str, Setter] = {}  # scalers of the model
         self._setters: dict[str, Setter] = {}
         self.delays: list[str] = []
         self.late_sensors: set[str] = set()
@@ -72,27 +102,54 @@ class ResetRandomizer:
                 expected = f"{name}: with one of the keys {', '.join(DRAWS)}"
                 problem = f"no effect of the reset option {name!r} (expected {expected}); or set its observed: true"
                 model.require(option.observed, path, problem)
-        self._has_masses = any(draw.mass is not None for draw in draws.values())
+        self._add_identified(f"{model.path}.identified")
+        self._changes_constants = not CONSTANT_FIELDS.isdisjoint(drawn_fields(model))
 
     def apply(self, drawn: Mapping[str, FloatArray]) -> None:
         """Set the values of `draw_options` in the world, which is at the start of an episode."""
         for name, scale in self._scalers.items():
             scale(drawn[name])
-        if self._has_masses:
-            self._update_constants()
+        if self._changes_constants:
+            self._model.update_constants(self._data)
             self._model.reset(self._data)
         for name, setter in self._setters.items():
             setter(drawn[name])
 
-    def _update_constants(self) -> None:
-        """Recompute what depends on masses, overwriting the data; the statistics stay those of the compiled model."""
-        mujoco, mj = self._model.mujoco, self._model.mj
-        before, center = {name: getattr(mj.stat, name) for name in _STATISTICS}, mj.stat.center.copy()
-        mujoco.mj_resetData(mj, self._data)
-        mujoco.mj_setConst(mj, self._data)
-        for name, value in before.items():
-            setattr(mj.stat, name, value)
-        mj.stat.center[:] = center
+    def draw(self, seed: int, given: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """Return the value of each reset option, drawn or `given`, and those of drawn identified parameters."""
+        drawn = draw_options(self._model.contract.reset_options, seed, given)
+        if IDENTIFIED in self._scalers:
+            drawn[IDENTIFIED] = draw_identified(self._model.identified, seed)
+        return drawn
+
+    def _add_identified(self, path: str) -> None:
+        """Delay commands by the identified delay, and set the identified parameters at each reset if they are drawn."""
+        model, options, named = self._model, self._model.contract.reset_options, self._model.profile.identified
+        delays = [each.value for each in model.identified if each.kind == "command_delay"]
+        if delays:
+            self._claim("command_delay", None, "the delay of commands", path)
+            self._set_command_delay(delays[0])
+        if named is None or named.draw is None:
+            return
+        model.require(IDENTIFIED not in options, f"reset_options.{IDENTIFIED}", f"the name is that of {path}")
+        setters: list[Callable[[float], None]] = []
+        for each in model.identified:
+            if each.kind == "command_delay":
+                setters.append(self._set_command_delay)
+                continue
+            parameter = model.parameter(each.kind, each.of, f"{path}.file")
+            for row in parameter.rows:
+                self._claim(each.kind, row, parameter_name(each.kind, each.of), path)
+            setters.append(parameter.set)
+
+        def set_all(values: FloatArray) -> None:
+            for set_value, value in zip(setters, values.tolist(), strict=True):
+                set_value(value)
+
+        self._scalers[IDENTIFIED] = set_all
+
+    def _set_command_delay(self, value: FloatArray | float) -> None:
+        self.command_delay_ns = round(float(value) * _NS_PER_S)
 
     def _setter_of(self, draw: Draw, option: ResetOption, path: str) -> Setter:
         model = self._model
@@ -149,11 +206,7 @@ class ResetRandomizer:
         self._model.require(draw.command_delay is True, path, "false (expected true)")
         self._claim("command_delay", None, "the delay of commands", path)
         self.command_delay_ns = 0
-
-        def set_delay(value: FloatArray) -> None:
-            self.command_delay_ns = round(float(value) * _NS_PER_S)
-
-        return set_delay
+        return self._set_command_delay
 
     def _delay_setter(self, names: Sequence[str], path: str) -> Setter:
         for name in names:

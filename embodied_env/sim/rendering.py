@@ -1,4 +1,4 @@
-"""Offscreen rendering of a MuJoCo world, and a viewer window.
+"""Offscreen rendering of a MuJoCo world, by EGL or the library that ``MUJOCO_GL`` names, and a viewer window.
 
 Lights, shadows, reflections and anti-aliasing are those of the model (``<visual>``, ``reflectance``, ``castshadow``).
 They dominate the cost of software rendering.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import copy
+import importlib
 import os
 import threading
 import warnings
@@ -20,8 +21,66 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.errors import ClosedError, MissingDependencyError, UsageError
-from embodied_env.sim.gl_libraries import open_context
 from embodied_env.sim.world_model import MjData
+from embodied_env.timing.clock import Clock, SteadyClock
+
+INSTALL_EGL = "apt install libegl1 libopengl0 libgl1-mesa-dri"
+"""Installs EGL on Debian 12 and 13 and on Ubuntu 22.04 and 24.04."""
+
+_REMEDIES = {  # by library
+    "egl": f"{INSTALL_EGL} (Debian, Ubuntu), or set MUJOCO_GL=osmesa (apt install libosmesa6), or "
+    "MUJOCO_GL=glfw where there is a display",
+    "osmesa": "apt install libosmesa6 (Debian, Ubuntu), or unset MUJOCO_GL to use EGL",
+    "glfw": "set DISPLAY to a running X server, or unset MUJOCO_GL to use EGL",
+}
+_FILES: dict[str, dict[str, str]] = {  # by library: part of PyOpenGL -> the files that it loads
+    "egl": {"EGL": "libEGL", "GL": "libOpenGL, libGL or libGLESv2"},
+    "osmesa": {"GL": "libOSMesa"},
+}
+
+
+def open_context(mujoco: Any, model: Any) -> tuple[str, Any, Any]:  # noqa: ANN401 - mujoco has no type stubs
+    """Return the name of the library, a context of it that is current, and the ``MjrContext`` of an ``MjModel`` in it.
+
+    Raises:
+        UsageError: for an unknown ``MUJOCO_GL``.
+        MissingDependencyError: if the library does not work, with the cause and the packages to install.
+    """
+    library = os.environ.get("MUJOCO_GL", "").strip().lower() or "egl"
+    if library not in _REMEDIES:
+        raise UsageError(f"unknown MUJOCO_GL={library!r} (expected one of: {', '.join(_REMEDIES)}, or unset)")
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", module="glfw")  # which warns of its errors
+            if library == "glfw":
+                importlib.import_module("glfw").init()
+            else:
+                _load_pyopengl(library)
+            gl = importlib.import_module(f"mujoco.{library}").GLContext(1, 1)  # width and height of an unused window
+            gl.make_current()
+            return library, gl, mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
+    except Exception as error:  # noqa: BLE001 - PyOpenGL and drivers raise anything
+        cause = " ".join(str(error).split()) or type(error).__name__
+        raise MissingDependencyError(
+            f"a working {library.upper()} ({cause})", needed_for="rendering a camera", remedy=_REMEDIES[library]
+        ) from None
+
+
+def display_available() -> bool:
+    """Return whether the environment names an X11 or Wayland display."""
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def _load_pyopengl(library: str) -> None:
+    """Import PyOpenGL, which remains bound to the library of its first import; raises ImportError with the cause."""
+    os.environ["PYOPENGL_PLATFORM"] = library  # mujoco refuses another one
+    platform = importlib.import_module("OpenGL.platform").PLATFORM
+    if (bound := type(platform).__name__).lower() != f"{library}platform":
+        raise ImportError(f"PyOpenGL was imported for {bound} before; set PYOPENGL_PLATFORM={library} earlier")
+    for part, files in _FILES[library].items():  # without them PyOpenGL and mujoco fail with an AttributeError
+        if getattr(platform, part) is None:
+            raise ImportError(f"{files} not found")
+
 
 FREE_CAMERA = -1
 """The index of MuJoCo's free camera, which frames the model by its ``<statistic>`` and ``<visual><global>``."""
@@ -35,12 +94,17 @@ class Renderer:
     """Renders the cameras of one model off screen. The GL context is created at first use, for one thread.
 
     Equal states give equal bytes, independent of earlier images and of other renderers of the same library.
+
+    Attributes:
+        render_ns: the time spent on all images so far.
     """
 
-    def __init__(self, mujoco: Any, model: Any) -> None:  # noqa: ANN401 - mujoco has no type stubs
-        """Render an ``MjModel`` with the module `mujoco`."""
+    def __init__(self, mujoco: Any, model: Any, clock: Clock | None = None) -> None:  # noqa: ANN401 - untyped mujoco
+        """Open nothing yet; `clock` measures `render_ns` (default: the steady clock)."""
         self._mujoco = mujoco
         self._model = model
+        self._clock = clock or SteadyClock()
+        self.render_ns = 0
         self._library = ""  # "": no GL context yet
         self._free: Callable[[], object] = lambda: None
         self._closed = False
@@ -62,7 +126,7 @@ class Renderer:
 
         Raises:
             ClosedError: after `close`.
-            MissingDependencyError: if the OpenGL library does not work, see `gl_libraries`.
+            MissingDependencyError: if the OpenGL library does not work, see `open_context`.
             UsageError: for an unknown camera, an image too large for the library, or a fork of a rendering process.
         """
         rows = np.empty((height, width, 3), dtype=np.uint8)
@@ -89,7 +153,8 @@ class Renderer:
         """Create the GL context at first use; it is freed by `close`, or at exit."""
         if self._closed:
             raise ClosedError("the renderer is closed")
-        _check_not_forked()
+        if _started_in - {os.getpid()}:  # a fork lacks the library's threads, and would hang
+            raise UsageError('cannot render in a fork of a process that has rendered; use context="spawn"')
         if self._library:
             return
         mujoco, model = self._mujoco, self._model
@@ -109,6 +174,7 @@ class Renderer:
 
     def _render(self, data: MjData, camera: int, rows: NDArray[Any]) -> Any:  # noqa: ANN401 - an mjvGLCamera
         """Fill `rows` bottom-up with colors (height, width, 3) or z-buffer (height, width); return the GL camera."""
+        begun_ns = self._clock.now_ns()
         self._open()
         if not FREE_CAMERA <= camera < self._model.ncam:  # MuJoCo would abort
             raise UsageError(f"no such camera: {camera} (expected 0 to {self._model.ncam - 1})")
@@ -132,6 +198,7 @@ class Renderer:
         if error != 0:
             size = f"{width} x {height} pixels"
             raise UsageError(f"{self._library} cannot render an image of {size}: OpenGL error {error:#x}")
+        self.render_ns += self._clock.now_ns() - begun_ns
         return scene.camera[0]
 
 
@@ -162,20 +229,13 @@ def _free(gl: Any, mjr: Any, pid: int) -> None:  # noqa: ANN401 - mujoco has no 
         gl.free()
 
 
-def _check_not_forked() -> None:
-    """Raise UsageError in a fork of a process that has rendered: it lacks the library's threads, and would hang."""
-    if _started_in - {os.getpid()}:
-        raise UsageError('cannot render in a fork of a process that has rendered; use context="spawn"')
-
-
 class ViewerWindow:
     """A viewer window, opened at the first `show`. It shows copies, so users cannot change the simulation.
 
-    Needs a display, see `gl_libraries.display_available`.
+    Needs a display, see `display_available`.
     """
 
     def __init__(self, mujoco: Any, model: Any) -> None:  # noqa: ANN401 - mujoco has no type stubs
-        """Show an ``MjModel`` with the module `mujoco`."""
         self._mujoco = mujoco
         self._model = copy.copy(model)
         self._data = mujoco.MjData(self._model)

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 
 from embodied_env.contract import FloatArray
-from embodied_env.contract.files import read_text_file
+from embodied_env.contract.bounded_files import read_text_file
 from embodied_env.contract.forward_kinematics import joint_transform, make_transform
 from embodied_env.sim.mujoco_kinematics import pose
 from embodied_env.sim.servos import actuators_of

@@ -1,4 +1,7 @@
-"""Carry readings from a sensor to its topic, with due times, noise, delay and loss."""
+"""Carry readings from a sensor to its topic, with due times, noise, delay and loss.
+
+Worlds without a middleware get the values that a reader of the ROS message returns (`ValueReceiver`).
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,54 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray, SensorSpec
-from embodied_env.contract.reading_values import fitted, position_confidence
 from embodied_env.contract.spaces import field_layouts, message_field
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
+from embodied_env.core.reading_conversion import ReadingRules
 from embodied_env.core.types import Sample
-from embodied_env.messages.message_types import SENSOR_MESSAGES
-from embodied_env.sim.received_values import ValueReceiver
-from embodied_env.sim.sensor_models import range_limits_m
+from embodied_env.messages.declaration import NO_WINDOW, InvalidReadingError, fitted
+from embodied_env.messages.images import as_pixels
+from embodied_env.messages.ranges import window_of
+from embodied_env.messages.sensor_types import SENSOR_MESSAGES
+from embodied_env.messages.vectors import position_confidence
 from embodied_env.sim.sensor_reader import SensorOutput, Values
 from embodied_env.sim.world_profile import Source
 
 _NS_PER_S = 1e9
+
+
+class ValueReceiver:
+    """Checks and converts the values of a sensor as a reader of its messages does.
+
+    Attributes:
+        fields: the declarations of the fields that it checks or converts.
+    """
+
+    def __init__(self, name: str, sensor: SensorSpec) -> None:
+        """Prepare for readings of `sensor`."""
+        self._rules = ReadingRules(name, sensor)
+        self.fields = {field: self._rules.fields[field][0] for field in self._rules.acceptors}
+        self._is_image = sensor.encoding is not None
+
+    def receive(
+        self, sent: Mapping[str, NDArray[Any]], extras: Mapping[str, Any]
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Return the values of a reading that was sent, and what its `Sample` has besides them.
+
+        That is `raw_sha256`, the hashes of the pixels before `resize`, and `driver`, the values in the driver's units,
+        by field. Without values, it is `quality` and `reason`: the contract does not allow those that were sent.
+        """
+        values, rules = dict(sent), self._rules
+        window = window_of(extras, sent) if extras else NO_WINDOW
+        try:
+            for name, accept in rules.acceptors.items():
+                if name in rules.conversions:
+                    raw = rules.sent(name, sent[name])
+                else:
+                    raw = as_pixels(rules.fields[name][1], sent[name]) if self._is_image else sent[name].copy()
+                values[name] = accept(raw, window)
+        except InvalidReadingError as error:
+            return {}, {"quality": Quality.INVALID, "reason": str(error)}
+        return values, {"raw_sha256": dict(rules.raw_sha256), "driver": dict(rules.driver)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +78,7 @@ class ChannelState:
     count: int
     due_ns: int
     delay_ns: int
-    random: Mapping[str, Any] | None  # of the bit generator; None without noise and loss
+    random: Mapping[str, Any] | None  # state of the bit generator; None without noise and loss
 
 
 class SensorChannel:
@@ -65,12 +105,13 @@ class SensorChannel:
         """
         self.name, self._spec, self._source = name, spec, source
         self._as_received = as_received
-        receiver = ValueReceiver(spec, source.rays)
+        receiver = ValueReceiver(name, spec)
         self.receiver = receiver if as_received and receiver.fields else None
+        self._is_converted = any(each.conversion is not None for each in spec.fields.values())
         self._layouts = {layout.field: layout for layout in field_layouts(name, spec)}
         self._noisy_fields = {field: message_field(spec, field, spec.fields[field]) for field in source.noise}
         known = SENSOR_MESSAGES.get(spec.type)
-        self._covariance: FloatArray | None = None  # of the pose, shape (36,), in m^2 and rad^2
+        self._covariance: FloatArray | None = None  # covariance of the pose, shape (36,), in m^2 and rad^2
         if known is not None and known.covariance:
             variances = [source.noise.get(field, 0.0) ** 2 for field in ("position", "orientation")]
             self._covariance = np.diag(np.repeat(variances, 3)).ravel()
@@ -91,8 +132,8 @@ class SensorChannel:
         return self._interval_ns % step_ns == 0
 
     def is_ideal(self, step_ns: int) -> bool:
-        """Return whether each step of the world ends with exactly one reading, delivered at once and without errors."""
-        is_exact = not self._is_random and self._covariance is None and not self._is_contact
+        """Return whether each step ends with exactly one reading, delivered at once, without errors or conversion."""
+        is_exact = not self._is_random and self._covariance is None and not self._is_contact and not self._is_converted
         return is_exact and not self.delay_ns and self._interval_ns == step_ns
 
     def begin(self, seed: int, now_ns: int, measured: SensorOutput) -> None:
@@ -208,7 +249,7 @@ class SensorChannel:
         if self._noisy_fields[field].saturates:
             noisy = np.clip(noisy, self._layouts[field].low, self._layouts[field].high)
         if self._noisy_fields[field].ranging:  # noise neither moves values into the range nor out of it
-            low_m, high_m = range_limits_m(extras)
+            low_m, high_m = window_of(extras, {})[:2]
             is_inside = (values >= low_m) & (values <= high_m)
             noisy = np.where(is_inside, np.clip(noisy, low_m, high_m), values)
         return fitted(field, noisy, values.dtype)
@@ -234,4 +275,20 @@ def _rotated(quaternion: NDArray[np.float64], rotation_rad: FloatArray) -> Float
             aw * bz + ax * by - ay * bx + az * bw,
             aw * bw - ax * bx - ay * by - az * bz,
         ]
+    )
+
+
+def at_arrival(sample: Sample, arrival_ns: int) -> Sample:
+    """Return `sample` with another time of arrival."""
+    return Sample(  # `replace` takes four times as long
+        sensor=sample.sensor,
+        values=sample.values,
+        stamp_ns=sample.stamp_ns,
+        arrival_ns=arrival_ns,
+        seq=sample.seq,
+        quality=sample.quality,
+        reason=sample.reason,
+        raw_sha256=sample.raw_sha256,
+        driver=sample.driver,
+        confidence=sample.confidence,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,17 +15,6 @@ from embodied_env.sim.world_profile import Contact, Rays, WheelOdometry
 
 _SEEN_GROUPS = np.array([1, 1, 1, 0, 0, 0], dtype=np.uint8)
 """The geom groups that are rendered by default, so that scanners and cameras see the same."""
-
-
-def range_limits_m(extras: Mapping[str, Any]) -> tuple[float, float]:
-    """Return minimum and maximum range of a sensor from the extras of its reading."""
-    return extras.get("range_min_m", 0.0), extras.get("range_max_m", math.inf)
-
-
-def scan_angles_rad(extras: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) -> tuple[float, float]:
-    """Return the angle of the first ray of a LaserScan and the increment, from the extras of its reading."""
-    first, last = (extras.get(f"angle_{end}_rad", math.nan) for end in ("min", "max"))
-    return first, (last - first) / max(1, max(len(value) for value in values.values()) - 1)
 
 
 class Scanner:

@@ -1,9 +1,10 @@
-"""Read the sensors of a simulated world, without delay and noise."""
+"""Read the sensors of a simulated world, without delay and noise; cameras also in the background."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import sub
@@ -13,40 +14,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray, SensorSpec
-from embodied_env.contract.field_paths import is_boolean
-from embodied_env.contract.reading_values import InvalidReadingError, fitted
+from embodied_env.contract.field_paths import wire_dtype
 from embodied_env.contract.spaces import FieldLayout, field_layouts, message_field
 from embodied_env.contract.value_checks import one_of
-from embodied_env.messages.message_types import JOINT_SENSOR, SENSOR_MESSAGES
+from embodied_env.errors import ClosedError
+from embodied_env.messages.declaration import AXES, InvalidReadingError, fitted
+from embodied_env.messages.message_types import JOINT_SENSOR
+from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 from embodied_env.sim.rendering import Renderer
 from embodied_env.sim.sensor_models import Bumper, Odometer, Scanner
 from embodied_env.sim.world_model import MjData, WorldModel
-from embodied_env.sim.world_profile import KINDS, Contact, Rays, Source, WheelOdometry
+from embodied_env.sim.world_profile import EXACT_RESAMPLING, KINDS, RENDERED, Contact, Rays, Source, WheelOdometry
 
 Reader = Callable[[], Any]  # returns a number or a new array
 FieldReader = Callable[[], NDArray[Any]]  # returns a new array of the contract's shape and precision
 Values = dict[str, NDArray[Any]]
 
-_BOOL = "std_msgs/msg/Bool"
-_XYZW = (1, 2, 3, 0)  # of MuJoCo's w, x, y, z
-_DERIVED = ("sensor_msgs/msg/LaserScan", "sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/Image")
-_POSES = (
-    "geometry_msgs/msg/PoseStamped",
-    "geometry_msgs/msg/PointStamped",
-    "geometry_msgs/msg/PoseWithCovarianceStamped",
-)
-_FITS: Mapping[str, tuple[str, ...]] = {  # kind of source -> message types it can fill; "sensors" fills any
-    "site": _POSES,
-    "distance": ("sensor_msgs/msg/Range",),
-    "rays": ("sensor_msgs/msg/LaserScan",),
-    "camera": ("sensor_msgs/msg/Image",),
-    "odometry": ("nav_msgs/msg/Odometry",),
-    "contact": (_BOOL,),
-}
+_XYZW = (1, 2, 3, 0)  # indices in MuJoCo's w, x, y, z
+_DERIVED = ("rays", "points", "image")
 
 
 class SensorOutput(NamedTuple):
-    """The fields of one reading, and the other content of its message (`ros.embedded_sim.sensor_messages`).
+    """The fields of one reading, and the other content of its message (`messages.declaration.Extras`).
 
     `problem` is the reason for missing values, when they do not fit into the message.
     """
@@ -117,17 +106,18 @@ class SimulatedSensorReader:
             if whole_messages and (vectors := _undeclared_vectors(binding, readers)):
                 self.extras[name] = partial(_extras_of, self.extras[name], vectors)
             measured = [
-                (layout, readers[field], is_boolean(spec, spec.fields[field]))
+                (layout, readers[field], wire_dtype(spec, spec.fields[field]))
                 for field, layout in binding.layouts.items()
                 if field in readers
             ]
-            self.fields[name] = [(layout.field, _bind(layout, reader, flag)) for layout, reader, flag in measured]
+            self.fields[name] = [(layout.field, _bind(layout, reader, wire)) for layout, reader, wire in measured]
             arrays = [
                 (layout, reader)
-                for layout, reader, flag in measured
-                if isinstance(reader, ArrayReader) and layout.dtype.kind == "f" and not flag
+                for layout, reader, wire in measured
+                if isinstance(reader, ArrayReader) and layout.dtype.kind == "f" and wire in (None, layout.dtype)
             ]
-            if len(arrays) == len(spec.fields) and spec.type not in _DERIVED:
+            columns = [message_field(spec, field, declared).column for field, declared in spec.fields.items()]
+            if len(arrays) == len(spec.fields) and not {*_DERIVED} & {*columns}:
                 self._arrays[name] = arrays
         self.has_contacts = bool(self._bumpers)
 
@@ -179,18 +169,20 @@ class SimulatedSensorReader:
         return output
 
     def _readers(self, binding: _Binding) -> dict[str, Reader]:
-        """Return the readers of the source by field."""
-        source, type_name = binding.source, binding.spec.type
+        source, type_name, require = binding.source, binding.spec.type, self._model.require
         given = [kind for kind in KINDS if getattr(source, kind) is not None]
         is_site = source.relative_to is None or source.site is not None
-        self._model.require(is_site, f"{binding.path}.relative_to", "given without a site (expected with site only)")
+        require(is_site, f"{binding.path}.relative_to", "given without a site (expected with site only)")
+        is_camera = source.render_size == "message" or source.camera is not None
+        require(is_camera, f"{binding.path}.render_size", "given without a camera (expected with camera only)")
         if not given and type_name == JOINT_SENSOR:
             return self._joints(binding)
-        fitting = [kind for kind, types in _FITS.items() if type_name in types] + ["sensors"]
+        known = SENSOR_MESSAGES.get(type_name)
+        fitting = [*(() if known is None else known.sources), "sensors"]
         if len(given) != 1 or given[0] not in fitting:
             expected = " or ".join(["no source", *fitting] if type_name == JOINT_SENSOR else fitting)
-            found = " and ".join(given) or "none"
-            raise self._model.error(binding.path, f"wrong source of a {type_name}: {found} (expected {expected})")
+            found = f"wrong source of a {type_name}: {' and '.join(given)}" if given else f"no source of a {type_name}"
+            raise self._model.error(binding.path, f"{found} (expected {expected})")
         build: Callable[[_Binding, Any], dict[str, Reader]] = getattr(self, f"_{given[0]}")
         return build(binding, getattr(source, given[0]))
 
@@ -269,7 +261,7 @@ class SimulatedSensorReader:
         values = data.sensordata[start : start + size]
         if mj.sensor_datatype[index] == int(mujoco.mjtDataType.mjDATATYPE_QUATERNION):
             return ArrayReader((values,), partial(np.ndarray.take, indices=_XYZW, axis=-1))
-        if binding.spec.type == _BOOL:
+        if binding.spec.type == "std_msgs/msg/Bool":
             return lambda: np.where(np.isnan(values), np.nan, values != 0.0)
         if mj.sensor_type[index] == int(mujoco.mjtSensor.mjSENS_RANGEFINDER):
             return ArrayReader((values,), lambda ranges: np.where(ranges < 0.0, np.inf, ranges))  # -1: no hit
@@ -287,14 +279,36 @@ class SimulatedSensorReader:
 
     def _camera(self, binding: _Binding, name: str) -> dict[str, Reader]:
         camera = self._model.find("camera", name, f"{binding.path}.camera")
-        renderers = {"rgb8": self._renderer.rgb, "32FC1": self._renderer.depth}
         encoding = str(binding.spec.encoding)
-        problem = f"unsupported encoding of a rendered image: {encoding!r} (expected one of: {', '.join(renderers)})"
-        self._model.require(encoding in renderers, f"sensors.{binding.name}.encoding", problem)
+        problem = f"unsupported encoding of a rendered image: {encoding!r} (expected one of: {', '.join(RENDERED)})"
+        self._model.require(encoding in RENDERED, f"sensors.{binding.name}.encoding", problem)
         if "image" not in binding.layouts:
             return {}
-        height, width, _ = binding.layouts["image"].raw_shape
-        return {"image": partial(renderers[encoding], self._data, camera, height, width)}
+        (height, width, _), factor = binding.layouts["image"].raw_shape, self._reduction(binding)
+        render = self._renderer.depth if encoding == "32FC1" else self._renderer.rgb
+        picture = partial(render, self._data, camera, height // factor, width // factor)
+
+        def draw() -> NDArray[Any]:
+            pixels: NDArray[Any] = picture()
+            pixels = pixels[..., ::-1] if encoding == "bgr8" else pixels
+            return np.ascontiguousarray(pixels) if factor == 1 else pixels.repeat(factor, axis=0).repeat(factor, axis=1)
+
+        return {"image": draw}
+
+    def _reduction(self, binding: _Binding) -> int:
+        """Return how many pixels of a message repeat one that is rendered, along each axis."""
+        if binding.source.render_size == "message":
+            return 1
+        resize, (height, width, _) = binding.spec.fields["image"].resize, binding.layouts["image"].raw_shape
+        factor, is_exact, given = 0, False, "no resize"
+        if resize is not None:
+            rows, columns = resize.size
+            factor, given = height // rows, f"resize to {rows} x {columns} by {resize.resample}"
+            is_exact = (rows * factor, columns * factor) == (height, width) and resize.resample in EXACT_RESAMPLING
+        expected = f"expected resize of {height} x {width} by one whole factor, by {' or '.join(EXACT_RESAMPLING)}"
+        problem = f"the size of the observation cannot be rendered: {given} ({expected})"
+        self._model.require(is_exact, f"{binding.path}.render_size", problem)
+        return factor
 
     def _odometry(self, binding: _Binding, odometry: WheelOdometry) -> dict[str, Reader]:
         odometer = self._odometers[binding.name] = Odometer(self._model, self._data, odometry, binding.path)
@@ -309,7 +323,7 @@ class SimulatedSensorReader:
 def _undeclared_vectors(binding: _Binding, readers: Mapping[str, Reader]) -> dict[str, Reader]:
     """Return the readers of a pose or twist that its message has and the contract does not declare."""
     known = SENSOR_MESSAGES.get(binding.spec.type)
-    vectors = {field for field, spec in known.fields.items() if spec.shape in ((3,), (4,))} if known else set()
+    vectors = {field for field, spec in known.fields.items() if spec.column in AXES} if known else set()
     return {field: reader for field, reader in readers.items() if field in vectors - set(binding.layouts)}
 
 
@@ -333,10 +347,13 @@ def _orientations(mat_to_quat: Callable[..., None], matrices: NDArray[np.float64
     return wxyz.take(_XYZW, axis=-1)
 
 
-def _bind(layout: FieldLayout, reader: Reader, is_flag: bool) -> FieldReader:  # noqa: FBT001 - private, called once
-    """Return the reader of a field in the contract's shape and precision, which many formulas have already."""
+def _bind(layout: FieldLayout, reader: Reader, wire: np.dtype[Any] | None) -> FieldReader:
+    """Return the reader of a field in the contract's shape and precision, which many formulas have already.
+
+    `wire`: its precision in the message, where that may differ.
+    """
     read, field, dtype = reader, layout.field, layout.dtype
-    if isinstance(reader, ArrayReader) and not is_flag:
+    if isinstance(reader, ArrayReader) and wire in (None, dtype):
         read = partial(reader.formula, *reader.parts)
         like = read()
         if like.shape == layout.raw_shape:
@@ -344,10 +361,83 @@ def _bind(layout: FieldLayout, reader: Reader, is_flag: bool) -> FieldReader:  #
 
     def read_fitted() -> NDArray[Any]:
         numbers = np.asarray(read())
-        if numbers.dtype == dtype and numbers.shape == layout.raw_shape:
+        if numbers.dtype == dtype and numbers.shape == layout.raw_shape and wire in (None, dtype):
             return numbers  # already a new array, see `Reader`
-        if is_flag:
-            numbers = fitted(field, numbers, np.dtype(bool))
+        if wire is not None:
+            numbers = fitted(field, numbers, wire)
         return fitted(field, numbers, dtype).reshape(layout.raw_shape)
 
     return read_fitted
+
+
+class AsyncCameras:
+    """Renders the cameras of a world in the background, one image at a time.
+
+    A request is dropped while the same camera is being rendered; while another one is, it waits, replacing an older
+    request. Rendering releases the GIL. Errors of the thread are raised by `finished`.
+
+    Attributes:
+        sensors: the camera sensors.
+    """
+
+    def __init__(self, model: WorldModel) -> None:
+        """Resolve the cameras; the thread starts with the first request."""
+        self.sensors = frozenset(name for name, source in model.profile.sources.items() if source.camera is not None)
+        self._model = model
+        self._data = model.new_data()
+        self._renderer = Renderer(model.mujoco, model.mj)
+        self._reader = SimulatedSensorReader(model, self._data, self._renderer)
+        self._kind = int(model.mujoco.mjtState.mjSTATE_INTEGRATION)
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cameras")
+        self._images: list[tuple[str, int, Future[SensorOutput]]] = []  # sensor, taken, image
+        self._is_closed = False
+
+    @property
+    def library(self) -> str:
+        """The library that renders."""
+        return self._renderer.library
+
+    def begin(self) -> None:
+        """Begin an episode and discard images of the previous one."""
+        for *_, image in self._images:
+            image.cancel()
+        self._images = []
+
+    def request(self, sensor: str, taken_ns: int, data: MjData) -> None:
+        """Request an image of the current `data`, returned later by `finished`; raises ClosedError after `close`."""
+        if self._is_closed:
+            raise ClosedError("the cameras are closed")
+        for name, _, image in self._images:
+            if name == sensor and not image.done() and not image.cancel():
+                return  # it is being rendered
+        self._images = [each for each in self._images if not each[2].cancelled()]
+        state = np.empty(self._model.mujoco.mj_stateSize(self._model.mj, self._kind))
+        self._model.mujoco.mj_getState(self._model.mj, data, state, self._kind)
+        self._images.append((sensor, taken_ns, self._executor.submit(self._render, sensor, state)))
+
+    def finished(self) -> list[tuple[str, int, SensorOutput]]:
+        """Return the new images: sensor, acquisition time, output; raises like `Renderer.rgb`."""
+        done = [each for each in self._images if each[2].done()]
+        self._images = [each for each in self._images if each not in done]
+        return [(sensor, taken_ns, image.result()) for sensor, taken_ns, image in done]
+
+    def capture(self, sensor: str, data: MjData) -> SensorOutput:
+        """Return an image of the current `data`, waiting for it. Only right after `begin`; raises like `finished`."""
+        self.request(sensor, 0, data)
+        *_, image = self._images.pop()
+        return image.result()
+
+    def close(self) -> None:
+        """Stop the thread and free its renderer. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.begin()
+        self._executor.submit(self._renderer.close)  # a GL context must be freed in its own thread
+        self._executor.shutdown()
+
+    def _render(self, sensor: str, state: NDArray[np.float64]) -> SensorOutput:
+        mujoco = self._model.mujoco
+        mujoco.mj_setState(self._model.mj, self._data, state, self._kind)
+        mujoco.mj_forward(self._model.mj, self._data)
+        return self._reader.read(sensor)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from embodied_env.sim.world_profile import ServoGains
 
 ELEMENTS: Mapping[str, tuple[str, str]] = {  # MJCF element -> whether it takes positions, and velocities
@@ -33,6 +35,11 @@ REFUSED: Mapping[str, tuple[str, str]] = {  # type of MuJoCo -> its MJCF, and wh
 }
 """With `ELEMENTS`, the table of supported actuators in the reference."""
 
+SITE_AXES: Mapping[str, int] = {"linear.x": 0, "linear.y": 1, "angular.z": 5}
+"""Axis of a twist -> its place in the gear of a servo that pushes a site, in the site's own frame."""
+
+_SITE_GAIN = 0.5  # share of a velocity error that a servo of a site removes in one physics step
+_LEAST_MOBILITY = 1e-9  # acceleration by a unit of force, below which nothing moves
 _DRIVING = ("mjTRN_JOINT", "mjTRN_JOINTINPARENT", "mjDYN_NONE", "mjDYN_FILTEREXACT", "mjGAIN_FIXED")
 _SUPPORTED = (*_DRIVING, "mjBIAS_NONE", "mjBIAS_AFFINE")
 
@@ -84,6 +91,35 @@ def set_gains(mujoco: Any, mj: Any, index: int, gains: ServoGains) -> str | None
     mj.actuator_gainprm[index], mj.actuator_biasprm[index] = 0.0, 0.0
     mj.actuator_gainprm[index, 0] = gains.stiffness or gains.damping
     mj.actuator_biasprm[index, 1:3] = -gains.stiffness, -gains.damping
+    return None
+
+
+def add_site_servos(mujoco: Any, spec: Any, actuator: str, site: str) -> None:  # noqa: ANN401 - as above
+    """Add a velocity servo for each axis of a site to an ``MjSpec``, without gains."""
+    for axis, place in SITE_AXES.items():
+        servo = spec.add_actuator(name=f"{actuator}.{axis}", trntype=mujoco.mjtTrn.mjTRN_SITE, target=site)
+        servo.gear = np.eye(6)[place]
+        servo.biastype = mujoco.mjtBias.mjBIAS_AFFINE
+
+
+def set_site_gains(mujoco: Any, mj: Any, data: Any, actuator: str, site: int) -> str | None:  # noqa: ANN401 - as above
+    """Set the gains of the servos of a site by the inertia that they move; return the axis that cannot move, if any.
+
+    `data` is the start of an episode, of which the positions are computed.
+    """
+    linear, angular, moved = np.zeros((3, mj.nv)), np.zeros((3, mj.nv)), np.zeros((1, mj.nv))
+    mujoco.mj_jacSite(mj, data, None, angular, site)
+    mujoco.mj_jacSubtreeCom(mj, data, linear, mj.site_bodyid[site])  # the floor keeps the base from tilting
+    turn = data.site_xmat[site].reshape(3, 3).T
+    rows = np.concatenate([turn @ linear, turn @ angular])
+    for axis, place in SITE_AXES.items():
+        mujoco.mj_solveM(mj, data, moved, rows[place : place + 1])
+        mobility = float(moved[0] @ rows[place])
+        if mobility < _LEAST_MOBILITY:
+            return axis
+        servo = mj.actuator(f"{actuator}.{axis}")
+        gain = _SITE_GAIN / (mobility * float(mj.opt.timestep))
+        servo.gainprm[0], servo.biasprm[2] = gain, -gain
     return None
 
 

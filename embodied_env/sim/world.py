@@ -6,39 +6,32 @@ commands give equal bytes, independent of earlier episodes.
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract import Contract, FloatArray, SensorSpec
+from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.runtime_values import checked_options
-from embodied_env.core.reset_draws import draw_options
+from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.types import Sample
 from embodied_env.errors import ResetNeededError, UsageError
-from embodied_env.sim.actuators import Actuation, SetpointInterpolator
-from embodied_env.sim.async_rendering import AsyncCameras
-from embodied_env.sim.delayed_world import DelayedWorld
+from embodied_env.sim.actuators import Actuation
+from embodied_env.sim.command_path import CommandPath, PathState
 from embodied_env.sim.physics import Physics
-from embodied_env.sim.randomization import ResetRandomizer
+from embodied_env.sim.randomization import MovingBody, ResetRandomizer
 from embodied_env.sim.rendering import FREE_CAMERA, Renderer, ViewerWindow
 from embodied_env.sim.robot_description import robot_description
-from embodied_env.sim.robot_emulation import TimedQueue
-from embodied_env.sim.scene import MovingBody
-from embodied_env.sim.sensor_channel import ChannelState, SensorChannel
-from embodied_env.sim.sensor_reader import SimulatedSensorReader
+from embodied_env.sim.sensor_channel import ChannelState, SensorChannel, at_arrival
+from embodied_env.sim.sensor_reader import AsyncCameras, SimulatedSensorReader
+from embodied_env.sim.simulated_delays import DelayedWorld
+from embodied_env.sim.step_timing import make_channels, resolve_timing
 from embodied_env.sim.world_model import shared_model
-from embodied_env.sim.world_profile import Driver, EmulatorSpec, Source, WorldProfile
+from embodied_env.sim.world_profile import WorldProfile
+from embodied_env.timing.clock import Clock
 from embodied_env.timing.delay_model import DelayModel
-
-_TICKS_PER_PERIOD = 5  # of a free-running world, approximately
-
-_MAX_TICKS_NS = 1e9 * (1.0 + 1e-9)  # maximum of a rate, Hz, times a tick, ns
 
 _NEVER_NS = 2**63
 
@@ -47,9 +40,8 @@ _NEVER_NS = 2**63
 class WorldState:
     """The state of a world in lockstep between two steps.
 
-    `physics` is an ``mjSTATE_INTEGRATION``, `drawn` what the reset drew, `target` the active command. `channels` and
-    `sensors` are those of `SensorChannel.save` and `SimulatedSensorReader.save`, `interpolation` and `late_commands`
-    those of delayed commands.
+    `physics` is an ``mjSTATE_INTEGRATION``, `drawn` what the reset drew, `target` the active command. `channels`,
+    `sensors` and `commands` are those of `SensorChannel.save`, `SimulatedSensorReader.save` and `CommandPath.save`.
     """
 
     now_ns: int
@@ -59,8 +51,7 @@ class WorldState:
     target: FloatArray
     channels: Mapping[str, ChannelState]
     sensors: Mapping[str, Any]
-    interpolation: tuple[FloatArray, FloatArray, FloatArray, float] | None
-    late_commands: TimedQueue[FloatArray]
+    commands: PathState | None
 
 
 class World:
@@ -88,6 +79,7 @@ class World:
         free_running: bool = False,
         delays: DelayModel | None = None,
         as_messages: bool = True,
+        clock: Clock | None = None,
     ) -> None:
         """Compile the model and resolve every name.
 
@@ -98,10 +90,11 @@ class World:
             free_running: a step is a tick, not a control period: about a fifth of it, or the profile's
                 ``emulator.tick_s``, a whole number of physics steps. A sensor without a rate is due at every tick.
                 Images are rendered in the background, except at a reset, and arrive when they are ready.
-            delays: injected delays (`sim.delayed_world`), in lockstep only. They replace delay and drop-outs of the
+            delays: injected delays (`DelayedWorld`), in lockstep only. They replace delay and drop-outs of the
                 profile for their sensors.
             as_messages: the readings are published as messages. Samples have the values that are sent, and channels
                 the other content of the messages. If False, samples are those that a reader of the messages returns.
+            clock: measures `render_ns` (default: the steady clock).
 
         Raises:
             UsageError: for delays of a free-running world, of other sensors, or that a reset draws too.
@@ -111,29 +104,19 @@ class World:
         self.model = self._model = model = shared_model(contract, profile, path)
         self.profile = profile = model.profile  # shared too
         self._data = model.new_data()
-        self._renderer = Renderer(model.mujoco, model.mj)
+        self._renderer = Renderer(model.mujoco, model.mj, clock)
         self._viewer: ViewerWindow | None = None
         self._sensors = SimulatedSensorReader(model, self._data, self._renderer, whole_messages=as_messages)
-        period_substeps = self.substeps = self._whole_substeps(contract.control_period_s, "control_period_s")
-        self.tick_ns = contract.control_period_ns
-        emulator = profile.emulator if free_running else EmulatorSpec()
-        if free_running:
-            self.substeps = max(1, round(period_substeps / _TICKS_PER_PERIOD))
-            if emulator.tick_s is not None:
-                self.substeps = self._whole_substeps(emulator.tick_s, f"{path}.emulator.tick_s")
-            self.tick_ns = contract.control_period_ns * self.substeps // period_substeps
-        self._cameras: AsyncCameras | None = None
-        if free_running and any(source.camera for source in profile.sources.values()):
-            self._cameras = AsyncCameras(model)
+        emulator = profile.emulator if free_running else None
+        timing = resolve_timing(model, emulator)
+        self.tick_ns, self.substeps = timing.tick_ns, timing.substeps
+        self._cameras = AsyncCameras(model) if free_running and profile.has_cameras else None
         self._delayed = None if delays is None else DelayedWorld(contract, delays, free_running=free_running)
         late = () if self._delayed is None else self._delayed.sensors
-        self.channels: dict[str, SensorChannel] = {}
-        for name in contract.sensors:
-            spec, source = self._with_driver_rate(name, emulator), profile.sources.get(name, Source())
-            if name in late:
-                spec = replace(spec, timeline="header")  # stamps are those of the schedule
-            self.channels[name] = SensorChannel(name, spec, source, self.tick_ns, as_received=not as_messages)
+        drivers = {} if emulator is None else emulator.sensors
+        self.channels = make_channels(model, drivers, self.tick_ns, late=late, as_received=not as_messages)
         self._actuation = Actuation(model)
+        self._conversion = None if as_messages else ActionLayout(contract).conversion
         self.physics = Physics(model, self._data, self._actuation.places)
         self.movers = {
             name: MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
@@ -142,24 +125,33 @@ class World:
         self._randomizer = ResetRandomizer(model, self._data, self.movers, self.channels)
         if delays is not None and (drawn := self._randomizer.delays):
             raise UsageError(f"cannot inject delays: {drawn[0]} draws one at each reset; remove one of the two")
-        self._late_commands: TimedQueue[FloatArray] = TimedQueue()
-        self._interpolator: SetpointInterpolator | None = None
-        if free_running or self._delayed is not None or self.command_delay_ns is not None:
-            per_step = contract.setpoints_per_step if free_running else 1
-            self._interpolator = self._make_interpolator(emulator, period_substeps / per_step)
-        ideal = self._ideal_sensors() if self._interpolator is None else []
+        if delays is not None and profile.identified is not None:
+            raise UsageError(f"cannot inject delays: {path}.identified contains the robot's; remove one of the two")
+        self._path: CommandPath | None = None
+        if emulator is not None or self._delayed is not None or self.command_delay_ns is not None:
+            self._path = CommandPath(model, self._actuation, timing, emulator, self._delayed)
+        self._sort_channels(late)
+        self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
+        if camera is not None:
+            self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
+        self.now_ns = self._origin_ns = 0
+        self._unread = 0  # readings of each ideal sensor
+        self.can_be_saved = self._cameras is None and self._delayed is None and model.has_whole_states
+        self.is_reset, self._drawn = False, dict[str, FloatArray]()
+
+    def _sort_channels(self, late: tuple[str, ...]) -> None:
+        """Sort the channels by how they are read: ideal, scheduled by rate, or `late` by injected delays."""
+        ideal = []  # the sensors that have one reading per step, at its end, without delay and errors
+        for name, channel in self.channels.items() if self._path is None else ():
+            is_ideal = channel.is_ideal(self.tick_ns) and name not in self._randomizer.late_sensors
+            if is_ideal and self._sensors.array_readers(name):
+                ideal.append(name)
         self._ideal = [(self.channels[name], self._sensors.fields[name], self._sensors.extras[name]) for name in ideal]
         others = {name: channel for name, channel in self.channels.items() if name not in ideal}
         self._delivering = tuple(others.values())  # at the end of each step what has arrived by then
         self._scheduled = {name: channel for name, channel in others.items() if name not in late}
         self.is_ideal = len(ideal) == len(self.channels) > 0
-        self.reads_at_end = self._interpolator is None and all(o.is_due_between(self.tick_ns) for o in others.values())
-        self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
-        if camera is not None:
-            self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
-        self.now_ns = self._origin_ns = self._unread = 0  # the last: of each ideal sensor
-        self.can_be_saved = self._cameras is None and self._delayed is None and model.has_whole_states
-        self.is_reset, self._drawn = False, dict[str, FloatArray]()
+        self.reads_at_end = self._path is None and all(o.is_due_between(self.tick_ns) for o in others.values())
 
     def robot_description(self) -> str | None:
         """Return the URDF that the emulated robot publishes; raises ContractError for an unreadable file."""
@@ -173,7 +165,7 @@ class World:
             options: values that replace the sampled ones, by reset option.
 
         Returns:
-            The sampled or set values, by reset option.
+            The sampled or set values, by reset option; those of drawn identified parameters as `IDENTIFIED`.
 
         Raises:
             UsageError: for an unknown option, or a value that cannot be drawn.
@@ -181,17 +173,16 @@ class World:
             MissingDependencyError: when a camera needs a renderer and there is none.
         """
         given = checked_options(self._model.contract, options)
-        drawn = draw_options(self._model.contract.reset_options, seed, given)
+        drawn = self._randomizer.draw(seed, given)
         self.is_reset, self._unread, self._drawn = False, 0, {}
         self.physics.edit()
         self._model.reset(self._data)
         self._randomizer.apply(drawn)
         for body in self.movers.values():
             self._data.mocap_pos[body.mocap] = body.positions(np.zeros(1), body.phase)
-        self._late_commands.clear()
         self._actuation.begin(self._data)
-        if self._interpolator is not None:
-            self._interpolator.begin(self._actuation.target)
+        if self._path is not None:
+            self._path.begin()
         self.physics.begin()
         self.physics.forward()
         self.physics.check_stable()
@@ -233,8 +224,7 @@ class World:
             target=self._actuation.target,
             channels={name: channel.save() for name, channel in self.channels.items()},
             sensors=self._sensors.save(),
-            interpolation=None if self._interpolator is None else self._interpolator.save(),
-            late_commands=copy(self._late_commands),
+            commands=None if self._path is None else self._path.save(),
         )
 
     def load(self, state: WorldState) -> None:
@@ -249,9 +239,9 @@ class World:
         for name, channel in self.channels.items():
             channel.load(state.channels[name])
         self._sensors.load(state.sensors)
-        if self._interpolator is not None and state.interpolation is not None:
-            self._interpolator.load(state.interpolation)
-        self._late_commands, self.is_reset = copy(state.late_commands), True
+        if self._path is not None and state.commands is not None:
+            self._path.load(state.commands)
+        self.is_reset = True
 
     def command(self, values: FloatArray) -> None:
         """Set positions to be reached one control period from now, or velocities that act from now on.
@@ -259,19 +249,25 @@ class World:
         Positions lead through intermediate setpoints, starting with the next physics step. Injected and drawn delays
         postpone the command. Shape (n_joints,), in joint units. Raises UsageError for another shape.
         """
-        if self._interpolator is None:
+        if self._conversion is not None:
+            values = self.driven(values)
+        if self._path is None:
             self._actuation.command(values)
-        elif self._delayed is not None:
-            self._delayed.command(self._actuation.checked(values))
-        elif self.command_delay_ns is not None:
-            self._late_commands.put(self.now_ns + self.command_delay_ns, self._actuation.checked(values))
         else:
-            self._actuation.command(values)
-            self._interpolator.command(self._actuation.target)
+            self._path.command(values, self.now_ns, self.command_delay_ns)
+
+    def driven(self, values: FloatArray) -> FloatArray:
+        """Return commands, shape (..., n_joints), as a driver reads them; those from messages as they are."""
+        return values if self._conversion is None else self._conversion.to_si(self._conversion.to_driver(values))
+
+    @property
+    def render_ns(self) -> int:
+        """The time that `step`, `read` and `render` have spent on rendering images, but not in the background."""
+        return self._renderer.render_ns
 
     @property
     def command_delay_ns(self) -> int | None:
-        """The drawn time from a command to its effect; None: no reset option draws it."""
+        """The drawn or identified time from a command to its effect; None: there is none."""
         return self._randomizer.command_delay_ns
 
     @property
@@ -307,10 +303,10 @@ class World:
         """
         if not self.is_reset:
             raise ResetNeededError("step() before reset(); call reset() first")
-        if self._interpolator is None:
+        if self._path is None:
             controls = self._actuation.path(self.substeps)
         else:
-            controls = self._interpolated(self._interpolator, commands)
+            controls = self._path.controls(commands, self.now_ns, is_delayed=self.command_delay_ns is not None)
         if self.reads_at_end:
             self.physics.step(controls, self._motion() if self.movers else {})
             self.finish_step(self.physics.sensed)
@@ -335,9 +331,8 @@ class World:
         Ideal sensors, whose readings since the last call have only been counted, are read here: call it before anything
         but a step changes the state.
         """
-        readings, self._unread = self._unread, 0
+        readings, now_ns, self._unread = self._unread, self.now_ns, 0
         if readings:
-            now_ns = self.now_ns
             for channel, fields, read_extras in self._ideal:
                 extras, values = read_extras(), {}
                 for field, read_field in fields:
@@ -354,19 +349,11 @@ class World:
                     seq=readings - 1 if channel.newest is None else channel.newest.seq + readings,
                     **account,
                 )
-
         samples = {}
         for name, channel in self.channels.items():
-            sample = channel.newest
-            if sample is not None:
-                samples[name] = sample if sample.arrival_ns == arrival_ns else _at_arrival(sample, arrival_ns)
+            if (sample := channel.newest) is not None:
+                samples[name] = sample if sample.arrival_ns == arrival_ns else at_arrival(sample, arrival_ns)
         return samples
-
-    def _ideal_sensors(self) -> list[str]:
-        """Return the sensors that have one reading per step, at its end, without delay and errors."""
-        late, found = self._randomizer.late_sensors, self.channels.items()
-        names = [name for name, channel in found if channel.is_ideal(self.tick_ns) and name not in late]
-        return [name for name in names if self._sensors.array_readers(name)]
 
     def _step_with_readings(self, controls: FloatArray) -> None:
         """Take the physics steps of a step, and the readings due during it; deliver what has arrived by its end."""
@@ -385,10 +372,9 @@ class World:
         done = 0
         while done < self.substeps:
             until = self._next_stop(done, due_ns - start_ns)
-            next_ns = start_ns + self.tick_ns * until // self.substeps
+            now_ns = start_ns + self.tick_ns * until // self.substeps
             if self._delayed is not None:
-                self._take_delayed(next_ns)
-            now_ns = next_ns
+                self._take_delayed(now_ns)
             part = slice(done, until)
             self.physics.step(controls[part], {body: way[part] for body, way in moved.items()})
             if self._sensors.has_contacts:
@@ -428,8 +414,7 @@ class World:
         """The library that renders the cameras: "egl", "osmesa" or "glfw"; "" without cameras."""
         if self._cameras is not None:
             return self._cameras.library
-        cameras = (source.camera for source in self.profile.sources.values())
-        return self._renderer.library if any(cameras) else ""
+        return self._renderer.library if self.profile.has_cameras else ""
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the current world, shape (height, width, 3), by the profile's ``render``."""
@@ -451,31 +436,6 @@ class World:
         if self._viewer is not None:
             self._viewer.close()
 
-    def _interpolated(
-        self, interpolator: SetpointInterpolator, commands: Sequence[tuple[int, FloatArray]]
-    ) -> FloatArray:
-        """Apply the commands of a step; return the controls of its physics steps, shape (n_substeps, n_controls)."""
-        if self._delayed is not None:
-            commands = self._delayed.next_step(self.now_ns, self.now_ns + self.tick_ns)
-        elif self.command_delay_ns is not None:
-            commands = [*commands, *self._late_commands.take_within(self.now_ns, self.now_ns + self.tick_ns)]
-        rows = []
-        waiting = deque((after_ns * self.substeps / self.tick_ns, values) for after_ns, values in commands)
-        for substep in range(self.substeps):
-            within = []
-            while waiting and (waiting[0][0] < substep + 1 or substep + 1 == self.substeps):
-                after, values = waiting.popleft()
-                self._actuation.command(values)
-                within.append((min(1.0, after - substep), self._actuation.target))
-            rows.append(self._actuation.controls(interpolator.advance(within)))
-        return np.array(rows)
-
-    def _make_interpolator(self, emulator: EmulatorSpec, period_steps: float) -> SetpointInterpolator:
-        timestep_s, period_s = float(self._model.mj.opt.timestep), emulator.interpolation_s
-        period_steps = period_steps if period_s is None else period_s / timestep_s
-        lag_steps = emulator.servo_lag_s / timestep_s
-        return SetpointInterpolator(self.is_velocity, period_steps=period_steps, lag_steps=lag_steps)
-
     def _take_delayed(self, before_ns: int) -> None:
         """Take the delayed readings that were due before this time, in the current state."""
         readings = () if self._delayed is None else list(self._delayed.taken(before_ns))
@@ -494,40 +454,6 @@ class World:
                 self._cameras.request(name, now_ns, self._data)
             else:
                 channel.capture(now_ns, self._sensors.measure(name))
-
-    def _whole_substeps(self, duration_s: float, path: str) -> int:
-        """Return the number of physics steps in a duration; raises ContractError at `path` unless it is whole."""
-        timestep_s = float(self._model.mj.opt.timestep)
-        substeps = round(duration_s / timestep_s)
-        if substeps < 1 or not math.isclose(substeps * timestep_s, duration_s):
-            problem = f"{duration_s} s (expected a whole number of timesteps of the model, {timestep_s} s)"
-            raise self._model.error(path, problem)
-        return substeps
-
-    def _with_driver_rate(self, sensor: str, emulator: EmulatorSpec) -> SensorSpec:
-        """Return a sensor of the contract with the rate of its driver."""
-        spec, rate_hz = self._model.contract.sensors[sensor], emulator.sensors.get(sensor, Driver()).rate_hz
-        if rate_hz is None:
-            return spec
-        if rate_hz * self.tick_ns > _MAX_TICKS_NS:
-            path = f"{self._model.path}.emulator.sensors.{sensor}.rate_hz"
-            expected = f"at most one reading per tick of {self.tick_ns / 1e9} s"
-            raise self._model.error(path, f"{rate_hz} (expected {expected}); set emulator.tick_s")
-        return replace(spec, rate_hz=rate_hz)
-
-
-def _at_arrival(sample: Sample, arrival_ns: int) -> Sample:
-    return Sample(  # `replace` takes four times as long
-        sensor=sample.sensor,
-        values=sample.values,
-        stamp_ns=sample.stamp_ns,
-        arrival_ns=arrival_ns,
-        seq=sample.seq,
-        quality=sample.quality,
-        reason=sample.reason,
-        raw_sha256=sample.raw_sha256,
-        confidence=sample.confidence,
-    )
 
 
 def _next_due_ns(channels: Mapping[str, SensorChannel]) -> int:

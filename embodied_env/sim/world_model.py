@@ -17,13 +17,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.files import MOST_DATA_BYTES, check_file
+from embodied_env.contract.bounded_files import MOST_DATA_BYTES, check_file
 from embodied_env.contract.model_files import model_sha256
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.sim.generated_model import generate_model
-from embodied_env.sim.servos import actuators_of, refusal, set_gains, why_no_servo
+from embodied_env.sim.identified_parameters import (
+    CONSTANT_FIELDS,
+    FIELDS,
+    IdentifiedParameter,
+    Kind,
+    ModelParameter,
+    load_identified,
+)
+from embodied_env.sim.servos import (
+    actuators_of,
+    add_site_servos,
+    refusal,
+    set_gains,
+    set_site_gains,
+    why_no_servo,
+)
 from embodied_env.sim.world_profile import Contact, WorldProfile
 
 SHIPPED = Path(__file__).parent / "models"
@@ -38,6 +53,8 @@ _KINDS = {  # kind of object -> its MuJoCo type and the attribute with its numbe
     "camera": ("mjOBJ_CAMERA", "ncam"),
     "sensor": ("mjOBJ_SENSOR", "nsensor"),
 }
+
+_STATISTICS = ("meaninertia", "meanmass", "meansize", "extent")  # a model may declare them
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +94,7 @@ class WorldModel:
         mj: the ``MjModel``.
         path: the path of the profile in the contract.
         original: the model that this is a copy of, if it is one.
+        identified: the parameters of the profile's ``identified``, whose values the model has.
         contact_counts: the place in ``sensordata`` of the numbers of contacts of a contact source: with anything, with
             itself, and with each geom that is ignored. A source whose body does not exist has none.
     """
@@ -97,6 +115,9 @@ class WorldModel:
         try:
             spec = parse.from_string(generate_model(contract, profile)) if file is None else parse.from_file(str(file))
             numbers = {each: self._count_contacts(spec, each) for each in contacts}
+            for name, drive in profile.site_drives.items():
+                if spec.site(drive.site) is not None:  # reported by `_set_site_gains`
+                    add_site_servos(self.mujoco, spec, name, drive.site)
             self.mj = spec.compile()
         except ValueError as error:
             raise self.error(f"{path}.model", f"cannot compile the MuJoCo model {self._name!r}: {error}") from None
@@ -114,8 +135,10 @@ class WorldModel:
             if (reason := set_gains(self.mujoco, self.mj, self._actuator(joint, where), gains)) is not None:
                 raise self.error(where, f"the actuator of {joint!r} in {self._name} cannot be a servo: {reason}")
         self._home, _ = self.joint_addresses((joint, f"{path}.home.{joint}") for joint in profile.home)
+        self.identified = self._load_identified()
         self._home_positions = np.array([*profile.home.values()])
         self._check_start()
+        self._set_site_gains()
 
     def _count_contacts(self, spec: Any, contact: Contact) -> int:  # noqa: ANN401 - mujoco has no type stubs
         """Add the sensors that count the contacts of a source, which have no names; return their number.
@@ -145,6 +168,17 @@ class WorldModel:
         remedy = "load the contract again, or remove the key from it"
         self.require(declared in (None, found), f"{self.path}.model_sha256", f"{problem}; {remedy}")
 
+    def _set_site_gains(self) -> None:
+        """Set the gains of added servos; raises ContractError for a site that does not exist, or cannot move."""
+        data = self.new_data()
+        self.mujoco.mj_forward(self.mj, data)
+        for name, drive in self.profile.site_drives.items():
+            path = f"{self.path}.site_drives.{name}.site"
+            site = self.find("site", drive.site, path)
+            if (axis := set_site_gains(self.mujoco, self.mj, data, name, site)) is not None:
+                expected = "expected a body with a free joint, or with joints for its axes"
+                raise self.error(path, f"the site {drive.site!r} of {self._name} cannot move along {axis} ({expected})")
+
     def error(self, path: str, problem: str) -> ContractError:
         """Return the error for a key of this contract."""
         return ContractError(path, problem, source=self.contract.source)
@@ -165,6 +199,44 @@ class WorldModel:
             raise self.error(path, f"no such {kind} in {self._name}: {one_of(name, filter(None, names))}{remedy}")
         return index
 
+    def _load_identified(self) -> tuple[IdentifiedParameter, ...]:
+        """Set the identified values in the model, and return the parameters; raises ContractError."""
+        named, path = self.profile.identified, f"{self.path}.identified"
+        if named is None:
+            return ()
+        parameters = load_identified(self.contract, named.file, named.sha256, path).parameters
+        of_model = [each for each in parameters if each.kind in FIELDS]
+        for each in of_model:
+            self.parameter(each.kind, each.of, f"{path}.file").set(each.value)
+        if any(not CONSTANT_FIELDS.isdisjoint(FIELDS[each.kind]) for each in of_model):
+            self.update_constants(self.mujoco.MjData(self.mj))
+        return parameters
+
+    def parameter(self, kind: Kind, names: Iterable[str], path: str) -> ModelParameter:
+        """Return the parameter of bodies of the model, or of joints of the contract; raises ContractError at `path`."""
+        names = list(names)
+        if kind == "mass":
+            rows = [self.find("body", name, path) for name in names]
+            massless = [name for name, row in zip(names, rows, strict=True) if not self.mj.body_mass[row]]
+            self.require(not massless, path, f"bodies without mass in {self._name}: {massless} (expected none)")
+        elif kind == "gain":
+            driven = [each for each in self.contract.actuators.values() if each.is_velocity]
+            are_velocities = {joint for actuator in driven for joint in actuator.joints}
+            rows = [self.servo(name, path, velocity=name in are_velocities) for name in names]
+        else:
+            rows = self.joint_addresses((name, path) for name in names)[1].tolist()
+        return ModelParameter(self.mj, kind, np.array(rows, dtype=np.intp))
+
+    def update_constants(self, data: MjData) -> None:
+        """Recompute what depends on masses and armatures, overwriting `data`; the compiled statistics stay."""
+        mujoco, mj = self.mujoco, self.mj
+        before, center = {name: getattr(mj.stat, name) for name in _STATISTICS}, mj.stat.center.copy()
+        mujoco.mj_resetData(mj, data)
+        mujoco.mj_setConst(mj, data)
+        for name, value in before.items():
+            setattr(mj.stat, name, value)
+        mj.stat.center[:] = center
+
     def joint_addresses(self, joints: Iterable[tuple[str, str]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the indices in ``qpos`` and ``qvel`` of hinge and slide joints, given by name and YAML path."""
         indices = [self._scalar_joint(name, path) for name, path in joints]
@@ -176,6 +248,17 @@ class WorldModel:
         if (problem := why_no_servo(self.mujoco, self.mj, index, velocity=velocity)) is not None:
             raise self.error(path, f"wrong actuator {self.mj.actuator(index).name!r} in {self._name}: {problem}")
         return index
+
+    def joint_of_finger(self, joint: str) -> int:
+        """Return the index of the joint of a finger that mimics another; -1 if the model does not have it."""
+        name = self.profile.joints.get(joint, joint)
+        return int(self.mujoco.mj_name2id(self.mj, self.mujoco.mjtObj.mjOBJ_JOINT, name))
+
+    def finger(self, joint: str) -> int:
+        """Return the servo of a finger that mimics another; -1 for one that the model moves, or does not have."""
+        index = self.joint_of_finger(joint)
+        is_driven = index >= 0 and bool(actuators_of(self.mujoco, self.mj, index))
+        return self.servo(joint, f"{self.path}.joints.{joint}", velocity=False) if is_driven else -1
 
     def _scalar_joint(self, name: str, path: str) -> int:
         """Return the index of a hinge or slide joint, by its name in the contract."""
@@ -240,7 +323,7 @@ class WorldModel:
     def _check_names(self) -> None:
         """Raise ContractError for a joint of the profile that neither the contract nor a drive names."""
         known = {wheel for drive in self.profile.drives.values() for wheel in (drive.left, drive.right)}
-        known.update(ActionLayout(self.contract).joints)
+        known.update(joint for actuator in self.contract.actuators.values() for joint in actuator.published_joints)
         for sensor in self.contract.sensors.values():
             known.update(joint for spec in sensor.fields.values() for joint in spec.joints or ())
         for key in ("joints", "actuators", "servo_gains"):
@@ -271,9 +354,8 @@ def _names_upwards(body: Any) -> Iterator[str]:  # noqa: ANN401 - mujoco has no 
         body = body.parent
 
 
-_compiled: WeakValueDictionary[tuple[int, str], WorldModel] = (
-    WeakValueDictionary()
-)  # by contract, which they keep alive
+# by contract, which they keep alive
+_compiled: WeakValueDictionary[tuple[int, str], WorldModel] = WeakValueDictionary()
 
 
 def shared_model(contract: Contract, profile: WorldProfile, path: str) -> WorldModel:
@@ -285,7 +367,8 @@ def shared_model(contract: Contract, profile: WorldProfile, path: str) -> WorldM
     model = _compiled.get(key)
     if model is None or model.profile != profile:
         model = _compiled[key] = WorldModel(contract, profile, path)
-    if not any(draw.changes_model for draw in profile.draws.values()):
+    draws_identified = profile.identified is not None and profile.identified.draw is not None
+    if not draws_identified and not any(draw.changes_model for draw in profile.draws.values()):
         return model
     own = copy.copy(model)
     own.mj, own.original = copy.copy(model.mj), model

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
+
+from annotated_types import Interval
 
 from embodied_env.contract import Contract
-from embodied_env.contract.contract_loader import backend_profile, parse_as
+from embodied_env.contract.contract_loader import backend_profile
+from embodied_env.contract.key_types import Count, NotNegative, Positive
+from embodied_env.contract.robot_files import merged_over
+from embodied_env.contract.typed_values import parse_as
 from embodied_env.contract.value_checks import naming_file, one_of, require
 from embodied_env.messages.message_types import JOINT_SENSOR
+
+Probability: TypeAlias = Annotated[float, Interval(ge=0, lt=1)]
+
+
+RENDERED = ("rgb8", "bgr8", "32FC1")
+"""The encodings of rendered images."""
+
+EXACT_RESAMPLING = ("nearest", "area")
+"""The filters of `resize` that return the pixels of an image from one in which they are repeated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +33,15 @@ class Rays:
     site: str  # origin; the rays are in its x-y plane
     angle_min_rad: float  # first ray
     angle_max_rad: float  # last ray, above the first
-    range_min_m: float  # >= 0
+    range_min_m: NotNegative
     range_max_m: float  # a ray without a hit in this range reads +inf
+
+    def __post_init__(self) -> None:
+        angles, ranges = (self.angle_min_rad, self.angle_max_rad), (self.range_min_m, self.range_max_m)
+        if not angles[0] < angles[1]:
+            raise ValueError(f"{angles} (expected angle_min_rad < angle_max_rad)")
+        if not ranges[0] < ranges[1]:
+            raise ValueError(f"{ranges} (expected range_min_m < range_max_m)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +49,8 @@ class WheelOdometry:
     """The motion of a site in its own plane, integrated with errors from zero at each reset."""
 
     site: str  # site that moves in its own plane
-    noise_per_m: float = 0.0  # standard deviation along the path, per metre
-    noise_per_rad: float = 0.0  # standard deviation of the heading, per radian
+    noise_per_m: NotNegative = 0.0  # standard deviation along the path, per metre
+    noise_per_rad: NotNegative = 0.0  # standard deviation of the heading, per radian
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +69,18 @@ class Source:
     distance: tuple[str, str] | None = None  # distance between two sites, for a `Range`
     sensors: Mapping[str, str] | None = None  # sensor of the model for each field
     rays: Rays | None = None  # planar scanner, for a `LaserScan`; it sees geoms of groups 0 to 2
-    camera: str | None = None  # camera of the model, for an `Image` in `rgb8` or `32FC1`
+    camera: str | None = None  # camera of the model, for an `Image` in `rgb8`, `bgr8` or `32FC1`
+    # size in which the camera is rendered: that of the `message`, or that of the `observation`, whose pixels are then
+    # repeated in the message. The latter needs a `resize` by one whole factor with `nearest` or `area`: the observation
+    # has exactly the rendered pixels, which are not those of a larger rendered image after the same `resize`
+    render_size: Literal["message", "observation"] = "message"
     odometry: WheelOdometry | None = None  # planar motion of a site, integrated with errors from zero at each reset
     contact: Contact | None = None  # whether a body had contact since the last reading, for a `Bool`
     relative_to: str | None = None  # site whose frame the pose of `site` is expressed in
-    delay_s: float = 0.0  # from the stamp of a reading to its delivery, >= 0
-    dropout: float = 0.0  # probability that a reading is lost, in [0, 1)
+    delay_s: NotNegative = 0.0  # from the stamp of a reading to its delivery
+    dropout: Probability = 0.0  # probability that a reading is lost
     # standard deviation for each field, in its unit; of an orientation in rad
-    noise: Mapping[str, float] = field(default_factory=dict)
+    noise: Mapping[str, NotNegative] = field(default_factory=dict)
 
 
 KINDS = ("site", "distance", "sensors", "rays", "camera", "odometry", "contact")
@@ -95,7 +120,11 @@ class Mover:
     mocap: str  # mocap body to move
     from_m: tuple[float, float, float]  # point at phase 0
     to_m: tuple[float, float, float]  # the other end point
-    speed_m_per_s: float  # >= 0
+    speed_m_per_s: NotNegative
+
+    def __post_init__(self) -> None:
+        if self.from_m == self.to_m:
+            raise ValueError(f"{self.to_m} (expected a point to_m other than from_m)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +133,43 @@ class Drive:
 
     left: str  # wheel joint with a velocity servo
     right: str  # the other wheel joint
-    radius_m: float  # wheel radius, > 0
-    separation_m: float  # track width, > 0
+    radius_m: Positive  # wheel radius
+    separation_m: Positive  # track width
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteDrive:
+    """A kinematic drive of a base: velocity servos that are added to the model and push a site of it."""
+
+    # site that moves along its own x and y (linear.x, linear.y) and turns about its z (angular.z); its body has a free
+    # joint, or joints for these motions, and nothing rubs on the floor
+    site: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServoGains:
     """The gains of a joint's servo: a position servo, or without stiffness a velocity servo."""
 
-    stiffness: float = 0.0  # of positions, N m/rad or N/m, >= 0; leave it out for velocities
-    damping: float = 0.0  # N m s/rad or N s/m, >= 0
+    stiffness: NotNegative = 0.0  # stiffness of position servos, N m/rad or N/m; leave it out for velocities
+    damping: NotNegative = 0.0  # N m s/rad or N s/m
+
+    def __post_init__(self) -> None:
+        if not (self.stiffness or self.damping):
+            raise ValueError("no gain (expected stiffness or damping > 0)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identified:
+    """Parameters of the model, and the delay of commands, from a fit by `embodied-env identify`.
+
+    A `delay_profile` is refused with it, as are draws of what it draws or delays.
+    """
+
+    file: str  # `NAME.identified.yaml`, a path relative to the contract
+    draw: Literal["intervals"] | None = None  # `intervals`: each reset draws from the 95 % intervals; null: the values
+    # SHA-256 of the file's content; set when the contract is loaded. A contract that gives it is refused once the file
+    # has changed
+    sha256: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,16 +179,16 @@ class Render:
     # camera of the model, or `free`: MuJoCo's free camera, which frames the model; null: the model's first camera, or
     # `free` without one
     camera: str | None = None
-    width: int = 640  # pixels
-    height: int = 480  # pixels
+    width: Count = 640  # pixels
+    height: Count = 480  # pixels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
     """The emulated driver of a sensor."""
 
-    rate_hz: float | None = None  # null: the contract's
-    driver_delay_s: float = 0.0  # from the end of the source's delay to the publication, >= 0
+    rate_hz: Positive | None = None  # null: the contract's
+    driver_delay_s: NotNegative = 0.0  # from the end of the source's delay to the publication
     clock_offset_s: float = 0.0  # how far its clock is ahead of the robot's
     # content of the header; the last two hide the delay
     stamp: Literal["acquisition", "publication", "zero"] = "acquisition"
@@ -142,12 +198,12 @@ class Driver:
 class EmulatorSpec:
     """The robot emulator: delays on the wall clock, and clocks of its own. Free running only."""
 
-    tick_s: float | None = None  # simulation and publication interval; null: about a fifth of the control period
-    command_delay_s: float = 0.0  # from the arrival of a command to its effect, >= 0
-    command_jitter_s: float = 0.0  # maximum of a uniform additional delay, >= 0; commands stay in order
-    # time of a straight line to a commanded position, >= 0. 0: at once; null: one control or setpoint period
-    interpolation_s: float | None = None
-    servo_lag_s: float = 0.0  # time constant from the command to the servo setpoints, >= 0
+    tick_s: Positive | None = None  # simulation and publication interval; null: about a fifth of the control period
+    command_delay_s: NotNegative = 0.0  # from the arrival of a command to its effect
+    command_jitter_s: NotNegative = 0.0  # maximum of a uniform additional delay; commands stay in order
+    # time of a straight line to a commanded position. 0: at once; null: one control or setpoint period
+    interpolation_s: NotNegative | None = None
+    servo_lag_s: NotNegative = 0.0  # time constant from the command to the servo setpoints
     clock_offset_s: float = 0.0  # how far the robot's clock is ahead of UTC
     sensors: Mapping[str, Driver] = field(default_factory=dict)  # emulated drivers
     controller_state: bool = False  # publish the active command on `simulator/controller_state`
@@ -173,17 +229,26 @@ class WorldProfile:
     actuators: Mapping[str, str] = field(default_factory=dict)
     # makes a servo of the motor that drives a joint, or changes the gains of its servo
     servo_gains: Mapping[str, ServoGains] = field(default_factory=dict)
+    # parameters that were fitted to recorded runs, see [identified parameters](identification.md)
+    identified: Identified | None = None
     # origin of readings, for every sensor but a `JointState`
     sources: Mapping[str, Source] = field(default_factory=dict)
     draws: Mapping[str, Draw] = field(default_factory=dict)  # effect of each reset option
     movers: Mapping[str, Mover] = field(default_factory=dict)  # bodies that move back and forth at constant speed
     # differential drive of each actuator with the command `twist`
     drives: Mapping[str, Drive] = field(default_factory=dict)
+    # kinematic drive of an actuator with the command `twist`, for a base that moves sideways on wheels or legs
+    site_drives: Mapping[str, SiteDrive] = field(default_factory=dict)
     render: Render = field(default_factory=Render)  # view of `env.render()`
-    command_timeout_s: float | None = None  # free-running: a velocity command expires after this time; null: never
+    command_timeout_s: Positive | None = None  # free-running: a velocity command expires after this time; null: never
     emulator: EmulatorSpec = field(default_factory=EmulatorSpec)  # free-running: delays and clocks of the robot
-    step_timeout_s: float = 5.0  # maximum duration of a step, > 0
-    reset_timeout_s: float = 30.0  # maximum duration of a reset, > 0
+    step_timeout_s: Positive = 5.0  # maximum duration of a step
+    reset_timeout_s: Positive = 30.0  # maximum duration of a reset
+
+    @property
+    def has_cameras(self) -> bool:
+        """Whether a sensor is a camera of the model."""
+        return any(source.camera is not None for source in self.sources.values())
 
 
 def load_profile(contract: Contract, backend: str, *, emulator: Mapping[str, Any] | None = None) -> WorldProfile:
@@ -191,14 +256,17 @@ def load_profile(contract: Contract, backend: str, *, emulator: Mapping[str, Any
     path = f"backends.{backend}"
     data = backend_profile(contract, backend)
     if emulator is not None:
-        data = {**data, "emulator": _merged(data.get("emulator") or {}, emulator)}
+        data = {**data, "emulator": merged_over(data.get("emulator") or {}, emulator)}
     profile = parse_as(WorldProfile, data, path=path, source=contract.source)
     with naming_file(contract.source):
         for name in profile.emulator.sensors:
             known = name in contract.sensors
             require(known, f"{path}.emulator.sensors.{name}", f"no such sensor: {one_of(name, contract.sensors)}")
-        _check_joint_order(profile, contract, f"{path}.emulator.joint_order")
-        _check_numbers(profile, path)
+        if (order := profile.emulator.joint_order) is not None:
+            sensors = [sensor for sensor in contract.sensors.values() if sensor.type == JOINT_SENSOR]
+            joints = {joint for sensor in sensors for spec in sensor.fields.values() for joint in spec.joints or ()}
+            problem = f"{list(order)} (expected each of these once: {', '.join(sorted(joints))})"
+            require(sorted(order) == sorted(joints), f"{path}.emulator.joint_order", problem)
     return profile
 
 
@@ -207,71 +275,3 @@ def only_key(spec: object, keys: Sequence[str], path: str) -> str:
     given = [key for key in keys if getattr(spec, key) is not None]
     require(len(given) == 1, path, f"{' and '.join(given) or 'none'} given (expected one of: {', '.join(keys)})")
     return given[0]
-
-
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge one mapping over another, recursively."""
-    merged = dict(under)
-    for key, value in over.items():
-        old = merged.get(key)
-        merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return merged
-
-
-def _check_joint_order(profile: WorldProfile, contract: Contract, path: str) -> None:
-    """Raise ContractError unless the joint order has each joint of the joint sensors once."""
-    if (order := profile.emulator.joint_order) is not None:
-        sensors = [sensor for sensor in contract.sensors.values() if sensor.type == JOINT_SENSOR]
-        joints = {joint for sensor in sensors for spec in sensor.fields.values() for joint in spec.joints or ()}
-        problem = f"{list(order)} (expected each of these once: {', '.join(sorted(joints))})"
-        require(sorted(order) == sorted(joints), path, problem)
-
-
-def _check_numbers(profile: WorldProfile, path: str) -> None:
-    """Raise ContractError for a number or a pair of numbers out of range."""
-    emulator = profile.emulator
-    positive = {
-        "step_timeout_s": profile.step_timeout_s,
-        "reset_timeout_s": profile.reset_timeout_s,
-        "command_timeout_s": profile.command_timeout_s,
-        "render.width": profile.render.width,
-        "render.height": profile.render.height,
-        "emulator.tick_s": emulator.tick_s,
-    }
-    not_negative = {
-        "emulator.command_delay_s": emulator.command_delay_s,
-        "emulator.command_jitter_s": emulator.command_jitter_s,
-        "emulator.servo_lag_s": emulator.servo_lag_s,
-        "emulator.interpolation_s": emulator.interpolation_s or 0.0,
-    }
-    for name, driver in emulator.sensors.items():
-        positive[f"emulator.sensors.{name}.rate_hz"] = driver.rate_hz
-        not_negative[f"emulator.sensors.{name}.driver_delay_s"] = driver.driver_delay_s
-    for joint, gains in profile.servo_gains.items():
-        not_negative |= {f"servo_gains.{joint}.{key}": value for key, value in asdict(gains).items()}
-        require(gains != ServoGains(), f"{path}.servo_gains.{joint}", "no gain (expected stiffness or damping > 0)")
-    for name, drive in profile.drives.items():
-        positive[f"drives.{name}.radius_m"] = drive.radius_m
-        positive[f"drives.{name}.separation_m"] = drive.separation_m
-    for name, source in profile.sources.items():
-        where = f"sources.{name}"
-        not_negative[f"{where}.delay_s"] = source.delay_s
-        not_negative |= {f"{where}.noise.{key}": deviation for key, deviation in source.noise.items()}
-        if (odometry := source.odometry) is not None:
-            not_negative[f"{where}.odometry.noise_per_m"] = odometry.noise_per_m
-            not_negative[f"{where}.odometry.noise_per_rad"] = odometry.noise_per_rad
-        if (rays := source.rays) is not None:
-            angles, ranges = (rays.angle_min_rad, rays.angle_max_rad), (rays.range_min_m, rays.range_max_m)
-            require(angles[0] < angles[1], f"{path}.{where}.rays", f"{angles} (expected angle_min_rad < angle_max_rad)")
-            problem = f"{ranges} (expected 0 <= range_min_m < range_max_m)"
-            require(0 <= ranges[0] < ranges[1], f"{path}.{where}.rays", problem)
-        is_share = 0 <= source.dropout < 1
-        require(is_share, f"{path}.{where}.dropout", f"{source.dropout} (expected a probability in [0, 1))")
-    for name, mover in profile.movers.items():
-        not_negative[f"movers.{name}.speed_m_per_s"] = mover.speed_m_per_s
-        is_path = mover.from_m != mover.to_m
-        require(is_path, f"{path}.movers.{name}", f"{mover.to_m} (expected a point other than from_m)")
-    for key, value in positive.items():
-        require(value is None or value > 0, f"{path}.{key}", f"{value} (expected a number > 0)")
-    for key, value in not_negative.items():
-        require(value >= 0, f"{path}.{key}", f"{value} (expected a number >= 0)")

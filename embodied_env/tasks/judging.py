@@ -23,6 +23,7 @@ from embodied_env.processes.signals import Terminated
 from embodied_env.tasks.task import ResettableTask, Task
 
 _SNAPSHOTS_AND_ACTION = 3
+_OWN = "embodied_env."  # modules of this package
 _NUMBERS = (float, int, np.floating, np.integer)
 
 
@@ -34,7 +35,6 @@ class FunctionTask:
     function: ClassVar[Callable[..., Any]]
 
     def __init__(self, contract: Contract, parameters: Any) -> None:  # noqa: ANN401 - of the function
-        """Keep the arguments of the function."""
         self._keywords = field_values(parameters)
         self._no_motion = np.zeros(sum(len(actuator.joints) for actuator in contract.actuators.values()))
 
@@ -85,8 +85,13 @@ def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
 def judge_step(
     task: Task, contract: Contract, previous: Snapshot, current: Snapshot, applied: FloatArray
 ) -> TaskResult:
-    """Return the result of `task.judge` with plain floats and the terms in their order; raises TaskError."""
+    """Return the result of `task.judge` with plain floats and the terms in their order; raises TaskError.
+
+    A task of another package receives copies, because the next step and the record use the originals.
+    """
     try:
+        if not type(task).__module__.startswith(_OWN):
+            previous, current, applied = _copied(previous), _copied(current), applied.copy()
         result: Any = task.judge(previous, current, applied)
         if not (isinstance(result, TaskResult) and isinstance(result.verdict, Verdict)):
             raise TaskError(f"judge returned {shown(result)} (expected a TaskResult with a Verdict)")  # noqa: TRY301
@@ -110,8 +115,10 @@ def judge_step(
 def judge_reset(
     task: ResettableTask, contract: Contract, snapshot: Snapshot, options: Mapping[str, FloatArray]
 ) -> Verdict | None:
-    """Return the verdict of `task.reset`; raises TaskError."""
+    """Return the verdict of `task.reset`, which receives a copy as in `judge_step`; raises TaskError."""
     try:
+        if not type(task).__module__.startswith(_OWN):
+            snapshot = _copied(snapshot)
         verdict: Any = task.reset(snapshot, options)
         if not isinstance(verdict, Verdict | None):
             raise TaskError(f"reset returned {shown(verdict)} (expected a Verdict or None)")  # noqa: TRY301
@@ -126,6 +133,14 @@ def _number(name: str, value: Any) -> float:  # noqa: ANN401 - of foreign code
     if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not isfinite(value):
         raise TaskError(f"{name} {shown(value)} (expected a finite number)")
     return float(value)
+
+
+def _copied(snapshot: Snapshot) -> Snapshot:
+    """Return a copy with the same arrays, which are read-only."""
+    samples = {
+        name: dataclasses.replace(sample, values=dict(sample.values)) for name, sample in snapshot.samples.items()
+    }
+    return dataclasses.replace(snapshot, samples=samples)
 
 
 def _located(error: BaseException, task: Task, method: Callable[..., Any], contract: Contract) -> TaskError:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.key_types import NotNegative, Positive
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import allow
 from embodied_env.core.policy import PolicyFunction
@@ -60,8 +61,8 @@ class Pilot:
     laser: str  # sensor with `ranges`
     laser_angles_rad: tuple[float, float]  # angles of the first and the last ray
     detection: str  # sensor with the goal's `position`
-    detection_age_s: float  # mean age of a detection when it is read, >= 0
-    radius_m: float  # radius of the robot, > 0
+    detection_age_s: NotNegative  # mean age of a detection when it is read
+    radius_m: Positive  # radius of the robot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +72,11 @@ class NavigateParameters:
     pose: str  # sensor with the robot's `position`
     goal: str  # sensor with the goal's `position`, in the same frame
     collision: str  # sensor whose `data` is not 0 after a contact: failure `collision`
-    success_radius_m: float  # success within this distance, > 0
-    progress_weight: float = 1.0  # reward per metre of progress, >= 0
-    effort_weight: float = 0.01  # penalty per squared norm of the applied action, >= 0
-    success_bonus: float = 10.0  # reward at success, >= 0
-    collision_penalty: float = 10.0  # penalty for a collision, >= 0
+    success_radius_m: Positive  # success within this distance
+    progress_weight: NotNegative = 1.0  # reward per metre of progress
+    effort_weight: NotNegative = 0.01  # penalty per squared norm of the applied action
+    success_bonus: NotNegative = 10.0  # reward at success
+    collision_penalty: NotNegative = 10.0  # penalty for a collision
     pilot: Pilot | None = None  # inputs of the scripted policy; null: no scripted policy
 
 
@@ -97,17 +98,12 @@ class Navigate(ArrayTask):
         require_sensor(contract, "task.pose", p.pose, "position")
         require_sensor(contract, "task.goal", p.goal, "position")
         require_sensor(contract, "task.collision", p.collision, "data")
-        allow(p.success_radius_m > 0, "task.success_radius_m", p.success_radius_m, "a radius > 0, in m")
-        for key in ("progress_weight", "effort_weight", "success_bonus", "collision_penalty"):
-            allow(getattr(p, key) >= 0, f"task.{key}", getattr(p, key), "a number >= 0")
         if (pilot := p.pilot) is not None:
             require_sensor(contract, "task.pilot.odometry", pilot.odometry, "linear", "angular")
             require_sensor(contract, "task.pilot.laser", pilot.laser, "ranges")
             require_sensor(contract, "task.pilot.detection", pilot.detection, "position")
             first, last = angles = pilot.laser_angles_rad
             allow(first < last, "task.pilot.laser_angles_rad", angles, "two angles, the first below the last")
-            allow(pilot.detection_age_s >= 0, "task.pilot.detection_age_s", pilot.detection_age_s, "seconds >= 0")
-            allow(pilot.radius_m > 0, "task.pilot.radius_m", pilot.radius_m, "a radius > 0, in m")
 
     def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResult:  # noqa: ANN401
         """Judge by the changes in the step and the position of the robot after it."""

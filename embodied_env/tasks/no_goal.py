@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.value_checks import allow
+from embodied_env.contract.key_types import NotNegative
 from embodied_env.core.types import TaskResult, Verdict
 from embodied_env.tasks.task_parts import ArrayTask, squared_norm
 
@@ -15,7 +15,7 @@ from embodied_env.tasks.task_parts import ArrayTask, squared_norm
 class NoGoalParameters:
     """The keys of ``task:``."""
 
-    effort_weight: float = 0.01  # penalty per squared norm of the applied action, >= 0
+    effort_weight: NotNegative = 0.01  # penalty per squared norm of the applied action
 
 
 class NoGoal(ArrayTask):
@@ -26,9 +26,7 @@ class NoGoal(ArrayTask):
     Parameters = NoGoalParameters
 
     def __init__(self, contract: Contract, parameters: NoGoalParameters) -> None:  # noqa: ARG002 - protocol
-        """Check the weight; raises ContractError at ``task.effort_weight``."""
         self._weight = parameters.effort_weight
-        allow(self._weight >= 0, "task.effort_weight", self._weight, "a weight >= 0")
 
     def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResult:  # noqa: ANN401, ARG002
         """Judge by the applied action."""

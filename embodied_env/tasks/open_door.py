@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.key_types import NotNegative, Positive
 from embodied_env.contract.value_checks import allow, one_of
 from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import TaskResult, Verdict
@@ -53,15 +54,15 @@ class OpenDoorParameters:
     hinge: str  # joint of `door`
     distance: str  # Range sensor from the fingertip to the handle
     handle: str  # pose sensor at the free end of the lever: x out of the door, y along the lever
-    opened_at_rad: float  # success at this angle, > 0
+    opened_at_rad: Positive  # success at this angle
     wrench: str | None = None  # WrenchStamped sensor, with `max_force_n`
-    max_force_n: float | None = None  # failure `excessive_force` above it
+    max_force_n: Positive | None = None  # failure `excessive_force` above it
     latch: str | None = None  # JointState sensor with the position of `bolt`: 0 when it is extended, m
     bolt: str | None = None  # joint of `latch`
-    opening_weight: float = 10.0  # reward per radian opened
-    unlatching_weight: float = 100.0  # reward per metre that the bolt is drawn back
-    approach_weight: float = 1.0  # reward per metre approached
-    success_bonus: float = 10.0  # reward at success
+    opening_weight: NotNegative = 10.0  # reward per radian opened
+    unlatching_weight: NotNegative = 100.0  # reward per metre that the bolt is drawn back
+    approach_weight: NotNegative = 1.0  # reward per metre approached
+    success_bonus: NotNegative = 10.0  # reward at success
     tip_site: str = "tcp"  # scripted policy: site at the end of the finger
     wrist_site: str = "wrist"  # scripted policy: site behind the tip, on the finger's axis
 
@@ -91,10 +92,6 @@ class OpenDoor(ArrayTask):
             require_sensor(contract, "task.wrench", p.wrench, "force")
         both = (p.wrench is None) == (p.max_force_n is None)
         allow(both, "task.max_force_n", p.max_force_n, "a force in N with task.wrench, or neither")
-        allow(p.max_force_n is None or p.max_force_n > 0, "task.max_force_n", p.max_force_n, "a force > 0, in N")
-        allow(p.opened_at_rad > 0, "task.opened_at_rad", p.opened_at_rad, "an angle > 0, in rad")
-        for key in ("opening_weight", "unlatching_weight", "approach_weight", "success_bonus"):
-            allow(getattr(p, key) >= 0, f"task.{key}", getattr(p, key), "a weight >= 0")
 
     def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResult:  # noqa: ANN401, ARG002
         """Judge by the changes in the step and the angle of the door after it."""

@@ -12,6 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.key_types import NotNegative, Positive
 from embodied_env.contract.value_checks import allow
 from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import TaskResult, Verdict
@@ -43,9 +44,9 @@ class ReachParameters:
 
     tip: str  # sensor with the moving point's `position`
     target: str  # sensor with the target's `position`
-    success_radius_m: float  # success within this distance, > 0
+    success_radius_m: Positive  # success within this distance
     success_bonus: float = 10.0  # reward at success
-    effort_weight: float = 0.01  # penalty per squared norm of the applied action, >= 0
+    effort_weight: NotNegative = 0.01  # penalty per squared norm of the applied action
     workspace_low_m: Point | None = None  # out of bounds when the tip is outside this box
     workspace_high_m: Point | None = None  # the opposite corner
 
@@ -66,9 +67,6 @@ class Reach(ArrayTask):
         self._p = parameters
         require_sensor(contract, "task.tip", parameters.tip, "position")
         require_sensor(contract, "task.target", parameters.target, "position")
-        radius_m, weight = parameters.success_radius_m, parameters.effort_weight
-        allow(radius_m > 0, "task.success_radius_m", radius_m, "a radius > 0, in m")
-        allow(weight >= 0, "task.effort_weight", weight, "a weight >= 0")
         low, high = parameters.workspace_low_m, parameters.workspace_high_m
         lows, highs = low or (-math.inf,) * 3, high or (math.inf,) * 3
         self._workspace = tuple(zip(lows, highs, strict=True)) if low or high else ()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of, require
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 from embodied_env.core.measured_joints import find_positions
 from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Snapshot, TaskResult, Verdict

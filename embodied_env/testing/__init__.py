@@ -14,8 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from embodied_env.backends.fake_backend import FakeBackend, ScriptedFault
-from embodied_env.testing.conformance import BackendContract, EnvContract
-from embodied_env.testing.doubles import SpyObserver, approve
+from embodied_env.testing.conformance import BackendContract, EnvContract, SpyObserver, approve
 from embodied_env.timing.clock import ManualClock, VirtualClock
 
 if TYPE_CHECKING:

@@ -1,12 +1,14 @@
-"""Conformance suites for backends and environments: test classes to derive from."""
+"""Conformance suites for backends and environments, test classes to derive from, and test doubles."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import math
+import unittest
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar, cast
 
@@ -15,14 +17,35 @@ import numpy as np
 
 from embodied_env.backends.backend import Backend
 from embodied_env.contract import Contract, FloatArray, load_contract
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
-from embodied_env.core.types import ApprovedCommand, ResetRequest, Snapshot
+from embodied_env.core.types import ApprovedCommand, CommandState, ResetRequest, Snapshot, Transition
 from embodied_env.errors import BackendError, ClosedError, ResetNeededError
-from embodied_env.safety import CommandState, SafetyGate
-from embodied_env.testing.doubles import approve
+from embodied_env.safety.gate import SafetyGate
 from embodied_env.timing.clock import NS_PER_S, Clock, SteadyClock
+
+
+@dataclass
+class SpyObserver:
+    """Stores every transition."""
+
+    seen: list[Transition] = field(default_factory=list)
+
+    def observe(self, transition: Transition) -> None:
+        """Store the transition."""
+        self.seen.append(transition)
+
+
+def approve(contract: Contract, action: Any, *, positions: Any = None, seq: int = 0, epoch: int = 0) -> ApprovedCommand:  # noqa: ANN401
+    """Pass `action` through the real gate, from rest at `positions` (default: zeros)."""
+    gate = SafetyGate(contract)
+    start = np.zeros(gate.layout.size) if positions is None else np.asarray(positions, dtype=np.float64)
+    reference = CommandState(positions=start, velocities=np.zeros_like(start), seq=seq, epoch=epoch)
+    return gate.judge(action, reference, contract.control_period_s)
+
+
+_raises = unittest.TestCase().assertRaises
 
 
 class BackendContract(ABC):
@@ -314,12 +337,3 @@ def assert_same_values(a: Snapshot, b: Snapshot) -> None:
             other = b.samples[name].values[field_name]
             assert values.dtype == other.dtype
             assert values.tobytes() == other.tobytes(), f"{name}.{field_name}: {values} is not {other}"
-
-
-@contextlib.contextmanager
-def _raises(expected: type[BaseException]) -> Iterator[None]:
-    try:
-        yield
-    except expected:
-        return
-    raise AssertionError(f"{expected.__name__} was not raised")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,10 +17,10 @@ from typing import Any, Literal
 import numpy as np
 
 from embodied_env.contract import Contract
+from embodied_env.contract.bounded_files import read_text_file
 from embodied_env.contract.bounded_json import parse_json
-from embodied_env.contract.contract_loader import parse_as
-from embodied_env.contract.files import read_text_file
 from embodied_env.contract.frozen_dict import freeze
+from embodied_env.contract.typed_values import parse_as
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.timing.clock import NS_PER_S
@@ -174,7 +173,7 @@ class PlannedDelays:
     frozen_ns: int
     taken_ns: Mapping[str, int]  # when each sensor's reading is taken
     early: tuple[str, ...]  # sensors that repeat the reset's reading because no later one is old enough
-    inference_ns: int  # of the command computed from the observation, as `actuation_ns`
+    inference_ns: int  # delay of the command computed from the observation, as `actuation_ns`
     actuation_ns: int
 
     @property
@@ -316,7 +315,7 @@ def schedule_of(model: DelayModel, contract: Contract) -> DelaySchedule:
 
 def write_delays_file(model: DelayModel) -> Path:
     """Write the model to a new temporary file, for another process to load; the caller removes it."""
-    handle, name = tempfile.mkstemp(prefix="embodied_env_delays_", suffix=".json")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
+    prefix, suffix = "embodied_env_delays_", ".json"
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix=prefix, suffix=suffix, delete=False) as file:
         json.dump(model.as_mapping(), file)
-    return Path(name)
+    return Path(file.name)

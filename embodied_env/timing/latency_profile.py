@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embodied_env.contract.bounded_files import read_text_file
 from embodied_env.contract.bounded_json import parse_json
-from embodied_env.contract.contract_loader import parse_as
-from embodied_env.contract.files import read_text_file
 from embodied_env.contract.frozen_dict import freeze
-from embodied_env.contract.json_objects import Kind, check_object
+from embodied_env.contract.typed_values import parse_as
 from embodied_env.errors import EmbodiedEnvError
 
 SCHEMA = "embodied_env/latency_profile/2"
@@ -33,9 +33,7 @@ _HEAD = ("contract", "fingerprint", "backend", "created_utc", "host", "seed")
 _SINGLE = ("actuation_s", "lag_s", "obs_to_command_s")
 _BY_NAME = ("evidence", "capture_s", "transport_s", "age_s")
 
-_ANY = Kind(expected="a value", is_valid=lambda _: True)
-_PROFILE = dict.fromkeys(("schema", *_HEAD, "stages", "unknown", "steps"), _ANY)
-_STAGES = dict.fromkeys((*_SINGLE, *_BY_NAME), _ANY)
+_STAGES = (*_SINGLE, *_BY_NAME)
 
 
 class LatencyProfileError(EmbodiedEnvError, ValueError):
@@ -175,7 +173,6 @@ class LatencyProfile:
     steps: MeasuredStepDelays | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Freeze the mappings."""
         freeze(self, *_BY_NAME, "unknown")
 
 
@@ -208,9 +205,20 @@ def read_profile(path: str | Path) -> LatencyProfile:
         data = parse_json(read_text_file(path, most_bytes=LARGEST_PROFILE), max_bytes=LARGEST_PROFILE)
         if isinstance(data, dict) and data.get("schema", SCHEMA) != SCHEMA:
             raise LatencyProfileError(f"unknown schema {data['schema']!r} (expected {SCHEMA!r})")
-        values = check_object(data, "profile", _PROFILE)
-        stages = check_object(values.pop("stages"), "stages", _STAGES)
+        values = _with_keys(data, "profile", ("schema", *_HEAD, "stages", "unknown", "steps"))
+        stages = _with_keys(values.pop("stages"), "stages", _STAGES)
         del values["schema"]
         return parse_as(LatencyProfile, {**values, **stages})
     except (OSError, ValueError) as error:
         raise LatencyProfileError(f"{path}: {error}") from error
+
+
+def _with_keys(value: Any, where: str, keys: tuple[str, ...]) -> dict[str, Any]:  # noqa: ANN401 - JSON types
+    """Return `value` if it is an object with exactly `keys`."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: {reprlib.repr(value)} (expected an object with {', '.join(keys)})")  # noqa: TRY004
+    if wrong := value.keys() ^ set(keys):
+        key = min(wrong)
+        found = f"field {reprlib.repr(key)} is unknown" if key in value else f"field {key} is missing"
+        raise ValueError(f"{where}: {found} (expected {', '.join(keys)})")
+    return value

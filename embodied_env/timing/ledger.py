@@ -65,7 +65,6 @@ class Ledger:
     """
 
     def __init__(self, clock: Clock) -> None:
-        """Start with stamps of 0."""
         self._clock = clock
         self.load(LedgerState(stamps_ns=(0,) * len(StepEvent), is_first=True, is_marked=False))
 

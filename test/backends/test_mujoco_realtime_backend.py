@@ -1,7 +1,5 @@
 """The in-process simulator in real time: readings, pacing and bounded catch-up."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np
@@ -82,9 +80,6 @@ def bytes_of(snapshot):
     }
 
 
-# -------------------------------------------------------------------------------------------- comparison with lockstep
-
-
 def episode(pacing):
     """Return the readings when each command is sent at the deadline of the previous one."""
     backend, snapshot = opened(ManualClock(start_ns=5), pacing)
@@ -116,9 +111,6 @@ def test_reset_equals_that_of_lockstep(clock):
     assert bytes_of(snapshot) == bytes_of(expected)
     backend.close()
     other.close()
-
-
-# -------------------------------------------------------------------------------------------------- slow policies
 
 
 def test_a_command_acts_from_its_arrival(arm, clock):
@@ -232,9 +224,6 @@ def test_steps_on_the_steady_clock_keep_the_grid(close_later):
     assert env.unwrapped.pacing == "realtime"
     assert snapshot.now_ns - env.unwrapped.last_reset.now_ns >= (5 - 1) * PERIOD_NS
     assert backend.pacer.deadline_ns > snapshot.now_ns - snapshot.clock.offset_ns
-
-
-# ------------------------------------------------------------------------------------------------- slow machines
 
 
 def followed(tick_ns, cost_ns, patience_ns):

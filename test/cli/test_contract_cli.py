@@ -1,7 +1,5 @@
 """The command ``embodied-env`` and its verb ``contract``."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -64,7 +62,7 @@ def in_a_process(*arguments, **options):
 def test_help_lists_every_verb_and_imports_none():
     code = (
         "import sys; from embodied_env.cli.main import VERBS, main; status = main(['--help'])\n"
-        "heavy = ['pydantic', 'yaml', 'rich', 'rclpy', 'mujoco', *(f'embodied_env.{verb.module}' for verb in VERBS.values())]\n"
+        "heavy = ['pydantic_core', 'yaml', 'rich', 'rclpy', 'mujoco', *(f'embodied_env.{verb.module}' for verb in VERBS.values())]\n"
         "print(status, [name for name in heavy if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -256,6 +254,24 @@ def test_make_warns_of_limits_that_look_like_degrees():
         make(parse_contract(yaml.safe_dump(arm)), backend="fake").close()
 
 
+def fast_arm(**keys):
+    arm = json.loads(dump_contract(load_contract("arm_reach")))
+    arm["actuators"]["arm"]["joints"]["j1"]["velocity"] = 90.0
+    return arm | keys
+
+
+@pytest.mark.needs("evaluation")
+def test_limits_that_look_like_degrees_are_refused_unless_confirmed(write, tmp_path, capsys):
+    path = "actuators.arm.joints.j1.velocity"
+    suspected, confirmed = write(fast_arm()), write(fast_arm(confirmed=[path]), "confirmed")
+    evaluated = ["--policy", "hold", "--backend", "fake", "--episodes", "1", "--out", str(tmp_path / "runs")]
+    for verb in (["contract", "validate"], ["doctor", "--backend", "fake"], ["evaluate", *evaluated]):
+        assert main([*verb, suspected]) in (1, 2)
+        assert path in "".join(capsys.readouterr())
+        assert main([*verb, confirmed]) == 0, capsys.readouterr()
+        capsys.readouterr()
+
+
 @pytest.mark.needs("contract_init")
 def test_a_draft_with_limits_in_degrees_is_not_valid(tmp_path, capsys):
     (tmp_path / "arm.urdf").write_text(
@@ -285,7 +301,7 @@ def test_validate_reports_every_contract(small, write, capsys):
     captured = capsys.readouterr()
     assert captured.out.startswith(f"{small}: valid")
     first, second = captured.err.splitlines()
-    assert first == f"embodied-env: error: {wrong}: version: 0 (expected 1 or more)"
+    assert first == f"embodied-env: error: {wrong}: version: 0 (expected at least 1)"
     assert "no such contract: 'nowhere'" in second
 
 
@@ -297,8 +313,8 @@ def test_validate_json_reports_path_and_problem(small, write, capsys):
     sound = {"contract": small, "valid": True, "source": small, "fingerprint": fingerprint}
     held = dict.fromkeys(("tcp", "target"), "not required, on_gap hold")
     sound |= {"stops": ["joints"], "does_not_stop": held}
-    assert good == {**sound, "task_verified": True, "unconfirmed": {}, "suspicious": {}, "hints": {}}
-    problem = "0 (expected 1 or more)"
+    assert good == {**sound, "task_verified": True, "unconfirmed": {}, "unknown": {}, "suspicious": {}, "hints": {}}
+    problem = "0 (expected at least 1)"
     found = {"path": "version", "problem": problem}
     assert bad == {"contract": wrong, "valid": False, **found, "errors": [found]}
 
@@ -309,6 +325,17 @@ def test_validate_hints_at_the_prompt_of_a_policy_that_sees_images(write, capsys
     silent = write(resolved_document("door_open", {"task.instruction": ABSENT, "backends": ABSENT}))
     assert main(["contract", "validate", silent]) == 0
     assert "  hint: task.instruction: none; language-conditioned policies (openpi, GR00T" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["gates", "interlocks"])
+def test_validate_refuses_gates_and_interlocks_that_are_not_installed(kind, write, capsys):
+    assert main(["contract", "validate", write(changed(f"safety.{kind}", {"missing": {}}))]) == 2
+    assert f"safety.{kind}.missing: unknown name 'missing'" in capsys.readouterr().err
+
+
+def test_validate_hints_at_profiles_of_unknown_backends(write, capsys):
+    assert main(["contract", "validate", write(changed("backends.mujco", {}))]) == 0
+    assert "  hint: backends.mujco: unknown backend 'mujco'" in capsys.readouterr().out
 
 
 # --- contract fingerprint
@@ -571,3 +598,54 @@ def test_image_rejects_negative_seed(tmp_path, capsys):
 def test_ros_args_from_launch_are_ignored(ros, capsys):
     assert main(["contract", "fingerprint", "arm_reach", *ros]) == 0
     assert load_contract("arm_reach").fingerprint in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", ["safety.watchdog.hold_steps", "sensors.joints.max_age_s", "backends.real.relay"])
+def test_keys_lists_the_keys_of_a_path_with_bounds_and_rules(path, capsys):
+    assert main(["contract", "keys", path, "--json"]) == 0
+    (key,) = json.loads(capsys.readouterr().out)
+    parts = zip(key["name"].split("."), path.split("."), strict=True)
+    assert all(part in ("<name>", name) for part, name in parts)
+    assert key.keys() == {"name", "type", "unit", "default", "rule", "meaning"}
+    assert key["meaning"]
+
+
+def test_keys_lists_all_keys(capsys):
+    assert main(["contract", "keys"]) == 0
+    table = capsys.readouterr().out
+    assert "safety.workspace.keep_out" in table
+    assert "](" not in table
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("sensrs", "sensrs: unknown key 'sensrs'"),
+        ("sensors.joints.topics", "sensors.joints.topics: unknown key 'topics'"),
+        ("safety.load.arm.hold", "safety.load: unknown key 'load'"),
+        ("episode.kind.x", "episode.kind.x: unknown key 'x' (none is declared)"),
+    ],
+)
+def test_keys_names_the_unknown_part_of_a_path(path, problem, capsys):
+    assert main(["contract", "keys", path]) == 2
+    assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("alias", "name"), [("mujoco_ros", "mujoco"), ("simulation_interfaces", "gazebo")])
+def test_keys_of_a_backend_with_the_profile_of_another(alias, name, capsys):
+    assert main(["contract", "keys", f"backends.{alias}.step_timeout_s", "--json"]) == 0
+    (key,) = json.loads(capsys.readouterr().out)
+    assert key["name"] == f"backends.{name}.step_timeout_s"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("chunk.length", ("integer in [1, 10000]", "required")),
+        ("outputs.action.parts[0].threshold.at", ("number in [-1e+12, 1e+12]", "required")),
+    ],
+)
+def test_keys_of_a_policy_file(path, expected, capsys):
+    assert main(["policy", "keys", path, "--json"]) == 0
+    (key,) = json.loads(capsys.readouterr().out)
+    assert (key["type"], key["default"]) == expected

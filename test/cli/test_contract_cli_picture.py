@@ -1,7 +1,5 @@
 """`contract picture` executes no untrusted task."""
 
-from __future__ import annotations
-
 from shipped_contracts import changed_text
 
 from embodied_env.cli.main import main

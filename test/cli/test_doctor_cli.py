@@ -1,44 +1,45 @@
 """``embodied-env doctor``: output and exit status. The robot checks: test/ros/robot/test_preflight.py."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 
 import pytest
-from shipped_contracts import changed_text
+from forked_programs import forked_programs
+from shipped_contracts import changed_contract, changed_text
 
 import embodied_env
 from embodied_env.cli.doctor_cli import examine
 from embodied_env.cli.main import main
+from embodied_env.ros.transport.fastdds import VARIABLES
 
 ARM = embodied_env.load_contract("arm_reach")
 
+IMPORTS = (
+    "import sys, embodied_env.cli.doctor_cli, embodied_env.envs.embodied_env; from embodied_env.cli.main import main"
+)
 ABSENT = """
-import sys
-
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in {missing!r}:
             raise ImportError(f"{{name}} is not here")
 
+assert not set(sys.modules).intersection({missing!r})
 sys.meta_path.insert(0, Absent())
-from embodied_env.cli.main import main
 sys.exit(main(["doctor", "arm_reach", "--backend", {backend!r}, "--json"]))
 """
 
 
-def without(missing, backend, **environment):
-    """Return the status and the checks by name when the modules `missing` cannot be imported."""
-    script = ABSENT.format(missing=missing, backend=backend)
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env={**os.environ, **environment}
-    )
-    assert done.stderr == ""
-    return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+@pytest.fixture(scope="module")
+def without():
+    """Return a function: the status and the checks by name when the modules `missing` cannot be imported."""
+    with forked_programs(IMPORTS) as programs:
+
+        def checks_without(missing, backend, **environment):
+            done = programs.run(ABSENT.format(missing=missing, backend=backend), environment)
+            assert done.stderr == ""
+            return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+        yield checks_without
 
 
 def checks_of(contract, backend, **options):
@@ -126,7 +127,7 @@ def test_missing_model_fails():
     assert "renderer" not in checks
 
 
-def test_missing_rclpy_has_remedy_and_robot_is_not_checked():
+def test_missing_rclpy_has_remedy_and_robot_is_not_checked(without):
     status, checks = without(["rclpy"], "real", ROS_DISTRO="kilted")
     assert status == 1
     assert (checks["rclpy"]["passed"], checks["rclpy"]["code"]) == (False, "missing")
@@ -137,25 +138,25 @@ def test_missing_rclpy_has_remedy_and_robot_is_not_checked():
     assert (checks["robot"]["passed"], checks["robot"]["detail"]) == (None, "not checked because of: rclpy")
 
 
-def test_backend_without_ros_passes_without_rclpy():
+def test_backend_without_ros_passes_without_rclpy(without):
     status, checks = without(["rclpy"], "fake")
     assert status == 0
     assert "rclpy" not in checks
 
 
-def test_missing_mujoco_has_remedy():
+def test_missing_mujoco_has_remedy(without):
     status, checks = without(["mujoco"], "mujoco")
     assert status == 1
     assert (checks["mujoco"]["passed"], checks["mujoco"]["remedy"]) == (False, 'pip install "embodied_env[sim]"')
 
 
-def test_missing_optional_package_does_not_fail():
+def test_missing_optional_package_does_not_fail(without):
     status, checks = without(["mcap"], "fake")
     assert status == 0
     assert (checks["mcap"]["passed"], checks["mcap"]["remedy"]) == (None, 'pip install "embodied_env[record]"')
 
 
-def test_missing_message_package_has_remedy():
+def test_missing_message_package_has_remedy(without):
     pytest.importorskip("rclpy", reason="needs rclpy")
     status, checks = without(["geometry_msgs"], "mujoco_ros", ROS_DISTRO="jazzy")
     assert status == 1
@@ -164,7 +165,7 @@ def test_missing_message_package_has_remedy():
     assert checks["sensor_msgs"]["passed"] is True
 
 
-def test_invalid_domain_id_fails():
+def test_invalid_domain_id_fails(without):
     status, checks = without([], "mujoco_ros", ROS_DOMAIN_ID="999")
     assert status == 1
     assert "'999'" in checks["rclpy"]["detail"]
@@ -176,6 +177,20 @@ def test_required_security_without_keys_fails_before_node_creation():
     assert checks["security"].passed is False
     assert "security" in checks["robot"].detail or "rclpy" in checks["robot"].detail
     assert "sensors.joints" not in checks
+
+
+def test_large_images_of_a_robot_are_reported_with_the_profile_for_their_publisher(monkeypatch):
+    pytest.importorskip("rclpy", reason="needs ROS 2")
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    image = {"unit": "1", "shape": [480, 640, 3], "low": 0.0, "high": 255.0}
+    camera = {"topic": "camera", "type": "sensor_msgs/msg/Image", "encoding": "rgb8", "max_age_s": 1.0}
+    contract = changed_contract(ARM, {"sensors.camera": {**camera, "fields": {"image": image}}})
+    contract = dataclasses.replace(contract, backends={"real": {"security": "required"}})  # no node is created
+    check = checks_of(contract, "real")["large messages"]
+    assert check.passed is None
+    assert check.detail.startswith("camera: messages of 0.9 MB do not fit")
+    assert VARIABLES[0] in check.remedy
 
 
 def test_missing_package_of_a_safety_input_is_named_with_its_alternatives(tmp_path, capsys):

@@ -1,7 +1,5 @@
 """``embodied-env doctor --install``: each misfit of an installation fails its check, with a remedy."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Usage errors: exit status, and the part of the message that leads to the correct command."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import shlex
@@ -66,7 +64,7 @@ WRONG_USES = [  # command line, message, exit status
     ("doctor arm_reach --backend fake --namespace robot", ["'robot'"], 2),
     ("launch rael", ["unknown target 'rael'", "did you mean 'real'?"], 2),
     ("launch real contrat:=x", ["unknown argument of real: 'contrat'", "did you mean 'contract'?"], 2),
-    ("launch real armed:=yes", ["armed:=yes", "expected one of: false, arm_reach"], 2),
+    ("launch real armed:=arm6", ["armed:=arm6", "expected one of: false, arm_reach"], 2),
     ("sim arm_reach --emulator-settings '{}'", ["--emulator-settings requires --free-running"], 2),
     ("sim arm_reach --free-running --emulator-settings '{'", ["invalid --emulator-settings", "a JSON object"], 2),
     ("relay arm_reach --backend reel", ["no profile of --backend 'reel' in arm_reach", "did you mean 'real'?"], 2),

@@ -1,7 +1,5 @@
 """The verb ``policy``: what becomes what, checks against contract and model, drafts of LeRobot policies."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_env.contract import bounded_json
-from embodied_env.contract.bounded_json import parse_json
+from embodied_env.contract.bounded_json import MOST_VALUES, parse_json
 
 SIZE = 4096
 
@@ -96,3 +96,9 @@ def test_module_imports_nothing_of_the_package():
     names = [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
     names += [alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names]
     assert not [name for name in names if name and name.startswith("embodied_env")]
+
+
+def test_a_text_of_too_many_values_is_refused_before_it_is_parsed():
+    text = b"[" + b"{}," * MOST_VALUES + b"{}]"
+    with pytest.raises(ValueError, match=f"at most {MOST_VALUES}"):
+        parse_json(text, max_bytes=2 * len(text))

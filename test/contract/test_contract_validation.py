@@ -11,7 +11,8 @@ import pytest
 from strategies import ABSENT, changed, document, parse
 
 from embodied_env.contract import parse_contract
-from embodied_env.contract.contract_schema import EpisodeSpec, JointLimits
+from embodied_env.contract.actuator_schema import JointLimits
+from embodied_env.contract.contract_schema import EpisodeSpec
 from embodied_env.contract.frozen_dict import FrozenDict
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ContractError, UsageError
@@ -35,32 +36,8 @@ def refusal(source):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("name", "Arm", "name: invalid name 'Arm' (expected"),
-        ("version", 0, "version: 0 (expected"),
-        ("control_period_s", 0, "control_period_s: 0.0 (expected"),
-        ("control_period_s", -0.1, "control_period_s: -0.1 (expected"),
-        ("episode.horizon_steps", 0, "episode.horizon_steps: 0 (expected"),
-        ("applied_actions", -1, "applied_actions: -1 (expected"),
-        ("applied_actions", 1001, "applied_actions: 1001 (expected"),
-    ],
-)
-def test_header_keys_are_checked(path, value, message):
-    assert refusal(changed(path, value)).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        ("margins.position", -0.1, "margins.position: -0.1 (expected"),
-        ("margins.joints", {"a": {"position": -0.1}}, "margins.joints.a.position: -0.1 (expected"),
         ("margins.actuators", {"leg": {}}, "margins.actuators.leg: unknown name 'leg' (expected one of: arm)"),
         ("tracking.joints", {"z": None}, "tracking.joints.z: unknown name 'z' (expected one of: a, b)"),
-        ("tracking.actuators", {"arm": 0.0}, "tracking.actuators.arm: 0.0 (expected"),
-        ("margins.velocity", 0, "margins.velocity: 0.0 (expected"),
-        ("margins.velocity", 1.1, "margins.velocity: 1.1 (expected"),
-        ("margins.acceleration", 0, "margins.acceleration: 0.0 (expected"),
-        ("nonfinite.stop_after", 0, "nonfinite.stop_after: 0 (expected"),
-        ("watchdog.hold_steps", 0, "watchdog: hold_steps 0, stop_steps 10 (expected"),
         ("watchdog.stop_steps", 2, "watchdog: hold_steps 2, stop_steps 2 (expected"),
     ],
 )  # fmt: skip
@@ -71,18 +48,10 @@ def test_safety_settings_are_checked(path, value, message):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("sensors", {}, "sensors: empty (expected"),
-        ("sensors.Tcp", document()["sensors"]["tcp"], "sensors.Tcp: invalid name 'Tcp' (expected"),
-        ("sensors.tcp.topic", "tcp pose", "sensors.tcp.topic: 'tcp pose' is not a ROS 2 topic name (expected"),
-        ("sensors.tcp.topic", "~pose", "sensors.tcp.topic: '~pose' is not a ROS 2 topic name (expected"),
         ("sensors.tcp.topic", "target_pose", "sensors.target.topic: 'target_pose' is already used by sensors.tcp (expected"),
-        ("sensors.tcp.max_age_s", 0, "sensors.tcp.max_age_s: 0.0 (expected"),
-        ("sensors.tcp.rate_hz", -1, "sensors.tcp.rate_hz: -1.0 (expected"),
-        ("sensors.tcp.fields", {}, "sensors.tcp.fields: empty (expected"),
         ("sensors.tcp.fields.positon", {"unit": "m", "low": 0, "high": 1}, "sensors.tcp.fields.positon: unknown field 'positon' (expected"),
         ("sensors.tcp.fields.position.joints", ["a"], "sensors.tcp.fields.position.joints: ['a'] (expected"),
         (f"{FIELD}.shape", [2], f"{FIELD}.shape: [2] (expected"),
-        ("sensors.tcp.confidence_radius_m", 0, "sensors.tcp.confidence_radius_m: 0.0 (expected"),
         (f"{FIELD}.unit", "deg", f"{FIELD}.unit: 'deg' (expected"),
         (f"{FIELD}.joints", ABSENT, f"{FIELD}.joints: missing (expected"),
         (f"{FIELD}.joints", ["a", "b", "a"], f"{FIELD}.joints: duplicate joint 'a' (expected"),
@@ -155,21 +124,13 @@ def test_any_message_type_is_readable_by_paths(path):
     assert parse(with_sensor("my_msgs/msg/Thing", {"x": field(path=path)})).observation_space["extra_x"].shape == (1,)
 
 
-@pytest.mark.parametrize("path", ["", "Pose.x", "pose..x", ".x", "x.", "x[]", "x[-1]", "x[0][1]", "x y", "x[٣]"])
-def test_a_path_is_fields_joined_by_dots(path):
-    message = refusal(with_sensor(BOOL, {"x": field(path=path)}, timeline="receive"))
-    assert message.startswith(f"{PATH_FIELD}.path: invalid path {path!r}")
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         (changed("sensors.tcp.fields.position.dtype", "float32"), "sensors.tcp.fields.position.dtype: 'float32' (expected"),
         (with_sensor(POSE, {"x": field(path="x", dtype="float16")}), f"{PATH_FIELD}.dtype: unknown dtype 'float16' (expected"),
-        (with_sensor(POSE, {"X": field(path="x")}), f"{SENSOR}.fields.X: invalid name 'X' (expected"),
         (with_sensor(POSE, {"x": field(path="x", joints=["a"])}), f"{PATH_FIELD}.joints: ['a'] (expected"),
         (with_sensor(POSE, {"x": field(path="x", shape=[])}), f"{PATH_FIELD}.shape: [] (expected"),
-        (with_sensor(POSE, {"x": field(path="x", shape=[2, 0])}), f"{PATH_FIELD}.shape: [2, 0] (expected"),
         (with_sensor(POSE, {"x": field(path="x", no_return=1)}), f"{PATH_FIELD}.no_return: 1.0 (expected"),
     ],
 )  # fmt: skip
@@ -198,7 +159,6 @@ def test_keys_that_only_some_messages_have_are_checked(source, message):
     [
         (scan(shape=None), f"{LASER_FIELD}.shape: missing (expected [n >= 1])"),
         (scan(shape=[3, 1]), f"{LASER_FIELD}.shape: [3, 1] (expected [n >= 1])"),
-        (scan(shape=[0]), f"{LASER_FIELD}.shape: [0] (expected [n >= 1])"),
         (scan(shape=[100_000_001]), f"{LASER_FIELD}.shape: 100000001 values (expected at most 100000000)"),
         (scan(low=[0, 0]), f"{LASER_FIELD}.low: 2 values [0.0, 0.0] (expected one number, or 3 of them)"),
         (image(shape=(4, 6, 4)), f"{IMAGE_FIELD}.shape: [4, 6, 4] (expected [n >= 1, n >= 1, 3] with encoding rgb8)"),
@@ -209,6 +169,36 @@ def test_keys_that_only_some_messages_have_are_checked(source, message):
 )  # fmt: skip
 def test_shapes_are_checked(source, message):
     assert refusal(source).startswith(message)
+
+
+def of_points(points, *, type_="sensor_msgs/msg/PointCloud2", name="points", **extra):
+    return with_sensor(type_, {name: {**field(unit="m", low=-5, high=5, points=points), **extra}})
+
+
+POINTS_FIELD = f"{SENSOR}.fields.points"
+FIRST = {"count": 8, "pad": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (of_points(FIRST, shape=[8, 3]), f"{POINTS_FIELD}.shape: [8, 3] (expected none"),
+        (of_points({**FIRST, "pad": 4.0}), f"{POINTS_FIELD}.points.pad: 4.0 (expected low -5.0 or high 5.0)"),
+        (of_points({**FIRST, "method": "voxel"}), f"{POINTS_FIELD}.points.voxel_m: None (expected a length"),
+        (of_points({**FIRST, "voxel_m": 0.1}), f"{POINTS_FIELD}.points.voxel_m: 0.1 (expected"),
+        (of_points(FIRST, nan=5.0), f"{POINTS_FIELD}.nan: 5.0 (expected none"),
+        (of_points(FIRST, type_="sensor_msgs/msg/Range", name="range"), f"{SENSOR}.fields.range"),
+        (image("nv12", shape=(5, 6, 3)), f"{IMAGE_FIELD}.shape: [5, 6, 3] (expected height and width that are multiples of 2"),
+        (image("yuv422", shape=(5, 7, 3)), f"{IMAGE_FIELD}.shape: [5, 7, 3] (expected"),
+    ],
+)  # fmt: skip
+def test_points_and_sizes_of_converted_images_are_checked(source, message):
+    assert refusal(source).startswith(message)
+
+
+def test_points_declare_the_shape_of_the_observation():
+    space = parse(of_points({**FIRST, "method": "voxel", "voxel_m": 0.5})).observation_space["extra_points"]
+    assert (space.shape, space.dtype, space.high.max()) == ((8, 3), np.float32, 5.0)
 
 
 def test_a_shape_fixed_by_the_message_may_be_declared():
@@ -300,30 +290,12 @@ def test_a_sensor_of_the_evaluator_has_no_mask():
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("actuators", {}, "actuators: empty (expected"),
-        ("actuators.Arm", document()["actuators"]["arm"], "actuators.Arm: invalid name 'Arm' (expected"),
-        ("actuators.arm.topic", "/", "actuators.arm.topic: '/' is not a ROS 2 topic name (expected"),
         ("actuators.arm.type", "std_msgs/msg/Float46", "actuators.arm.type: unknown message type 'std_msgs/msg/Float46' (expected"),
         ("actuators.arm.type", "std_msgs/msg/Float64", "actuators.arm.joints: 2 joints (expected"),
         ("actuators.arm.frame", "base", "actuators.arm.frame: 'base' (expected"),
-        ("actuators.arm.joints", {}, "actuators.arm.joints: empty (expected"),
         ("actuators.leg", document()["actuators"]["arm"], "actuators.leg.joints.a: 'a' is also driven by actuators.arm (expected"),
         (f"{JOINT}.unit", "m", f"{JOINT}.unit: 'm' (expected"),
-        (f"{JOINT}.velocity", 0, f"{JOINT}.velocity: 0.0 (expected"),
-        (f"{JOINT}.velocity", [0, 0], f"{JOINT}.velocity: [0.0, 0.0] (expected finite [low, high] in rad/s with low <= 0"),
-        (f"{JOINT}.velocity", [1, -1], f"{JOINT}.velocity: [1.0, -1.0] (expected"),
-        (f"{JOINT}.velocity", [0.1, 1], f"{JOINT}.velocity: [0.1, 1.0] (expected"),
-        (f"{JOINT}.velocity", [-1, -0.1], f"{JOINT}.velocity: [-1.0, -0.1] (expected"),
-        (f"{JOINT}.velocity", [-1e300, 1], f"{JOINT}.velocity: -1e+300 (expected a magnitude"),
-        (f"{JOINT}.velocity", [-1e-300, 1], f"{JOINT}.velocity: -1e-300 (expected a magnitude"),
-        (f"{JOINT}.velocity", [-1], f"{JOINT}.velocity[1]: missing value"),
-        (f"{JOINT}.velocity", [-1, 0, 1], f"{JOINT}.velocity: [-1, 0, 1] (expected a number or 2 values)"),
-        (f"{JOINT}.velocity", "fast", f'{JOINT}.velocity: "fast" (expected a number or a list)'),
-        (f"{JOINT}.acceleration", -1, f"{JOINT}.acceleration: -1.0 (expected"),
-        (f"{JOINT}.deceleration", 0, f"{JOINT}.deceleration: 0.0 (expected"),
         (f"{JOINT}.position", None, f"{JOINT}.position: null (expected"),
-        (f"{JOINT}.position", [1, -1], f"{JOINT}.position: [1.0, -1.0] (expected"),
-        (f"{JOINT}.position", [1, 1], f"{JOINT}.position: [1.0, 1.0] (expected"),
         (f"{JOINT}.position", [0, 0.04], f"{JOINT}.position: [0.0, 0.04] (expected"),
     ],
 )  # fmt: skip
@@ -368,7 +340,6 @@ def test_command_must_fit_the_message_type(type_, command, allowed):
         ({"linear.x": {**AXIS, "unit": "rad"}}, "linear.x.unit: 'rad' (expected"),
         ({"angular.z": AXIS}, "angular.z.unit: 'm' (expected"),
         ({"linear.x": {**AXIS, "position": [-1, 1]}}, "linear.x.position: (-1.0, 1.0) (expected"),
-        ({"linear.x": {**AXIS, "velocity": 0}}, "linear.x.velocity: 0.0 (expected"),
     ],
 )  # fmt: skip
 def test_the_axes_of_a_twist_are_checked(axes, message):
@@ -456,20 +427,14 @@ def test_joint_with_only_a_velocity_sensor_is_rejected():
         (f"{TARGET}.distribution", "choice", f"{TARGET}.low: (0.1, 0.1, 0.1) (expected none with distribution: choice"),
         (f"{TARGET}.distribution", "normal", f"{TARGET}.mean: missing key (expected with distribution: normal)"),
         (TARGET, {**NORMAL, "mean": 2.0}, f"{TARGET}.mean: 2.0 (expected numbers from 0.0 to 1.0)"),
-        (TARGET, {**NORMAL, "mean": [0.5, 0.5]}, f"{TARGET}.mean: (0.5, 0.5) (expected one finite number"),
-        (TARGET, {**NORMAL, "std": 0}, f"{TARGET}.std: 0.0 (expected numbers > 0)"),
+        (TARGET, {**NORMAL, "mean": [0.5, 0.5]}, f"{TARGET}.mean: (0.5, 0.5) (expected one number"),
         (TARGET, {**NORMAL, "distribution": "log_uniform"}, f"{TARGET}.mean: 0.5 (expected none"),
         (TARGET, LOG_UNIFORM, f"{TARGET}.low: 0.0 (expected numbers > 0 with distribution: log_uniform)"),
-        (f"{TARGET}.high", [0.5, 1e300, 0.5], f"{TARGET}.high: 1e+300 (expected a magnitude from 0 to 1e+12)"),
-        (TARGET, {**CHOICE, "values": [[1e300]]}, f"{TARGET}.values[0]: 1e+300 (expected a magnitude from 0 to 1e+12)"),
-        (TARGET, {**CHOICE, "values": []}, f"{TARGET}.values: [] (expected at least one value)"),
-        (TARGET, {**CHOICE, "values": [[1], [1, 2]]}, f"{TARGET}.values[1]: (1.0, 2.0) (expected finite numbers, and lists"),
+        (TARGET, {**CHOICE, "values": [[1], [1, 2]]}, f"{TARGET}.values[1]: (1.0, 2.0) (expected lists of one length"),
         (TARGET, {**CHOICE, "values": [[1], 2]}, f"{TARGET}.values[1]: 2.0 (expected lists for a vector"),
-        (TARGET, {**CHOICE, "values": [[]]}, f"{TARGET}.values[0]: () (expected finite numbers"),
         (TARGET, {**CHOICE, "visibility": "evaluator", "observed": True}, f"{TARGET}.observed: true (expected false: visib"),
         ("reset_options.tcp_position", OBSERVED, "sensors.tcp.fields.position: duplicate observation key 'tcp_position'"),
         ("reset_options.applied_actions", OBSERVED, "reset_options.applied_actions: duplicate observation key"),
-        ("task.type", "own.reach", "task.type: 'own.reach' (expected"),
     ],
 )  # fmt: skip
 def test_reset_options_and_the_task_are_checked(path, value, message):

@@ -11,18 +11,8 @@ from strategies import document
 
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.contract_loader import dump_contract
-from embodied_env.contract.contract_schema import ActuatorSpec, GripperSpec, JointLimits, SensorSpec
-from embodied_env.contract.fingerprint import to_plain
-from embodied_env.contract.robot_files import limit_paths
-from embodied_env.contract.robot_rules import (
-    ACTUATOR_RULES,
-    JOINT_RULES,
-    REAL_RULES,
-    RESET_RULES,
-    SAFETY_RULES,
-    SENSOR_RULES,
-)
-from embodied_env.contract.safety_schema import Safety, WorkspaceSpec
+from embodied_env.contract.robot_files import limit_paths, real_rules, rules_of
+from embodied_env.contract.sensor_schema import SensorSpec
 from embodied_env.errors import ContractError
 
 ROBOT_KEYS = ("sensors", "actuators", "safety", "backends")
@@ -134,6 +124,34 @@ def test_a_velocity_limit_by_direction_is_tighter_in_both(tmp_path, robot_veloci
     with pytest.raises(ContractError) as caught:
         load_contract(path)
     assert caught.value.path == f"actuators.{name}.joints.{joint}.velocity"
+
+
+def two_joint_sensors():
+    """Return a robot file with two sensors of the same joints, one of which may be older."""
+    robot = robot_document()
+    robot["sensors"]["slow"] = {**robot["sensors"]["joints"], "topic": "slow_joint_states", "max_age_s": 9.0}
+    return robot
+
+
+def test_two_sensors_of_the_same_joints_in_a_robot_file_loosen_nothing(tmp_path):
+    assert load_contract(write(tmp_path, two_joint_sensors())).sensors["slow"].max_age_s == 9.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"remove": ["sensors.joints"]},
+        {"sensors": {"joints": {"topic": "other_joint_states"}}},
+        {"sensors": {"slow": {"topic": "slower_joint_states"}}},
+        {"sensors": {"joints": {"visibility": "evaluator"}}},
+        {"sensors": {"joints": {"fields": {"position": {"joints": ["j1"]}}}}},
+    ],
+    ids=["the fast one removed", "elsewhere", "the slow one elsewhere", "for the evaluator", "of one joint"],
+)
+def test_one_of_two_joint_sensors_does_not_replace_the_other(tmp_path, changes):
+    with pytest.raises(ContractError) as caught:
+        load_contract(write(tmp_path, two_joint_sensors(), **changes))
+    assert caught.value.path in ("sensors.slow.max_age_s", "sensors.joints.visibility")
 
 
 def test_a_looser_limit_under_another_actuator_is_rejected(tmp_path):
@@ -290,12 +308,15 @@ def test_a_file_named_by_a_robot_file_is_relative_to_its_folder(tmp_path):
 
 JOINTS = {"type": "sensor_msgs/msg/JointState", "max_age_s": 0.1}
 POSITION = {"joints": ["a", "b"], "unit": "rad", "low": -4.0, "high": 4.0}
+SCALED = {**POSITION, "driver": {"scale": 2.0}}
 WRENCH = {
     "topic": "wrench",
     "type": "geometry_msgs/msg/WrenchStamped",
     "fields": {"force": {"unit": "N", "low": -100.0, "high": 100.0}},
     "max_age_s": 0.1,
 }
+EFFORT = {"joints": ["a", "b"], "unit": "N*m", "low": -90.0, "high": 90.0}
+MOTORS = {**JOINTS, "topic": "motors", "fields": {"effort": EFFORT}, "max_age_s": 0.15}
 SCAN = {"type": "std_msgs/msg/Bool", "fields": {"data": {"unit": "1", "low": 0, "high": 1}}, "max_age_s": 0.1}
 LIMITS = {"position": [-1.0, 2.0], "velocity": 3.0, "acceleration": 8.0}
 FAST = {"position": [-1.0, 2.0], "velocity": 40.0, "acceleration": 8.0}
@@ -323,6 +344,8 @@ RANGE = {
     "fields": {"range": {"unit": "m", "low": 0.0, "high": 8.0}},
     "max_age_s": 0.1,
 }
+CLOUD = {**RANGE, "type": "sensor_msgs/msg/PointCloud2", "topic": "cloud"}
+CLOUD["fields"] = {"points": {"unit": "m", "low": -5.0, "high": 5.0, "shape": [8, 3]}}
 FINGER = {**JOINTS, "topic": "fingers", "fields": {"position": {**POSITION, "joints": ["c"]}}}
 TRAJECTORIES = {
     "actuators": {"arm": arm("a", "b", type="trajectory_msgs/msg/JointTrajectory", trajectory_steps=4)},
@@ -437,6 +460,14 @@ ROUTES = {
         {"sensors": {"wrench": {"topic": "wrench_filtered"}}},
         "sensors.wrench.topic",
     ),
+    "a load of fewer joints": (
+        {
+            "sensors": {"motors": MOTORS},
+            "safety": {"loads": {"arm": {"sensor": "motors", "field": "effort", "stop": 9.0}}},
+        },
+        {"sensors": {"motors": {"fields": {"effort": {"joints": ["a"]}}}}},
+        "sensors.motors.fields",
+    ),
     "another shape": (
         {"safety": {"workspace": {"self_collision": True}}, "backends": {"mujoco": {"model": "arm6.xml"}}},
         {"backends": {"mujoco": {"model": "cart.xml"}}},
@@ -489,6 +520,11 @@ ROUTES = {
     "a short discovery": ({}, {"backends": {"real": {"discovery_s": 0.0}}}, "backends.real.discovery_s"),
     "a world that may be silent": ({}, {"backends": {"real": {"step_timeout_s": 1e6}}}, "backends.real.step_timeout_s"),
     "another clock": ({}, {"backends": {"real": {"clocks": {"joints": {"sync": "none"}}}}}, "backends.real.clocks"),
+    "clocks over those of a wrong type": (
+        {"backends": {"real": {**REAL, "clocks": "auto"}}},
+        {"backends": {"real": {"clocks": {"joints": {"sync": "none"}}}}},
+        "backends.real.clocks",
+    ),
     "another clock of all": (
         {},
         {"backends": {"real": {"clocks": {"default": {"sync": "none"}}}}},
@@ -515,10 +551,38 @@ ROUTES = {
             ("closed", 0.0, 0.3),
         )
     },
+    "commands in other units": (
+        {},
+        {"actuators": {"arm": {"joints": {"a": {"driver": {"unit": "deg"}}}}}},
+        "actuators.arm.joints.a.driver",
+    ),
+    "readings in other units": (
+        {},
+        {"sensors": {"joints": {"fields": {"position": {"driver": [{}, {"sign": -1}]}}}}},
+        "sensors.joints.fields",
+    ),
+    "readings of another sensor in other units": (
+        {},
+        {"remove": ["sensors.joints"], "sensors": {"own": {**JOINTS, "topic": "own", "fields": {"position": SCALED}}}},
+        "sensors.own.fields",
+    ),
+    "a finger more": (
+        {
+            "actuators": {"hand": arm("c", topic="hand", gripper={"open": 1.0, "closed": 0.0})},
+            "sensors": {"finger": FINGER},
+        },
+        {"actuators": {"hand": {"gripper": {"mimic": {"d": 1.0}}}}},
+        "actuators.hand.gripper.mimic",
+    ),
     "a value for a missing measurement": (
         {"sensors": {"range": RANGE}},
         {"sensors": {"range": {"fields": {"range": {"no_return": 8.0}}}}},
         "sensors.range.fields",
+    ),
+    "padding of a cloud": (
+        {"sensors": {"cloud": CLOUD}},
+        {"sensors": {"cloud": {"fields": {"points": {"shape": None, "points": {"count": 8, "pad": 5.0}}}}}},
+        "sensors.cloud.fields",
     ),
     "any frame": (
         {"sensors": {"range": {**RANGE, "frame": "front"}}},
@@ -650,33 +714,17 @@ def test_invalid_paths_to_remove_are_rejected(tmp_path, remove):
     assert caught.value.path == "remove"
 
 
-def leaves(value, path=""):
-    if not (isinstance(value, dict) and value):
-        return [path[:-1]]
-    return [leaf for key, item in value.items() for leaf in leaves(item, f"{path}{key}.")]
+def test_a_key_without_a_rule_cannot_be_added():
+    added = dataclasses.make_dataclass("Added", [("extra", int, 0)], bases=(SensorSpec,), frozen=True, kw_only=True)
+    with pytest.raises(TypeError, match="extra has no rule"):
+        rules_of(added)
 
 
-def keys_of(cls):
-    return {field.name for field in dataclasses.fields(cls)}
-
-
-def test_every_key_of_a_robot_file_has_a_rule():
-    safety = to_plain(dataclasses.replace(Safety(), workspace=WorkspaceSpec()))
-    assert {*leaves(safety), "tracking", "workspace"} == set(SAFETY_RULES)  # those two may be null
-    assert keys_of(JointLimits) == set(JOINT_RULES)
-    assert keys_of(SensorSpec) == set(SENSOR_RULES)
-    assert keys_of(ActuatorSpec) | {f"gripper.{key}" for key in keys_of(GripperSpec)} == set(ACTUATOR_RULES)
-
-
-def test_every_key_of_a_profile_of_a_robot_has_a_rule_and_its_default():
-    from embodied_env.ros.robot.robot_profile import RealProfile, ResetSpec
-    from embodied_env.ros.wire.world_clock import ClockSpec
-
-    for found, rules in ((RealProfile(), REAL_RULES), (ResetSpec(), RESET_RULES)):
-        assert {key: to_plain(value) for key, value in vars(found).items()} == {
-            key: each for key, (each, _) in rules.items()
-        }
-    assert REAL_RULES["clocks"][1]({"a": vars(ClockSpec())}, {})
+def test_the_profile_of_a_robot_has_a_rule_for_each_key():
+    rules = real_rules()
+    assert {"estop", "relay", "clocks", "reset"} <= set(rules)
+    assert not rules["clocks"][1]({"a": {"sync": "ptp", "error_s": 0.1}}, {})
+    assert rules["clocks"][1]({"a": {"sync": "auto"}}, {})
 
 
 def test_a_topic_of_the_robot_file_cannot_become_an_action_server(tmp_path):

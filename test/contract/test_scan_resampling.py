@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -10,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import changed, document, parse
 
-from embodied_env.contract.contract_schema import AngleRange, FieldSpec, ResampleSpec
-from embodied_env.contract.reading_values import InvalidReadingError, resample, settle_ranges
 from embodied_env.contract.scan_resampling import resample_scan, target_angles
+from embodied_env.contract.sensor_schema import AngleRange, ResampleSpec
 from embodied_env.errors import ContractError
+from embodied_env.messages.declaration import Field, InvalidReadingError, Window
+from embodied_env.messages.ranges import settle_ranges
 
 INF, NAN = math.inf, math.nan
 TURN = math.tau
@@ -91,19 +93,23 @@ def test_angles_outside_the_field_of_view_are_not_measured():
     assert np.array_equal(np.isnan(found), [False, True, True, True])
 
 
+def rays(resample=None, **declared):
+    angles = None if resample is None else functools.partial(resample_scan, spec=resample)
+    return Field(sensor="s", name="ranges", shape=(4,), dtype=np.dtype(np.float32), resample=angles, **declared)
+
+
 @pytest.mark.parametrize(
     ("measured", "read"), [(8.0000005, 8.0), (8.07, 8.0), (8.1, 9.5), (20.0, 9.5), (0.4951, 9.5), (INF, 9.0)]
 )
 def test_a_range_just_above_the_maximum_is_the_maximum_and_one_beyond_it_is_not_measured(measured, read):
-    spec = FieldSpec(unit="m", low=0.0, high=9.5, shape=(2,), no_return=9.0, nan=9.5)
-    assert settle_ranges("ranges", np.array([1.0, measured], np.float32), spec, 0.5, 8.0).tolist() == [1.0, read]
+    ranges = np.array([1.0, measured], np.float32)
+    assert settle_ranges(rays(no_return=9.0, nan=9.5), ranges, Window(0.5, 8.0)).tolist() == [1.0, read]
 
 
 def test_the_rules_for_missing_values_apply_after_resampling():
-    spec = FieldSpec(unit="m", low=0.0, high=9.0, shape=(4,), no_return=9.0, nan=0.0,
-                     resample=ResampleSpec(angles=4, method="min"))  # fmt: skip
+    field = rays(ResampleSpec(angles=4, method="min"), no_return=9.0, nan=0.0)
     raw = np.array([0.0, 1.0, INF, -INF, NAN, 20.0, NAN, INF], np.float32)  # 0 and 20 m are out of range
-    assert settle_ranges("ranges", raw, spec, 0.5, 8.0, (0.0, TURN / 8)).tolist() == [1.0, 0.5, 0.5, 9.0]
+    assert settle_ranges(field, raw, Window(0.5, 8.0, 0.0, TURN / 8)).tolist() == [1.0, 0.5, 0.5, 9.0]
 
 
 @pytest.mark.parametrize(
@@ -119,9 +125,9 @@ def test_the_rules_for_missing_values_apply_after_resampling():
     ],
 )
 def test_invalid_angles_are_reported(values, first, increment, problem):
-    spec = FieldSpec(unit="m", low=0.0, high=9.0, shape=(4,), resample=ResampleSpec(angles=4))
+    field, window = rays(ResampleSpec(angles=4)), Window(0.0, 9.0, first, increment)
     with pytest.raises(InvalidReadingError, match=problem):
-        resample("ranges", np.array(values, np.float32), spec, (first, increment))
+        settle_ranges(field, np.array(values, np.float32), window)
 
 
 # ------------------------------------------------------------------------------------------------ the contract's key
@@ -156,7 +162,7 @@ def test_without_the_key_nothing_changes():
 @pytest.mark.parametrize(
     ("field", "value", "problem"),
     [
-        ("ranges", {"angles": 0}, "resample.angles: 0 (expected a number from 1"),
+        ("ranges", {"angles": 0}, "resample.angles: 0 (expected at least 1"),
         ("ranges", {"angles": {"min_rad": 0, "max_rad": 1, "count": 1}}, "resample.angles.count: 1 (expected"),
         (
             "ranges",

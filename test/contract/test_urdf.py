@@ -72,6 +72,16 @@ def test_mimic_and_prismatic_joints_move():
     np.testing.assert_allclose(robot.position_m("right_finger", at), [0.035, 0.4 + 0.7, 1.2], atol=1e-12)
 
 
+def test_a_finger_that_mimics_in_the_contract_alone_moves_too():
+    apart = CART.replace('<mimic joint="left" multiplier="-1" offset="-0.005"/>', "")
+    assert apart != CART
+    robot = parse_urdf(apart, ["left"], mimics={"right": ("left", -1.0), "elsewhere": ("left", 1.0)})
+    moved = robot.position_m("right_finger", np.array([0.03])) - robot.position_m("right_finger", np.array([0.0]))
+    np.testing.assert_allclose(moved, [0.0, -0.03, 0.0], atol=1e-12)
+    robot = parse_urdf(CART, ["left"], mimics={"right": ("left", 7.0)})
+    assert robot.specs["right"].mimics == ("left", -1.0, -0.005)
+
+
 def test_joints_not_requested_are_at_zero():
     robot = parse_urdf(CART, ["elbow"])
     np.testing.assert_allclose(robot.position_m("left_finger", np.array([0.0])), [0.7, 0.0, 1.2])

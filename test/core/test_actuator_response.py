@@ -1,7 +1,5 @@
 """Dead time and lag estimated from commands and readings, for simulated joints with known values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from plants import simulated

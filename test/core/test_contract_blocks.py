@@ -1,7 +1,5 @@
 """A contract block is plain data when a contract is read, and needs its plug-in when it is used."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,17 +1,16 @@
 """Resized images: bit for bit those of Pillow, and the same for every encoding."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 from strategies import changed, document, parse
 
 from embodied_env.contract import FieldSpec, SensorSpec
-from embodied_env.contract.contract_schema import ResizeSpec
-from embodied_env.contract.reading_values import InvalidReadingError
-from embodied_env.core.image_processing import read_image, resize_image
+from embodied_env.contract.sensor_schema import ResizeSpec
+from embodied_env.core.image_processing import resize_image
+from embodied_env.core.reading_conversion import ReadingRules
 from embodied_env.errors import ContractError
+from embodied_env.messages.declaration import NO_WINDOW, InvalidReadingError
 
 FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -64,22 +63,24 @@ def camera(encoding, shape, resize, **field):
     )
 
 
+def read_image(pixels, sensor):
+    return ReadingRules("camera", sensor).acceptors["image"](pixels, NO_WINDOW)
+
+
 def test_padding_of_a_depth_image_is_not_measured():
     resize = ResizeSpec(size=(2, 2), resample="nearest")
     metres = np.array([[[1.0], [2.0], [3.0], [4.0]]] * 2, np.float32)
-    found = read_image("image", metres, camera("32FC1", (2, 4, 1), resize, nan=9.0))
+    found = read_image(metres, camera("32FC1", (2, 4, 1), resize, nan=9.0))
     assert found[..., 0].tolist() == [[2.0, 4.0], [9.0, 9.0]]
     with pytest.raises(InvalidReadingError, match="2 of 4 values of image are NaN"):
-        read_image("image", metres, camera("32FC1", (2, 4, 1), resize))
+        read_image(metres, camera("32FC1", (2, 4, 1), resize))
 
 
 def test_millimetres_are_resized_as_metres():
     spec = camera("16UC1", (1, 2, 1), ResizeSpec(size=(2, 4), method="stretch", resample="nearest"), nan=9.0)
-    found = read_image("image", np.array([[[1500], [0]]], np.uint16), spec)
+    found = read_image(np.array([[[1500], [0]]], np.uint16), spec)
     assert found[..., 0] == pytest.approx(np.array([[1.5, 1.5, 9.0, 9.0]] * 2))
 
-
-# ------------------------------------------------------------------------------------------------ the contract's key
 
 CAMERA = {
     "topic": "image",
@@ -109,7 +110,7 @@ def test_the_observation_has_the_size_and_the_fingerprint_the_method():
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        (lambda: with_camera({"size": [0, 32]}), "resize.size: [0, 32] (expected [height, width]"),
+        (lambda: with_camera({"size": [0, 32]}), "resize.size[0]: 0 (expected at least 1"),
         (lambda: with_camera({"size": [24, 32], "method": "fit"}), "resize.method: \"fit\" (expected 'letterbox'"),
         (
             lambda: changed(

@@ -1,7 +1,5 @@
 """Percentiles per stage, of measured values only."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -9,10 +7,12 @@ import pickle
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from embodied_env.core import latency_statistics as statistics
-from embodied_env.core.codes import Quality
-from embodied_env.core.latency_statistics import LatencyStatistics, StageStatistics
+from embodied_env.core.code_types import Quality
+from embodied_env.core.latency_statistics import KEPT, LatencyStatistics, Percentiles, StageStatistics, StreamSample
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record.json_values import to_json_types
 
@@ -144,3 +144,32 @@ def test_injected_stages_have_separate_names():
     }
     found = {stage: each.p50_s for stage, each in latency_statistics([{"latency": latency}]).items()}
     assert found == {"inference_s": 0.5, "injected.age_s[joints]": 0.02, "injected.inference_s": 0.01}
+
+
+numbers = st.one_of(st.floats(-1e9, 1e9), st.integers(-3, 3).map(float))  # the latter repeat
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(numbers, min_size=1, max_size=40))
+def test_percentiles_of_a_short_stream_are_exact(values):
+    sample = StreamSample()
+    for value in values:
+        sample.add(value)
+    exact = np.percentile(values, (50, 95, 99)).tolist()
+    assert sample.percentiles() == Percentiles(len(values), *exact, min(values), max(values))
+
+
+def test_empty_sample_has_no_percentiles():
+    found = StreamSample().percentiles()
+    assert found.count == 0
+    assert math.isnan(found.p50)
+
+
+def test_sample_of_a_long_stream_is_bounded_with_exact_extremes():
+    values = np.random.default_rng(1).lognormal(-6, 2, 30_000)
+    sample = StreamSample()
+    for value in values.tolist():
+        sample.add(value)
+    assert len(sample.values()) == KEPT
+    assert sample.percentiles().p50 == pytest.approx(np.median(values), rel=0.1)
+    assert (sample.least, sample.most) == (values.min(), values.max())

@@ -1,7 +1,5 @@
 """Text from a run or contract can neither control the terminal nor reorder its output."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

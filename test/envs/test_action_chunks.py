@@ -1,14 +1,12 @@
 """ActionChunks: each action of a chunk is one step."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 import pytest
 import scripted_tasks
 from gymnasium.wrappers import Autoreset, DiscretizeAction, RescaleAction, TimeLimit
 
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.envs.action_chunks import ActionChunks
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ClosedError, ResetNeededError, TaskError, UsageError
@@ -80,14 +78,25 @@ def test_a_malformed_action_brakes_for_its_step_only(tmp_path):
     assert dispositions == [Severity.PASS, Severity.HOLD, Severity.PASS]
 
 
+def test_each_chunk_is_recorded_in_its_first_step(tmp_path):
+    recorder = RecordTransitions(EmbodiedEnv(scripted_tasks.contract(), backend="fake"), tmp_path)
+    with ActionChunks(recorder, 3) as env:
+        for _ in range(2):
+            env.reset(seed=1)
+            env.step(numbered(1, 3))
+            env.step(np.array(numbered(4, 3)))
+    run = read_run(recorder.path)
+    found = [(row["info"]["step_index"], row["inner"]["external_inputs"].get("chunk")) for row in run.transitions()]
+    chunks = [(step, chunk["id"], chunk["born"]) for step, chunk in found if chunk is not None]
+    assert chunks == [(1, 0, 0), (4, 1, 3)] * 2
+    np.testing.assert_array_equal(run.array(found[3][1]["actions"]), numbered(4, 3))
+
+
 @pytest.mark.parametrize("chunk", [None, 0.1, np.array(0.1), object(), iter([]), {"a": [1], "b": [1, 2]}, {}, []])
 def test_an_invalid_chunk_brakes_for_one_step(env, base, chunk):
     *_, info = env.step(chunk)
     assert (info["chunk_result"]["executed"], info["chunk_result"]["malformed"]) == (1, True)
     assert info["safety"]["disposition"] == Severity.HOLD
-
-
-# --------------------------------------------------------------------------------------------------------------- step
 
 
 def test_the_action_of_a_learner_is_a_chunk_of_environment_actions(env, base):
@@ -180,9 +189,6 @@ def test_vector_environments_stack_chunks(close_later):
     *_, truncated, infos = envs.step(envs.action_space.sample())
     assert truncated.all()
     assert infos["chunk_result"]["executed"].tolist() == [2, 2]
-
-
-# ----------------------------------------------------------------------------------- recorders, errors and lifetimes
 
 
 def test_a_recorder_inside_records_each_step(tmp_path):

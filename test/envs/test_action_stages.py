@@ -1,7 +1,5 @@
 """Action stages replace or translate actions before the gate; their output is replayed, their account is copied."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from evidence import assert_replays, assert_sound
@@ -10,6 +8,7 @@ from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.core.action_stage import StagedAction
+from embodied_env.core.policy import NoAction
 from embodied_env.errors import UsageError
 
 ARM = changed_contract("arm_reach", {"episode.horizon_steps": 4})
@@ -153,3 +152,13 @@ def test_slots_with_stages_are_stepped_one_by_one():
     assert not env.step(np.ones((5, 6)))[-1]["action"]["requested"].any()
     assert env.batched_share == 0.0
     env.close()
+
+
+def test_a_step_of_an_action_stage_is_not_missed_where_the_policy_returned_no_action(tmp_path):
+    stage = Stage(lambda _: StagedAction(action=np.full(6, 0.2), account={"operator": "ana"}))
+    env, _ = record(tmp_path, [stage], [NoAction("late")] * 3)
+    assert env.summary["missed_actions"] == 0
+    assert_sound(env.path)
+    env, _ = record(tmp_path, [Stage()], [NoAction("late")] * 2)
+    assert env.summary["missed_actions"] == 2
+    assert_sound(env.path)

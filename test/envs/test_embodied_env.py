@@ -1,7 +1,5 @@
 """The Gymnasium interface: seeds, options, episodes, spaces."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from scripted_tasks import Scene
 from shipped_contracts import changed_text
 
 import embodied_env
-from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, ClosedError, MissingDependencyError, ResetNeededError, UsageError
 from embodied_env.timing.clock import ManualClock
@@ -30,11 +27,6 @@ def seeds(env, *arguments):
 
 
 HOLD = np.zeros(2)
-
-
-def test_the_same_seed_gives_the_same_world(env):
-    first, second = seeds(env, 3, 3)
-    assert first == second
 
 
 def test_different_seeds_give_different_worlds(env):
@@ -96,13 +88,6 @@ def test_seed_and_episode_index_name_the_same_world_after_a_failed_reset(close_l
 def test_episodes_are_counted_from_a_seeded_reset(env):
     indices = [env.reset(seed=seed)[1]["episode_index"] for seed in (None, None, 3, None, None, 3)]
     assert indices == [0, 1, 0, 1, 2, 0]
-
-
-def test_step_returns_the_five_values_of_gymnasium(env):
-    env.reset(seed=1)
-    observation, reward, terminated, truncated, info = env.step(HOLD)
-    assert env.observation_space.contains(observation)
-    assert (type(reward), type(terminated), type(truncated), type(info)) == (float, bool, bool, dict)
 
 
 def test_info_names_contract_backend_and_version(env):
@@ -175,14 +160,6 @@ def test_the_agent_can_mark_the_end_of_its_policy(env):
     assert "marked" in env.last_transition.stamps_ns
 
 
-def test_make_applies_an_outer_time_limit():
-    env = embodied_env.make(scripted_tasks.contract(), backend="fake", clock="virtual", max_episode_steps=2)
-    env.reset(seed=1)
-    env.step(HOLD)
-    assert env.step(HOLD)[3]
-    env.close()
-
-
 def test_two_runs_with_one_seed_and_a_virtual_clock_are_identical_including_latencies():
     def run():
         env = EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock="virtual")
@@ -193,9 +170,6 @@ def test_two_runs_with_one_seed_and_a_virtual_clock_are_identical_including_late
         return rows
 
     assert run() == run()
-
-
-# ------------------------------------------------------------------------------------------------------ rendering
 
 
 def test_a_backend_without_rendering_offers_no_render_mode():
@@ -246,9 +220,6 @@ def test_render_without_a_render_mode_returns_none_and_warns(close_later):
         assert env.render() is None
 
 
-# ------------------------------------------------------------------------------------------------- applied actions
-
-
 def with_action_history(count):
     return dataclasses.replace(embodied_env.load_contract("arm_reach"), applied_actions=count)
 
@@ -296,18 +267,6 @@ def test_last_reset_reports_the_drawn_values():
     env = embodied_env.make("arm_reach", backend="fake")
     env.reset(seed=1, options={"target": [-0.4, 0.1, 0.2]})
     assert env.unwrapped.last_reset.reset.sampled["target"].tolist() == [-0.4, 0.1, 0.2]
-
-
-def test_faults_are_an_option_of_the_fake_world():
-    env = EmbodiedEnv(
-        scripted_tasks.contract(), backend="fake", clock=ManualClock(), faults=[ScriptedFault(kind="refuse", step=1)]
-    )
-    env.reset(seed=1)
-    assert env.step(HOLD)[4]["end_reason"] == "backend_lost:refused"
-    env.close()
-
-
-# --------------------------------------------------------------------------------------------------------- specs
 
 
 def shortened_arm():

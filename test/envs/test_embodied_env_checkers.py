@@ -1,7 +1,5 @@
 """The checkers of Gymnasium and Stable-Baselines3, with every warning an error (pyproject), on environments as made."""
 
-from __future__ import annotations
-
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env

@@ -1,7 +1,5 @@
 """Copies of environments, single, recorded, vector and parallel: they repeat the constructor and are not open."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import threading
@@ -96,9 +94,6 @@ def test_a_copy_over_ros_opens_nothing(duplicate, options):
 def test_a_contract_survives_pickling():
     contract = embodied_env.load_contract("door_open")
     assert pickle.loads(pickle.dumps(contract)) == contract  # noqa: S301 - our own bytes
-
-
-# ---------------------------------------------------------------------------------------------- recorders and vectors
 
 
 def test_copied_recorder_records_into_a_new_directory(duplicate, tmp_path):

@@ -1,7 +1,5 @@
 """A base that may not reverse as fast, from the contract to the audited record of its motion."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 
@@ -10,7 +8,7 @@ import pytest
 from evidence import assert_replays, assert_sound
 
 import embodied_env
-from embodied_env.core.codes import CODES
+from embodied_env.core.code_table import CODES
 from embodied_env.errors import UsageError
 from embodied_env.record import read_run
 

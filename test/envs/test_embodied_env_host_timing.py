@@ -1,12 +1,12 @@
 """Durations of the host: in lockstep they are in rows and transitions, and in ``info`` only with `host_timing`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
+from evidence import assert_replays, assert_sound
 from gymnasium.vector import AutoresetMode
 
 import embodied_env
+from embodied_env.core.code_types import Quality
 from embodied_env.core.info_schema import info_definition, without_host_timing
 from embodied_env.errors import UsageError
 from embodied_env.record import read_run
@@ -48,7 +48,7 @@ def test_the_marked_keys_of_the_schema_are_absent(call):
     env = embodied_env.make("arm_reach", backend="fake", host_timing=True)
     full = play(env)[call == "step"]
     kept, marked = without_host_timing(full), set(durations_of_host(info_definition(call)))
-    assert keys_of(full) - keys_of(kept) == marked - {"transport_s", "queue_s"}  # no middleware
+    assert keys_of(full) - keys_of(kept) == marked - {"transport_s", "queue_s", "render_s"}  # no middleware, no camera
     assert not keys_of(kept) & marked
     assert call == "reset" or kept["latency"].keys() - {"quality"} == kept["latency"]["quality"].keys()
 
@@ -71,6 +71,28 @@ def test_observers_and_rows_have_the_durations(tmp_path):
     assert rows[0]["info"]["reset"]["duration_s"] >= 0.0
     assert [row["info"] for row in rows[1:]] == [to_json_types(each.info) for each in observed.seen]
     assert all(row["info"]["latency"]["gate_s"] > 0.0 for row in rows[1:])
+
+
+@pytest.mark.parametrize("clock", ["steady", "virtual"])
+def test_the_time_of_rendering_is_part_of_that_of_the_world(clock, tmp_path):
+    env = embodied_env.make("door_open", backend="mujoco", record=tmp_path, host_timing=True, clock=clock)
+    env.reset(seed=1)
+    steps = [env.step(np.zeros(env.action_space.shape))[4]["latency"] for _ in range(4)]
+    env.unwrapped.stepper.backend.halt("lost")
+    lost = env.step(np.zeros(env.action_space.shape))[4]["latency"]
+    env.close()
+    assert any(latency["render_s"] > 0.0 for latency in steps) == (clock == "steady")
+    assert all(latency["render_s"] <= latency["world_s"] for latency in steps)
+    assert {latency["quality"]["render_s"] for latency in steps} == {Quality.OK}
+    assert (np.isnan(lost["render_s"]), lost["quality"]["render_s"]) == (True, Quality.LOST)
+    assert_sound(env.path, transitions=5)
+    assert_replays(env.path, transitions=5)
+
+
+def test_images_that_are_not_rendered_by_the_step_have_no_time():
+    paced = embodied_env.make("door_open", backend="mujoco", pacing="realtime")
+    assert not paced.unwrapped.stepper.capabilities.renders_images
+    paced.close()
 
 
 @pytest.mark.needs("teams")

@@ -1,12 +1,10 @@
 """Any action, latencies and options of an environment; `test_stepper` tests the ends of episodes."""
 
-from __future__ import annotations
-
 import pytest
 from shipped_contracts import changed_contract
 
 import embodied_env
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.errors import UsageError
 
 ENDLESS = changed_contract("arm_reach", {"task": {"type": "scripted_tasks:Running"}})

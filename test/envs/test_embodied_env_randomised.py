@@ -1,7 +1,5 @@
 """Randomised episodes through the environment: what the agent observes, the task judges, and the record holds."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 

@@ -1,7 +1,5 @@
 """Gymnasium's wrappers over every contract: each row of the two tables in docs/reference/wrappers.md."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import re
@@ -27,7 +25,6 @@ DOCS = ROOT / "docs" / "reference" / "wrappers.md"
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")
 STEPS = 5
 
-# -------------------------------------------------------------------------------------------------------------- tables
 
 AS_IT_IS = "as it is"
 FLAT = "after FlattenObservation"
@@ -174,8 +171,6 @@ STACKS = [
 ]
 """From the environment outwards. `RecordTransitions` is put outside of each."""
 
-# ----------------------------------------------------------------------------------------------------------------- docs
-
 
 def cells(heading):
     """Return the cells of each row of the table under `heading`, without backticks."""
@@ -196,9 +191,6 @@ def test_the_docs_have_the_same_rows_and_verdicts():
 
 def test_the_docs_have_the_same_stacks():
     assert [row[0] for row in cells("Tested stacks")] == [" → ".join(stack) for stack in STACKS]
-
-
-# ---------------------------------------------------------------------------------------------------------------- rows
 
 
 @pytest.fixture(params=CONTRACTS)
@@ -323,9 +315,6 @@ def test_a_wrapper_that_draws_changes_the_worlds_of_resets_without_a_seed(make):
     assert worlds[0] != worlds[1]
 
 
-# ----------------------------------------------------------------------------------------------- rendering, and stacks
-
-
 @contextlib.contextmanager
 def skipped_without_a_renderer():
     try:
@@ -382,9 +371,6 @@ def test_chunks_go_outside_the_recorder(contract, make, tmp_path):
         observation, *_, info = env.step(env.action_space.sample())
     assert observation in env.observation_space
     assert len(list(read_run(inner.path).transitions())) == info["chunk_result"]["executed"] >= 1
-
-
-# ---------------------------------------------------------------------------------------------------- ends of episodes
 
 
 def short(kind):

@@ -1,7 +1,5 @@
 """Contracts with a URDF and a workspace: the tighter limits apply, and no link leaves the workspace."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,7 @@ from embodied_env.contract.contract_loader import dump_contract, find_contract
 from embodied_env.contract.safety_schema import BoxSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import parse_urdf
-from embodied_env.core.codes import CODES
+from embodied_env.core.code_table import CODES
 from embodied_env.errors import ContractError
 from embodied_env.safety.command_filters import make_command_filters
 

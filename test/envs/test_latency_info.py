@@ -1,7 +1,5 @@
 """Stages of a step in a free-running world: a delay appears in its own field, and in each sum that contains it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from scripted_tasks import PERIOD_NS, PERIOD_S, OneClock
 
 from embodied_env.backends.fake_backend import FakeBackend
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 from embodied_env.core.types import ActuationEvidence, ClockStatus, Sample, Snapshot
 from embodied_env.envs.latency_info import CommandsInFlight, LatencyInfoBuilder
 from embodied_env.envs.stepper import Stepper
@@ -104,8 +102,6 @@ def test_a_lockstep_world_has_neither_data_age_nor_deadlines_nor_clock():
     latency = stepper.finish().info["latency"]
     assert not {"data_age_s", "jitter_s", "overrun_s", "missed_deadlines", "clock", "actuation_s"} & set(latency)
 
-
-# ------------------------------------------------------------------------------------------------- single stages
 
 NOW_NS = 50 * NS_PER_S
 
@@ -272,9 +268,6 @@ def test_lost_world_keeps_its_last_clock_status():
     stages.build(ledger, known, known)
     lost = replace(known, clock=None)
     assert stages.build(ledger, known, lost)["clock"]["epoch"] == 3
-
-
-# ----------------------------------------------------------------------------------------------------- actuation
 
 
 def in_flight(*left):

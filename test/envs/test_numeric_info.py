@@ -1,7 +1,5 @@
 """`NumericInfo`: one structure of numbers for every reset and step."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 
@@ -20,13 +18,15 @@ import embodied_env
 from embodied_env import NoAction, NumericInfo
 from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.contract.contract_loader import shipped_files
-from embodied_env.core.codes import CODES, END_CODES, end_kind
+from embodied_env.core.code_table import CODES, END_CODES
+from embodied_env.core.code_types import end_kind
 from embodied_env.errors import UsageError
 
 TEXTS = {
     "wrapper_version",
     "contract",
     "backend",
+    "instruction",
     "reset.level",
     "reset.options_ignored",
     "safety.unmoved",
@@ -76,8 +76,6 @@ def assert_encodes(numeric, info, codes):
             np.testing.assert_array_equal(number, value, err_msg=key)
             assert not isinstance(value, np.ndarray) or number.dtype == value.dtype, key
 
-
-# ---------------------------------------------------------------------------------------------------- one structure
 
 OPTIONS = {
     "lockstep": {},
@@ -190,9 +188,6 @@ def test_keys_of_inner_wrappers_are_left_out(tmp_path):
         for _ in range(3):
             assert structure(numeric.step("what?")[4]) == first
     assert_sound(numeric.env.path)
-
-
-# ------------------------------------------------------------------------------------------------------------- uses
 
 
 @pytest.mark.needs("explain")

@@ -1,7 +1,5 @@
 """Libraries that stack infos, or copy environments, where they are installed: each with the lines of its user."""
 
-from __future__ import annotations
-
 import re
 
 import gymnasium

@@ -1,11 +1,9 @@
 """`make` and its options, Gymnasium IDs, `repr`, and usage errors."""
 
-from __future__ import annotations
-
 import inspect
 import json
-import typing
 import warnings
+from typing import get_args
 
 import gymnasium
 import numpy as np
@@ -15,8 +13,10 @@ from shipped_contracts import changed_text
 import embodied_env
 from embodied_env.backends.backend_registry import BackendName, known_backends
 from embodied_env.backends.fake_backend import ScriptedFault
-from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.core.plugin_loading import load_plugin
+from embodied_env.envs.env_options import DEFAULTS, BackendOptions, EnvOptions, MakeOptions
 from embodied_env.errors import ClosedError, ContractError, ResetNeededError, UsageError
+from embodied_env.plugins import get_plugin, plugin_names
 
 ARM = embodied_env.load_contract("arm_reach")
 
@@ -33,32 +33,32 @@ def registered():
     gymnasium.registry.update(before)
 
 
-# ------------------------------------------------------------------------------------------------------- options
+def test_defaults_are_those_of_every_option_of_an_environment():
+    shared = BackendOptions.__optional_keys__ - {"spawn", "namespace"}
+    assert DEFAULTS.keys() == EnvOptions.__optional_keys__ - shared
 
 
-def test_make_declares_every_option_of_the_environment():
-    own = inspect.signature(embodied_env.make).parameters
-    for name, option in inspect.signature(EmbodiedEnv).parameters.items():
-        assert (own[name].kind, own[name].default) == (option.kind, None if name == "contract" else option.default)
+@pytest.mark.needs("gazebo", "replay")
+def test_options_of_every_backend_of_this_package_are_declared():
+    of_this_package = get_args(BackendName)  # other tests add a backend
+    names = [name for name in plugin_names("backends") if name.partition(".")[0] in of_this_package]
+    parameters = [inspect.signature(load_plugin(get_plugin("backends", name), name)).parameters for name in names]
+    assert set().union(*parameters) - {"contract", "clock"} == BackendOptions.__optional_keys__
 
 
 def test_make_documents_every_option():
     documented = inspect.getdoc(embodied_env.make)
-    for name, option in inspect.signature(embodied_env.make).parameters.items():
-        stars = "**" if option.kind is option.VAR_KEYWORD else ""
-        assert f"\n    {stars}{name}: " in documented
+    for name in {"contract"} | MakeOptions.__optional_keys__ - BackendOptions.__optional_keys__ | {"spawn"}:
+        assert f"\n    {name}: " in documented
 
 
 def test_backend_names_are_those_of_the_registry():
-    assert set(known_backends()) - set(typing.get_args(BackendName)) <= {"delayed_fake"}  # added by other tests
+    assert set(known_backends()) - set(get_args(BackendName)) <= {"delayed_fake"}  # added by other tests
 
 
 def test_spec_has_the_given_options():
     env = make(clock="virtual", evaluator_info=False, step_timeout_s=2.0)
     assert env.spec.kwargs.keys() == {"contract", "backend", "clock", "step_timeout_s"}
-
-
-# ---------------------------------------------------------------------------------------------------------- IDs
 
 
 @pytest.mark.needs("vector")
@@ -85,9 +85,6 @@ def test_default_id_is_the_name_of_the_contract():
         embodied_env.register(ARM)
 
 
-# --------------------------------------------------------------------------------------------------------- repr
-
-
 def test_repr_names_contract_world_and_state():
     env = make()
     known = f"<EmbodiedEnv arm_reach v{ARM.version} ({ARM.fingerprint[:12]}) on fake, lockstep, "
@@ -98,9 +95,6 @@ def test_repr_names_contract_world_and_state():
     assert repr(gymnasium.wrappers.TimeLimit(env, 5)) == f"<TimeLimit{env}>"
     env.close()
     assert repr(env) == f"{known}closed>"
-
-
-# ---------------------------------------------------------------------------------------------- malformed actions
 
 
 @pytest.mark.parametrize(
@@ -127,9 +121,6 @@ def test_malformed_action_raises_no_warning_as_an_error(close_later):
     env.reset(seed=1)
     with warnings.catch_warnings(action="error"):
         assert env.step("left")[4]["action_clipped"]
-
-
-# -------------------------------------------------------------------------------------------------- usage errors
 
 
 def reset_env():
@@ -179,6 +170,8 @@ WRONG_CALLS = {  # call, error, what the message names
     "no contract": (embodied_env.make, UsageError, "missing contract .*replay"),
     "unknown backend": (lambda: make(backend="mujocco"), UsageError, "'mujocco' .expected one of: fake, mujoco"),
     "unknown option": (lambda: make(evaluator_inf=True), UsageError, "'evaluator_inf'.*mean 'evaluator_info'"),
+    "another backend's option": (lambda: make(emulator=True), UsageError, "'emulator'.*other backends accept it"),
+    "a team": (lambda: embodied_env.make("two_arms"), ContractError, "'two_arms', which is a team"),
     "misspelt record": (lambda: make(recrd="runs"), UsageError, "'recrd'.*mean 'record'"),
     "misspelt option of a vector": (
         lambda: embodied_env.make_vec("arm_reach", num_envs=1, thread=1),
@@ -215,3 +208,9 @@ WRONG_CALLS = {  # call, error, what the message names
 def test_wrong_call_raises_one_error_that_names_it(call, error, named):
     with pytest.raises(error, match=named):
         call()
+
+
+@pytest.mark.parametrize("spawn", [True, np.True_])
+def test_a_default_of_numpy_is_the_default(spawn):
+    """`spawn` is an option of backends over ROS, which others refuse unless it has its default."""
+    make(spawn=spawn, evaluator_info=np.False_, view=np.False_).close()

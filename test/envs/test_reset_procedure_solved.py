@@ -1,7 +1,5 @@
 """Episodes solved at reset are excluded from success rates; tasks may keep state for one episode."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -64,9 +62,6 @@ def rewrite(source, path, change):
     return path
 
 
-# --------------------------------------------------------------------------------------------------------- reports
-
-
 @pytest.mark.parametrize(
     ("task", "judged", "solved"),
     [
@@ -117,9 +112,6 @@ def test_an_invalid_verdict_is_rejected_and_the_backend_halted():
     assert scene.backend.halted == ["reset failed"]
     with pytest.raises(ResetNeededError):
         scene.step()
-
-
-# ----------------------------------------------------------------------------------------------------------- success rates
 
 
 @pytest.mark.parametrize("backend", ["fake", "mujoco"])
@@ -263,9 +255,6 @@ def test_the_table_of_evaluate_has_no_rate_of_100_percent(tmp_path, capsys, wide
     assert cells["solved at reset (not rated)"] == "2"
 
 
-# ------------------------------------------------------------------------------------------------------- audit of resets
-
-
 def forged(path, row, **values):
     """Change the recorded results of a reset."""
 
@@ -294,9 +283,6 @@ def test_an_episode_solved_without_an_effective_reset_warns(mixed, tmp_path):
     report = audit_run(rewrite(mixed, tmp_path / "in_place", change))
     assert [(warning.rule, warning.row) for warning in report.warnings] == [("reset.solved_in_place", 0)]
     assert report.sound
-
-
-# --------------------------------------------------------------------------------------------------- state of an episode
 
 
 def expected_reward(env):
@@ -372,9 +358,6 @@ def test_each_robot_of_a_team_has_its_own_task_state(close_later):
                 seen = (env._agent_envs[name].last_reset, env.last_transition(name).snapshot)
                 errors = [s.samples[goal].values["position"] - s.samples[pose].values["position"] for s in seen]
                 assert reward == float(np.linalg.norm(errors[1] - errors[0]))
-
-
-# -------------------------------------------------------------------------------------------------------------- replay
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Faults without ROS; docs/reference/faults.md lists the tests of each fault."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import threading
@@ -16,7 +14,7 @@ from scripted_tasks import ACCELERATION, DECELERATION, PERIOD_NS, PERIOD_S, VELO
 import embodied_env
 from embodied_env.backends import fake_backend as fake
 from embodied_env.backends.fake_backend import FakeBackend, ScriptedFault
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.errors import RecordError, ResetNeededError
 from embodied_env.timing.clock import NS_PER_S, ManualClock, SteadyClock
 
@@ -43,9 +41,6 @@ def check_published(scene):
         faster = np.abs(after.report.velocity_si) - np.abs(before.report.velocity_si)
         assert faster.max() <= ACCELERATION * dt_s + ROUNDING
         assert (-faster).max() <= DECELERATION * dt_s + ROUNDING
-
-
-# ---------------------------------------------------------------------------------------------------------- clocks
 
 
 class SteppedClock(ManualClock):
@@ -93,9 +88,6 @@ def test_f24_a_slow_lockstep_world_is_late_in_wall_time_and_punctual_in_world_ti
     check_published(scene)
 
 
-# ----------------------------------------------------------------------------------------------------- blocked robot
-
-
 class Blocked(FakeBackend):
     """Accepts every command, and moves only while `is_free`."""
 
@@ -127,9 +119,6 @@ def test_f39_a_blocked_robot_has_no_windup_and_does_not_jump_when_released(close
     assert [done.report.applied_si[0] - blocked_at for done in after] == [leads[-1]] * 5
     assert after[-1].report.disposition is Severity.PASS
     check_published(scene)
-
-
-# ------------------------------------------------------------------------------------------------- concurrent callers
 
 
 def test_f41_two_threads_stepping_one_environment_get_steps_or_documented_errors():
@@ -166,9 +155,6 @@ def test_f41_two_threads_stepping_one_environment_get_steps_or_documented_errors
     scene.reset()
     assert scene.step((0.1, 0.0)).report.disposition is Severity.PASS
     scene.close()
-
-
-# ----------------------------------------------------------------------------------------------------------- disk
 
 
 class FullDisk:
@@ -213,9 +199,6 @@ def test_f42_full_disk_does_not_stop_the_robot_and_is_reported(tmp_path, free_ru
     assert run.manifest["record"] == {"complete": False, "lost_rows": 4, "lost_messages": 0}
     assert len(list(run.transitions())) == 4
     assert_finds(env.path, "No space left on device")
-
-
-# ---------------------------------------------------------------------------------------------------------- resets
 
 
 def test_the_fake_backend_bounds_its_list_of_commands(close_later, monkeypatch):

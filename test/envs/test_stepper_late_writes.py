@@ -1,7 +1,5 @@
 """Steps whose command is too late: braking is written, recorded and replayed bit for bit."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from functools import partial
@@ -12,9 +10,10 @@ from evidence import assert_replays, assert_sound
 from shipped_contracts import arm_of
 
 import embodied_env
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, read_run
+from embodied_env.safety.publishing.trajectory import Trajectories
 from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 FOLLOWING = {"type": "trajectory_msgs/msg/JointTrajectory", "trajectory_steps": 4}
@@ -51,7 +50,9 @@ def record(folder, contract, *, late, slow, steps=14, follows=False, **options):
             pause(waits.pop() if waits else 0.0)
             return send(command)
 
-        stepper._arbiter._send, stepper._arbiter._has_trajectories = delayed, follows
+        stepper._arbiter._send = delayed
+        if follows:
+            stepper._arbiter.publishing = Trajectories(stepper.gate)
         env.reset(seed=1)
         for step in range(steps):
             pause(contract.control_period_s)

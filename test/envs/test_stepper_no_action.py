@@ -1,7 +1,5 @@
 """`NoAction` and annotations: held, recorded, audited and replayed."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 
@@ -11,7 +9,7 @@ from evidence import assert_replays, assert_sound
 from shipped_contracts import changed_contract
 
 import embodied_env
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.latency_statistics import LatencyStatistics
 from embodied_env.core.policy import NoAction
 from embodied_env.errors import ContractError, ResetNeededError, UsageError
@@ -177,7 +175,7 @@ def test_a_policy_that_has_no_action_ends_its_episodes(tmp_path, monkeypatch):
     ],
 )
 def test_audit_finds_a_wrong_end(tmp_path, most, forge):
-    from embodied_env.extensions.audit.order_rules import SequenceRule
+    from embodied_env.extensions.audit.row_history_rules import SequenceRule
 
     with make(record=tmp_path) as env:
         env.reset(seed=1)

@@ -1,7 +1,5 @@
 """Steps through a relay, whose report becomes part of the transition."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 
 import embodied_env
 from embodied_env.backends.fake_backend import FakeBackend
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Finding, SentCommand
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import UsageError

@@ -1,7 +1,5 @@
 """Setpoints between the steps of an environment in real time."""
 
-from __future__ import annotations
-
 import threading
 import time
 
@@ -126,7 +124,7 @@ def test_the_rate_is_part_of_the_fingerprint_only_where_it_is_declared():
     [
         ({"setpoint_rate_hz": 30}, "30 Hz .expected a multiple of the control rate of 20 Hz"),
         ({"setpoint_rate_hz": 20}, "20 Hz .expected a multiple of the control rate of 20 Hz, at least twice it"),
-        ({"setpoint_rate_hz": 2000}, "2000 Hz .expected .*at most 1000 Hz"),
+        ({"setpoint_rate_hz": 2000}, "2000 .expected at most 1000"),
         ({"setpoint_rate_hz": 100, "command": "velocity"}, "100 Hz .expected none with command: velocity"),
     ],
 )

@@ -1,7 +1,5 @@
 """Trajectories of an environment: the preview of a chunk, its account, its audit and its replay."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 import pytest
@@ -12,8 +10,9 @@ from embodied_env.core.policy import NoAction, as_policy
 from embodied_env.envs.action_chunks import ActionChunks
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ContractError, ResetNeededError, UsageError
-from embodied_env.policies.chunks import ChunkRunner
+from embodied_env.policies.chunk_execution import ChunkRunner
 from embodied_env.record import RecordTransitions
+from embodied_env.safety.publishing.trajectory import Trajectories
 from embodied_env.timing.clock import ManualClock
 
 STEPS = 4
@@ -29,7 +28,7 @@ def contract_of(more=NO_CHANGES, **actuator):
 def following(contract=None):
     """Return an environment in a free-running world whose controller executes trajectories."""
     env = EmbodiedEnv(contract or contract_of(), backend="fake", free_running=True, clock=ManualClock())
-    env.stepper._arbiter._has_trajectories = True
+    env.stepper._arbiter.publishing = Trajectories(env.stepper.gate)
     return env
 
 
@@ -52,7 +51,7 @@ def test_the_actions_after_that_of_the_step_are_in_the_trajectory(env):
     assert found["points"][1] == list(info["action"]["applied_si"].values())
     assert found["points"][-1] == found["points"][-2]
     assert found["duration_s"] == pytest.approx((len(found["points"]) - 2) * 0.05)
-    (point,) = {tuple(p.positions) for p in env.stepper._arbiter.trajectory.points[2:3]}
+    (point,) = {tuple(p.positions) for p in env.stepper._arbiter.last.trajectory.points[2:3]}
     assert list(point) == found["points"][2]
 
 
@@ -105,7 +104,10 @@ def test_chunks_of_a_learner_are_previewed(env):
     chunks.reset(seed=1)
     seen = []
     advance = env.stepper.backend.advance
-    env.stepper.backend.advance = lambda *to: (advance(*to), seen.append(env.stepper._arbiter.trajectory.previewed))
+    env.stepper.backend.advance = lambda *to: (
+        advance(*to),
+        seen.append(env.stepper._arbiter.last.trajectory.previewed),
+    )
     chunks.step(np.array(CHUNK))
     assert seen == [STEPS, STEPS, STEPS, 3, 2, 1, 0]
 
@@ -161,8 +163,8 @@ def test_the_key_is_part_of_the_fingerprint_only_where_it_is_declared():
 @pytest.mark.parametrize(
     ("actuator", "more", "problem"),
     [
-        ({"trajectory_steps": -1}, {}, "-1 .expected 0 to 50"),
-        ({"trajectory_steps": 51}, {}, "51 .expected 0 to 50"),
+        ({"trajectory_steps": -1}, {}, "-1 .expected at least 0"),
+        ({"trajectory_steps": 51}, {}, "51 .expected at most 50"),
         ({"type": "std_msgs/msg/Float64MultiArray"}, {}, f"expected only with type: {TRAJECTORY}"),
         ({"setpoint_rate_hz": 200}, {}, "setpoint_rate_hz is set too .expected one of the two"),
         ({}, {"safety.mode": "monitor"}, "safety.mode: monitor .expected enforce"),

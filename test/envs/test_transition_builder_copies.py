@@ -1,7 +1,5 @@
 """Step results equal the transition, and share no array with it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from delay_models import VARYING

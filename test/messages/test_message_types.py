@@ -1,12 +1,10 @@
 """Message classes by their ROS names: imported and rejected names."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
 
-from embodied_env.errors import ContractError
+from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.messages.message_types import message_class
 
 
@@ -25,3 +23,19 @@ def test_type_name_imports_no_module_without_messages(tmp_path, monkeypatch):
     with pytest.raises(ContractError):
         message_class("named_by_a_contract/code/Type")
     assert "named_by_a_contract" not in sys.modules
+
+
+@pytest.mark.ros
+@pytest.mark.parametrize(
+    ("name", "error", "problem"),
+    [
+        ("sensor_msgs/msg/Nonsense", ContractError, r"Nonsense.*package sensor_msgs"),
+        ("std_srvs/msg/Trigger", ContractError, r"Trigger.*package std_srvs"),  # it has services only
+        ("no_such_msgs/msg/Thing", MissingDependencyError, "no_such_msgs"),
+    ],
+)
+def test_missing_type_is_reported_with_its_package(name, error, problem):
+    pytest.importorskip("rclpy", reason="needs rclpy")
+    assert message_class("sensor_msgs/msg/Joy").__name__ == "Joy"
+    with pytest.raises(error, match=problem):
+        message_class(name)

@@ -1,7 +1,5 @@
 """Draft policy files from the files of LeRobot policies, in the formats of its versions."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -11,10 +9,10 @@ from shipped_contracts import changed_contract
 
 from embodied_env.contract import load_contract
 from embodied_env.errors import UsageError
+from embodied_env.policies.lerobot_checkpoint import read_lerobot
 from embodied_env.policies.lerobot_draft import draft_policy_file
-from embodied_env.policies.lerobot_files import read_lerobot
-from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.policy_file import read_policy_file
+from embodied_env.policies.policy_file_interface import PolicyFileInterface
 
 SO101 = load_contract("so101_reach")
 DOOR = load_contract("door_open")

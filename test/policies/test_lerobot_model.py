@@ -1,7 +1,5 @@
 """Policies of LeRobot: what is refused without it, and its own training and library in a virtual environment of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -118,9 +116,6 @@ def test_normaliser_without_statistics_is_refused(folder, monkeypatch, case):
             (folder / file).write_bytes(content)
     with pytest.raises(MissingDependencyError if problem is None else UsageError, match=problem):
         load_model(f"lerobot:{folder}")
-
-
-# ------------------------------------------------------------------------------------------------------------ LeRobot
 
 
 @pytest.fixture(scope="module")

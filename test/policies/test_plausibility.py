@@ -1,18 +1,16 @@
 """Limits of the first inputs and actions, and two images of one camera."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from policy_files import BENCH, JOINTS, TrialModel, observation
 
 import embodied_env
-from embodied_env.contract.contract_loader import parse_as
+from embodied_env.contract.typed_values import parse_as
 from embodied_env.core.policy import NoAction
-from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.normalization import Normalization
 from embodied_env.policies.plausibility import find_implausible
 from embodied_env.policies.policy_file import PolicyFile
+from embodied_env.policies.policy_file_interface import PolicyFileInterface
 from embodied_env.policies.policy_model import ModelPolicy
 
 ARM = embodied_env.load_contract("arm_reach")  # actions from -1 to 1

@@ -3,8 +3,6 @@
 The table of docs/reference/policy_file.md names the test of each.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from policy_files import FILE, JOINTS, TrialModel, bench, interface, observation, write

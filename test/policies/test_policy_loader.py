@@ -1,7 +1,5 @@
 """The protocol of policies, their addresses, chunks, and one policy per slot or agent."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -13,7 +11,6 @@ from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.cli.main import main
-from embodied_env.contract.plugins import BUILT_IN
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import (
     BatchPolicy,
@@ -26,9 +23,10 @@ from embodied_env.core.policy import (
     policy_seed,
 )
 from embodied_env.errors import PolicyError, UsageError
+from embodied_env.plugins import BUILT_IN
 from embodied_env.policies import policy_loader as loader
-from embodied_env.policies.chunks import ChunkRunner, split_chunk
-from embodied_env.policies.slots import TeamPolicies, VectorPolicies
+from embodied_env.policies.chunk_execution import ChunkRunner, split_chunk
+from embodied_env.policies.per_slot_policies import TeamPolicies, VectorPolicies
 from embodied_env.processes.signals import Terminated, terminate
 from embodied_env.record.run import Run
 
@@ -301,7 +299,7 @@ def test_exit_in_a_policy_is_not_the_exit_of_the_program(tmp_path, monkeypatch, 
     monkeypatch.setattr(Chunks, place, leave)
     monkeypatch.setattr(loader, "_imported", lambda *_, **__: Chunks())
     where = {"reset": "the reset of episode 1", "__call__": "episode 1, step 1", "close": "close"}[place]
-    with pytest.raises(PolicyError, match=rf"--policy 'a:b' failed in {where}: SystemExit: 0"):
+    with pytest.raises(PolicyError, match=rf"policy 'a:b' failed in {where}: SystemExit: 0"):
         evaluate(ARM, "a:b", backend="fake", episodes=1, record=tmp_path, clock="virtual")
     with pytest.raises(Terminated), policy_errors("policy", "step 1"):
         terminate(15, None)
@@ -360,6 +358,22 @@ def test_slots_share_the_inference_of_a_batch_policy():
         results = observations, infos
     envs.close()
     assert masks == [[True, True]] * 2
+
+
+def test_slots_with_different_prompts_share_no_inference():
+    class Batch(Chunks):
+        def act_batch(self, observations, mask):
+            raise AssertionError
+
+        def instruct(self, instruction):
+            self.calls.append(instruction)
+
+    made = [Batch(), Batch()]
+    with_policies = VectorPolicies(made.__getitem__, 2)
+    infos = {key: np.zeros(2, dtype=np.int64) for key in ("step_index", "episode_index")}
+    infos |= {"end_reason": np.array(["", ""]), "_step_index": np.ones(2, dtype=np.bool_)}
+    with_policies.act_all({}, infos | {"instruction": np.array(["wave", "rest"], dtype=object)})
+    assert [policy.calls[1:] for policy in made] == [["wave", "act"], ["rest", "act"]]
 
 
 def test_slots_with_different_policies_share_no_inference():

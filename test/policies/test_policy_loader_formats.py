@@ -1,7 +1,5 @@
 """Policies in ONNX and of Stable-Baselines3: checked before anything moves, and equal to their library."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -1,9 +1,6 @@
 """The learned policies that ship with the package."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from evidence import assert_sound
@@ -14,7 +11,6 @@ from embodied_env.errors import UsageError
 from embodied_env.policies.policy_file import SUFFIX, read_policy_file
 
 pytest.importorskip("onnxruntime")
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = sorted(shipped_files("policies", ".onnx"))
 
 

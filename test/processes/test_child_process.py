@@ -1,7 +1,5 @@
 """Child processes never outlive their parent, and their output is kept."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Scheduling settings apply from the reset and are restored at the end."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -160,9 +158,6 @@ def test_missing_permission_reports_limit_and_remedy():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("SCHED_FIFO not permitted: fifo_priority=5 (expected at most 0")
     assert "ulimit -r 5" in done.stdout
-
-
-# --------------------------------------------------------------------------------------------------- environment
 
 
 def test_environment_applies_at_reset_and_restores_at_close(interval_s):

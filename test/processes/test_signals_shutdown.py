@@ -1,7 +1,5 @@
 """A free-running world is brought to rest however the program ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The supervisor: no process outlives the one that started it. Real processes that sleep."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -67,6 +65,24 @@ def test_exit_status_is_that_of_the_program(keep):
 
 def test_signal_gives_exit_status_128_plus_number(keep):
     assert keep("kill -9 $$", ready=False).wait(PATIENCE_S) == 128 + 9
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ("touch ready; exec sleep 60", 0),
+        ("trap 'exit 130' INT; touch ready; while true; do sleep 0.05; done", 0),
+        ("trap 'exit 1' INT; touch ready; while true; do sleep 0.05; done", 1),
+    ],
+)
+def test_a_requested_interruption_is_exit_status_0(keep, script, status):
+    process = keep(script)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE_S) == status
+
+
+def test_an_interruption_by_another_is_not(keep):
+    assert keep("kill -INT $$", ready=False).wait(PATIENCE_S) == 128 + signal.SIGINT
 
 
 def test_missing_program_is_reported(capfd):
@@ -141,6 +157,18 @@ def test_the_wait_for_a_lower_order_is_bounded(keep, tmp_path):
     until((tmp_path / "service").exists)
     process.send_signal(signal.SIGINT)
     process.wait(PATIENCE_S)
+    assert work.poll() is None
+
+
+@pytest.mark.parametrize("signals", [(keeper.STOP_AT_ONCE,), (signal.SIGINT, keeper.STOP_AT_ONCE)])
+def test_a_stop_at_once_waits_for_no_other(keep, tmp_path, signals):
+    work = keep("touch ready; exec sleep 60")
+    options = ["--order", "1", "--grace", "0.2"]
+    process = subprocess.Popen([*KEEPER[:2], *options, "--", "bash", "-c", "touch service; sleep 60"], cwd=tmp_path)
+    until((tmp_path / "service").exists)
+    for number in signals:
+        process.send_signal(number)
+    assert process.wait(PATIENCE_S) == 0  # of at least 30 s
     assert work.poll() is None
 
 

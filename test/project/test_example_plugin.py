@@ -1,7 +1,5 @@
 """The wheel of `examples/plugin` uses every kind of plug-in, found by its entry points alone."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_env.contract.plugins import BUILT_IN
+from embodied_env.plugins import BUILT_IN
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
 CONTRACT = """

@@ -1,7 +1,5 @@
 """An extension can be removed: nothing in the core imports it, and without it everything else works."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib.util
@@ -15,15 +13,17 @@ import pytest
 from extension_marks import TABLES
 
 import embodied_env
-from embodied_env.core.extensions import find_extension
+from embodied_env.core.plugin_loading import find_extension
 from embodied_env.extensions import REQUIRES
 
 PACKAGE = Path(embodied_env.__file__).parent
 EXTENSIONS = sorted(folder.parent.name for folder in PACKAGE.glob("extensions/*/__init__.py"))
 WITHOUT = """
-import contextlib, importlib.abc, io, os, pathlib, sys, tempfile
+import contextlib, importlib.abc, importlib.metadata, io, os, pathlib, sys, sysconfig, tempfile
 
 import numpy as np
+import mcap.reader, mcap.writer, orjson, pydantic_core, yaml, zstandard  # once, and not in each child
+import embodied_env.backends.fake_backend, embodied_env.envs.embodied_env, embodied_env.record  # imports no extension
 
 import embodied_env
 import embodied_env.errors
@@ -54,6 +54,11 @@ def check(name, refused):
             lines = err.getvalue().splitlines()
             assert status != 0 and len(lines) == 1 and f"embodied_env.extensions.{name}" in lines[0], lines
 
+    if name == "contract_init":
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            assert main(["contract", "init"]) != 0
+        assert "embodied_env.extensions.contract_init" in err.getvalue(), err.getvalue()
+
     for public, module in embodied_env._LAZY_EXPORTS.items():
         if module.startswith(f"extensions.{name}"):
             try:
@@ -62,6 +67,9 @@ def check(name, refused):
                 assert f"embodied_env.{public} needs embodied_env.extensions.{name}" in str(error), error
             else:
                 raise AssertionError(public)
+    names = {}
+    exec("from embodied_env import *", names)
+    assert "make" in names
 
 from embodied_env.extensions import removed_with
 
@@ -83,10 +91,16 @@ sys.exit(f"does not work without: {failed}" if failed else 0)
 """
 
 
+def nodes_if_named(file: Path, text: str) -> list[ast.AST]:
+    """Return the nodes of `file` if it contains `text`: parsing every file takes seconds."""
+    source = file.read_text()
+    return list(ast.walk(ast.parse(source))) if text in source else []
+
+
 @functools.cache
 def imports_of(file: Path) -> frozenset[str]:
-    """Return the modules that `file` imports, at any depth of the code."""
-    nodes = list(ast.walk(ast.parse(file.read_text())))
+    """Return the modules that `file` imports, at any depth of the code; none if it does not name an extension."""
+    nodes = nodes_if_named(file, "embodied_env.extensions.")
     names = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     return frozenset(names | {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names})
 
@@ -111,7 +125,7 @@ def test_the_core_names_an_extension_only_in_its_tables():
         file.relative_to(PACKAGE).as_posix()
         for file in PACKAGE.rglob("*.py")
         if extension_of(file) is None
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in nodes_if_named(file, "extensions.")
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and re.match(r"(embodied_env\.)?extensions\.\w", node.value)
@@ -139,7 +153,7 @@ def test_marks_of_tests_name_extensions_of_the_tables():
     named = {
         argument.value
         for file in Path(__file__).parents[1].rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in nodes_if_named(file, "mark.needs")
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.needs")
         for argument in node.args
         if isinstance(argument, ast.Constant)

@@ -1,7 +1,5 @@
 """The fault page lists every fault once, and every test it names exists."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re
@@ -10,7 +8,8 @@ from pathlib import Path
 import pytest
 from extension_marks import was_removed
 
-from embodied_env.core.codes import CODES, END_REASONS
+from embodied_env.core.code_table import CODES
+from embodied_env.core.code_types import END_REASONS
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("id", "fault", "happens", "hold", "rest")

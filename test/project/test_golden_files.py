@@ -3,8 +3,6 @@
 They stay as they are when code moves. For a change that is meant, ``EMBODIED_ENV_WRITE_GOLDEN=1`` rewrites the files.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json
@@ -26,14 +24,16 @@ from embodied_env.contract.contract_loader import shipped_files
 from embodied_env.contract.contract_schema import PROVENANCE, RESERVED
 from embodied_env.contract.fingerprint import SEMANTICS, SHIPPED_TASKS, _is_default
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_table import CODES, GATES
+from embodied_env.core.code_types import Severity
 from embodied_env.core.policy import PolicyIdentity, as_policy, policy_seed
 from embodied_env.core.types import Finding
+from embodied_env.plugins import built_in_classes
 from embodied_env.policies import policy_file
 from embodied_env.policies.policy_loader import load_policy
 from embodied_env.policies.policy_model import ArraySpec
-from embodied_env.record import read_run, rows
-from embodied_env.record.row_schema import RUN
+from embodied_env.record import read_run, row_types
+from embodied_env.record.row_types import RUN
 from embodied_env.ros.embedded_sim import lockstep_protocol as embedded
 from embodied_env.ros.wire import reset_protocol
 from embodied_env.safety.relay import relay_protocol as relay
@@ -42,7 +42,20 @@ from embodied_env.timing import latency_profile as profile
 
 GOLDEN = Path(__file__).parent / "golden"
 VARYING = {
-    *("ended_utc", "folder", "host", "processes", "ros", "rows_sha256", "run_id", "scheduling", "sha256", "source"),
+    *(
+        "ended_utc",
+        "folder",
+        "host",
+        "processes",
+        "ros",
+        "head",
+        "log_time_ns",
+        "previous_sha256",
+        "run_id",
+        "scheduling",
+        "sha256",
+        "source",
+    ),
     *("source_sha256", "started_utc", "text", "versions", "wrapper_version"),
 }
 EVERY_KEY = {
@@ -91,7 +104,7 @@ def names(_):
     from embodied_env.extensions.export import run_export as export
 
     arm = load_contract("arm_reach")
-    of_runs = [RUN, rows.RESET, rows.TRANSITION, export.EXPORT, engine.EVALUATION, compare.SCHEMA]
+    of_runs = [RUN, row_types.RESET, row_types.TRANSITION, export.EXPORT, engine.EVALUATION, compare.SCHEMA]
     return {
         "schemas": [*of_runs, *(each.SCHEMA for each in (schema, policy_file, profile, delay_model))],
         "semantics": SEMANTICS,
@@ -100,6 +113,7 @@ def names(_):
         "function": as_policy(json.dumps).identity.name,
         "policy_seed": policy_seed(1, 2),
         "spec": dataclasses.asdict(gymnasium.spec("embodied_env/ArmReach-v0")),
+        "gates": GATES,
         "public": sorted(embodied_env._LAZY_EXPORTS),
         "errors": {
             name: [base.__name__ for base in each.__bases__]
@@ -210,6 +224,12 @@ def test_golden_file_has_not_changed(build, tmp_path):
     assert file.read_text().splitlines() == text.splitlines()
 
 
+def test_numbers_of_codes_never_change():
+    """A code that is new has its number in ``docs/reference/faults.md`` until it is added here."""
+    pinned = [line.split(": ") for line in (GOLDEN / "codes.txt").read_text().splitlines()]
+    assert {name: CODES.get(name) for name, _ in pinned} == {name: int(number) for name, number in pinned}
+
+
 def keys_of(value):
     """Yield class and name of each optional key, at any depth, and whether it differs from its default."""
     if dataclasses.is_dataclass(value):
@@ -225,4 +245,5 @@ def keys_of(value):
 def test_the_contracts_with_every_key_have_every_key():
     keys = {found for contract in EVERY_KEY.values() for found in keys_of(contract)}
     left_out = {key for key, is_given in keys if not is_given and (key, True) not in keys}
-    assert {name for _, name in left_out} <= {"qos", "backends", *PROVENANCE, *RESERVED}
+    own_tests = {field.name for each in built_in_classes("interlocks") for field in dataclasses.fields(each.keys)}
+    assert {name for _, name in left_out} <= {"qos", "backends", *PROVENANCE, *RESERVED, *own_tests}

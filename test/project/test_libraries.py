@@ -1,7 +1,5 @@
 """The lines of the documentation for other libraries, each with the version of docs/reference/libraries.md."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Cost of importing the package, and errors for missing optional packages."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -9,9 +7,21 @@ import pytest
 
 EXTRAS = [  # modules of the packages in `embodied_env.errors.EXTRAS`
     *("rclpy", "mujoco", "PIL", "mcap", "orjson", "scipy", "jinja2", "pettingzoo", "onnxruntime", "msgpack", "zmq"),
-    *("websockets", "stable_baselines3", "ray", "pyarrow", "minari", "rerun"),
+    *("websockets", "stable_baselines3", "ray", "pyarrow", "minari", "rerun", "foxglove"),
 ]
-HEAVY = ["rclpy", "mujoco", "pydantic", "yaml", "mcap", "rich", "matplotlib", "torch", "pettingzoo", "scipy", "jinja2"]
+HEAVY = [
+    "rclpy",
+    "mujoco",
+    "pydantic_core",
+    "yaml",
+    "mcap",
+    "rich",
+    "matplotlib",
+    "torch",
+    "pettingzoo",
+    "scipy",
+    "jinja2",
+]
 
 
 def test_importing_package_imports_nothing_heavy():
@@ -57,8 +67,11 @@ ANALYSES = {  # extension -> its use
         "from embodied_env.extensions.calibration.calibration import calibrate\n"
         "calibrate(embodied_env.load_contract('arm_reach'), backend='mujoco', pacing='realtime')\n"
     ),
+    "identification": (
+        "from embodied_env.extensions.identification.identification import identify\n"
+        "identify([], embodied_env.load_contract('arm_reach'))\n"
+    ),
     "comparison": "import embodied_env.extensions.comparison.run_comparison\n",
-    "report": "import embodied_env.extensions.report.run_report\n",
 }
 
 
@@ -83,6 +96,7 @@ def test_missing_scipy_disables_an_analysis(name):
     [
         "core.latency_statistics",
         pytest.param("extensions.evaluation.evaluate_cli", marks=pytest.mark.needs("evaluation")),
+        pytest.param("extensions.report.run_report", marks=pytest.mark.needs("report")),
     ],
 )
 def test_missing_scipy_disables_only_analyses(module):

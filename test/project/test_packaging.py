@@ -1,7 +1,5 @@
 """Extras and their error messages, and what pip and colcon install for ``ros2 run`` and ``ros2 launch``."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy
@@ -27,8 +25,11 @@ def setup_arguments(tmp_path_factory):
     setuptools = types.ModuleType("setuptools")
     setuptools.find_packages = lambda **_: []
     setuptools.Distribution = type("Distribution", (), {"has_data_files": None})
+    command = types.ModuleType("build_py")
+    command.build_py = object
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "setuptools", setuptools)
+        patch.setitem(sys.modules, "setuptools.command.build_py", command)
         patch.chdir(folder := tmp_path_factory.mktemp("setup"))
         setuptools.setup = lambda **arguments: given.update(arguments)
         runpy.run_path(str(ROOT / "setup.py"))
@@ -76,18 +77,40 @@ def test_executable_runs_its_verb_with_the_program_of_its_prefix(tmp_path, progr
     assert done.stdout == "sim my robot --rate 2\n"
 
 
-def test_editable_installation_is_found_by_the_ament_index(tmp_path, monkeypatch):
+@pytest.fixture
+def source(tmp_path):
+    """Return a folder with links to the sources."""
     pytest.importorskip("setuptools", reason="needs setuptools")
-    index = pytest.importorskip("ament_index_python", reason="needs ament_index_python, of ROS 2")
-    source, prefix = tmp_path / "source", tmp_path / "prefix"
+    source = tmp_path / "source"
     source.mkdir()
     for each in ("README.md", "config", "embodied_env", "examples", "launch", "resource", "setup.cfg"):
         (source / each).symlink_to(ROOT / each)
     for each in ("package.xml", "pyproject.toml", "setup.py"):
         (source / each).symlink_to(ROOT / each)
-    command = [sys.executable, "-c", "from setuptools.build_meta import build_editable; build_editable('.')"]
+    return source
+
+
+def build(source, kind):
+    """Build in `source` as pip does; return the wheel."""
+    command = [sys.executable, "-c", f"from setuptools.build_meta import {kind}; {kind}('.')"]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
-    with zipfile.ZipFile(next(source.glob("*.whl"))) as wheel:
+    return next(source.glob("*.whl"))
+
+
+def test_modules_of_an_earlier_build_are_not_installed(source):
+    stale = source / "build" / "lib" / "embodied_env" / "removed.py"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
+    with zipfile.ZipFile(build(source, "build_wheel")) as wheel:
+        names = wheel.namelist()
+    assert "embodied_env/errors.py" in names
+    assert "embodied_env/removed.py" not in names
+
+
+def test_editable_installation_is_found_by_the_ament_index(source, tmp_path, monkeypatch):
+    index = pytest.importorskip("ament_index_python", reason="needs ament_index_python, of ROS 2")
+    prefix = tmp_path / "prefix"
+    with zipfile.ZipFile(build(source, "build_editable")) as wheel:
         for member in wheel.infolist():
             _, is_data, place = member.filename.partition(".data/data/")
             if is_data:  # as pip does

@@ -1,7 +1,5 @@
 """The commands and code of tutorials and how-to pages run as they are printed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -17,6 +15,9 @@ PAGES = [
     "tutorials/your_policy",
     "tutorials/train_and_evaluate",
     "tutorials/sim_to_real",
+    "tutorials/identify",
+    "howto/instructions",
+    "howto/playback",
     "howto/randomise",
     "howto/stable_baselines3",
 ]

@@ -1,7 +1,5 @@
 """The folders of the tests mirror those of the package, and the name of a test file begins with that of its module."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

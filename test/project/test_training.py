@@ -1,7 +1,5 @@
 """Training examples: ends of episodes, saved policies, seeds, and learning."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 
@@ -46,7 +44,7 @@ def begin(contract_file, tmp_path):
     def started(algorithm, *more, contract=contract_file):
         parser = training.parser(None, steps=64, num_envs=2, gamma=0.97)
         parser.set_defaults(minibatches=train_ppo.MINIBATCHES, entropy=train_sac.ENTROPY)
-        fixed = ["--backend", "fake", "--quiet", "--out", str(tmp_path / "runs"), "--feature-steps", "200"]
+        fixed = ["--backend", "fake", "--quiet", "--out", str(tmp_path / "runs"), "--feature-steps", "50"]
         args = parser.parse_args([str(contract), *fixed, "--evaluate", "fake", "--episodes", "2", *more])
         return training.started(algorithm, args)
 
@@ -121,7 +119,7 @@ def test_saved_policies_act_like_trained_model(begin, close_later):
     onnx_policy, sb3_policy = (loaded(run, folder, name) for name in ("onnx", "sb3"))
     space = run.contract.observation_space
     space.seed(1)
-    for observation in (space.sample() for _ in range(200)):
+    for observation in (space.sample() for _ in range(50)):
         output, _ = model.predict(env.features(observation), deterministic=True)
         expected = env.action_of(output)
         assert sb3_policy(observation) == pytest.approx(expected, abs=1e-6)

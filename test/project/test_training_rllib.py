@@ -1,7 +1,5 @@
 """The RLlib example: ends of episodes; it trains, saves and resumes, in this process and in workers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

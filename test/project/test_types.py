@@ -1,7 +1,5 @@
 """The Python blocks of the documentation pass ``mypy --strict`` as scripts outside the repository."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

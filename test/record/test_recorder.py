@@ -15,15 +15,17 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.wrappers import RecordEpisodeStatistics, RescaleAction, TimeLimit, TransformReward
+from run_files import unlinked
 
 import embodied_env
 from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, ClosedError, RecordError, ResetNeededError, UsageError
-from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record import RecordTransitions, mcap_writer, read_run, run_writer
+from embodied_env.record.arrays import refer_to
 from embodied_env.record.json_values import to_json_types
-from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.record.row_types import RESET, TRANSITION
 from embodied_env.record.run_writer import RunWriter
 
 STILL = np.zeros(6)
@@ -110,7 +112,7 @@ def test_spec_has_the_wrapper_arguments(tmp_path):
     env = embodied_env.make("arm_reach", backend="fake", record=tmp_path)
     (spec,) = env.spec.additional_wrappers
     assert spec.name == "RecordTransitions"
-    assert spec.kwargs == {"folder": str(tmp_path), "policy": None, "messages": False}
+    assert spec.kwargs == {"folder": str(tmp_path), "policy": None, "messages": False, "compression": "zstd"}
     env.close()
 
 
@@ -133,7 +135,7 @@ def test_reset_row_has_arguments_and_results(env):
     observation, info = env.reset(seed=7, options={"target": np.array([-0.4, 0.1, 0.2])})
     env.close()
     (row,) = read_run(env.path).resets()
-    assert row == {
+    assert unlinked(row) == {
         "schema": RESET,
         "row": 0,
         "seed": 7,
@@ -328,7 +330,7 @@ def test_wrappers_do_not_change_the_recorded_step(tmp_path):
         for value in (0.1, 2.0, np.nan):
             env.step(np.full(6, value))
         env.close()
-        texts.append([json.dumps(row) for row in read_run(env.path).rows()])
+        texts.append([json.dumps(unlinked(row)) for row in read_run(env.path).rows()])
     assert texts[0] == texts[1]
 
 
@@ -345,9 +347,60 @@ def test_an_account_encoded_by_the_thread_gives_the_same_row(tmp_path, changes_r
                 observation["joints_position"][:] = action[:] = [99.0] * 6
                 info["action"]["applied"] = info["latency"]["gate_s"] = 99.0
         env.close()
-        texts.append([json.dumps(row) for row in read_run(env.path).rows()])
+        texts.append([json.dumps(unlinked(row)) for row in read_run(env.path).rows()])
     assert texts[0] == texts[1]
     assert "99.0" not in "".join(texts[0])
+
+
+class Painted(gymnasium.ObservationWrapper):
+    """A camera that shows another image than the environment's own."""
+
+    def observation(self, observation):
+        return {**observation, "camera_image": observation["camera_image"] // 2}
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, Painted])
+def test_images_that_the_agent_changes_later_are_recorded_as_they_were(tmp_path, wrap):
+    env = RecordTransitions(wrap(EmbodiedEnv("door_open", backend="fake")), tmp_path)
+    expected = []
+    for _ in range(2):
+        observation, _ = env.reset(seed=1)
+        expected.append(observation["camera_image"].copy())
+        observation["camera_image"][:] = 0
+        observation, *_ = env.step(np.zeros(env.action_space.shape))
+        expected.append(observation["camera_image"].copy())
+        observation["camera_image"][:] = 0
+    env.close()
+    run = read_run(env.path)
+    found = [run.array(row["observation"]["camera_image"]) for row in run.rows()]
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+    inner = [run.array(row["inner"]["observation"]["camera_image"]) for row in run.rows()]
+    assert all(np.array_equal(a if wrap is not Painted else a // 2, b) for a, b in zip(inner, expected, strict=True))
+
+
+def test_an_image_is_hashed_once_and_not_copied(tmp_path, monkeypatch):
+    hashed = []
+    monkeypatch.setattr(run_writer, "refer_to", lambda array: hashed.append(array) or refer_to(array))
+    env = RecordTransitions(EmbodiedEnv("door_open", backend="fake"), tmp_path)
+    env.reset(seed=1)
+    env.flush()
+    hashed.clear()
+    env.step(np.zeros(env.action_space.shape))
+    env.flush()
+    own = env.unwrapped.last_transition.observation
+    assert [id(array) for array in hashed] == [id(own["camera_image"]), id(own["depth_image"])]
+    env.close()
+
+
+def test_an_image_that_no_reader_accepts_is_a_counted_loss(tmp_path, monkeypatch):
+    monkeypatch.setattr(mcap_writer, "LARGEST_MESSAGE", 20_000)
+    env = RecordTransitions(EmbodiedEnv("door_open", backend="fake"), tmp_path)
+    with pytest.warns(UserWarning, match=r"a message of array has 27\d+ bytes \(expected at most 20000\)"):
+        env.reset(seed=1)
+    env.step(np.zeros(env.action_space.shape))
+    env.close()
+    assert env.losses.as_json() == {"complete": False, "lost_rows": 2, "lost_messages": 0}
+    assert "a message of array has" in read_run(env.path).problem
 
 
 class RewardOverride(EmbodiedEnv):
@@ -428,8 +481,9 @@ def test_image_is_copied_before_the_agent_can_modify_it(tmp_path):
 def test_failed_step_raises_and_leaves_no_row(env):
     with pytest.raises(ResetNeededError):
         env.step(STILL)
+    env.reset(seed=1)
     env.close()
-    assert list(read_run(env.path).rows()) == []
+    assert len(list(read_run(env.path).rows())) == 1
 
 
 def test_failed_reset_raises_and_leaves_no_row(env):
@@ -444,7 +498,7 @@ def test_run_with_only_failed_resets_leaves_no_folder(env):
     with pytest.raises(UsageError, match="goal"):
         env.reset(options={"goal": 1})
     env.close()
-    assert list(env.path.parent.iterdir()) == []
+    assert not env.path.parent.exists()
 
 
 def test_run_folder_with_a_foreign_file_is_kept(env):
@@ -542,8 +596,8 @@ def test_manifest_has_host_and_ros_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "42")
     monkeypatch.delenv("RMW_IMPLEMENTATION", raising=False)
     env = RecordTransitions(fake(), tmp_path)
-    env.close()
     manifest = manifest_of(env)
+    env.close()
     assert (manifest["host"]["name"], manifest["host"]["machine"]) == (platform.node(), platform.machine())
     assert manifest["host"]["memory_bytes"] > 0
     assert (manifest["ros"]["ROS_DOMAIN_ID"], manifest["ros"]["RMW_IMPLEMENTATION"]) == ("42", None)
@@ -551,6 +605,7 @@ def test_manifest_has_host_and_ros_variables(tmp_path, monkeypatch):
 
 def test_manifest_has_the_losses_after_close(env):
     assert manifest_of(env)["record"] is None
+    env.reset(seed=1)
     env.close()
     assert manifest_of(env)["record"] == {"complete": True, "lost_rows": 0, "lost_messages": 0}
     assert manifest_of(env)["messages"] is False
@@ -580,8 +635,8 @@ def test_contract_changed_in_memory_is_recorded_as_used(tmp_path):
     contract = load_contract("arm_reach")
     changed = replace(contract, episode=replace(contract.episode, horizon_steps=3))
     env = RecordTransitions(EmbodiedEnv(changed, backend="fake"), tmp_path)
-    env.close()
     assert parse_contract(manifest_of(env)["contract"]["text"]) == changed
+    env.close()
 
 
 def test_wrapper_stack_is_recorded_outermost_first_with_arguments(tmp_path):
@@ -589,8 +644,8 @@ def test_wrapper_stack_is_recorded_outermost_first_with_arguments(tmp_path):
     env = RecordTransitions(
         OverwriteAction(RescaleAction(inner, np.full(6, -2, np.float32), np.full(6, 2, np.float32))), tmp_path
     )
-    env.close()
     stack = manifest_of(env)["wrappers"]
+    env.close()
     assert [layer["class"].rpartition(":")[2] for layer in stack] == [
         "RecordTransitions", "OverwriteAction", "RescaleAction", "TimeLimit", "EmbodiedEnv",
     ]  # fmt: skip
@@ -664,10 +719,19 @@ def test_step_and_reset_after_close_raise_and_write_nothing(env):
     assert read_run(env.path).clean
 
 
-def test_run_without_resets_is_clean(env):
-    env.close()
-    assert read_run(env.path).clean
-    assert summary_of(env)["episodes"] == 0
+def test_a_run_without_rows_leaves_no_folder(tmp_path):
+    embodied_env.make("arm_reach", backend="fake", record=tmp_path / "new" / "folder").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_rows_keeps_the_folders_of_others(tmp_path):
+    first, second = (RecordTransitions(fake(), tmp_path / "runs") for _ in range(2))
+    first.close()
+    second.reset(seed=1)
+    second.close()
+    assert list((tmp_path / "runs").iterdir()) == [second.path]
+    RecordTransitions(fake(), tmp_path / "runs").close()
+    assert read_run(second.path).clean
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
@@ -707,13 +771,13 @@ except embodied_env.errors.MissingDependencyError as error:
 
 
 def test_summary_without_episodes_has_null_statistics(env):
+    summary = env.summary
     env.close()
-    summary = summary_of(env)
     assert summary == {
         "contract_fingerprint": load_contract("arm_reach").fingerprint, "world": None,
         "episodes": 0, "terminated": 0, "truncated": 0, "unfinished": 0,
         "solved_at_reset": 0, "solved_at_first_step": 0, "rated": 0, "rated_terminated": 0, "successes": 0,
-        "success_rate": None, "success_rate_not_truncated": None,
+        "success_rate": None, "success_rate_not_truncated": None, "instructions": {},
         "return": {"mean": None, "min": None, "max": None, "std": None},
         "steps": 0, "clipped_share": None, "missed_actions": 0, "held_readings": {}, "missed_deadlines": 0,
         "end_reasons": {}, "stopped_joints": {}, "unmoved_joints": {}, "latency": {},

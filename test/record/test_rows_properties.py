@@ -21,7 +21,7 @@ from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, read_run
-from embodied_env.record.arrays import from_bytes, is_reference, refer_to, references, to_bytes
+from embodied_env.record.arrays import from_bytes, is_reference, portable, refer_to, references
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.row_log import parse_row
 from embodied_env.record.rows import FIELDS, encode_row, transition_row
@@ -173,8 +173,8 @@ class MemoryStore:
         self.kept = {}
 
     def __call__(self, array):
-        data = to_bytes(array)
-        reference = refer_to(array, data)
+        stored = portable(array)
+        data, reference = stored.tobytes(), refer_to(stored)
         self.kept[reference["sha256"]] = data
         return reference
 

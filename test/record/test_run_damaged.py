@@ -14,6 +14,7 @@ import shutil
 import traceback
 
 import damaged_runs
+import lz4.frame
 import numpy as np
 import pytest
 import run_files
@@ -22,7 +23,8 @@ from damaged_runs import damage
 from evidence import assert_finds
 from extension_marks import is_installed, needing
 from mcap.data_stream import RecordBuilder
-from mcap.records import Channel, Chunk, DataEnd, Footer, Header, Message
+from mcap.reader import make_reader
+from mcap.records import Channel, Chunk, DataEnd, Footer, Header
 from mcap.stream_reader import StreamReader
 from mcap.writer import MCAP0_MAGIC, CompressionType, Writer
 from row_logs import RowLog
@@ -36,7 +38,7 @@ from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record import mcap_file as log
 from embodied_env.record.row_decoder import RowDecoder
 from embodied_env.record.row_log import LogReader
-from embodied_env.record.rows import RESET
+from embodied_env.record.row_types import RESET
 
 VERBS = (
     *("replay",) * 10,
@@ -187,30 +189,34 @@ def rewritten(path, change):
     (path / "transitions.mcap").unlink()
     writer = RowLog(path / "transitions.mcap")
     for row in rows:
-        writer.write("reset" if row["schema"] == RESET else "transition", row, log_time_ns=0)
+        writer.write("reset" if row["schema"] == RESET else "transition", row, log_time_ns=row["log_time_ns"])
     writer.close()
 
 
 def test_changed_digit_is_detected_by_the_hash_of_the_rows(run):
     rewritten(run, lambda row: row["inner"]["external_inputs"].update(latency_s=0.123))
-    assert "rows_sha256" in read_run(run).problem
+    assert "does not have the hash of the row before it" in read_run(run).problem
     assert_finds(run, "run.unclean")
 
 
 def test_clean_run_without_the_hash_of_its_rows_fails_the_audit(run):
     manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps({**manifest, "rows_sha256": None}))
+    (run / "manifest.json").write_text(json.dumps({**manifest, "chain": None}))
     assert read_run(run).problem
     assert_finds(run, "run.unclean")
 
 
-def test_rows_sha256_is_the_hash_of_the_json_lines(run):
+def test_head_is_the_hash_of_the_last_row_and_each_row_has_that_of_the_row_before_it(run):
+    manifest = json.loads((run / "manifest.json").read_text())
     with (run / "transitions.mcap").open("rb") as file:
-        records = list(StreamReader(file).records)
-    topics = {record.id: record.topic for record in records if isinstance(record, Channel)}
-    rows = ("transition", "reset")
-    lines = [r.data + b"\n" for r in records if isinstance(r, Message) and topics[r.channel_id] in rows]
-    assert read_run(run).manifest["rows_sha256"] == hashlib.sha256(b"".join(lines)).hexdigest()
+        found = [message for *_, message in make_reader(file).iter_messages(topics=["reset", "transition"])]
+    stated = [manifest["run_id"], manifest["started_utc"], manifest["backend"], manifest["contract"]["fingerprint"]]
+    head = hashlib.sha256(json.dumps(stated).encode()).hexdigest()
+    for message in found:
+        row = json.loads(message.data)
+        assert (row["previous_sha256"], row["log_time_ns"]) == (head, message.log_time)
+        head = hashlib.sha256(message.data).hexdigest()
+    assert manifest["chain"] == {"head": head, "rows": 8, "resets": 2}
 
 
 @pytest.mark.parametrize("verb", verbs("replay", "export", "profile", "compare", "report", "audit"))
@@ -287,7 +293,14 @@ BAD_CHUNKS = {
     "bomb": (lambda c: recompressed(c, bytes(10**8), uncompressed_size=100), "of another size"),
     "wrong checksum": (lambda c: dataclasses.replace(c, uncompressed_crc=1), "wrong checksum of a chunk"),
     "not zstd": (lambda c: dataclasses.replace(c, data=b"xxxx"), "cannot be decompressed"),
-    "unknown compression": (lambda c: dataclasses.replace(c, compression="lz4"), "unknown compression 'lz4'"),
+    "not lz4": (lambda c: dataclasses.replace(c, compression="lz4"), "cannot be decompressed"),
+    "lz4 bomb": (
+        lambda c: dataclasses.replace(
+            c, compression="lz4", data=lz4.frame.compress(bytes(10**8)), uncompressed_size=100, uncompressed_crc=0
+        ),
+        "of another size",
+    ),
+    "unknown compression": (lambda c: dataclasses.replace(c, compression="xz"), "unknown compression 'xz'"),
     "chunk in a chunk": (lambda c: recompressed(c, records_of(c)), "unexpected record of opcode 6 in a chunk"),
     "end in a chunk": (lambda c: recompressed(c, records_of(DataEnd(0))), "unexpected record of opcode 15 in a chunk"),
     "cut off": (lambda c: recompressed(c, zstandard.decompress(c.data)[:-1]), "an incomplete record in a chunk"),
@@ -319,7 +332,7 @@ def test_a_file_that_expands_too_much_is_read_up_to_the_limit(tmp_path):
 
 
 def test_rows_in_chunks_are_read(tmp_path):
-    for compression in (CompressionType.ZSTD, CompressionType.NONE):
+    for compression in CompressionType:
         reader = LogReader(chunked(tmp_path / "transitions.mcap", compression=compression, data=b'{"row": 0}'))
         assert (list(reader), reader.problem) == ([{"row": 0}], "")
 

@@ -96,13 +96,40 @@ def test_closed_thread_rejects_jobs():
 
 
 def test_wait_idle_waits_until_jobs_are_settled(gate):
+    has_run = threading.Event()
     worker = WriterThread(gate.wait, max_jobs=2, stall_timeout_s=0.05)
-    assert [worker.submit(lambda: None) for _ in range(3)] == [True, True, False]
+    worker.submit(has_run.set)
+    assert has_run.wait(5.0)
     assert not worker.wait_idle()
     gate.set()
     while not worker.wait_idle():
         time.sleep(0.001)
     assert worker.submit(lambda: None)
+    assert worker.close(lambda: None)
+
+
+def test_jobs_are_settled_after_the_period_or_for_a_waiter():
+    done, settled = [], threading.Event()
+
+    def settle():
+        done.append("settled")
+        settled.set()
+
+    worker = WriterThread(settle, settle_every_s=0.2)
+    start = time.monotonic()
+    for _ in range(5):
+        worker.submit(lambda: done.append("job"))
+    assert settled.wait(5.0)
+    assert time.monotonic() - start >= 0.2
+    assert done == ["job"] * 5 + ["settled"]
+    assert worker.close(lambda: None)
+    del done[:]
+    worker = WriterThread(settle, settle_every_s=1000.0)
+    worker.submit(lambda: done.append("last"))
+    while "last" not in done:
+        time.sleep(0.001)
+    assert worker.wait_idle()
+    assert done[:2] == ["last", "settled"]
     assert worker.close(lambda: None)
 
 
@@ -290,9 +317,9 @@ def test_lockstep_step_waits_only_for_a_full_queue(tmp_path, gate):
     assert env.rows_flushed == 2
     threading.Timer(0.05, gate.set).start()
     assert env.step(STILL)[-1]["record"] == {"complete": True, "lost": 0}
-    assert env.rows_flushed >= 3
-    env.close()
+    assert env.flush()
     assert env.rows_flushed == 7
+    env.close()
     assert read_run(env.path).clean
 
 
@@ -307,7 +334,8 @@ def test_lockstep_queue_is_bounded(tmp_path, gate):
         env.step(STILL)
     threading.Timer(0.05, gate.set).start()
     env.step(STILL)
-    assert env.rows_flushed >= 3
+    assert env.flush()
+    assert env.rows_flushed == MAX_JOBS_IN_LOCKSTEP + 3
     env.close()
 
 
@@ -377,9 +405,12 @@ FULL = """
 import json, os, resource, signal, sys, time, warnings
 import numpy as np
 import embodied_env
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.record import RecordTransitions
 
 def case(kind, pacing):
-    env = embodied_env.make("arm_reach", backend="fake", record=sys.argv[1], free_running=pacing == "realtime")
+    world = EmbodiedEnv("arm_reach", backend="fake", free_running=pacing == "realtime")
+    env = RecordTransitions(world, sys.argv[1], compression="none")
     env.reset(seed=1)
     env.step(np.zeros(6))
     while env.rows_flushed < 2:
@@ -446,7 +477,7 @@ def test_full_disk_leaves_no_partial_json_file(on_full_disks, case):
 
 
 def test_messages_are_rejected_without_ros(tmp_path):
-    with pytest.raises(UsageError, match=r"messages=True is not available with backend 'fake'"):
+    with pytest.raises(UsageError, match=r"raw messages are not available with backend 'fake'"):
         RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path, messages=True)
     assert list(tmp_path.iterdir()) == []
 

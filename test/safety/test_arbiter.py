@@ -9,10 +9,12 @@ import pytest
 import scripted_tasks
 from scripted_tasks import DECELERATION, PERIOD_NS, PERIOD_S, VELOCITY
 
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Finding, SentCommand
 from embodied_env.errors import BackendLostError, ClosedError
-from embodied_env.safety import Arbiter, SafetyGate
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.publishing import make_publishing
 from embodied_env.timing.clock import ManualClock
 
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
@@ -27,7 +29,7 @@ class Bench:
         self.gate = SafetyGate(contract)
         self.sent, self.broken = [], False
         self.arbiter = Arbiter(
-            self._send, self.gate, clock=self.clock, control_period_s=PERIOD_S, free_running=free_running
+            self._send, self.gate, make_publishing(self.gate), clock=self.clock, free_running=free_running
         )
 
     def _send(self, command):
@@ -191,14 +193,14 @@ def test_brake_to_rest_brakes_a_free_running_robot_every_period_until_at_rest(ru
 def test_dry_run_continues_from_the_measured_positions(running):
     running.clock.advance_ns(PERIOD_NS)
     running.publish((1.0, 0.0))
-    before, published_ns = running.arbiter.reference, running.arbiter._published_ns
+    before, last = running.arbiter.reference, running.arbiter.last
     assert before.velocities[0] > 0.0
     running.arbiter.set_position_reference(np.array([0.25, 0.0]))
     after = running.arbiter.reference
     assert after.positions.tolist() == [0.25, 0.0]
     assert after.velocities.tolist() == before.velocities.tolist()
     assert after.seq == before.seq
-    assert running.arbiter._published_ns == published_ns  # so that time passes for the limits
+    assert running.arbiter.last == last  # so that time passes for the limits
 
 
 def test_only_braking_is_published_after_close(running):

@@ -16,12 +16,15 @@ from safety_strategies import calm, joint_limits, plain_contract
 from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 
 from embodied_env.backends.fake_backend import FakeBackend
-from embodied_env.core.codes import Severity
-from embodied_env.core.reset_spec import ResetRoutine
+from embodied_env.core.code_types import Severity
+from embodied_env.core.reset_draws import ResetRoutine
 from embodied_env.core.types import Finding, SentCommand
 from embodied_env.errors import BackendLostError
 from embodied_env.processes import signals as interrupts
-from embodied_env.safety import Arbiter, SafetyGate, arbiter, homing
+from embodied_env.safety import arbiter, homing
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.publishing import make_publishing, single
 from embodied_env.safety.relay import relay as core
 from embodied_env.safety.relay.relay import Relay
 from embodied_env.safety.relay.relay_protocol import Armed, CommandId, write_command
@@ -30,7 +33,7 @@ from embodied_env.timing.clock import NS_PER_S, ManualClock
 HOME = {"shoulder": 0.6, "elbow": -0.4}
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 CONTRACT, PLAIN = scripted_tasks.contract(), plain_contract()
-TRACED = {module.__file__ for module in (arbiter, interrupts, core, homing)} | {__file__}
+TRACED = {module.__file__ for module in (arbiter, single, interrupts, core, homing)} | {__file__}
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -96,7 +99,7 @@ class Bench:
         self.clock, self.sent = ManualClock(start_ns=1000), []
         self.gate = SafetyGate(CONTRACT)
         self.arbiter = Arbiter(
-            self.transport, self.gate, clock=self.clock, control_period_s=PERIOD_S, free_running=free_running
+            self.transport, self.gate, make_publishing(self.gate), clock=self.clock, free_running=free_running
         )
         self.arbiter.reset(np.zeros(2), 0)
         for _ in range(3):

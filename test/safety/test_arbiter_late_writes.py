@@ -19,12 +19,14 @@ from safety_strategies import contract_of, examples
 
 from embodied_env.contract import JointLimits, parse_contract
 from embodied_env.contract.safety_schema import WatchdogSpec
-from embodied_env.core.codes import Quality, Severity
-from embodied_env.core.reset_spec import ResetRoutine
+from embodied_env.core.code_types import Quality, Severity
+from embodied_env.core.reset_draws import ResetRoutine
 from embodied_env.core.types import Finding, SafetyContext, Sample, SensorStatus, SentCommand, Snapshot
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.safety import Arbiter, SafetyGate
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.homing import HomingContext, HomingMotion
+from embodied_env.safety.publishing import make_publishing
 from embodied_env.safety.relay.relay import Relay
 from embodied_env.safety.relay.relay_protocol import Armed, CommandId, write_command
 from embodied_env.timing.clock import NS_PER_S, ManualClock
@@ -131,17 +133,14 @@ class World:
             self.epoch, self.seq, self.answers = Armed.from_text(self.relay.arm()[1]).epoch, 0, []
             self.arbiter = self.relay.arbiter
         else:
-            self.arbiter = Arbiter(
-                self.send,
+            publishing = make_publishing(
                 self.gate,
-                clock=self.clock,
-                control_period_s=PERIOD_S,
-                free_running=True,
                 downstream_timeout_s=TIMEOUT_S if kind == "velocity" else None,
                 measured_velocities=self.measure if kind == "measured" else None,
                 setpoints_per_step=PER_STEP if kind == "setpoints" else 1,
                 has_trajectories=kind == "trajectory",
             )
+            self.arbiter = Arbiter(self.send, self.gate, publishing, clock=self.clock, free_running=True)
             self.arbiter.reset(np.zeros(1), 0)
         self.next_ns = self.clock.instant
 
@@ -433,7 +432,8 @@ def test_a_suspension_during_homing_never_speeds_a_joint_up(jumps):
     document["actuators"]["arm"] |= {"command": "position", "scale": "physical"}
     contract, world = parse_contract(json.dumps(document)), World("position")
     world.gate = SafetyGate(contract, fixed_rate=False)
-    world.arbiter = Arbiter(world.send, world.gate, clock=world.clock, control_period_s=PERIOD_S, free_running=True)
+    publishing = make_publishing(world.gate)
+    world.arbiter = Arbiter(world.send, world.gate, publishing, clock=world.clock, free_running=True)
     world.arbiter.reset(np.zeros(2), 0)
 
     def measured():

@@ -1,7 +1,5 @@
 """Command filters, workspace and plugins: the share they grant, and the handling of faulty ones."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 
@@ -12,11 +10,12 @@ from distributions import install
 from scripted_tasks import JOINTS, PERIOD_S
 from stable_ids import stable_repr
 
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
+from embodied_env.core.types import CommandState
 from embodied_env.errors import ContractError
 from embodied_env.processes.signals import Terminated
-from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.command_filters import FilterDecision, make_command_filters, scale_of
+from embodied_env.safety.gate import SafetyGate
 
 HALF = FilterDecision(severity=Severity.LIMIT, share=0.5, detail="near the table")
 STATE = {"positions": (0.25, 0.0), "velocities": (0.5, -0.25)}
@@ -56,9 +55,6 @@ def judge(*, action=(1.0, -1.0), mode="enforce", **filters):
 
 def findings_of(approved, gate):
     return [finding for finding in approved.report.findings if finding.gate == gate]
-
-
-# ---------------------------------------------------------------------------------------------------------- the share
 
 
 def test_a_decision_of_none_passes_the_proposal():
@@ -157,9 +153,6 @@ def test_limit_with_an_invalid_share_brakes(share):
     approved = judge(fence=ScriptedFilter(FilterDecision(severity=Severity.LIMIT, share=share)))
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
     assert approved.report.disposition is Severity.HOLD
-
-
-# ---------------------------------------------------------------------------------------------------------- decisions
 
 
 @pytest.mark.parametrize("severity", [Severity.HOLD, Severity.STOP, Severity.ESTOP])
@@ -309,9 +302,6 @@ def test_filter_that_writes_into_the_proposal_stops(name):
     assert (state.positions.tolist(), state.velocities.tolist()) == ([0.25, 0.0], [0.5, -0.25])
 
 
-# ------------------------------------------------------------------------------------------------------------- calls
-
-
 def test_filters_are_not_called_for_a_refused_action():
     fence = ScriptedFilter(None)
     judge(action=(math.nan, 0.0), fence=fence)
@@ -345,8 +335,6 @@ def test_stop_of_a_relayed_command_is_latched():
     assert gate.latched.code == "gate.plugin"
 
 
-# -------------------------------------------------------------------------------------------------------- entry points
-
 MODULE = """
 class Slow:
     def __init__(self, contract, share=0.5):
@@ -359,7 +347,7 @@ class Slow:
 
     def filter(self, proposal):
         from embodied_env.safety.command_filters import FilterDecision
-        from embodied_env.core.codes import Severity
+        from embodied_env.core.code_types import Severity
         return FilterDecision(severity=Severity.LIMIT, share=self.share, detail="slow")
 
 

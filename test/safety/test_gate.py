@@ -1,7 +1,5 @@
 """Examples of the gate chain: commands and reports for each kind of action."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -10,12 +8,13 @@ import scripted_tasks
 from scripted_tasks import ACCELERATION, DECELERATION, PERIOD_S, VELOCITY
 from stable_ids import stable_repr
 
-from embodied_env.core.codes import CODES, Severity
-from embodied_env.core.types import Finding
+from embodied_env.core.code_table import CODES, GATES
+from embodied_env.core.code_types import Severity
+from embodied_env.core.types import CommandState, Finding
 from embodied_env.errors import InternalFaultError
-from embodied_env.safety import GATES, CommandState, SafetyGate
 from embodied_env.safety import command_limiter as limiter
 from embodied_env.safety.findings import gate_arrays
+from embodied_env.safety.gate import SafetyGate
 
 STOP = Finding(gate="latch", severity=Severity.STOP, code="latch.stop")
 ESTOP = Finding(gate="latch", severity=Severity.ESTOP, code="latch.estop")
@@ -40,9 +39,6 @@ MOVING = reference_at((0.0, 0.5), (0.0, -0.3))
 
 def codes(approved):
     return [finding.code for finding in approved.report.findings]
-
-
-# --------------------------------------------------------------------------------------------------------- form
 
 
 class Tensor:
@@ -176,9 +172,6 @@ def test_unprintable_error_is_a_malformed_action(gate):
     assert codes(gate.judge(Silent(), REST, PERIOD_S)) == ["form.type"]
 
 
-# ---------------------------------------------------------------------------------------------------------- box and map
-
-
 def test_action_at_its_bound_is_not_clipped_at_full_speed(gate):
     fast = reference_at((0.0, VELOCITY), (0.0, -VELOCITY))
     approved = gate.judge([1.0, -1.0], fast, PERIOD_S)
@@ -202,39 +195,25 @@ def test_delta_action_starts_from_the_last_published_command(gate):
     assert approved.values.tolist() == [1.0 + 0.1 * VELOCITY * PERIOD_S, -1.0]
 
 
-def test_two_actuators_take_a_dict():
-    plain = scripted_tasks.document()
-    arm = plain["actuators"]["arm"]
-    gate = SafetyGate(
-        scripted_tasks.contract(
-            actuators={
-                "upper": {**arm, "topic": "upper", "joints": {"shoulder": arm["joints"]["shoulder"]}},
-                "lower": {**arm, "topic": "lower", "joints": {"elbow": arm["joints"]["elbow"]}},
-            }
-        )
-    )
-    approved = gate.judge({"lower": [0.1], "upper": [-0.1]}, REST, PERIOD_S)
+@pytest.fixture
+def gate_of_two():
+    """A gate of two actuators with a joint each."""
+    arm = scripted_tasks.document()["actuators"]["arm"]
+    joints = {"upper": "shoulder", "lower": "elbow"}
+    actuators = {name: {**arm, "topic": name, "joints": {j: arm["joints"][j]}} for name, j in joints.items()}
+    return SafetyGate(scripted_tasks.contract(actuators=actuators))
+
+
+def test_two_actuators_take_a_dict(gate_of_two):
+    approved = gate_of_two.judge({"lower": [0.1], "upper": [-0.1]}, REST, PERIOD_S)
     assert approved.values.tolist() == [-0.1 * VELOCITY * PERIOD_S, 0.1 * VELOCITY * PERIOD_S]
 
 
 @pytest.mark.parametrize(
     "action", [[0.0, 0.0], {"upper": [0.0]}, {"upper": [0.0], "lower": [0.0], "legs": [0.0]}, None]
 )
-def test_two_actuators_reject_anything_but_a_dict_of_both(action):
-    plain = scripted_tasks.document()
-    arm = plain["actuators"]["arm"]
-    gate = SafetyGate(
-        scripted_tasks.contract(
-            actuators={
-                "upper": {**arm, "topic": "upper", "joints": {"shoulder": arm["joints"]["shoulder"]}},
-                "lower": {**arm, "topic": "lower", "joints": {"elbow": arm["joints"]["elbow"]}},
-            }
-        )
-    )
-    assert codes(gate.judge(action, REST, PERIOD_S)) == ["form.shape"]
-
-
-# ----------------------------------------------------------------------------------------------------------- limits
+def test_two_actuators_reject_anything_but_a_dict_of_both(gate_of_two, action):
+    assert codes(gate_of_two.judge(action, REST, PERIOD_S)) == ["form.shape"]
 
 
 def test_speeding_up_is_limited_by_acceleration(gate):
@@ -286,9 +265,6 @@ def test_braking_from_an_infeasible_state_does_not_raise(gate):
     assert not approved.report.guaranteed["position"]
 
 
-# -------------------------------------------------------------------------------------------------------------- latch
-
-
 @pytest.mark.parametrize("latch", [STOP, ESTOP])
 def test_latched_gate_brakes_for_any_action(gate, latch):
     gate.latch(latch)
@@ -298,16 +274,11 @@ def test_latched_gate_brakes_for_any_action(gate, latch):
     assert approved.report.velocity_si.tolist() == pytest.approx([0.1, 0.0])
 
 
-def test_reset_clears_a_stop(gate):
-    gate.latch(STOP)
+@pytest.mark.parametrize(("latched", "left"), [(STOP, None), (ESTOP, ESTOP)])
+def test_reset_clears_a_stop_and_no_estop(gate, latched, left):
+    gate.latch(latched)
     gate.reset()
-    assert gate.latched is None
-
-
-def test_reset_does_not_clear_an_estop(gate):
-    gate.latch(ESTOP)
-    gate.reset()
-    assert gate.latched == ESTOP
+    assert gate.latched == left
 
 
 def test_stop_does_not_replace_an_estop(gate):
@@ -345,9 +316,6 @@ def test_latched_gate_also_reports_a_malformed_action(gate):
     assert codes(gate.judge(None, REST, PERIOD_S)) == ["latch.stop", "form.type"]
 
 
-# ---------------------------------------------------------------------------------------------------- check of the result
-
-
 def test_limiter_bug_is_caught_before_publication(gate, monkeypatch):
     """Replace a part of the gate to simulate a bug in it."""
     monkeypatch.setattr(limiter, "limit_joints", lambda *_: ([1.0, 1.0], [20.0, 20.0], {}))
@@ -362,9 +330,6 @@ def test_nothing_is_approved_when_braking_fails(gate, monkeypatch):
     monkeypatch.setattr(limiter, "brake_velocity", lambda *_: 50.0)
     with pytest.raises(InternalFaultError, match="nothing is published"):
         gate.brake(REST, PERIOD_S, HOLD)
-
-
-# ----------------------------------------------------------------------------------------------------------- report
 
 
 def test_passing_action_is_unchanged_without_findings(gate):

@@ -1,18 +1,16 @@
 """Goals of grippers in the gate: limited in position only, held while braking, declared at a stop."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 from grippers import TOPIC, gripper_contract, gripper_text
 
-from embodied_env.contract.safety_schema import Tracking
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
+from embodied_env.core.safety_input_state import parse_states
 from embodied_env.core.types import CommandState, Finding, SafetyContext
-from embodied_env.safety import SafetyGate
-from embodied_env.safety.interlocks import TrackingGate
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.interlocks.tracking import Tracking, TrackingGate
 
 DT_S = 0.05
 
@@ -61,7 +59,7 @@ def test_a_stop_does_what_is_declared_and_a_hold_keeps_the_goal(severity, declar
 
 def test_a_latched_stop_keeps_the_declared_goal_whatever_the_agent_requests(tmp_path):
     gate = gate_of(tmp_path, more="on_stop: open")
-    context = SafetyContext(sensors={}, measured=np.zeros(2), estops={"button": "active"})
+    context = SafetyContext(sensors={}, measured=np.zeros(2), estops=parse_states({"button": "active"}))
     first = gate.judge(action(0.5, -1.0), reference(), DT_S, context)
     again = gate.judge(action(0.5, -1.0), reference(gripper=0.8), DT_S)
     assert first.values[1] == again.values[1] == 0.8
@@ -74,7 +72,9 @@ def test_a_malformed_action_keeps_the_goal(tmp_path):
 
 
 def test_a_silent_server_stops_by_name(tmp_path):
-    context = SafetyContext(sensors={}, measured=np.zeros(2), estops={"actuators.gripper": "silent: no action server"})
+    context = SafetyContext(
+        sensors={}, measured=np.zeros(2), estops=parse_states({"actuators.gripper": "silent: no action server"})
+    )
     findings = gate_of(tmp_path).judge(action(0.0, 1.0), reference(), DT_S, context).report.findings
     assert ("gripper.silent", Severity.STOP) in [(finding.code, finding.severity) for finding in findings]
 
@@ -83,7 +83,7 @@ def test_a_goal_that_an_object_blocks_is_no_tracking_error(tmp_path):
     contract = gripper_contract(tmp_path, gripper_text())
     gate = TrackingGate(contract.safety.tracking, SafetyGate(contract).layout, {"j1": "rad", "j2": "rad"})
     context = SafetyContext(sensors={}, measured=np.array([0.0, 0.7]))
-    assert not [finding for _ in range(20) for finding in gate.check(context, np.zeros(2))]
+    assert not [finding for _ in range(20) for finding in gate.judge(context, np.zeros(2))]
 
 
 def tracking(folder, measured, commanded, text, **spec):
@@ -91,7 +91,7 @@ def tracking(folder, measured, commanded, text, **spec):
     contract = gripper_contract(folder, text)
     gate = TrackingGate(Tracking(**spec), SafetyGate(contract).layout, {"j1": "rad", "j2": "rad"})
     context = SafetyContext(sensors={}, measured=np.array([0.0, measured]))
-    return {finding.code for _ in range(20) for finding in gate.check(context, np.array([0.0, commanded]))}
+    return {finding.code for _ in range(20) for finding in gate.judge(context, np.array([0.0, commanded]))}
 
 
 UPWARDS = ("open: 0.8, closed: 0.0", "open: 0.0, closed: 0.8")

@@ -1,15 +1,14 @@
 """Limits may be tightened at run time; loosening waits for a reset; invalid values change nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import strategies
 
+from embodied_env.core.types import CommandState
 from embodied_env.errors import ContractError, UsageError
-from embodied_env.safety import CommandState, SafetyGate
+from embodied_env.safety.gate import SafetyGate
 
 CONTRACT = strategies.parse(strategies.document())
 OWN = CONTRACT.actuators["arm"].joints["a"]

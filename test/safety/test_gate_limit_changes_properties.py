@@ -1,7 +1,5 @@
 """Properties of limits tightened in motion: in any state the published rate changes no faster than allowed."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -11,10 +9,12 @@ from hypothesis import strategies as st
 from safety_strategies import bounds, contract_of, safe_state
 
 from embodied_env.contract import JointLimits
-from embodied_env.core.codes import Severity
-from embodied_env.core.types import Finding, SentCommand
-from embodied_env.safety import Arbiter, CommandState, SafetyGate
+from embodied_env.core.code_types import Severity
+from embodied_env.core.types import CommandState, Finding, SentCommand
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import braking_bounds, is_in_safe_set, velocity_interval
+from embodied_env.safety.publishing import make_publishing
 from embodied_env.timing.clock import ManualClock
 
 PERIOD_S = 0.05
@@ -30,7 +30,7 @@ class Robot:
         self.gate, self.sent = SafetyGate(self.contract), []
         self.size = self.gate.layout.size
         self.arbiter = Arbiter(
-            self._send, self.gate, clock=ManualClock(), control_period_s=PERIOD_S, free_running=False
+            self._send, self.gate, make_publishing(self.gate), clock=ManualClock(), free_running=False
         )
         self.begin()
 

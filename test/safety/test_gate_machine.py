@@ -3,8 +3,6 @@
 P-numbers: ``reference/safety.md`` A4.4. The machines keep a small model of the gate and compare it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -20,11 +18,15 @@ from safety_strategies import INPUT_STATES, calm, examples, finite_vectors, join
 
 from embodied_env.backends.fake_backend import FakeBackend
 from embodied_env.contract.safety_schema import Nonfinite, ObservationAge, WatchdogSpec
-from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.code_types import Quality, Severity
+from embodied_env.core.safety_input_state import parse_states
 from embodied_env.core.types import Finding, SensorStatus, SentCommand, TaskResult, Verdict
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import ClosedError, ResetNeededError
-from embodied_env.safety import Arbiter, SafetyGate, Watchdog
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.publishing import make_publishing
+from embodied_env.safety.watchdog import Watchdog
 from embodied_env.timing.clock import NS_PER_S, ManualClock, SteadyClock
 
 PERIOD_S = 0.05
@@ -57,10 +59,15 @@ class FreeRunningRobot(RuleBasedStateMachine):
         self.clock = ManualClock(start_ns=17)
         self.sent, self.sent_ns = [], []
         self.gate = SafetyGate(contract)
-        self.arbiter = Arbiter(self._send, self.gate, clock=self.clock, control_period_s=PERIOD_S, free_running=True)
+        self.arbiter = Arbiter(self._send, self.gate, make_publishing(self.gate), clock=self.clock, free_running=True)
         self.inputs, self.is_silent = {}, False
         self.watchdog = Watchdog(
-            self.arbiter, self.gate, SPEC, clock=self.clock, control_period_s=PERIOD_S, estops=lambda: dict(self.inputs)
+            self.arbiter,
+            self.gate,
+            SPEC,
+            clock=self.clock,
+            control_period_s=PERIOD_S,
+            estops=lambda: parse_states(self.inputs),
         )
         self.latched, self.malformed, self.silent, self.epoch = Severity.PASS, 0, 0, -1  # the model
         self.fed_ns = self.checked_ns = self.clock.now_ns()
@@ -91,7 +98,7 @@ class FreeRunningRobot(RuleBasedStateMachine):
         self.watchdog.feed()
         self.fed_ns = self.clock.now_ns()
         with self.arbiter.exclusive as (reference, dt_s):
-            beside = calm(reference, action_age_s=age_s, estops=dict(self.inputs))
+            beside = calm(reference, action_age_s=age_s, estops=parse_states(self.inputs))
             if self.is_silent:
                 sensors = {"joints": SensorStatus(quality=Quality.STALE, age_s=9.0)}
                 beside = dataclasses.replace(beside, sensors=sensors)
@@ -347,9 +354,6 @@ Episodes.TestCase.settings = settings(examples(20), stateful_step_count=20)
 TestEpisodes = Episodes.TestCase
 
 
-# ---------------------------------------------------------------------------------------------------------- real threads
-
-
 class ConcurrentRobot:
     """Threads that step, watch and stop one robot at the same time."""
 
@@ -357,7 +361,7 @@ class ConcurrentRobot:
         contract = plain_contract(control_period_s=0.001)
         clock, self.sent, self.go = SteadyClock(), [], threading.Barrier(6)
         self.gate = SafetyGate(contract)
-        self.arbiter = Arbiter(self._send, self.gate, clock=clock, control_period_s=0.001, free_running=True)
+        self.arbiter = Arbiter(self._send, self.gate, make_publishing(self.gate), clock=clock, free_running=True)
         self.arbiter.reset(np.zeros(2), 0)
         spec = WatchdogSpec(hold_steps=1, stop_steps=10**9)
         self.watchdog = Watchdog(self.arbiter, self.gate, spec, clock=clock, control_period_s=1e-9)

@@ -1,7 +1,5 @@
 """Properties of the gate chain and of the arbiter. P-numbers: ``reference/safety.md`` A4.4."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools
@@ -36,11 +34,13 @@ from safety_strategies import (
 )
 
 from embodied_env.contract import JointLimits, Margins
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Finding, SentCommand
 from embodied_env.errors import ContractError
-from embodied_env.safety import Arbiter, SafetyGate
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import JointBounds, brake_velocity
+from embodied_env.safety.publishing import make_publishing
 from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 
@@ -555,7 +555,7 @@ def free_running_arbiter(contract, clock: ManualClock):
         return SentCommand(seq=command.seq, values=command.values)
 
     gate = SafetyGate(contract)
-    arbiter = Arbiter(send, gate, clock=clock, control_period_s=contract.control_period_s, free_running=True)
+    arbiter = Arbiter(send, gate, make_publishing(gate), clock=clock, free_running=True)
     return arbiter, gate, sent
 
 
@@ -601,8 +601,8 @@ def test_p23_the_wall_clock_has_no_effect_in_lockstep(legs):
         arbiter = Arbiter(
             lambda command: sent.append(command) or SentCommand(seq=command.seq, values=command.values),
             gate,
+            make_publishing(gate),
             clock=clock,
-            control_period_s=0.05,
             free_running=False,
         )
         arbiter.reset(np.zeros(2), 0)

@@ -1,7 +1,5 @@
 """Properties of velocity commands: twists, wheels, joints with and without position limits."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -13,9 +11,10 @@ from hypothesis import strategies as st
 from safety_strategies import bounds, examples, finite_vectors, rounding, steps_of_time
 
 from embodied_env.contract import load_contract, parse_contract
-from embodied_env.core.codes import Severity
-from embodied_env.core.types import Finding, SentCommand
-from embodied_env.safety import Arbiter, CommandState, SafetyGate
+from embodied_env.core.code_types import Severity
+from embodied_env.core.types import CommandState, Finding, SentCommand
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import (
     brake_velocity,
     joint_bounds,
@@ -24,6 +23,7 @@ from embodied_env.safety.joint_limits import (
     lowered_velocity,
     velocity_interval,
 )
+from embodied_env.safety.publishing import make_publishing
 from embodied_env.timing.clock import ManualClock
 
 LAYOUT = SafetyGate(CONTRACT).layout
@@ -138,9 +138,8 @@ class World:
         self.clock = ManualClock()
         self.sent = []
         self.gate = SafetyGate(CONTRACT)
-        self.arbiter = Arbiter(
-            self.send, self.gate, clock=self.clock, control_period_s=0.1, free_running=True, **options
-        )
+        publishing = make_publishing(self.gate, **options)
+        self.arbiter = Arbiter(self.send, self.gate, publishing, clock=self.clock, free_running=True)
         self.arbiter.reset(np.zeros(4), 0)
 
     def send(self, command):
@@ -174,8 +173,6 @@ def test_commanded_velocity_is_kept_after_a_pause():
         assert state.velocities[0] == pytest.approx(LIMITS.fastest[0])  # it was never commanded to stop
         assert dt_s == pytest.approx(0.1)
 
-
-# ------------------------------------------------------------------------------------------------- after a gap
 
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 NOTHING = (np.full(4, np.nan), np.full(4, np.inf))

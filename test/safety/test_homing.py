@@ -1,7 +1,5 @@
 """Homing: slowly through the gate to the home position, and all reasons for it to end early."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 
@@ -13,8 +11,8 @@ from hypothesis import strategies as st
 from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 
 from embodied_env.backends.fake_backend import FakeBackend, ScriptedFault
-from embodied_env.core.codes import Severity
-from embodied_env.core.reset_spec import ResetRoutine, validate_home
+from embodied_env.core.code_types import Severity
+from embodied_env.core.reset_draws import ResetRoutine, validate_home
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError
 from embodied_env.safety.command_filters import FilterDecision
 from embodied_env.timing.clock import NS_PER_S

@@ -1,7 +1,5 @@
 """Examples of the jerk limit: the resulting velocity, and when the limit yields to another."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 
@@ -10,11 +8,13 @@ import pytest
 import scripted_tasks
 from scripted_tasks import ACCELERATION, PERIOD_S, VELOCITY
 
-from embodied_env.contract.contract_schema import EffectiveLimits
-from embodied_env.core.codes import Severity
-from embodied_env.core.types import Finding, SentCommand
-from embodied_env.safety import Arbiter, CommandState, SafetyGate
+from embodied_env.contract.actuator_schema import EffectiveLimits
+from embodied_env.core.code_types import Severity
+from embodied_env.core.types import CommandState, Finding, SentCommand
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import keeps_jerk, limit_jerk
+from embodied_env.safety.publishing import make_publishing
 from embodied_env.timing.clock import ManualClock
 
 JERK = 16.0  # x 0.0625 s = 1 unit/s^2 per step
@@ -112,9 +112,6 @@ def test_nan_change_violates_the_jerk_limit():
     assert not keeps_jerk(np.array([np.nan]), limits(JERK), DT_S)
 
 
-# ------------------------------------------------------------------------------------------------------- in the chain
-
-
 def contract_with_jerk(jerk=40.0, **changes):
     joint = scripted_tasks.document()["actuators"]["arm"]["joints"]["shoulder"]
     limited = {**joint, "deceleration": ACCELERATION, "jerk": jerk}
@@ -130,8 +127,8 @@ class Bench:
         self.arbiter = Arbiter(
             lambda command: SentCommand(seq=command.seq, values=command.values),
             self.gate,
+            make_publishing(self.gate),
             clock=self.clock,
-            control_period_s=PERIOD_S,
             free_running=free_running,
         )
         self.arbiter.reset(np.zeros(2), 0)

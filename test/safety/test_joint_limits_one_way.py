@@ -1,7 +1,5 @@
 """A joint that moves in one direction only never moves back: not by a target, braking, a filter or changed limits."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -13,11 +11,11 @@ from hypothesis import strategies as st
 from safety_strategies import any_time, contract_of, examples, journeys, safe_state, situations
 
 from embodied_env.contract import JointLimits
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.types import CommandState, Finding
-from embodied_env.safety import SafetyGate
 from embodied_env.safety.approved_commands import state_after
 from embodied_env.safety.command_filters import FilterDecision
+from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import (
     braking_bounds,
     joint_bounds,

@@ -1,7 +1,5 @@
 """Properties of one joint's step, against exact rational oracles. P-numbers: ``reference/safety.md`` A4.4."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace
@@ -52,9 +50,6 @@ def keeps_acceleration(v: float, w: float, b: JointBounds, dt: float, slack: flo
     if v * w >= 0.0:
         return abs(v) - abs(w) <= b.deceleration * dt + slack and abs(w) - abs(v) <= b.acceleration * dt + slack
     return abs(v) / b.deceleration + abs(w) / b.acceleration <= dt + slack / min(b.acceleration, b.deceleration)
-
-
-# ------------------------------------------------------------------------------------------------------------- one step
 
 
 @examples(80)
@@ -190,9 +185,6 @@ def assert_nested(s, tighter: JointBounds) -> None:
     assert inner_upper <= upper + slack
 
 
-# ------------------------------------------------------------------------------------------------------------ many steps
-
-
 def travel(journey) -> list[tuple[float, float, float, JointStep]]:
     """Take the legs in order; return (x, v, dt, step) of each."""
     b, (x, v) = journey.b, journey.state
@@ -267,9 +259,6 @@ def test_p10_braking_is_always_among_the_admissible_velocities(s):
     assert lower - slack <= brake_velocity(s.v, s.b, s.dt) <= upper + slack
 
 
-# ----------------------------------------------------------------------------------------------------- check of the result
-
-
 @examples(100)
 @given(situations(), st.floats(-2.0, 2.0))
 def test_p12_the_post_condition_detects_violations_of_a_thousandth(s, part):
@@ -309,9 +298,6 @@ def test_p1_the_post_condition_detects_non_finite_values(s, bad, in_position):
     assert "not finite" in limit_violation(s.x, s.v, position, velocity, s.b, s.dt)
 
 
-# ---------------------------------------------------------------------------------------------------------- outside the range
-
-
 @examples(80)
 @given(bounds(continuous=False), st.data())
 def test_joint_outside_its_range_only_moves_inwards_without_a_jump(b, data):
@@ -331,8 +317,6 @@ def test_joint_outside_its_range_only_moves_inwards_without_a_jump(b, data):
         assert limit_violation(x, v, step.position, step.velocity, b, dt) == ""
         x, v = step.position, step.velocity
 
-
-# ---------------------------------------------------------------------------------------------------------- earlier failures
 
 FOUND = {
     "a speed left over at a bound, and a moment": (
@@ -363,9 +347,6 @@ def test_p5_and_p12_hold_for_known_rounding_cases(name):
     assert b.low <= step.position <= b.high
     assert limit_violation(x, v, step.position, step.velocity, b, dt) == ""
     assert limit_joint(x, v, step.position, b, dt).code == ""
-
-
-# ------------------------------------------------------------------------------------------------------------ random steps
 
 
 @pytest.mark.parametrize("shortest_s", [1e-4, 1e-9])

@@ -1,7 +1,5 @@
 """Ends that the time of the agent alone explains are the policy's, and audit and replay agree."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import numpy as np
@@ -113,7 +111,7 @@ def test_injected_time_of_an_inference_is_the_policys_in_vector_environments_too
     ],
 )
 def test_audit_finds_a_late_end_that_was_none(tmp_path, gaps, options, reason):
-    from embodied_env.extensions.audit.order_rules import SequenceRule
+    from embodied_env.extensions.audit.row_history_rules import SequenceRule
 
     path, _ = run(tmp_path, gaps, **options)
     rows = list(embodied_env.read_run(path).rows())

@@ -1,7 +1,5 @@
 """Examples of the watchdog: steps feed it, and it brakes when they stop."""
 
-from __future__ import annotations
-
 import threading
 import time
 
@@ -11,10 +9,14 @@ import scripted_tasks
 from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.contract.safety_schema import WatchdogSpec
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
+from embodied_env.core.safety_input_state import parse_states
 from embodied_env.core.types import SentCommand
 from embodied_env.errors import BackendLostError
-from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.publishing import make_publishing
+from embodied_env.safety.watchdog import Watchdog, WatchdogThread
 from embodied_env.timing.clock import ManualClock, SteadyClock
 
 pytestmark = pytest.mark.realtime
@@ -29,7 +31,7 @@ class Bench:
         self.clock, self.sent, self.failures = clock, [], 0
         self.inputs = {}  # the states of the safety inputs, or an error
         self.gate = SafetyGate(scripted_tasks.contract(control_period_s=period_s))
-        self.arbiter = Arbiter(self._send, self.gate, clock=clock, control_period_s=period_s, free_running=True)
+        self.arbiter = Arbiter(self._send, self.gate, make_publishing(self.gate), clock=clock, free_running=True)
         self.watchdog = Watchdog(
             self.arbiter, self.gate, SPEC, clock=clock, control_period_s=period_s, estops=self._estops
         )
@@ -45,7 +47,7 @@ class Bench:
     def _estops(self):
         if isinstance(self.inputs, Exception):
             raise self.inputs
-        return self.inputs
+        return parse_states(self.inputs)
 
     def cruise(self):
         for _ in range(4):
@@ -186,9 +188,6 @@ def test_nothing_is_published_after_disarm(bench):
     published = len(bench.sent)
     bench.watchdog.check()
     assert len(bench.sent) == published == 1
-
-
-# ------------------------------------------------------------------------------------------ safety inputs between steps
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Actuation of a model from commands: when commands act, and which servos are supported."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -199,9 +197,6 @@ def test_a_velocity_servo_turns_its_joint_during_the_whole_period(tmp_path: Path
     assert read["position"][1] - before_rad == pytest.approx(0.8 * 0.05, rel=1e-3)
 
 
-# -------------------------------------------------------------------------------------------------------- errors
-
-
 def error_of(contract: Contract, **drives: Drive) -> ContractError:
     with pytest.raises(ContractError) as caught:
         World(contract, profile(**drives))
@@ -296,7 +291,7 @@ def drive(left: str, right: str) -> Drive:
         (BASE, {"base": drive("left", "rigt")}, "backends.mujoco.drives.base.right", "did you mean 'right'?"),
         (BASE, {"base": drive("left", "left")}, "actuators.base", ""),
         (PAN + BASE, {"base": drive("pan", "right")}, "actuators.base", ""),
-        (BASE, {}, "backends.mujoco.drives", "the twist of 'base' (expected base: {left, right"),
+        (BASE, {}, "backends.mujoco.drives", "the twist of 'base' (expected one: drives: {base: {left, right"),
         (BASE, {"base": DRIVE, "bsae": DRIVE}, "backends.mujoco.drives.bsae", "did you mean 'base'?"),
         (PAN, {"pan": DRIVE}, "backends.mujoco.drives.pan", ""),
     ],

@@ -1,7 +1,5 @@
 """A gripper in simulation: in the arm's message, on its own topic, or behind an action server."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from evidence import assert_replays, assert_sound

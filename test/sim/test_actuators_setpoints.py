@@ -1,7 +1,5 @@
 """Setpoint interpolation follows command and lag exactly, wherever physics steps start."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

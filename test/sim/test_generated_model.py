@@ -1,10 +1,9 @@
 """Generated models for robot files without one: joints move, keep their limits, and sensors have names."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import yaml
+from sideways_base import PROFILE, sideways_base
 from strategies import document
 
 from embodied_env.contract import parse_contract
@@ -88,3 +87,64 @@ def test_a_keyframe_of_a_generated_model_is_rejected():
 def test_a_generated_model_gives_no_robot_shape():
     contract = contract_over("fr3")
     assert not MujocoKinematics(contract, load_profile(contract, "mujoco")).shapes
+
+
+def twist_after(world, command, steps=10):
+    world.command(np.array(command))
+    for _ in range(steps):
+        world.step()
+    odometry = world.read()["odom"].values
+    return [*odometry["linear"][:2], odometry["angular"][2]]
+
+
+def test_a_base_moves_sideways_as_commanded(close_later):
+    world = close_later(world_of(sideways_base()))
+    world.reset(0, {})
+    for command in ([0.5, 0.0, 0.0], [0.0, -0.4, 0.0], [0.0, 0.0, 1.0], [-0.3, 0.2, 0.0]):
+        np.testing.assert_allclose(twist_after(world, command), command, atol=2e-3)
+    before = world.read()["odom"].values["position"]
+    np.testing.assert_allclose(twist_after(world, [0.0, 0.0, 0.0]), 0.0, atol=2e-3)
+    np.testing.assert_allclose(world.read()["odom"].values["position"], before, atol=2e-3)
+
+
+def test_its_sideways_motion_turns_with_the_base(close_later):
+    world = close_later(world_of(sideways_base()))
+    world.reset(0, {})
+    twist_after(world, [0.0, 0.0, np.pi / 4], steps=20)  # a quarter turn
+    twist_after(world, [0.0, 0.5, 0.0], steps=20)
+    x, y, _ = world.read()["odom"].values["position"]
+    assert (x, y) == (pytest.approx(-1.0, abs=0.02), pytest.approx(0.0, abs=0.02))
+
+
+PLANAR = """<mujoco><worldbody><body name="b">
+<joint name="x" type="slide" axis="1 0 0"/><joint name="y" type="slide" axis="0 1 0"/>{yaw}
+<geom size="0.1" mass="40"/><site name="base_link"/></body></worldbody></mujoco>"""
+
+
+def test_a_model_with_joints_in_the_plane_is_driven_at_any_timestep(tmp_path, close_later):
+    (tmp_path / "base.xml").write_text(
+        PLANAR.format(yaw='<joint name="yaw"/>').replace("<world", '<option timestep="0.01"/><world')
+    )
+    profile = PROFILE.replace("{sources", "{model: base.xml, sources", 1)
+    contract = sideways_base(profile=profile, source=str(tmp_path / "c.yaml"))
+    world = close_later(world_of(contract))
+    world.reset(0, {})
+    np.testing.assert_allclose(twist_after(world, [0.5, -0.5, 0.0]), [0.5, -0.5, 0.0], atol=1e-3)
+    np.testing.assert_allclose(twist_after(world, [0.0, 0.0, 1.0]), [0.0, 0.0, 1.0], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("profile", "path"),
+    [
+        (PROFILE.replace("{sources", "{model: base.xml, sources", 1), "backends.mujoco.site_drives.base.site"),
+        (PROFILE.replace("base: {site: base_link}", "base: {site: nowhere}").replace("{sources", "{model: base.xml, sources"), "backends.mujoco.site_drives.base.site"),
+        (PROFILE.replace("base: {site", "wheels: {site"), "backends.mujoco.site_drives.wheels"),
+        ("{sources: {odom: {odometry: {site: base_link}}}}", "backends.mujoco.drives"),
+    ],
+    ids=["cannot turn", "no such site", "no such actuator", "no drive"],
+)  # fmt: skip
+def test_a_wrong_drive_of_a_site_is_rejected_with_its_path(tmp_path, profile, path):
+    (tmp_path / "base.xml").write_text(PLANAR.format(yaw=""))
+    with pytest.raises(ContractError) as caught:
+        world_of(sideways_base(profile=profile, source=str(tmp_path / "c.yaml")))
+    assert caught.value.path == path

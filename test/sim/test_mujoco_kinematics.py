@@ -1,12 +1,11 @@
 """Kinematics of the arms against the published tables from which their models were built."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import mujoco
 import numpy as np
 import pytest
+from unit_contracts import driver_units_contract
 
 from embodied_env.contract import load_contract
 from embodied_env.errors import ContractError, UsageError
@@ -196,8 +195,6 @@ def test_joint_positions_of_another_shape_are_rejected_by_the_kinematics() -> No
         arm().jacobian("tcp", HOME[:5])
 
 
-# ---------------------------------------------------------------------------------------------------------------- shape
-
 GEOMS = """
 <mujoco>
   <worldbody>
@@ -338,3 +335,10 @@ def test_an_unbounded_geom_of_the_robot_is_rejected(tmp_path) -> None:
 def test_joint_positions_of_another_shape_are_rejected_by_the_capsules() -> None:
     with pytest.raises(UsageError, match=r"shape \(2, 5,?\) .expected \(6,\)"):
         MujocoKinematics(CONTRACT, PROFILE).capsules(np.zeros((2, 5)))
+
+
+def test_the_fingers_of_a_gripper_move_with_its_joint():
+    contract = driver_units_contract()
+    kinematics = MujocoKinematics(contract, load_profile(contract, "mujoco"))
+    left = kinematics.joints.index("left")
+    assert [joint.ratio for joint in kinematics.tree if joint.column == left] == [1.0, -1.0]

@@ -1,7 +1,5 @@
 """One call for many physics steps leaves the state that a loop of single steps leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The effects of reset options in a world, and that each reset restores what the one before has set."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +15,6 @@ from embodied_env.sim.world_profile import load_profile
 from embodied_env.timing.delay_model import DelayDistribution, DelayModel
 
 PERIOD_NS = 50_000_000
-ARM = randomised_arm()
 HOME = np.array([0.0, -1.5707963, 1.6755161, -1.6755161, -1.5707963, 0.0])
 NEUTRAL = {
     "camera_delay": 0.0, "damping": 1.0, "friction": [1.0, 1.0], "gain": 1.0, "lag": 0.0, "payload": 1.0,
@@ -57,9 +54,6 @@ def episode(world: World, seed: int, options: Mapping[str, Any] | None = None) -
     return rows
 
 
-# ------------------------------------------------------------------------------------------------------ determinism
-
-
 def test_an_episode_is_the_same_after_other_episodes_and_in_another_world() -> None:
     world = world_of()
     first = episode(world, 5)
@@ -83,9 +77,6 @@ def test_setting_one_value_does_not_shift_another() -> None:
     drawn, given = world.reset(4, {}), world.reset(4, arrays({"gain": 0.9, "target": [-0.4, 0.1, 0.2]}))
     for name in OPTIONS.keys() - {"gain"}:
         np.testing.assert_array_equal(drawn[name], given[name])
-
-
-# ---------------------------------------------------------------------------------------------------------- effects
 
 
 def test_a_mass_is_scaled_with_its_inertia_and_what_depends_on_it() -> None:
@@ -199,8 +190,6 @@ def test_drawn_and_injected_delays_exclude_each_other() -> None:
     with pytest.raises(UsageError, match=r"backends.mujoco.draws.camera_delay draws one .*remove one"):
         world_of(delays=delays)
 
-
-# ---------------------------------------------------------------------------------------------------------- mistakes
 
 ONE = {"type": "scalar", "low": 0.5, "high": 2.0}
 ZERO = {"type": "scalar", "low": 0.0, "high": 2.0}

@@ -1,7 +1,5 @@
 """The URDF generated from a model has its kinematics and limits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

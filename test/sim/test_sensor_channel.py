@@ -1,14 +1,12 @@
 """The sensor channel: due times, errors, delay and dropout of readings."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from embodied_env.contract.contract_schema import FieldSpec, SensorSpec
+from embodied_env.contract.sensor_schema import FieldSpec, SensorSpec
 from embodied_env.core.types import Sample
 from embodied_env.sim.sensor_channel import SensorChannel
 from embodied_env.sim.sensor_reader import SensorOutput
@@ -74,9 +72,6 @@ def many(channel: SensorChannel, count: int, first: SensorOutput) -> list[Sample
     return readings
 
 
-# ----------------------------------------------------------------------------------------------------- due times
-
-
 def test_a_due_time_truncated_to_nanoseconds_is_served_once() -> None:
     channel = begun(channel_of(spec(rate_hz=30.0)))  # due at 66 666 666.67 ns, and the physics reaches ...666
     taken = []
@@ -86,9 +81,6 @@ def test_a_due_time_truncated_to_nanoseconds_is_served_once() -> None:
             channel.capture(now_ns, measured())
             taken.append(substep)
     assert taken == [10, 20, 30]
-
-
-# ---------------------------------------------------------------------------------------------- delay and dropout
 
 
 def test_the_first_reading_is_immediate_despite_delay_and_dropout() -> None:
@@ -130,14 +122,8 @@ def test_due_times_continue_after_a_lost_reading() -> None:
     assert set(lossy) < set(sound)
 
 
-# ------------------------------------------------------------------------------------------------------ timeline
-
-
 def test_on_the_receive_timeline_the_first_stamp_is_that_of_the_reset() -> None:
     assert newest(begun(channel_of(spec(timeline="receive")))).stamp_ns == ORIGIN_NS
-
-
-# --------------------------------------------------------------------------------------------------------- noise
 
 
 def test_position_noise_has_zero_mean_and_the_declared_deviation() -> None:
@@ -222,9 +208,6 @@ def test_noise_makes_no_distance_negative() -> None:
     assert min(reading.values["range"][0] for reading in many(channel, 100, first)) == 0.0
 
 
-# --------------------------------------------------------------------------------------------------------- seeds
-
-
 def positions(channel: SensorChannel, seed: int, count: int = 20) -> bytes:
     begun(channel, seed)
     return b"".join(reading.values["position"].tobytes() for reading in run(channel, count))
@@ -253,9 +236,6 @@ def test_a_lost_reading_does_not_shift_the_noise() -> None:
     sound = {reading.stamp_ns: reading for reading in run(begun(channel_of(noise={"position": 0.1})), 50)}
     for reading in run(lossy, 50)[5:]:
         assert reading.values["position"].tobytes() == sound[reading.stamp_ns].values["position"].tobytes()
-
-
-# ---------------------------------------------------------------------------------------------------- covariance
 
 
 POSE_COVARIANCE = "geometry_msgs/msg/PoseWithCovarianceStamped"
@@ -293,9 +273,6 @@ def test_a_message_without_a_covariance_gets_none() -> None:
     assert dict(begun(channel_of(noise={"position": 0.3})).extras) == {}
 
 
-# ------------------------------------------------------------------------------------------------------ contacts
-
-
 def bump(**source: Any) -> SensorChannel:
     fields = {"data": FieldSpec(unit="1", low=0, high=1)}
     sensor = spec("std_msgs/msg/Bool", fields=fields, timeline="receive")
@@ -331,9 +308,6 @@ class ScriptedRandom:
 
     def random(self) -> float:
         return self._draws.pop(0)
-
-
-# ------------------------------------------------------------------------------------------------- invalid readings
 
 
 def test_a_reading_without_values_keeps_its_reason() -> None:

@@ -1,7 +1,5 @@
 """Properties of the sensor channel: each due time is served once, in time and in order."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from itertools import pairwise
@@ -11,7 +9,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from embodied_env.contract.contract_schema import FieldSpec, SensorSpec
+from embodied_env.contract.sensor_schema import FieldSpec, SensorSpec
 from embodied_env.core.types import Sample
 from embodied_env.sim.sensor_channel import SensorChannel
 from embodied_env.sim.sensor_reader import SensorOutput

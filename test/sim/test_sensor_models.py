@@ -1,7 +1,5 @@
 """Sensor models of the simulated world, and the sources of their readings, against geometry computed by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 from ideal_readings import sense
 
 from embodied_env.contract import Contract, load_contract, parse_contract
+from embodied_env.core.reading_conversion import ReadingRules
 from embodied_env.errors import ContractError
 from embodied_env.sim.sensor_models import Bumper, Odometer, Scanner
 from embodied_env.sim.sensor_reader import SensorOutput
@@ -82,22 +81,14 @@ def test_a_single_beam_points_along_the_first_angle(tmp_path: Path) -> None:
     np.testing.assert_allclose(scan(tmp_path, beams=1), [4.0])
 
 
-def test_an_obstacle_beyond_the_range_is_not_detected(tmp_path: Path) -> None:
-    far = ROBOT.replace("2.1 0 0", "8.2 0 0")  # 8.1 m
-    np.testing.assert_array_equal(scan(tmp_path, far), np.full(5, np.inf))
-
-
-def test_an_obstacle_just_within_the_range_is_detected(tmp_path: Path) -> None:
-    assert scan(tmp_path, ROBOT.replace("2.1 0 0", "8.09 0 0"))[2] == pytest.approx(7.99)
+@pytest.mark.parametrize(("wall_m", "range_m"), [(8.2, np.inf), (8.09, 7.99), (0.5, -np.inf)])
+def test_an_obstacle_beyond_or_below_the_range_is_infinite(tmp_path: Path, wall_m: float, range_m: float) -> None:
+    assert scan(tmp_path, ROBOT.replace("2.1 0 0", f"{wall_m} 0 0"))[2] == pytest.approx(range_m)
 
 
 def test_empty_space_is_not_detected(tmp_path: Path) -> None:
     empty = ROBOT[: ROBOT.index("<geom name=" + '"front"')]
     assert (scan(tmp_path, empty)[2:] == np.inf).all()
-
-
-def test_an_obstacle_below_the_range_is_minus_infinity(tmp_path: Path) -> None:
-    np.testing.assert_array_equal(scan(tmp_path, ROBOT.replace("2.1 0 0", "0.5 0 0"))[2], -np.inf)
 
 
 def test_a_scanner_ignores_its_own_body_but_not_attached_ones(tmp_path: Path) -> None:
@@ -217,7 +208,7 @@ def test_velocities_are_in_the_frame_of_the_site(tmp_path: Path) -> None:
 
 def test_the_errors_of_odometry_have_its_covariance(tmp_path: Path) -> None:
     drive = Drive(tmp_path, noise_per_m=0.05, noise_per_rad=0.05)
-    ways = 1500
+    ways = 800
     ends = np.empty((ways, 3))
     covariance = np.zeros((6, 6))
     for seed in range(ways):
@@ -315,12 +306,9 @@ class Bump:
         return touched
 
 
-def test_a_current_contact_is_reported(tmp_path: Path) -> None:
-    assert Bump(tmp_path).reading(AT_WALL)
-
-
-def test_no_contact_is_reported_without_contact(tmp_path: Path) -> None:
-    assert not Bump(tmp_path).reading(CLEAR)
+@pytest.mark.parametrize(("place", "touched"), [(AT_WALL, True), (CLEAR, False)])
+def test_a_current_contact_is_reported(tmp_path: Path, place: tuple[float, float], touched: bool) -> None:
+    assert Bump(tmp_path).reading(place) == touched
 
 
 def test_a_contact_between_two_readings_is_reported_once(tmp_path: Path) -> None:
@@ -330,20 +318,15 @@ def test_a_contact_between_two_readings_is_reported_once(tmp_path: Path) -> None
     assert [bump.reading(), bump.reading()] == [True, False]
 
 
-def test_a_contact_at_the_time_of_a_reading_is_not_reported_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("place", "touched"), [(AT_WALL, True), (CLEAR, False)])
+def test_a_contact_at_the_time_of_a_reading_is_reported_again_only_if_it_lasts(
+    tmp_path: Path, place: tuple[float, float], touched: bool
+) -> None:
     bump = Bump(tmp_path)
     assert bump.reading(AT_WALL)
     bump.step(AT_WALL)  # the next physics step continues from there
-    bump.step(CLEAR)
-    assert not bump.reading(CLEAR)
-
-
-def test_a_lasting_contact_is_reported_again(tmp_path: Path) -> None:
-    bump = Bump(tmp_path)
-    assert bump.reading(AT_WALL)
-    bump.step(AT_WALL)
-    bump.step(AT_WALL)
-    assert bump.reading(CLEAR)
+    bump.step(place)
+    assert bump.reading(CLEAR) == touched
 
 
 def test_reading_does_not_clear_a_contact(tmp_path: Path) -> None:
@@ -407,16 +390,16 @@ def test_contacts_of_a_model_without_sensors_are_rejected(tmp_path: Path) -> Non
         Bumper(model, state_of(model), contact, "backends.mujoco.sources.bump")
 
 
-def test_an_unknown_geom_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match=r"no such geom in model.xml: 'flor'.*'floor'") as caught:
-        Bump(tmp_path, ignore=("wall", "flor"))
-    assert caught.value.path == "backends.mujoco.sources.bump.contact.ignore[1]"
-
-
-def test_an_unknown_body_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match=r"no such body in model.xml: 'bse'.*'base'") as caught:
-        Bump(tmp_path, body="bse")
-    assert caught.value.path == "backends.mujoco.sources.bump.contact.body"
+@pytest.mark.parametrize(
+    ("keys", "path", "problem"),
+    [({"ignore": ("wall", "flor")}, "ignore[1]", "geom .*'flor'.*'floor'"), ({"body": "bse"}, "body", "body .*'bse'")],
+)
+def test_a_contact_of_an_unknown_name_is_rejected(
+    tmp_path: Path, keys: dict[str, Any], path: str, problem: str
+) -> None:
+    with pytest.raises(ContractError, match=f"no such {problem}") as caught:
+        Bump(tmp_path, **keys)
+    assert caught.value.path == f"backends.mujoco.sources.bump.contact.{path}"
 
 
 # ------------------------------------------------------------------------------------------------------- sources
@@ -553,6 +536,13 @@ def test_a_value_that_an_integer_can_represent_is_read(tmp_path: Path) -> None:
     assert (measured.values["seven"].tolist(), measured.problem) == ([255], "")
 
 
+@pytest.mark.ros
+def test_a_field_without_a_dtype_has_the_precision_of_its_message(tmp_path: Path) -> None:
+    pytest.importorskip("std_msgs")
+    found = integer_reading(tmp_path, 0.1, "null", "std_msgs/msg/Float32").values["seven"]
+    assert (found.dtype, found.tolist()) == (np.float64, [float(np.float32(0.1))])
+
+
 def test_a_value_beyond_the_floats_of_a_field_is_infinite(tmp_path: Path) -> None:
     assert integer_reading(tmp_path, 1e300, "float32").values["seven"] == [np.inf]
 
@@ -598,15 +588,16 @@ WRONG_SOURCES = {  # type, fields, keys of the sensor, source, path of the error
     "site of a range": ("sensor_msgs/msg/Range", ["range"], "", {"site": "tip"}, IT, "site (expected distance or sensors)"),
     "site of odometry": ("nav_msgs/msg/Odometry", ["position"], "", {"site": "tip"}, IT, "site (expected odometry or sensors)"),
     "site of a force": ("geometry_msgs/msg/WrenchStamped", ["force"], "", {"site": "tip"}, IT, "site (expected sensors)"),
-    "no source": ("any/msg/Any", [f"x: {FIELD[:-1]}, path: x}}"], "", {}, IT, "none (expected sensors)"),
+    "no source": ("any/msg/Any", [f"x: {FIELD[:-1]}, path: x}}"], "", {}, IT, "no source of a any/msg/Any (expected sensors)"),
     "distance of a scan": ("sensor_msgs/msg/LaserScan", ["ranges: {unit: m, shape: [3], low: 0, high: 9}"], "", {"distance": ("tip", "base")}, IT, "distance (expected rays or sensors)"),
     "frame of a model sensor": (POSE, ["position"], "", {"sensors": {"position": "place"}, "relative_to": "base"}, f"{IT}.relative_to", ""),
     "frame of joints": ("sensor_msgs/msg/JointState", [JOINTS], "", {"relative_to": "base"}, f"{IT}.relative_to", ""),
     "no frame": (POSE, ["position"], "", {"site": "tip", "relative_to": "bsae"}, f"{IT}.relative_to", "no such site in lab.xml: 'bsae'"),
+    "size without a camera": (POSE, ["position"], "", {"site": "tip", "render_size": "observation"}, f"{IT}.render_size", ""),
     "no camera": (IMAGE, [RGB], ", encoding: rgb8", {"camera": "ear"}, f"{IT}.camera", ""),
     **{
-        f"not rendered: {encoding}": (IMAGE, [f"image: {{unit: {unit}, shape: [4, 6, {channels}], low: 0, high: 255}}"], f", encoding: {encoding}", {"camera": "eye"}, f"{ITS}.encoding", f"'{encoding}' (expected one of: rgb8, 32FC1)")
-        for encoding, channels, unit in (("bgr8", 3, '"1"'), ("mono8", 1, '"1"'), ("16UC1", 1, "m"))
+        f"not rendered: {encoding}": (IMAGE, [f"image: {{unit: {unit}, shape: [4, 6, {channels}], low: 0, high: 255}}"], f", encoding: {encoding}", {"camera": "eye"}, f"{ITS}.encoding", f"'{encoding}' (expected one of: rgb8, bgr8, 32FC1)")
+        for encoding, channels, unit in (("bgra8", 4, '"1"'), ("mono8", 1, '"1"'), ("16UC1", 1, "m"))
     },
 }  # fmt: skip
 
@@ -625,6 +616,52 @@ def test_a_colour_camera_returns_rows_columns_and_colours(tmp_path: Path) -> Non
     picture = world.read()["it"].values["image"]
     world.close()
     assert (picture.shape, picture.dtype) == ((4, 6, 3), np.uint8)
+
+
+def test_a_camera_with_swapped_colours_sees_the_same(tmp_path: Path) -> None:
+    image, seen = "image: {unit: '1', shape: [4, 6, 3], low: 0, high: 255}", []
+    for encoding in ("rgb8", "bgr8"):
+        world = lab_world(lab(tmp_path, "sensor_msgs/msg/Image", image, keys=f", encoding: {encoding}"), camera="eye")
+        seen.append(world.read()["it"].values["image"])
+    np.testing.assert_array_equal(seen[0], seen[1][..., ::-1])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "unit", "channels", "resample"),
+    [
+        ("rgb8", "1", 3, "nearest"),
+        ("rgb8", "1", 3, "area"),
+        ("bgr8", "1", 3, "nearest"),
+        ("bgr8", "1", 3, "area"),
+        ("32FC1", "m", 1, "nearest"),  # depth is resized by nearest only
+    ],
+)
+def test_an_image_drawn_in_the_size_of_the_observation_is_exactly_observed(
+    tmp_path: Path, encoding: str, unit: str, channels: int, resample: str
+) -> None:
+    bounds = "low: 0, high: 255" if encoding != "32FC1" else "low: 0, high: 50, no_return: 50"
+
+    def image(size: str, more: str = "") -> Contract:
+        field = f"image: {{unit: '{unit}', shape: {size}, {bounds}{more}}}"
+        return lab(tmp_path, "sensor_msgs/msg/Image", field, keys=f", encoding: {encoding}")
+
+    small = lab_world(image(f"[4, 6, {channels}]"), camera="eye").read()["it"].values["image"]
+    resize = f", resize: {{size: [4, 6], resample: {resample}}}"
+    contract = image(f"[20, 30, {channels}]", resize)
+    world = lab_world(contract, camera="eye", render_size="observation")
+    raw = world.read()["it"].values["image"]
+    np.testing.assert_array_equal(raw, small.repeat(5, axis=0).repeat(5, axis=1))
+    if encoding != "32FC1":
+        _, field = ReadingRules("it", contract.sensors["it"]).fields["image"]
+        np.testing.assert_array_equal(field.resize(raw, padding=0), small)
+    assert world.render_ns > 0
+
+
+@pytest.mark.parametrize("resize", ["", ", resize: {size: [4, 6]}", ", resize: {size: [3, 6], resample: area}"])
+def test_a_size_that_would_not_be_observed_exactly_is_not_drawn(tmp_path: Path, resize: str) -> None:
+    field = f"image: {{unit: '1', shape: [20, 30, 3], low: 0, high: 255{resize}}}"
+    contract = lab(tmp_path, "sensor_msgs/msg/Image", field, keys=", encoding: rgb8")
+    assert error_of(contract, camera="eye", render_size="observation").path == f"{IT}.render_size"
 
 
 def test_a_depth_camera_returns_metres(tmp_path: Path) -> None:

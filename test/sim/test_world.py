@@ -1,10 +1,6 @@
 """The simulated world: readings and their times; equal seeds and commands give equal bytes."""
 
-from __future__ import annotations
-
 import math
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -209,15 +205,6 @@ def test_time_advances_by_one_period_per_step_and_reset() -> None:
     np.testing.assert_array_equal(np.diff(times), PERIOD_NS)
 
 
-def test_every_sample_after_a_reset_is_newer_than_the_reset() -> None:
-    world = arm_world(with_sensor("tcp", rate_hz=1.0))
-    world.reset(0, {})
-    world.step()
-    before_ns = world.now_ns
-    world.reset(1, {})
-    assert all(reading.stamp_ns > before_ns for reading in world.read().values())
-
-
 def test_a_servo_target_moves_linearly_to_the_command(tmp_path: Path) -> None:
     world = World(cart_contract(tmp_path), CART_PROFILE)
     world.reset(0, {})
@@ -229,14 +216,6 @@ def test_a_servo_target_moves_linearly_to_the_command(tmp_path: Path) -> None:
     assert sense(world, "joints")["velocity"][0] == pytest.approx(speed, rel=1e-5)
 
 
-def test_the_arm_holds_its_home_without_a_command() -> None:
-    world = arm_world()
-    world.reset(0, {})
-    for _ in range(40):
-        world.step()
-    np.testing.assert_allclose(sense(world, "joints")["position"], HOME, atol=1e-9)
-
-
 def test_a_reset_clears_the_last_command() -> None:
     world = arm_world()
     world.reset(0, {})
@@ -244,15 +223,6 @@ def test_a_reset_clears_the_last_command() -> None:
     world.reset(0, {})
     world.step()
     np.testing.assert_allclose(sense(world, "joints")["position"], HOME, atol=1e-9)
-
-
-def test_the_arm_reaches_its_command() -> None:
-    world = arm_world()
-    world.reset(0, {})
-    for k in range(1, 31):
-        world.command(HOME + min(k, 10) * 0.03)
-        world.step()
-    np.testing.assert_allclose(sense(world, "joints")["position"], HOME + 0.3, atol=1e-4)
 
 
 def test_the_arm_lags_a_moving_command_by_less_than_a_period() -> None:
@@ -453,13 +423,11 @@ def trace(world: World, steps: int = 40, look: Any = lambda: None) -> list[bytes
     return states
 
 
-def sensor_bytes(world: World, sensor: str, steps: int = 30) -> list[tuple[int, bytes]]:
+def sensor_bytes(world: World, *sensors: str, steps: int = 30) -> dict[str, list[Any]]:
     world.reset(1, {})
     origin_ns = world.now_ns
     rows = [world.read(), *spin(world, steps)]
-    return [
-        (row[sensor].stamp_ns - origin_ns, b"".join(v.tobytes() for v in row[sensor].values.values())) for row in rows
-    ]
+    return {name: [as_bytes({name: row[name]}, origin_ns) for row in rows] for name in sensors}
 
 
 # --------------------------------------------------------------------------- independence of the motion from sensing
@@ -497,16 +465,11 @@ def test_sensing_does_not_change_the_simulation_state(tmp_path: Path) -> None:
         assert before.tobytes() == after.tobytes()
 
 
-@pytest.mark.parametrize("sensor", SEEN)
-def test_a_reading_does_not_depend_on_other_sensors(tmp_path: Path, sensor: str) -> None:
-    assert sensor_bytes(yard(tmp_path, sensor), sensor) == sensor_bytes(yard(tmp_path), sensor)
-
-
-def test_a_reading_does_not_depend_on_the_order_of_sensors(tmp_path: Path) -> None:
-    backwards = yard(tmp_path, *reversed(SEEN))
-    forwards = yard(tmp_path)
+def test_a_reading_does_not_depend_on_other_sensors_and_their_order(tmp_path: Path) -> None:
+    forwards, backwards = (sensor_bytes(yard(tmp_path, *names), *SEEN) for names in (SEEN, reversed(SEEN)))
+    assert forwards == backwards
     for sensor in SEEN:
-        assert sensor_bytes(backwards, sensor) == sensor_bytes(forwards, sensor)
+        assert sensor_bytes(yard(tmp_path, sensor), sensor)[sensor] == forwards[sensor]
 
 
 def test_two_odometers_have_independent_errors(tmp_path: Path) -> None:
@@ -635,15 +598,10 @@ def test_a_rejected_reset_does_not_change_the_episode(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ draws and movers
 
 
-def test_a_flat_draw_keeps_the_height_of_its_body(tmp_path: Path) -> None:
-    world = yard(tmp_path, "flat")
-    world.reset(0, {"flat": np.array([0.4, 2.2])})
+def test_a_draw_is_the_whole_position_or_keeps_the_height_of_its_body(tmp_path: Path) -> None:
+    world = yard(tmp_path, "flat", "goal")
+    world.reset(0, {"flat": np.array([0.4, 2.2]), "goal": np.array([4.1, 4.2, 1.3])})
     np.testing.assert_array_equal(sense(world, "flat")["position"], [0.4, 2.2, 0.7])
-
-
-def test_a_draw_of_three_numbers_is_the_whole_position(tmp_path: Path) -> None:
-    world = yard(tmp_path, "goal")
-    world.reset(0, {"goal": np.array([4.1, 4.2, 1.3])})
     np.testing.assert_array_equal(sense(world, "goal")["position"], [4.1, 4.2, 1.3])
 
 
@@ -681,10 +639,6 @@ def truck_x(folder: Path, phase: float, steps: int, speed: float = 0.5) -> float
 )
 def test_a_mover_moves_back_and_forth(tmp_path: Path, phase: float, steps: int, x: float) -> None:
     assert truck_x(tmp_path, phase, steps) == pytest.approx(x, abs=1e-9)
-
-
-def test_a_mover_without_speed_stays(tmp_path: Path) -> None:
-    assert truck_x(tmp_path, 0.3, 10, speed=0.0) == pytest.approx(0.2)
 
 
 def test_a_reset_returns_a_mover_to_its_start(tmp_path: Path) -> None:
@@ -850,7 +804,7 @@ WRONG_PROFILES = {
         "sources.true_distance.distance[1]",
         "no such site in arm6.xml: 'wall'.*expected one of: target, tcp",
     ),
-    "no source": (sources(tcp=None), "sources.tcp", "PoseStamped: none .*expected site"),
+    "no source": (sources(tcp=None), "sources.tcp", "no source of a .*PoseStamped .expected site"),
     "another source": (sources(tcp=Source(distance=("tcp", "tcp"))), "sources.tcp", "distance .*expected site"),
     "two sources": (
         sources(tcp=Source(site="tcp", distance=("tcp", "tcp"))),
@@ -976,10 +930,10 @@ WRONG_KEYS = {
     ),
     "no time to step": ({"model": "arm6.xml", "step_timeout_s": 0.0}, "step_timeout_s", "0.0"),
     "no time to reset": ({"model": "arm6.xml", "reset_timeout_s": -1.0}, "reset_timeout_s", "-1.0"),
-    "time that runs backwards": (source_text(delay_s=-0.1), "sources.tcp.delay_s", "-0.1 .*>= 0"),
-    "a reading that always gets lost": (source_text(dropout=1.0), "sources.tcp.dropout", "1.0 .*probability in"),
-    "less than no loss": (source_text(dropout=-0.1), "sources.tcp.dropout", "-0.1 .*probability in"),
-    "less than no noise": (source_text(noise={"position": -0.1}), "sources.tcp.noise.position", "-0.1 .*>= 0"),
+    "time that runs backwards": (source_text(delay_s=-0.1), "sources.tcp.delay_s", "-0.1 .*at least 0"),
+    "a reading that always gets lost": (source_text(dropout=1.0), "sources.tcp.dropout", "1.0 .*below 1"),
+    "less than no loss": (source_text(dropout=-0.1), "sources.tcp.dropout", "-0.1 .*at least 0"),
+    "less than no noise": (source_text(noise={"position": -0.1}), "sources.tcp.noise.position", "-0.1 .*at least 0"),
     "rays from left to right": (
         rays_text(angle_min_rad=1.0, angle_max_rad=-1.0),
         "sources.tcp.rays",
@@ -988,20 +942,20 @@ WRONG_KEYS = {
     "a range that is empty": (
         rays_text(range_min_m=8.0),
         "sources.tcp.rays",
-        r"\(8.0, 8.0\) .*0 <= range_min_m < range_max_m",
+        r"\(8.0, 8.0\) .*range_min_m < range_max_m",
     ),
-    "a range below zero": (rays_text(range_min_m=-0.1), "sources.tcp.rays", r"\(-0.1, 8.0\) .*0 <= range_min_m"),
+    "a range below zero": (rays_text(range_min_m=-0.1), "sources.tcp.rays.range_min_m", "-0.1 .*at least 0"),
     "odometry better than true": (
         source_text(odometry={"site": "tcp", "noise_per_rad": -0.1}),
         "sources.tcp.odometry.noise_per_rad",
-        "-0.1 .*>= 0",
+        "-0.1 .*at least 0",
     ),
-    "a mover that goes backwards": (mover_text(speed_m_per_s=-1.0), "movers.truck.speed_m_per_s", "-1.0 .*>= 0"),
+    "a mover that goes backwards": (mover_text(speed_m_per_s=-1.0), "movers.truck.speed_m_per_s", "-1.0 .*at least 0"),
     "a mover that goes nowhere": (mover_text(to_m=[0.0, 0.0, 0.0]), "movers.truck", "other than from_m"),
     "a mover on a plane": (mover_text(to_m=[0.0, 1.0]), "movers.truck.to_m", "missing"),
-    "a wheel without a size": (drive_text(radius_m=0.0), "drives.base.radius_m", "0.0 .*> 0"),
-    "wheels at one place": (drive_text(separation_m=0.0), "drives.base.separation_m", "0.0 .*> 0"),
-    "a picture without a size": ({"model": "arm6.xml", "render": {"width": 0}}, "render.width", "0 .*> 0"),
+    "a wheel without a size": (drive_text(radius_m=0.0), "drives.base.radius_m", "0.0 .*at least 1e-09"),
+    "wheels at one place": (drive_text(separation_m=0.0), "drives.base.separation_m", "0.0 .*at least 1e-09"),
+    "a picture without a size": ({"model": "arm6.xml", "render": {"width": 0}}, "render.width", "0 .*at least 1"),
     "a delay that is no number": (source_text(delay_s=math.inf), "sources.tcp.delay_s", "finite number"),
 }
 
@@ -1041,17 +995,15 @@ def controls_of(world: World, ticks: int) -> list[float]:
     return controls
 
 
-def test_a_tick_is_a_fifth_of_a_control_period() -> None:
-    world = free_running_arm()
-    before_ns = world.now_ns
-    world.step()
-    assert world.now_ns - before_ns == world.tick_ns == ARM_TICK_NS
-
-
-@pytest.mark.parametrize(("period_s", "tick_ns"), [(0.0025, 2_500_000), (0.005, 2_500_000), (0.02, 5_000_000)])
+@pytest.mark.parametrize(
+    ("period_s", "tick_ns"), [(0.0025, 2_500_000), (0.005, 2_500_000), (0.02, 5_000_000), (0.05, ARM_TICK_NS)]
+)
 def test_a_tick_is_at_least_one_physics_step_and_a_whole_number_of_them(period_s: float, tick_ns: int) -> None:
     world = World(replace(ARM, control_period_s=period_s), ARM_PROFILE, free_running=True)
-    assert world.tick_ns == tick_ns
+    world.reset(0, {})
+    before_ns = world.now_ns
+    world.step()
+    assert world.now_ns - before_ns == world.tick_ns == tick_ns
 
 
 def test_a_sensor_without_a_rate_is_due_at_every_tick() -> None:
@@ -1115,35 +1067,9 @@ def test_modifying_the_returned_target_does_not_change_it() -> None:
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0])
 def test_a_command_timeout_that_is_not_positive_is_rejected(timeout_s: float) -> None:
     contract = replace(ARM, backends={"mujoco": {**ARM.backends["mujoco"], "command_timeout_s": timeout_s}})
-    with pytest.raises(ContractError, match="> 0") as caught:
+    with pytest.raises(ContractError, match="at least 1e-09") as caught:
         load_profile(contract, "mujoco")
     assert caught.value.path == "backends.mujoco.command_timeout_s"
 
 
 # ------------------------------------------------------------------------------------------------------ imports
-
-
-def run_python(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-
-
-def test_importing_the_world_imports_no_mujoco() -> None:
-    assert run_python("import sys, embodied_env.sim.world; print('mujoco' in sys.modules)").strip() == "False"
-
-
-def test_the_error_without_mujoco_says_how_to_install_it() -> None:
-    code = """
-import sys
-sys.modules["mujoco"] = None
-from embodied_env.contract import load_contract
-from embodied_env.errors import MissingDependencyError
-from embodied_env.core.types import Sample
-from embodied_env.sim.world_profile import load_profile
-from embodied_env.sim.world import World
-contract = load_contract("arm_reach")
-try:
-    World(contract, load_profile(contract, "mujoco"))
-except MissingDependencyError as error:
-    print(error)
-"""
-    assert 'pip install "embodied_env[sim]"' in run_python(code)

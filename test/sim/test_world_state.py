@@ -1,7 +1,5 @@
 """A world continues from a saved state as if nothing had happened in between, bit for bit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from delay_models import VARYING

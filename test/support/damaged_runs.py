@@ -1,7 +1,5 @@
 """Copies of a recorded run, each damaged in one way: ``damage(path, seed, other)`` is determined by its seed."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -12,9 +10,8 @@ from pathlib import Path
 
 import run_files
 
-from embodied_env.record.rewrite import rewrite_log
 from embodied_env.record.row_log import LogReader, LogWriter
-from embodied_env.record.rows import RESET
+from embodied_env.record.row_types import RESET
 
 LOG, MANIFEST, SUMMARY, FIRST = "transitions.mcap", "manifest.json", "summary.json", "first_transition.json"
 FILES = (LOG, MANIFEST, SUMMARY, FIRST)
@@ -206,10 +203,10 @@ def _write_rows(path, rows, rng) -> str:
     writer = LogWriter(path / LOG)
     for row in rows:
         topic = "reset" if isinstance(row, dict) and row.get("schema") == RESET else "transition"
-        writer._add_message(topic, _text(row), 0, 0)
+        writer._add_message(topic, [_text(row)], 0, 0)
+        if rng.random() < 0.2:
+            writer.flush()
     writer.close()
-    if rng.random() < 0.5:
-        rewrite_log(path / LOG, None)
     if rng.random() < 0.5:
         return "as damage"
     run_files.seal(path)  # consistent with the hash, as a forger would

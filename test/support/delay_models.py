@@ -1,7 +1,5 @@
 """Delay models of several tests."""
 
-from __future__ import annotations
-
 from embodied_env.timing.delay_model import DelayDistribution, DelayModel
 
 

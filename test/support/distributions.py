@@ -1,7 +1,5 @@
 """Installed packages with entry points of this package."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path

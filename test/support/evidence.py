@@ -1,8 +1,6 @@
 """Checks of recorded runs by the extensions audit and replay, where they are installed."""
 
-from __future__ import annotations
-
-from embodied_env.core.extensions import find_extension
+from embodied_env.core.plugin_loading import find_extension
 
 AUDIT_RUN = "embodied_env.extensions.audit.run_audit:audit_run"
 AUDIT_TRANSITION = "embodied_env.extensions.audit.transition_audit:audit_transition"

@@ -1,7 +1,5 @@
 """Marks of tests that need an extension: where it was removed, they are skipped."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import re
@@ -13,8 +11,8 @@ from embodied_env.cli.main import VERBS
 TABLES = {  # the modules of the core that may name a module of an extension, as a string
     "__init__.py": "the lazy exports",
     "cli/main.py": "the verbs",
-    "contract/plugins.py": "the plug-ins",
-    "core/extensions.py": "the parts that the core uses where they are installed",
+    "plugins.py": "the plug-ins",
+    "core/plugin_loading.py": "the parts that the core uses where they are installed",
 }
 
 

@@ -1,7 +1,5 @@
 """Programs in forks of one process that has imported their packages, since most of their time would go into that."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

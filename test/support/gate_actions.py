@@ -1,13 +1,11 @@
 """Actions as vectors, and contracts with unusual limits, for tests of the gate."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
 
 from embodied_env.contract import JointLimits, parse_contract
-from embodied_env.safety import SafetyGate
+from embodied_env.safety.gate import SafetyGate
 
 FORWARDS = JointLimits(position=(-2.0, 2.0), velocity=(0.0, 1.0), acceleration=4.0, deceleration=8.0)
 BACKWARDS = dataclasses.replace(FORWARDS, velocity=(-1.0, 0.0))

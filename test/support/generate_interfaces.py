@@ -6,8 +6,6 @@
 definition is read once for all generators, and each library is one file for the compiler.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,6 @@
 """A robot with an arm and the action server of a gripper, over real rclpy; the server can be made to fail."""
 
-from __future__ import annotations
-
+import contextlib
 import math
 import threading
 from typing import Any
@@ -12,10 +11,12 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
 from embodied_env.messages.message_types import message_class
+from embodied_env.ros.relay.relay_node import run_relay
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.timing.clock import SteadyClock
 
+NAMESPACE = "/cell"
 PERIOD_S = 0.02
 
 
@@ -123,3 +124,18 @@ class Gripper(Spinning):
 def position_of(command: Any) -> float:
     """Return the position of a goal of either type."""
     return command.position if isinstance(command.position, float) else command.position[0]
+
+
+@contextlib.contextmanager
+def relaying(contract):
+    """Run a relay in a thread."""
+    stop, is_ready = threading.Event(), threading.Event()
+    options = {"namespace": NAMESPACE, "profile": {}, "stop": stop, "on_ready": lambda _: is_ready.set()}
+    thread = threading.Thread(target=run_relay, args=(contract,), kwargs=options)
+    thread.start()
+    try:
+        assert is_ready.wait(10.0)
+        yield
+    finally:
+        stop.set()
+        thread.join()

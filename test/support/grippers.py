@@ -1,7 +1,5 @@
 """Small arms with a gripper: in the same message, on its own topic, or behind an action server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from own_models import write_model

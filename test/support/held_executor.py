@@ -1,12 +1,10 @@
 """Resources of an environment over ROS 2: in its process, in its child processes, and in the graph."""
 
-from __future__ import annotations
-
 import os
 
 import psutil
 
-from embodied_env.processes.shared_memory import segments_of
+from embodied_env.processes.child_process import segments_of
 
 FLAT_KB = 2048
 """Resident memory that a process may have more: what its allocator keeps, and what was used for the first time."""

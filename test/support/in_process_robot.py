@@ -1,7 +1,5 @@
 """A robot in the process of the test, which publishes sensors and stores commands."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import replace
@@ -12,7 +10,7 @@ from rclpy.node import Node
 import embodied_env
 from embodied_env.core.types import ResetRequest
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.embedded_sim.sensor_messages import to_message
+from embodied_env.ros.embedded_sim.message_encoder import to_message
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.timing.clock import NS_PER_S, SteadyClock

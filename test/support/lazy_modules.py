@@ -1,7 +1,5 @@
 """Modules that are imported on first use: every worker collects each file, but only one runs it."""
 
-from __future__ import annotations
-
 import importlib
 
 

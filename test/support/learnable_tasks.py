@@ -1,7 +1,5 @@
 """A task that is learned in seconds, and its contract: one joint follows a target in the fake world."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

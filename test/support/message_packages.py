@@ -1,7 +1,5 @@
 """The fixture `message_package`: message packages that are on no registry, generated once per machine."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import importlib
@@ -15,7 +13,10 @@ from pathlib import Path
 import pytest
 
 _SUPPORT = Path(__file__).parent
-_GENERATED = Path(__file__).parents[2] / "build" / "interfaces"
+_ROOT = Path(__file__).parents[2]
+_GENERATED = _ROOT / "build" / "interfaces"
+_PLACES = (_ROOT / "interfaces", _SUPPORT / "interfaces")  # ours, and those of others
+_BUILD_FILES = shutil.ignore_patterns("package.xml", "CMakeLists.txt")
 _GENERATOR = _SUPPORT / "generate_interfaces.py"
 _ONLY_LONG = {"simulation_interfaces": "action", "control_msgs": "Parallel*"}  # they take as long as all others
 
@@ -41,7 +42,8 @@ def message_package(request):
 
 def _generated(name, *, with_actions):
     """Return the folder of a generated package; generate it unless one from the same definitions exists."""
-    files = [_GENERATOR, *sorted((_SUPPORT / "interfaces" / name).rglob("*.*"))]
+    source = next(place / name for place in _PLACES if (place / name).is_dir())
+    files = [_GENERATOR, *sorted(source.rglob("*.*"))]
     key = hashlib.sha256(repr((with_actions, sys.version, _installed())).encode())
     for file in files:
         key.update(file.name.encode() + file.read_bytes())
@@ -53,8 +55,9 @@ def _generated(name, *, with_actions):
             return target
         folder = Path(temporary)
         definitions = folder / "definitions" / name
-        ignored = None if with_actions or name not in _ONLY_LONG else shutil.ignore_patterns(_ONLY_LONG[name])
-        shutil.copytree(_SUPPORT / "interfaces" / name, definitions, ignore=ignored)
+        is_whole = with_actions or name not in _ONLY_LONG
+        ignored = _BUILD_FILES if is_whole else shutil.ignore_patterns(_ONLY_LONG[name])
+        shutil.copytree(source, definitions, ignore=ignored)
         command = [sys.executable, _GENERATOR, definitions, folder / "out"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr

@@ -1,10 +1,13 @@
-"""One sensor of each message type."""
+"""A sensor of each message type, made from its declaration, and sensors that read fields by their paths."""
 
-from __future__ import annotations
-
+import pytest
 from hypothesis import strategies as st
 
 from embodied_env.contract import FieldSpec, SensorSpec
+from embodied_env.messages.declaration import InvalidReadingError
+from embodied_env.messages.images import ENCODINGS
+from embodied_env.messages.message_types import message_class
+from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 
 JOINTS = ("a", "b", "c")
 EXTRAS = {"angle_min_rad": -1.5, "angle_max_rad": 1.5, "range_min_m": 0.05, "range_max_m": 8.0}
@@ -12,56 +15,57 @@ stamps = st.integers(0, 2**31 * 1_000_000_000 - 1)
 
 
 def sensor(message_type, fields, **keys):
-    specs = {name: FieldSpec(**{"unit": "1", "low": 0.0, "high": 1.0, **given}) for name, given in fields.items()}
+    specs = {name: FieldSpec(**{"unit": "1", "low": 0.0, "high": 10.0, **given}) for name, given in fields.items()}
     keys.setdefault("timeline", "receive")  # some types have no header
     return SensorSpec(topic="topic", type=message_type, fields=specs, max_age_s=1.0, **keys)
 
 
-def image(encoding, channels, message_type="sensor_msgs/msg/Image"):
-    return sensor(message_type, {"image": {"shape": (3, 5, channels)}}, encoding=encoding)
+def read(spec, message):
+    from embodied_env.ros.wire.sensor_readers import SensorReader
+
+    return SensorReader("thing", spec).read(message)
 
 
-BY_JOINT = {"joints": JOINTS}
+def check_invalid(spec, message, problem):
+    """Check that a message gives no reading, and the reason."""
+    with pytest.raises(InvalidReadingError, match=problem):
+        read(spec, message)
+
+
+def changed_message(message, **changes):
+    for name, value in changes.items():
+        setattr(message, name, value)
+    return message
+
+
+def new_message(message_type, **fields):
+    return message_class(message_type)(**fields)
+
+
+def sample_of(declaration, encoding=None):
+    """Return a sensor with all fields of a message type."""
+    fields = {}
+    for name, known in declaration.fields.items():
+        if known.shape is None:
+            fields[name] = {"joints": JOINTS}
+        elif encoding is not None:
+            fields[name] = {"shape": (3, 5, ENCODINGS[encoding].channels)}
+        else:
+            fields[name] = (
+                {"shape": tuple(7 if size is None else size for size in known.shape)} if None in known.shape else {}
+            )
+    frames = {"frame": "map"} if declaration.header else {}
+    child = {"child_frame": "base"} if declaration.child_frame else {}
+    return sensor(declaration.type, fields, encoding=encoding, **frames, **child)
+
+
 SENSORS = {
-    "joint_state": sensor(
-        "sensor_msgs/msg/JointState", {"position": BY_JOINT, "velocity": BY_JOINT, "effort": BY_JOINT}
-    ),
-    "trajectory": sensor("trajectory_msgs/msg/JointTrajectory", {"position": BY_JOINT, "velocity": BY_JOINT}),
-    "array": sensor("std_msgs/msg/Float64MultiArray", {"data": {"shape": (4,)}}),
-    "number": sensor("std_msgs/msg/Float64", {"data": {}}),
-    "flag": sensor("std_msgs/msg/Bool", {"data": {}}),
-    "pose": sensor("geometry_msgs/msg/PoseStamped", {"position": {}, "orientation": {}}, frame="map"),
-    "estimate": sensor(
-        "geometry_msgs/msg/PoseWithCovarianceStamped", {"position": {}, "orientation": {}, "covariance": {}}
-    ),
-    "point": sensor("geometry_msgs/msg/PointStamped", {"position": {}}),
-    "twist": sensor("geometry_msgs/msg/Twist", {"linear": {}, "angular": {}}),
-    "twist_stamped": sensor("geometry_msgs/msg/TwistStamped", {"linear": {}, "angular": {}}, frame="base"),
-    "wrench": sensor("geometry_msgs/msg/WrenchStamped", {"force": {}, "torque": {}}),
-    "odometry": sensor(
-        "nav_msgs/msg/Odometry",
-        {"position": {}, "orientation": {}, "linear": {}, "angular": {}},
-        frame="odom",
-        child_frame="base",
-    ),
-    "imu": sensor("sensor_msgs/msg/Imu", {"orientation": {}, "angular_velocity": {}, "linear_acceleration": {}}),
+    " ".join(filter(None, (name.rpartition("/")[2], encoding))): sample_of(declaration, encoding)
+    for name, declaration in SENSOR_MESSAGES.items()
+    for encoding in declaration.encodings or (None,)
+    if encoding is None or ENCODINGS[encoding].to_rgb is None  # a converted image is not written
+} | {
     "imu_rates": sensor("sensor_msgs/msg/Imu", {"angular_velocity": {}}),
-    "range": sensor("sensor_msgs/msg/Range", {"range": {}}),
-    "scan": sensor("sensor_msgs/msg/LaserScan", {"ranges": {"shape": (7,)}, "intensities": {"shape": (7,)}}),
-    "rgb": image("rgb8", 3),
-    "bgr": image("bgr8", 3),
-    "rgba": image("rgba8", 4),
-    "bgra": image("bgra8", 4),
-    "mono": image("mono8", 1),
-    "depth": image("32FC1", 1),
-    "depth_mm": image("16UC1", 1),
-    "png": image("rgb8", 3, "sensor_msgs/msg/CompressedImage"),
-    "png_mono": image("mono8", 1, "sensor_msgs/msg/CompressedImage"),
-    "cloud": sensor("sensor_msgs/msg/PointCloud2", {"points": {"shape": (6, 3)}}),
-    "battery": sensor(
-        "sensor_msgs/msg/BatteryState",
-        {"percentage": {}, "voltage": {}, "current": {}, "charge": {}, "temperature": {}},
-    ),
     "path_float": sensor("nav_msgs/msg/Odometry", {"x": {"path": "pose.pose.position.x"}, "linear": {}}),
     "path_float32": sensor("sensor_msgs/msg/Range", {"view": {"path": "field_of_view", "dtype": "float32"}}),
     "path_flag": sensor("sensor_msgs/msg/BatteryState", {"present": {"path": "present", "dtype": "int8"}}),

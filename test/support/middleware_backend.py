@@ -1,7 +1,5 @@
 """A fake world behind middleware, and a contract with two actuators."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import strategies

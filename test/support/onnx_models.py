@@ -1,7 +1,5 @@
 """Small ONNX models, encoded without the package onnx: the numbers of fields are those of ``onnx.proto``."""
 
-from __future__ import annotations
-
 import struct
 
 FLOAT, INT64, BOOL = 1, 7, 9

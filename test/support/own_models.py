@@ -1,7 +1,5 @@
 """Small user models: an arm with a mesh and motors, a base with wheels, and an arm with a wrist camera."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from embodied_env.contract import Contract, parse_contract

@@ -4,8 +4,6 @@ A comment before a block changes this: ``<!-- background -->`` lets it run until
 here -->`` skips it, and ``<!-- printed -->`` marks text that the page must print.
 """
 
-from __future__ import annotations
-
 import os
 import pty
 import re

@@ -1,7 +1,5 @@
 """A simulated joint for tests of estimators: dead time, lag, a servo, noise and uneven sampling."""
 
-from __future__ import annotations
-
 import numpy as np
 import scipy
 

@@ -1,14 +1,12 @@
 """A contract, a policy file and a model that have everything a policy file can connect."""
 
-from __future__ import annotations
-
 import numpy as np
 import yaml
 
 from embodied_env.contract import parse_contract
 from embodied_env.core.policy import PolicyIdentity
-from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.policy_file import SCHEMA, read_policy_file
+from embodied_env.policies.policy_file_interface import PolicyFileInterface
 
 JOINTS = ("shoulder", "elbow", "wrist")
 

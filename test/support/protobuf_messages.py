@@ -1,7 +1,5 @@
 """Decoding of protobuf messages by the definition in their channel, with Google's own library."""
 
-from __future__ import annotations
-
 import functools
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory

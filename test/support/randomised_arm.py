@@ -1,7 +1,5 @@
 """The shipped arm with every kind of draw, and a drawn goal that its policy observes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import strategies

@@ -1,7 +1,5 @@
 """Tasks that evaluate the reset snapshot and keep state for one episode."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A robot emulator, a monitor of its topics and a real environment, for tests of faults over ROS 2."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal
@@ -17,7 +15,7 @@ from std_msgs.msg import Bool, Float64MultiArray, Int32
 import embodied_env
 from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.processes.child_process import Child, simulator
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import LATCHED as LATCHED_QOS
@@ -285,7 +283,7 @@ class Rig:
         self.monitor.publish_safe_inputs()
         self.env.unwrapped.clear_estop()
         backend = self.env.unwrapped.stepper.backend
-        wait_for(lambda: {backend.estops()[name] for name in ESTOPS} == {"ok"})
+        wait_for(lambda: all(backend.estops()[name].is_ok for name in ESTOPS))
         return Episode(self.env, self.monitor)
 
     def close(self):

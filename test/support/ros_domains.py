@@ -1,7 +1,5 @@
 """ROS 2 domains of this test process: workers of one run never share one, runs on one machine rarely do."""
 
-from __future__ import annotations
-
 import itertools
 import os
 

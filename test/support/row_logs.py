@@ -1,10 +1,8 @@
 """A log to which a test writes rows and arrays one at a time."""
 
-from __future__ import annotations
-
 import json
 
-from embodied_env.record.arrays import encode_array, refer_to
+from embodied_env.record.arrays import encode_array, portable, refer_to
 from embodied_env.record.row_log import LogWriter
 
 
@@ -19,7 +17,7 @@ class RowLog(LogWriter):
 
     def store(self, array, *, log_time_ns):
         """Append the bytes of `array`, and return the reference for a later row."""
-        message, data = encode_array(array)
-        reference = refer_to(array, data)
-        self.put(reference, message, log_time_ns=log_time_ns)
+        stored = portable(array)
+        reference = refer_to(stored)
+        self.put(reference, encode_array(stored), log_time_ns=log_time_ns)
         return reference

@@ -1,38 +1,56 @@
 """Rewriting the files of a recorded run, so that it is consistent except for the intended change."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 from embodied_env.record.arrays import encode_array, references
 from embodied_env.record.mcap_file import McapRecords
+from embodied_env.record.row_chain import LOG_TIME, PREVIOUS, start_of_chain
 from embodied_env.record.row_log import CHANNELS, LogReader, LogWriter
-from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.record.row_types import RESET, TRANSITION
 
 
 def rewrite_log(path: Path, rows) -> None:
-    """Replace the log of the run at `path` by `rows`, of any JSON type, and their hashes and copies in other files."""
-    log = path / "transitions.mcap"
-    log.unlink()
-    writer = LogWriter(log)
+    """Replace the log of the run at `path` by `rows`, of any JSON type, and their hashes and copies in other files.
+
+    Arrays are left out.
+    """
+    rows = list(rows)
+    log, manifest = path / "transitions.mcap", json.loads((path / "manifest.json").read_text())
+    log.unlink(missing_ok=True)
+    writer, steps = LogWriter(log, start=start_of_chain(manifest)), []
+    is_linked = all(isinstance(row, dict) for row in rows)
     for row in rows:
         named = row if isinstance(row, dict) else {}
         topic = "reset" if named.get("schema") == RESET else "transition"
-        writer._add_message(topic, json.dumps(row).encode(), 0, 0)  # including rows that `append` rejects
+        data = json.dumps(unlinked(named) or row).encode()
+        if is_linked:
+            data = writer.chain.link(data, 0)
+        writer.append(topic, data, number=0, log_time_ns=0)  # including rows that a recorder never writes
+        if named.get("schema") == TRANSITION:
+            steps.append(json.loads(data))
     writer.close()
-    steps = [row for row in rows if isinstance(row, dict) and row.get("schema") == TRANSITION]
     if steps:
         (path / "first_transition.json").write_text(json.dumps(steps[0]))
     seal(path)
 
 
-def as_journal(path: Path) -> Path:
-    """Make the log of the run at `path` a journal again, as before its rewrite; return the log."""
+def relink(path: Path) -> None:
+    """Rewrite the log of the run at `path` under its changed manifest."""
+    rewrite_log(path, LogReader(path / "transitions.mcap"))
+
+
+def unlinked(row: dict) -> dict:
+    """Return a row without the fields that link it to the previous one."""
+    return {key: value for key, value in row.items() if key not in (PREVIOUS, LOG_TIME)}
+
+
+def with_a_chunk_per_row(path: Path) -> Path:
+    """Write each row of the run at `path` in a chunk of its own, so that a cut loses few; return the log."""
     log = path / "transitions.mcap"
     reader, stored = LogReader(log), list(McapRecords(log).messages())
     found = [(reference, reader.array(reference)) for row in reader for _, reference in references(row)]
-    arrays = [(reference, encode_array(array)[0]) for reference, array in found]
+    arrays = [(reference, encode_array(array)) for reference, array in found]
     log.unlink()
     writer = LogWriter(log)
     for reference, message in arrays:
@@ -41,13 +59,14 @@ def as_journal(path: Path) -> Path:
     for number, each in enumerate(rows):
         data, ns = each.record.data, each.record.log_time
         writer.append(each.channel.topic, data, number=number, log_time_ns=ns)
+        writer.flush()
     writer.close()
     return log
 
 
 def seal(path: Path) -> None:
-    """Write the hash of the rows to the manifest."""
-    file = path / "manifest.json"
-    file.write_text(
-        json.dumps({**json.loads(file.read_text()), "rows_sha256": LogReader(path / "transitions.mcap").rows_sha256})
-    )
+    """Write the hashes of the rows to the manifest, as a forger does."""
+    file, content = path / "manifest.json", LogReader(path / "transitions.mcap").content
+    hashes = {"chain": content.chain.as_json()} if content.chain.start else {"rows_sha256": content.rows_sha256}
+    manifest = {key: value for key, value in json.loads(file.read_text()).items() if key != "chain"}
+    file.write_text(json.dumps({**manifest, **hashes}))

@@ -27,11 +27,12 @@ from hypothesis.extra import numpy as npst
 
 from embodied_env.contract import ActuatorSpec, Contract, FieldSpec, JointLimits, Margins, Safety, SensorSpec, TaskSpec
 from embodied_env.contract.contract_schema import EpisodeSpec
-from embodied_env.core.codes import Quality, Severity
-from embodied_env.core.types import SafetyContext, SensorStatus
+from embodied_env.core.code_types import Quality, Severity
+from embodied_env.core.safety_input_state import parse_states
+from embodied_env.core.types import CommandState, SafetyContext, SensorStatus
 from embodied_env.messages.message_types import JOINT_SENSOR
-from embodied_env.safety import CommandFilter, CommandState, SafetyGate
-from embodied_env.safety.command_filters import FilterDecision, ProposedCommand
+from embodied_env.safety.command_filters import CommandFilter, FilterDecision, ProposedCommand
+from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import JointBounds
 
 _FRESH = int(os.environ.get("EMBODIED_ENV_EXAMPLES", "0"))
@@ -411,7 +412,7 @@ def contexts(size: int, *, latching: bool = True) -> st.SearchStrategy[Any]:
             measured=reference.positions + np.array(offsets),
             action_age_s=action,
             latency_s=latency,
-            estops=inputs if latching else {},
+            estops=parse_states(inputs) if latching else {},
             forces=forces if latching else {"joints": 0.0},
         )
 

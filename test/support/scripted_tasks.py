@@ -1,7 +1,5 @@
 """A small contract, tasks that end on request, and backends that fail on request."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

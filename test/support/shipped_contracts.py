@@ -1,7 +1,5 @@
 """Shipped contracts with changes, resolved first, since their own text lacks the robot file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,6 +35,14 @@ def changed_contract(name: str | Contract, changes: Mapping[str, object]) -> Con
 def arm_of(actuator: Mapping[str, object], **changes: object) -> Contract:
     """Return the shipped arm with these keys of its actuator, and changes at its top level."""
     return changed_contract("arm_reach", {**changes, **{f"actuators.arm.{key}": actuator[key] for key in actuator}})
+
+
+def arm_in_degrees(**changes: object) -> Contract:
+    """Return the shipped arm with a driver that takes and reports degrees, in the other direction."""
+    names = load_contract("arm_reach").actuators["arm"].joints
+    places = [f"actuators.arm.joints.{name}.driver" for name in names]
+    places += [f"sensors.joints.fields.{field}.driver" for field in ("position", "velocity")]
+    return changed_contract("arm_reach", {**{place: {"unit": "deg", "sign": -1} for place in places}, **changes})
 
 
 def with_hidden_velocities() -> Contract:

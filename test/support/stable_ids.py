@@ -1,7 +1,5 @@
 """Test ids that are equal in every process, as distributed test runs need."""
 
-from __future__ import annotations
-
 import re
 
 

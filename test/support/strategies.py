@@ -3,8 +3,6 @@
 A document is the content of a contract file as Python values.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -16,16 +14,11 @@ from hypothesis import strategies as st
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.contract_schema import RESERVED
 from embodied_env.contract.fingerprint import to_plain
-from embodied_env.messages.message_types import (
-    ACTUATOR_MESSAGES,
-    DISTANCES,
-    ENCODINGS,
-    JOINT_SENSOR,
-    PATH_DTYPES,
-    SENSOR_MESSAGES,
-    TWIST_AXES,
-    MessageField,
-)
+from embodied_env.messages.commands import COMMAND_TYPES, TWIST_AXES
+from embodied_env.messages.declaration import MessageField
+from embodied_env.messages.images import ENCODINGS
+from embodied_env.messages.message_types import JOINT_SENSOR, PATH_DTYPES
+from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 
 Document = dict[str, Any]
 
@@ -174,7 +167,7 @@ def actuators(draw: st.DrawFn, topic: str, joints: list[str], unit: str, margin:
     """Draw an actuator of `joints`."""
     commands = [
         (type_, command, known.header)
-        for type_, known in ACTUATOR_MESSAGES.items()
+        for type_, known in COMMAND_TYPES.items()
         if known.joints in (None, len(joints))
         for command in known.commands
         if command != "twist"
@@ -208,7 +201,7 @@ def grippers(draw: st.DrawFn, actuator: Document) -> Document:
 def twists(draw: st.DrawFn, topic: str) -> Document:
     """Draw an actuator of some axes of a twist."""
     type_ = draw(st.sampled_from(["geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped"]))
-    axes = draw(st.lists(st.sampled_from(TWIST_AXES), min_size=1, unique=True))
+    axes = draw(st.lists(st.sampled_from(list(TWIST_AXES)), min_size=1, unique=True))
     limits = {
         axis: draw(joint_limits(unit="m" if axis.startswith("linear") else "rad", margin=0.0, unlimited=False))
         for axis in axes
@@ -218,7 +211,7 @@ def twists(draw: st.DrawFn, topic: str) -> Document:
         "type": type_,
         "command": "twist",
         "scale": draw(st.sampled_from(["normalized", "physical"])),
-        "frame": draw(frames) if ACTUATOR_MESSAGES[type_].header else None,
+        "frame": draw(frames) if COMMAND_TYPES[type_].header else None,
         "joints": {axis: {**limit, "position": None} for axis, limit in limits.items()},
     }
 
@@ -254,19 +247,20 @@ def own_fields(draw: st.DrawFn, known: MessageField, encoding: str | None, joint
     """Draw a field that the message type has; `unit` "" is any that it may have."""
     depth = encoding is not None and ENCODINGS[encoding].metres_per_unit is not None
     units = ("m",) if depth else known.units or ("1", "furlong")
-    dtype = "float32" if depth else known.dtype
+    pixels = None if encoding is None else ENCODINGS[encoding]
+    dtype = "float32" if depth else known.dtype if pixels is None else pixels.dtype
     result: Document = {"unit": unit or draw(st.sampled_from(units))}
     if known.shape is None:
         return {**result, "joints": joints, **draw(bounds(len(joints)))}
     shape = [draw(st.integers(1, 3)) if size is None else size for size in known.shape]
-    if encoding is not None:
-        shape[2] = ENCODINGS[encoding].channels
+    if pixels is not None:
+        shape = [shape[0] * pixels.divisor[0], shape[1] * pixels.divisor[1], pixels.channels]
     if list(known.shape) != shape:
         result["shape"] = shape
     if encoding is not None and (resize := draw(st.none() | resizes)) is not None:
         result["resize"] = resize
         shape = [*resize["size"], shape[2]]
-    if known is DISTANCES and (angles := draw(st.none() | angle_grids)) is not None:
+    if known.column == "rays" and known.ranging and (angles := draw(st.none() | angle_grids)) is not None:
         result["resample"] = {"angles": angles, "method": draw(st.sampled_from(["nearest", "min"]))}
         shape = [angles if isinstance(angles, int) else angles["count"]]
     result |= draw(bounds(math.prod(shape), dtype))
@@ -353,11 +347,21 @@ def safeties(draw: st.DrawFn, sensors: Document) -> Document:
             "stop_share": draw(st.none() | fractions),
         },
         "forces": {
-            name: {"field": draw(st.sampled_from(sorted(sensors[name]["fields"]))), "limit": draw(positive)}
+            name: draw(force_limits(sensors[name]["fields"]))
             for name in draw(st.lists(st.sampled_from(sorted(sensors)), max_size=2, unique=True))
         },
         "gates": draw(gates_of_others),
     }
+
+
+@st.composite
+def force_limits(draw: st.DrawFn, fields: Document) -> Document:
+    """Draw the limit of one of these fields, below the magnitude at which it may saturate."""
+    name = draw(st.sampled_from(sorted(fields)))
+    ends = [np.ravel(np.array(fields[name].get(key, math.inf), dtype=np.float64)) for key in ("low", "high")]
+    largest = float(np.abs(np.concatenate(ends)).max())
+    limit = draw(positive)
+    return {"field": name, "limit": min(limit, largest / 2) if largest > 0.0 else limit}
 
 
 @st.composite

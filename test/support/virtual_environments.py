@@ -1,7 +1,5 @@
 """Virtual environments of libraries that the tests of the package do not need."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import sysconfig

@@ -1,7 +1,5 @@
 """Tasks that are one function in a file or a module, and what becomes of wrong results."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -242,7 +240,11 @@ def test_a_task_that_writes_readings_or_exits_ends_the_episode_by_an_error(body,
         ("lift.terms = 'height'", ARGUMENTS, "no tuple of different names as terms"),
         ("lift.terms = ('height', 'height')", ARGUMENTS, "no tuple of different names as terms"),
         ("lift.terms = 5", ARGUMENTS, "no tuple of different names as terms"),
-        ("", ARGUMENTS.replace("str", "np.ndarray"), "numpy.ndarray'> (expected parameters of text, numbers"),
+        (
+            "",
+            ARGUMENTS.replace("str", "np.ndarray"),
+            "type ndarray cannot be validated (expected parameters of text, numbers",
+        ),
         ("raise SystemExit(0)", ARGUMENTS, "cannot be loaded at line 5: SystemExit: 0"),
     ],
 )

@@ -1,7 +1,5 @@
 """Code and files named by a run or contract are neither imported nor opened without trust."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

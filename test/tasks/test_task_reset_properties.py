@@ -1,7 +1,5 @@
 """Properties of task resets: a pure function of the arguments, with the verdict of `judge`."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import pickle
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 
 from embodied_env.contract import load_contract
 from embodied_env.contract.spaces import ActionLayout, field_layouts
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 from embodied_env.core.types import ResetReport, Sample, Snapshot
 from embodied_env.tasks import ResettableTask, load_task
 

@@ -1,7 +1,5 @@
 """The public conformance suites for every shipped backend."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 

@@ -1,7 +1,5 @@
 """The injected clocks."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Delays injected into lockstep worlds: observations, times at which commands act, and reports."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -11,7 +9,8 @@ from evidence import assert_replays, assert_transitions_sound
 
 import embodied_env
 from embodied_env.backends.mujoco_backend import MujocoBackend
-from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.code_table import CODES
+from embodied_env.core.code_types import Quality, Severity
 from embodied_env.errors import UsageError
 from embodied_env.record import read_run
 from embodied_env.timing.delay_model import DelayDistribution, DelayModel, delays_of, load_delays, schedule_of
@@ -55,9 +54,6 @@ def positions(found):
     return np.array([observation["joints_position"] for observation, _ in found])
 
 
-# --------------------------------------------------------------------------------------------------- observations
-
-
 @pytest.mark.parametrize("age_s", [0.0125, 0.013123457, 0.05, 0.0999])
 def test_constant_delay_gives_exact_reading_age(age_s):
     found = drive(model(age_s=age_s))
@@ -91,12 +87,12 @@ def test_stale_delayed_reading_is_held_and_the_gate_brakes():
     found = drive(model(age_s=0.2), steps=8)
     codes = [info["safety"]["code"].max() for _, info in found[1:]]
     assert any(info["sensors"]["joints"]["quality"] == Quality.STALE for _, info in found)
-    assert codes[-1] == embodied_env.core.codes.CODES["obs.stale"]
+    assert codes[-1] == CODES["obs.stale"]
 
 
 def test_gates_add_inference_to_observation_age():
     within, beyond = (drive(model(age_s=0.1, inference_s=inference_s), steps=8) for inference_s in (0.04, 0.06))
-    stale = embodied_env.core.codes.CODES["obs.stale"]
+    stale = CODES["obs.stale"]
     assert within[-1][1]["safety"]["code"].max() != stale
     assert beyond[-1][1]["safety"]["code"].max() == stale
 
@@ -104,9 +100,6 @@ def test_gates_add_inference_to_observation_age():
 def test_evaluator_sensors_are_not_delayed():
     found = drive(model(age_s=0.04), evaluator_info=True)
     assert {info["sensors"]["true_distance"]["age_s"] for _, info in found} == {0.0}
-
-
-# -------------------------------------------------------------------------------------------------------- actuation
 
 
 @pytest.mark.parametrize("delay_s", [0.05, 0.1])
@@ -144,9 +137,6 @@ def test_pending_commands_are_dropped_at_a_reset(close_later):
     assert np.allclose(observation["joints_position"], start, atol=1e-4)
 
 
-# ------------------------------------------------------------------------------------------------------------ reports
-
-
 def test_delays_depend_on_the_seed():
     one, again, other = (injected(drive(VARYING, seed=seed)) for seed in (1, 1, 2))
     assert one == again
@@ -180,9 +170,6 @@ def test_missing_actuation_delay_is_unknown():
     quality = info["latency"]["quality"]["injected"]
     assert (quality["actuation_s"], quality["end_to_end_s"]) == (Quality.UNKNOWN, Quality.UNKNOWN)
     assert info["latency"]["injected"]["actuation_s"] == 0.0
-
-
-# ----------------------------------------------------------------------------------------------------------- backends
 
 
 @pytest.mark.parametrize(
@@ -227,9 +214,6 @@ def test_delays_are_accepted_only_once():
 def test_delays_cover_exactly_the_agent_visible_sensors(sensors, words):
     with pytest.raises(UsageError, match=words):
         embodied_env.make(ARM, delay_profile=DelayModel(sensors=dict.fromkeys(sensors, constant(0.0))))
-
-
-# ---------------------------------------------------------------------------------------------- profiles from runs
 
 
 def ks_distance(a, b):

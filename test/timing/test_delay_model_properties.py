@@ -1,7 +1,5 @@
 """The schedule of injected delays: readings and commands keep their order, and equal seeds give equal plans."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from hypothesis import given

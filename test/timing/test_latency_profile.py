@@ -1,7 +1,5 @@
 """The latency profile file round-trips, and errors name the path."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The latency ledger: a delay appears only in its own stage, in nanoseconds."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 import scripted_tasks
 from scripted_tasks import PERIOD_NS, Scene, SlowBackend
 
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 from embodied_env.errors import BackendLostError, UsageError
 from embodied_env.timing.clock import ManualClock, VirtualClock
 from embodied_env.timing.ledger import Ledger, StepEvent
@@ -141,18 +139,14 @@ def test_info_has_the_stages_in_seconds_and_the_whole_in_milliseconds(line):
     assert info["latency_ms"] == 10.0
 
 
-def test_policy_stage_ends_at_the_mark(line):
-    line.step(inference=9_000_000, policy=6_000_000)
+@pytest.mark.parametrize(
+    ("marked", "policy_s", "quality"), [({"policy": 6_000_000}, 0.006, Quality.OK), ({}, 0.009, Quality.UNMARKED)]
+)
+def test_policy_stage_ends_at_the_mark_or_with_the_inference(line, marked, policy_s, quality):
+    line.step(inference=9_000_000, **marked)
     latency = line.transition.info["latency"]
-    assert (latency["policy_s"], latency["inference_s"]) == (0.006, 0.009)
-    assert latency["quality"]["policy_s"] == Quality.OK
-
-
-def test_unmarked_policy_stage_is_the_whole_inference(line):
-    line.step(inference=9_000_000)
-    latency = line.transition.info["latency"]
-    assert latency["policy_s"] == latency["inference_s"] == 0.009
-    assert latency["quality"]["policy_s"] == Quality.UNMARKED
+    assert (latency["policy_s"], latency["inference_s"]) == (policy_s, 0.009)
+    assert latency["quality"]["policy_s"] == quality
 
 
 def test_a_mark_applies_to_one_step_only(line):

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         if not sign or not name:
             raise UsageError(f"invalid argument: {word!r} (expected name:=value)")
         given[name] = value
-    specs = target.processes(given)
+    specs = target.processes(given, is_top_level=True)
     python = given.get("python", sys.executable)
     with _ProcessGroup() as processes:
         for spec in specs:

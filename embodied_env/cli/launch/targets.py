@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -15,19 +16,25 @@ from pathlib import Path
 from typing import get_args
 
 from embodied_env.backends.backend_registry import BackendName
+from embodied_env.cli.launch.launch_arguments import (
+    BOOL,
+    UNSET,
+    Argument,
+    Values,
+    as_bool,
+    complete_values,
+    policy_options,
+)
 from embodied_env.contract.contract_loader import config_folders, find_contract, load_contract
-from embodied_env.core.policy import ADDRESSES
-from embodied_env.errors import MissingDependencyError, UsageError, did_you_mean
+from embodied_env.core.policy import CHUNK_MODES
+from embodied_env.errors import MissingDependencyError, UsageError
+from embodied_env.plugins import ADDRESSES
 from embodied_env.processes.child_process import CLI, STOP_GRACE_S, ProcessSpec, relay, simulator
 from embodied_env.ros.transport.fastdds import profile_environment
 from embodied_env.ros.transport.setup_checks import apt_package, check_namespace
-from embodied_env.safety.relay.relay import stopping_time_s
-
-Values = Mapping[str, str]
+from embodied_env.safety.relay.relay_checks import stopping_time_s
 
 _ROBOT = "real"
-_UNSET = "none"  # ros2 launch accepts no empty value
-_BOOL = ("true", "false")
 _NODE_NAME = re.compile(r"^(\w+):", re.MULTILINE)  # in a parameter file
 _MANAGER = "controller_manager"
 _PLUGIN_PATH = "GZ_SIM_SYSTEM_PLUGIN_PATH"
@@ -37,17 +44,10 @@ _SIM_TIME = ("--ros-args", "-p", "use_sim_time:=true")
 _SWITCH_TIMEOUT_S = 60
 _SWITCH_TIMEOUT_BY_HAND_S = 3600  # if no process of this launch steps the server
 _REPLY_S = 5
+_FASTEST = 1000.0  # largest real-time factor
+_UNLIMITED_HZ = 1e9  # physics steps per second that no server reaches
 _STARTUP_S = "30"
-
-
-@dataclass(frozen=True)
-class Argument:
-    """An argument of a launch target; an empty `allowed` means any value."""
-
-    name: str
-    default: str
-    description: str
-    allowed: tuple[str, ...] = ()
+_LOG_LEVEL = "info"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,33 +59,44 @@ class LaunchTarget:
     arguments: tuple[Argument, ...]
     plan: Callable[[Values], Iterator[ProcessSpec]]
 
-    def processes(self, given: Values) -> tuple[ProcessSpec, ...]:
+    def processes(self, given: Values, *, is_top_level: bool = False) -> tuple[ProcessSpec, ...]:
         """Return the processes for the given values; other arguments have their defaults.
+
+        `is_top_level`: a user gave the values themselves, and no launch file that includes this one.
 
         Raises:
             UsageError: for an unknown argument or an invalid value.
             ContractError: for a missing or invalid contract.
             MissingDependencyError: for a program that is not installed.
         """
-        known = {argument.name: argument for argument in self.arguments}
-        for name, value in given.items():
-            if name not in known:
-                problem = f"unknown argument of {self.name}: {name!r} (expected one of: {', '.join(known)})"
-                raise UsageError(problem + did_you_mean(name, known))
-            allowed = known[name].allowed
-            if allowed and value not in allowed:
-                raise UsageError(f"invalid argument: {name}:={value} (expected one of: {', '.join(allowed)})")
-        values = {**{name: argument.default for name, argument in known.items()}, **given}
-        return tuple(self.plan({name: "" if value == _UNSET else value for name, value in values.items()}))
+        values = complete_values(self.name, self.arguments, given)
+        if is_top_level and as_bool(values.get("armed", "")) == "true":
+            values["armed"] = load_contract(values["contract"]).name
+        specs = []
+        for spec in self.plan(values):
+            if spec.module:
+                namespace, arguments = values.get("namespace", ""), _ros_arguments(values)
+                specs.append(replace(spec, namespace=namespace, ros_arguments=arguments))
+            else:
+                specs.append(spec)
+        return tuple(specs)
+
+
+def _ros_arguments(values: Values) -> tuple[str, ...]:
+    """Return the ROS arguments of our nodes, and check their namespace."""
+    check_namespace(f"/{values.get('namespace', '').strip('/')}")
+    arguments = [] if values["log_level"] == _LOG_LEVEL else ["--log-level", values["log_level"]]
+    if values["params_file"]:
+        arguments += ["--params-file", str(_file(values, "params_file", Path()))]
+    return tuple(arguments)
 
 
 def _sim(values: Values) -> Iterator[ProcessSpec]:
-    check_namespace(values["namespace"])
     is_free = values["free_running"] == "true"
-    yield simulator(values["contract"], namespace=values["namespace"], profile=values["profile"], free_running=is_free)
+    yield simulator(values["contract"], profile=values["profile"], free_running=is_free)
     if values["policy"]:
         pacing = ("--pacing", "realtime") if is_free else ()
-        yield _evaluation(values, "mujoco_ros", "--attach", "--namespace", values["namespace"], *pacing)
+        yield _evaluation(values, "mujoco_ros", "--attach", *pacing)
 
 
 def _gazebo(values: Values) -> Iterator[ProcessSpec]:
@@ -95,6 +106,7 @@ def _gazebo(values: Values) -> Iterator[ProcessSpec]:
     folders = [os.environ.get(name, "") for name in (_PLUGIN_PATH, "LD_LIBRARY_PATH")]
     server = ["env", f"{_PLUGIN_PATH}={os.pathsep.join(filter(None, folders))}", "gz", "sim"]
     server += ["-s", "--headless-rendering"] if values["headless"] == "true" else []
+    server += _update_rate(values)
     yield ProcessSpec(
         role="gazebo",
         arguments=(*server, *shlex.split(values["gz_args"]), str(world)),  # without -r: it starts paused
@@ -111,28 +123,62 @@ def _gazebo(values: Values) -> Iterator[ProcessSpec]:
         yield _evaluation(values, "gazebo")
 
 
+def _update_rate(values: Values) -> list[str]:
+    """Return the option of gz sim for a real-time factor: physics steps per second of wall time; 0: no limit."""
+    if not (text := values["real_time_factor"]):
+        return []
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 0.0 <= factor <= _FASTEST:
+        raise UsageError(f"invalid argument: real_time_factor:={text} (expected a number from 0 to {_FASTEST:g})")
+    step_s = load_contract(values["contract"]).backends.get("gazebo", {}).get("step_s", 0.0)
+    if factor and not (isinstance(step_s, float) and step_s > 0.0):
+        raise UsageError(
+            f"no backends.gazebo.step_s in {values['contract']} (expected one for real_time_factor:={text})"
+        )
+    return ["-z", str(factor / step_s if factor else _UNLIMITED_HZ)]
+
+
 def _real(values: Values) -> Iterator[ProcessSpec]:
-    options = ["--namespace", values["namespace"], "--connect-timeout", _STARTUP_S]  # the others start now, too
+    yield from _own_relay(values)
+    options = [] if _is_armed(values) else ["--dry-run"]
+    options += ["--record-messages"] if values["record_messages"] == "true" else []
+    yield _evaluation(values, _ROBOT, *_with_relay(values), *options, *_robot_options(values))
+
+
+def _runner(values: Values) -> Iterator[ProcessSpec]:
+    yield from _own_relay(values)
+    arguments = ["runner", values["contract"], *policy_options(values), *_with_relay(values)]
+    if sum(word.startswith("--policy=") for word in arguments) > 1:
+        raise UsageError(f"several policies: policy:={values['policy']} (expected one, which stays loaded)")
+    arguments += [f"--{name}={values[name]}" for name in ("seed", "out", "chunks")]
+    arguments += ["--trust-policy"] if values["trust_policy"] == "true" else []
+    arguments += ["--autostart"] if _is_armed(values) else []
+    grace_s = STOP_GRACE_S + stopping_time_s(load_contract(values["contract"]))
+    arguments += [*_robot_options(values), *shlex.split(values["extra_args"])]
+    yield ProcessSpec(role="runner", module=CLI, arguments=tuple(arguments), grace_s=grace_s, is_work=True)
+
+
+def _own_relay(values: Values) -> Iterator[ProcessSpec]:
+    """Yield the relay of a robot, unless ``relay:=false``."""
     if values["relay"] == "true":
         is_confirmed = "true" in (values["confirm_chosen"], values["emulator"])
         yield from _relay({**values, "backend": "", "confirm_chosen": "true" if is_confirmed else "false"})
-        options += ["--relay"]
-    options += [] if _is_armed(values) else ["--dry-run"]
-    options += ["--record-messages"] if values["record_messages"] == "true" else []
-    check_namespace(values["namespace"])
-    yield _evaluation(values, _ROBOT, *options, *_robot_options(values))
+
+
+def _with_relay(values: Values) -> list[str]:
+    """Return the options of a process that starts now together with a relay and the robot's driver."""
+    return ["--connect-timeout", _STARTUP_S, *(["--relay"] if values["relay"] == "true" else [])]
 
 
 def _relay(values: Values) -> Iterator[ProcessSpec]:
-    check_namespace(values["namespace"])
     grace_s = STOP_GRACE_S + stopping_time_s(load_contract(values["contract"]))
-    backend = values["backend"] or None
-    is_confirmed = values["confirm_chosen"] == "true"
     yield relay(
         values["contract"],
-        namespace=values["namespace"],
-        backend=backend,
-        confirm_chosen=is_confirmed,
+        backend=values["backend"] or None,
+        confirm_chosen=values["confirm_chosen"] == "true",
         ignore_inputs=_names(values["ignore_input"]),
         grace_s=grace_s,
     )
@@ -140,12 +186,13 @@ def _relay(values: Values) -> Iterator[ProcessSpec]:
 
 def _evaluate(values: Values) -> Iterator[ProcessSpec]:
     options = ["--attach"] if values["attach"] == "true" else []
+    if values["namespace"]:  # also of a simulator that it starts
+        options += ["--namespace", f"/{values['namespace'].strip('/')}"]
     if values["backend"] == _ROBOT:
         options += [] if _is_armed(values) else ["--dry-run"]
     else:
         _check_armed(values)
-    for name in ("namespace", "pacing"):
-        options += [f"--{name}", values[name]] if values[name] else []
+    options += ["--pacing", values["pacing"]] if values["pacing"] else []
     yield _evaluation(values, values["backend"], *options, *_robot_options(values))
 
 
@@ -156,9 +203,10 @@ def _train(values: Values) -> Iterator[ProcessSpec]:
 
 def _is_armed(values: Values) -> bool:
     """Return whether a robot may move: the name of the contract arms it, since launch files inherit arguments."""
-    name, armed = load_contract(values["contract"]).name, values["armed"]
+    name, armed = load_contract(values["contract"]).name, as_bool(values["armed"])
     if armed not in ("false", name):
-        raise UsageError(f"invalid argument: armed:={armed} (expected one of: false, {name}, the name of the contract)")
+        expected = f"expected one of: false, {name}, the name of the contract"
+        raise UsageError(f"invalid argument: armed:={values['armed']} ({expected})")
     return armed != "false"
 
 
@@ -183,12 +231,12 @@ def _names(text: str) -> list[str]:
 
 def _evaluation(values: Values, backend: str, *options: str) -> ProcessSpec:
     """Return the evaluation of the policy, with time to brake a robot at its end."""
-    arguments = ["evaluate", values["contract"], "--backend", backend]
-    arguments += [f"--{name}={values[name]}" for name in ("policy", "episodes", "seed", "out")]
-    arguments += [f"--policy-file={values['policy_file']}"] if values["policy_file"] else []
+    arguments = ["evaluate", values["contract"], "--backend", backend, *policy_options(values)]
+    arguments += [f"--{name}={values[name]}" for name in ("episodes", "seed", "out")]
     arguments += [f"--{name.replace('_', '-')}" for name in ("trust_policy", "report") if values[name] == "true"]
     grace_s = STOP_GRACE_S + stopping_time_s(load_contract(values["contract"]))
-    return ProcessSpec(role="evaluation", module=CLI, arguments=(*arguments, *options), grace_s=grace_s, is_work=True)
+    arguments += [*options, *shlex.split(values["extra_args"])]
+    return ProcessSpec(role="evaluation", module=CLI, arguments=tuple(arguments), grace_s=grace_s, is_work=True)
 
 
 def _training(values: Values, backend: str) -> ProcessSpec:
@@ -246,28 +294,36 @@ def _ros_program(role: str, package: str, executable: str, *arguments: str) -> P
 
 
 _CONTRACT = Argument("contract", "arm_reach", "name or path of a contract")
-_NAMESPACE = Argument("namespace", "/", "absolute ROS 2 namespace of the robot")
+_NAMESPACE = Argument("namespace", "", "ROS 2 namespace of the robot; a relative one is joined to a pushed one")
 _PYTHON = Argument("python", sys.executable, "Python interpreter with this package and its dependencies")
-_POLICY = Argument("policy", "scripted", f"policy to run: {', '.join(ADDRESSES)}")
+_OF_NODES = (
+    Argument("log_level", _LOG_LEVEL, "log level of the nodes", ("debug", _LOG_LEVEL, "warn", "error", "fatal")),
+    Argument("params_file", UNSET, "YAML file with parameters of the nodes"),
+    _PYTHON,
+)
+_POLICY = Argument("policy", "scripted", f"policy to run, or a YAML list of several: {', '.join(ADDRESSES)}")
 _SEED = Argument("seed", "0", "seed of the first episode, or of the training")
 _OUT = Argument("out", "runs", "parent directory of the run directories")
-_CONFIRM_CHOSEN = Argument("confirm_chosen", "false", "accept unconfirmed chosen values of the robot file", _BOOL)
+_CONFIRM_CHOSEN = Argument("confirm_chosen", "false", "accept unconfirmed chosen values of the robot file", BOOL)
 _ARMED = Argument("armed", "false", "name of the contract: send commands to the robot; false: run the checks only")
-_EMULATOR = Argument("emulator", "false", "drive the robot emulator, which resets itself by the seed", _BOOL)
+_EMULATOR = Argument("emulator", "false", "drive the robot emulator, which resets itself by the seed", BOOL)
 _IGNORE_INPUT = Argument(
-    "ignore_input", _UNSET, "safety inputs to move without, because their message packages are not installed: NAME,..."
+    "ignore_input", UNSET, "safety inputs to move without, because their message packages are not installed: NAME,..."
 )
-_SCRIPT_ARGS = Argument("script_args", _UNSET, "additional arguments of the training script, in shell syntax")
+_RELAY = Argument("relay", "true", "start a relay; false: use the relay setting of the profile", BOOL)
+_TRUST_POLICY = Argument("trust_policy", "false", "load a policy format that executes code when it is read", BOOL)
+_SCRIPT_ARGS = Argument("script_args", UNSET, "additional arguments of the training script, in shell syntax")
 
 
 def _run_arguments(episodes: str = "10") -> tuple[Argument, ...]:
     return (
-        Argument("policy_file", _UNSET, "policy file that maps a model to the contract"),
-        Argument("trust_policy", "false", "load a policy format that executes code when it is read", _BOOL),
+        Argument("policy_file", UNSET, "policy file that maps a model to the contract, or a YAML list of them"),
+        _TRUST_POLICY,
         Argument("episodes", episodes, "number of episodes"),
         _SEED,
         _OUT,
-        Argument("report", "false", "write report.html into the run directory", _BOOL),
+        Argument("report", "false", "write report.html into the run directory", BOOL),
+        Argument("extra_args", UNSET, "additional options of evaluate, in shell syntax"),
     )
 
 
@@ -279,10 +335,10 @@ _TARGETS = (
             _CONTRACT,
             _NAMESPACE,
             Argument("profile", "mujoco_ros", "backend profile of the contract"),
-            Argument("free_running", "false", "emulate a robot: run on wall time", _BOOL),
-            replace(_POLICY, default=_UNSET, description=f"{_POLICY.description}; none: the simulator only"),
+            Argument("free_running", "false", "emulate a robot: run on wall time", BOOL),
+            replace(_POLICY, default=UNSET, description=f"{_POLICY.description}; none: the simulator only"),
             *_run_arguments(),
-            _PYTHON,
+            *_OF_NODES,
         ),
         plan=_sim,
     ),
@@ -291,15 +347,16 @@ _TARGETS = (
         help="Gazebo, its bridge, and a policy or a training script",
         arguments=(
             _CONTRACT,
-            Argument("headless", "true", "run the server without a window", _BOOL),
-            Argument("world", _UNSET, "SDF file; none: gazebo/<contract>.sdf"),
-            Argument("bridge", _UNSET, "YAML file of the bridge; none: <world>.bridge.yaml"),
-            Argument("gz_args", _UNSET, "additional arguments of gz sim, in shell syntax"),
+            Argument("headless", "true", "run the server without a window", BOOL),
+            Argument("world", UNSET, "SDF file; none: gazebo/<contract>.sdf"),
+            Argument("bridge", UNSET, "YAML file of the bridge; none: <world>.bridge.yaml"),
+            Argument("real_time_factor", UNSET, "simulated time per wall time, 0: no limit; none: that of the world"),
+            Argument("gz_args", UNSET, "additional arguments of gz sim, in shell syntax"),
             replace(_POLICY, description=f"{_POLICY.description}; none: no evaluation"),
-            Argument("script", _UNSET, "training script to run instead of the policy"),
+            Argument("script", UNSET, "training script to run instead of the policy"),
             _SCRIPT_ARGS,
             *_run_arguments(),
-            _PYTHON,
+            *_OF_NODES,
         ),
         plan=_gazebo,
     ),
@@ -310,16 +367,40 @@ _TARGETS = (
             _CONTRACT,
             _NAMESPACE,
             _ARMED,
-            Argument("relay", "true", "start a relay; false: use the relay setting of the profile", _BOOL),
+            _RELAY,
             _POLICY,
             *_run_arguments(episodes="1"),
-            Argument("record_messages", "false", "record the raw ROS 2 messages", _BOOL),
+            Argument("record_messages", "false", "record the raw ROS 2 messages", BOOL),
             _EMULATOR,
             _CONFIRM_CHOSEN,
             _IGNORE_INPUT,
-            _PYTHON,
+            *_OF_NODES,
         ),
         plan=_real,
+    ),
+    LaunchTarget(
+        name="runner",
+        help="a relay and a policy that runs on request, as a managed node",
+        arguments=(
+            _CONTRACT,
+            _NAMESPACE,
+            Argument(
+                "armed", "false", "name of the contract: configure and activate at once; false: wait for a manager"
+            ),
+            _RELAY,
+            replace(_POLICY, description=f"policy to keep loaded: {', '.join(ADDRESSES)}"),
+            Argument("policy_file", UNSET, "policy file that maps a model to the contract"),
+            _TRUST_POLICY,
+            Argument("chunks", "wait", "hand-over from one action chunk to the next", CHUNK_MODES),
+            _SEED,
+            _OUT,
+            Argument("extra_args", UNSET, "additional options of runner, in shell syntax"),
+            _EMULATOR,
+            _CONFIRM_CHOSEN,
+            _IGNORE_INPUT,
+            *_OF_NODES,
+        ),
+        plan=_runner,
     ),
     LaunchTarget(
         name="relay",
@@ -327,10 +408,10 @@ _TARGETS = (
         arguments=(
             _CONTRACT,
             _NAMESPACE,
-            Argument("backend", _UNSET, "backend whose profile lists the e-stop inputs; none: real"),
+            Argument("backend", UNSET, "backend whose profile lists the e-stop inputs; none: real"),
             _CONFIRM_CHOSEN,
             _IGNORE_INPUT,
-            _PYTHON,
+            *_OF_NODES,
         ),
         plan=_relay,
     ),
@@ -343,13 +424,13 @@ _TARGETS = (
             _ARMED,
             _POLICY,
             *_run_arguments(),
-            Argument("namespace", _UNSET, "ROS 2 namespace of the robot or simulator; none: set by the backend"),
-            Argument("pacing", _UNSET, "pacing of the backend: lockstep or realtime; none: set by the backend"),
-            Argument("attach", "false", "attach to a running simulator instead of starting one", _BOOL),
+            _NAMESPACE,
+            Argument("pacing", UNSET, "pacing of the backend: lockstep or realtime; none: set by the backend"),
+            Argument("attach", "false", "attach to a running simulator instead of starting one", BOOL),
             _EMULATOR,
             _CONFIRM_CHOSEN,
             _IGNORE_INPUT,
-            _PYTHON,
+            *_OF_NODES,
         ),
         plan=_evaluate,
     ),

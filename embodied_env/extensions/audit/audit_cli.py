@@ -6,16 +6,16 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.progress_bar import ProgressBar
 from embodied_env.cli.verb_arguments import add_json
-from embodied_env.core.outcome_counts import describe_exclusions
-from embodied_env.core.terminal import say
+from embodied_env.core.excluded_episodes import describe_exclusions
+from embodied_env.core.terminal import ProgressBar, say
 from embodied_env.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run directory, such as runs/<id>, or file of transitions as JSON lines (-: standard input)",
     )
     parser.add_argument("--contract", help="name or path of the contract of the JSON lines (default: none)")
+    help_ = "head of the run, as printed when it was recorded (default: any)"
+    parser.add_argument("--expect", metavar="HEAD", type=_head, help=help_)
     add_json(parser)
 
 
@@ -44,12 +46,14 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"no such run: {args.run_directory!r} (expected a run directory, a file of JSON lines, or -)")
     if path.is_dir() and args.contract is not None:
         raise UsageError(f"--contract does not apply to run {path}, which has its own contract; omit --contract")
+    if args.expect is not None and not path.is_dir():
+        raise UsageError(f"--expect does not apply to {path} (expected a run directory); omit --expect")
     with ProgressBar() as progress:
         progress.start("rows", None)
         if path.is_dir():
             from embodied_env.extensions.audit import audit_run
 
-            report = audit_run(path, watcher=progress.advance)
+            report = audit_run(path, expected_head=args.expect, watcher=progress.advance)
         else:
             report = _audit_lines(args, progress)
     if args.json:
@@ -59,6 +63,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_report(report)
     return SOUND if report.sound else UNSOUND
+
+
+def _head(text: str) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        raise argparse.ArgumentTypeError(f"invalid head of a run: {text[:80]!r} (expected a SHA-256, 64 hex digits)")
+    return text
 
 
 def _audit_lines(args: argparse.Namespace, progress: ProgressBar) -> AuditReport:
@@ -88,4 +98,5 @@ def print_report(report: AuditReport) -> None:
     for sentence in describe_exclusions(asdict(report)):
         say(sentence)
     world = f" ({report.world})" if report.world else ""
-    say(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions{world}")
+    head = f", head {report.head}" if report.head else ""
+    say(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions{world}{head}")

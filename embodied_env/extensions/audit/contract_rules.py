@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -12,11 +12,11 @@ from gymnasium import spaces
 from embodied_env.contract import Contract
 from embodied_env.contract.contract_schema import APPLIED_ACTIONS, TIME_REMAINING
 from embodied_env.contract.spaces import ActionLayout, field_layouts
-from embodied_env.core.codes import Quality, Severity, end_kind
+from embodied_env.core.code_table import GATES
+from embodied_env.core.code_types import Quality, Severity, end_kind
 from embodied_env.extensions.audit.latency_rules import USABLE, is_free_running, to_ns
 from embodied_env.record.arrays import is_reference
-from embodied_env.record.row_schema import gates
-from embodied_env.record.rows import Row
+from embodied_env.record.row_types import RESET, ReferenceRecord, ResetRow, StepRow, TransitionRow
 from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.safety.joint_limits import joint_bounds, limit_violation
 from embodied_env.timing.clock import NS_PER_S
@@ -27,26 +27,34 @@ _TIME_LIMITS = {"time_limit": "time_limit", "finite_horizon": "horizon"}
 """Kind of an episode -> the reason by which it ends at its horizon."""
 
 
-def inside(row: Row, field: str) -> tuple[str, Any]:
-    """Return path and value of a field as the environment itself received or returned it."""
-    return (f"inner.{field}", row["inner"][field]) if "inner" in row else (field, row[field])
+def observed(row: StepRow | ResetRow) -> tuple[str, Any]:
+    """Return path and value of the observation that the environment itself returned."""
+    if row["inner"] is None:
+        return "observation", row["observation"]
+    return "inner.observation", row["inner"]["observation"]
 
 
-def reference_of(row: Row) -> Any:  # noqa: ANN401 - JSON types
+def end_reasons(row: StepRow) -> list[str]:
+    """Return the reasons why the episode ended with a step, as far as they are known."""
+    return [row["info"]["end_reason"]] if row["inner"] is None else row["inner"]["end_reasons"]
+
+
+def reference_of(row: TransitionRow) -> ReferenceRecord | None:
     """Return the reference of the command that was written: that of the braking where a delay has replaced it."""
     inputs = row["inner"]["external_inputs"]
-    return (inputs.get("delay") or {}).get("reference") or inputs["reference"]
+    replaced = inputs["delay"]["reference"] if "delay" in inputs else None
+    return replaced or inputs["reference"]
 
 
-def _check_fingerprint(row: Row, contract: Contract) -> Iterator[Violation]:
+def _check_fingerprint(row: StepRow | ResetRow, contract: Contract) -> Iterator[Violation]:
     if (named := row["info"]["contract"]) != contract.fingerprint:
         expected = f"{contract.fingerprint}, the fingerprint of {contract.name}"
         yield wrong_value("contract.fingerprint", "info.contract", named, expected)
 
 
-def _check_observation(row: Row, contract: Contract) -> Iterator[Violation]:
+def _check_observation(row: StepRow, contract: Contract) -> Iterator[Violation]:
     """Check the observation against its space; a reading of quality OK must be within its range."""
-    where, observation = inside(row, "observation")
+    where, observation = observed(row)
     space = contract.observation_space
     if not isinstance(observation, dict):
         yield wrong_value("space.observation", where, observation, f"a mapping of {', '.join(space.spaces)}")
@@ -61,9 +69,9 @@ def _check_observation(row: Row, contract: Contract) -> Iterator[Violation]:
             yield make_violation("space.observation", path, value, text)
         else:
             layout = layouts.get(key)
-            reading = {} if layout is None else row["info"]["sensors"].get(layout.sensor, {})
+            sensor = None if layout is None else row["info"]["sensors"].get(layout.sensor)
             judged = slice(None) if layout is None or layout.history is None else slice(-1, None)  # the newest reading
-            if reading.get("quality", Quality.OK) != Quality.OK:
+            if sensor is not None and sensor["quality"] != Quality.OK:
                 judged = slice(0)
             if expected := _mismatch(value, space.spaces[key], judged):
                 yield wrong_value("space.observation", path, value, expected)
@@ -88,10 +96,10 @@ def _mismatch(value: Any, space: Any, judged: slice) -> str:  # noqa: ANN401 - J
     return ""
 
 
-def _check_action(row: Row, contract: Contract) -> Iterator[Violation]:
+def _check_action(row: StepRow, contract: Contract) -> Iterator[Violation]:
     """Check that an action without the shape of its space was refused by the gate ``form``."""
-    where, action = inside(row, "action")
-    is_refused = row["info"]["safety"]["severity"][gates().index("form")] >= Severity.HOLD
+    where, action = ("action", row["action"]) if row["inner"] is None else ("inner.action", row["inner"]["action"])
+    is_refused = row["info"]["safety"]["severity"][GATES.index("form")] >= Severity.HOLD
     if not is_refused and not _has_shape(action, contract.action_space):
         yield wrong_value("space.action", where, action, f"{contract.action_space}, or a gate that refused it")
 
@@ -112,11 +120,10 @@ def _is_described(value: object) -> bool:
     return isinstance(value, dict) and set(value) == {"repr"}
 
 
-def _check_horizon(row: Row, contract: Contract) -> Iterator[Violation]:
+def _check_horizon(row: StepRow, contract: Contract) -> Iterator[Violation]:
     """Check that the episode ends at its horizon, with the end reason of its kind."""
     episode, step = contract.episode, row["info"]["step_index"]
-    reasons = row["inner"]["end_reasons"] if "inner" in row else [row["info"]["end_reason"]]
-    kinds = {end_kind(reason) for reason in reasons}
+    kinds = {end_kind(reason) for reason in end_reasons(row)}
     due = _TIME_LIMITS[episode.kind]
     if wrong := kinds & ({*_TIME_LIMITS.values()} - {due}):
         expected = f"{due!r} for an episode of kind {episode.kind}"
@@ -124,13 +131,13 @@ def _check_horizon(row: Row, contract: Contract) -> Iterator[Violation]:
     elif due in kinds and step < episode.horizon_steps:
         text = f"the episode ended with {due!r} at step {step} (expected its horizon, step {episode.horizon_steps})"
         yield make_violation("time_limit.early", "info.step_index", step, text)
-    elif step >= episode.horizon_steps and due not in kinds and ("inner" in row or kinds == {""}):
+    elif step >= episode.horizon_steps and due not in kinds and (row["inner"] is not None or kinds == {""}):
         text = f"the episode continues at step {step} (expected an end at its horizon, step {episode.horizon_steps})"
         yield make_violation("time_limit.missed", "info.step_index", step, text)
 
 
-def _check_time_remaining(row: Row, contract: Contract) -> Iterator[Violation]:
-    where, observation = inside(row, "observation")
+def _check_time_remaining(row: StepRow, contract: Contract) -> Iterator[Violation]:
+    where, observation = observed(row)
     episode = contract.episode
     if episode.kind != "finite_horizon" or not isinstance(observation, dict) or TIME_REMAINING not in observation:
         return
@@ -139,10 +146,10 @@ def _check_time_remaining(row: Row, contract: Contract) -> Iterator[Violation]:
         yield wrong_value("time_limit.remaining", f"{where}.{TIME_REMAINING}", reported, f"[{left}]")
 
 
-def _check_applied_actions(row: Row, contract: Contract) -> Iterator[Violation]:
+def _check_applied_actions(row: StepRow, contract: Contract) -> Iterator[Violation]:
     """Check that the applied actions in an observation end with the one of this step."""
-    where, observation = inside(row, "observation")
-    if "inner" not in row or not contract.applied_actions or not isinstance(observation, dict):
+    where, observation = observed(row)
+    if row["inner"] is None or not contract.applied_actions or not isinstance(observation, dict):
         return
     applied, history = row["inner"]["report"]["applied"], observation.get(APPLIED_ACTIONS)
     if isinstance(history, list) and (last := history[-len(applied) :]) != applied:
@@ -150,10 +157,11 @@ def _check_applied_actions(row: Row, contract: Contract) -> Iterator[Violation]:
         yield make_violation("action.observed", f"{where}.{APPLIED_ACTIONS}", history, text)
 
 
-def _check_evaluator_only(row: Row, contract: Contract) -> Iterator[Violation]:
+def _check_evaluator_only(row: StepRow | ResetRow, contract: Contract) -> Iterator[Violation]:
     """Check that info without ``evaluator`` has no sensor and no sampled option that only the evaluator may see."""
     info = row["info"]
-    sampled = info["reset"]["sampled"] if "reset" in info else {}
+    sampled = row["info"]["reset"]["sampled"] if row["schema"] == RESET else {}
+    parts: tuple[tuple[str, Mapping[str, object], Mapping[str, Any]], ...]
     parts = (("sensors", info["sensors"], contract.sensors), ("reset.sampled", sampled, contract.reset_options))
     for part, values, specs in parts if "evaluator" not in info else ():
         for name, value in values.items():
@@ -162,10 +170,10 @@ def _check_evaluator_only(row: Row, contract: Contract) -> Iterator[Violation]:
                 yield make_violation("evaluator.disclosed", f"info.{part}.{name}", value, text)
 
 
-def _check_reading_ages(row: Row, contract: Contract) -> Iterator[Violation]:
+def _check_reading_ages(row: StepRow | ResetRow, contract: Contract) -> Iterator[Violation]:
     """Check that a reading of quality OK is within ``max_age_s`` and not stamped in the future."""
     info = row["info"]
-    is_free = "latency" not in info or is_free_running(info)  # a reset has no latency
+    is_free = row["schema"] == RESET or is_free_running(row["info"])
     ahead_ns = round(contract.safety.observation.future_tolerance_s * NS_PER_S) if is_free else 0
     for name, sensor in info["sensors"].items():
         if name not in contract.sensors or sensor["quality"] != Quality.OK:
@@ -177,8 +185,8 @@ def _check_reading_ages(row: Row, contract: Contract) -> Iterator[Violation]:
             yield wrong_value("sensor.future", where, age_s, "no stamp in the future, because its quality is OK")
 
 
-def _check_masks(row: Row, contract: Contract) -> Iterator[Violation]:
-    info, (_, observation) = row["info"], inside(row, "observation")
+def _check_masks(row: StepRow, contract: Contract) -> Iterator[Violation]:
+    info, (_, observation) = row["info"], observed(row)
     for name, sensor in contract.sensors.items() if isinstance(observation, dict) else ():
         key = f"{name}_valid"
         if not sensor.mask or key not in observation or name not in info["sensors"]:
@@ -189,17 +197,21 @@ def _check_masks(row: Row, contract: Contract) -> Iterator[Violation]:
             yield wrong_value("sensor.mask", f"observation.{key}", observation[key], reason)
 
 
-def _check_trajectory(row: Row, contract: Contract) -> Iterator[Violation]:
+def _check_trajectory(row: StepRow, contract: Contract) -> Iterator[Violation]:
     """Check that a trajectory leads from the reference through the command to rest, within the limits."""
     rule, where = "limits.trajectory", "info.annotations.trajectory.points"
     account = row["info"].get("annotations", {}).get("trajectory")
-    if not isinstance(account, dict) or "inner" not in row or contract.trajectory_steps is None:
+    if account is None or row["inner"] is None or contract.trajectory_steps is None:
         return
     layout, dt_s, points = ActionLayout(contract), contract.control_period_s, account.get("points")
     reference, report = reference_of(row), row["inner"]["report"]
     begin = [None if reference is None else reference["positions"], report["applied_si"]]
     points = points if isinstance(points, list) and points[:2] == begin else []
-    if not points or _mismatch(points, spaces.Box(-np.inf, np.inf, (len(points), layout.size)), slice(0)):
+    if (
+        reference is None
+        or not points
+        or _mismatch(points, spaces.Box(-np.inf, np.inf, (len(points), layout.size)), slice(0))
+    ):
         yield wrong_value(rule, where, account, "points from the reference through the command")
         return
     if not report["guaranteed"]["velocity"]:
@@ -216,7 +228,41 @@ def _check_trajectory(row: Row, contract: Contract) -> Iterator[Violation]:
             yield make_violation(rule, where, positions, text)
 
 
-CONTRACT_RULES: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
+def _check_driver_commands(row: StepRow, contract: Contract) -> Iterator[Violation]:
+    """Check that the account of the commands in the units of drivers follows from that in SI units."""
+    action = row["info"]["action"]
+    drivers = [limits.driver for each in contract.actuators.values() for limits in each.joints.values()]
+    if "applied_driver" not in action and not any(drivers):
+        return
+    layout, found, applied = ActionLayout(contract), action.get("applied_driver", {}), action["applied_si"]
+    if list(applied) != list(layout.joints):  # reported by the rule of its space
+        return
+    wanted = layout.driver_values(np.array([*applied.values()])) if layout.in_driver_units else {}
+    if found != wanted:
+        yield wrong_value("driver.command", "info.action.applied_driver", found, f"{wanted}, by applied_si")
+
+
+def _check_driver_readings(row: StepRow | ResetRow, contract: Contract) -> Iterator[Violation]:
+    """Check that each reading follows from the values of its driver, where the account has them."""
+    if (inner := row["inner"]) is None:
+        return
+    for name, account in inner["sensors"].items():
+        recorded = account.get("driver", {})
+        for layout in field_layouts(name, contract.sensors[name]) if recorded else ():
+            conversion, values = contract.sensors[name].fields[layout.field].conversion, recorded.get(layout.field)
+            if conversion is None or values is None:
+                continue
+            truth = inner["evaluator"].get(name)
+            reading: Any = inner["observation"].get(layout.key) if truth is None else truth.get(layout.field)
+            if layout.history is not None and truth is None and "report" in inner:
+                reading = reading[-1]
+            wanted = conversion.to_si(np.array(values, dtype=np.float64)).astype(layout.dtype)
+            if not is_reference(reading) and np.ravel(reading).tolist() != wanted.tolist():
+                where = f"inner.sensors.{name}.driver.{layout.field}"
+                yield wrong_value("driver.reading", where, values, f"values whose reading is {short_repr(reading)}")
+
+
+CONTRACT_RULES: tuple[Callable[[StepRow, Contract], Iterator[Violation]], ...] = (
     _check_fingerprint,
     _check_observation,
     _check_action,
@@ -227,12 +273,15 @@ CONTRACT_RULES: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
     _check_reading_ages,
     _check_masks,
     _check_trajectory,
+    _check_driver_commands,
+    _check_driver_readings,
 )
 """For a transition with a known contract, with or without the environment's account."""
 
-RESET_CONTRACT_RULES: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
+RESET_CONTRACT_RULES: tuple[Callable[[ResetRow, Contract], Iterator[Violation]], ...] = (
     _check_fingerprint,
     _check_evaluator_only,
     _check_reading_ages,
+    _check_driver_readings,
 )
 """For a reset with a known contract."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.record.arrays import MOST_IN_A_ROW, is_reference
-from embodied_env.record.rows import RESET
+from embodied_env.record.row_types import RESET
 from embodied_env.record.violation import Violation, make_violation
 
 STEPS = 20

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 from embodied_env.core.info_schema import host_keys
-from embodied_env.record.rows import Row
+from embodied_env.record.row_types import ReturnedRow, StepRecord, StepRow, TransitionRow
 from embodied_env.record.violation import Violation, make_violation, wrong_value
 from embodied_env.timing.clock import NS_PER_S
 
@@ -31,7 +31,7 @@ def to_ns(seconds: float) -> int:
     return round(seconds * NS_PER_S)
 
 
-def is_free_running(info: Mapping[str, Any]) -> bool:
+def is_free_running(info: StepRecord) -> bool:
     """Return whether the world of a step moves by itself: only then info has the jitter of the period."""
     return "jitter_s" in info["latency"]
 
@@ -42,8 +42,8 @@ def has_host_timing(info: Mapping[str, Any]) -> bool:
     return "latency_ms" in info or (isinstance(latency, dict) and not host_keys().isdisjoint(latency))
 
 
-def _check_stamp_order(row: Row) -> Iterator[Violation]:
-    stamps = row["inner"]["stamps_ns"]
+def _check_stamp_order(row: TransitionRow) -> Iterator[Violation]:
+    stamps: Mapping[str, Any] = row["inner"]["stamps_ns"]
     order = ["previous_observed", "previous_returned", "marked", "entered", "gated", "published", "observed"]
     chain = [name for name in order if name in stamps]
     for earlier, later in [*itertools.pairwise(chain), ("previous_entered", "previous_returned")]:
@@ -52,8 +52,9 @@ def _check_stamp_order(row: Row) -> Iterator[Violation]:
             yield wrong_value("stamps.order", f"inner.stamps_ns.{later}", stamps[later], expected)
 
 
-def _check_stages(row: Row) -> Iterator[Violation]:
-    info, ns = row["info"], row["inner"]["stamps_ns"]
+def _check_stages(row: TransitionRow) -> Iterator[Violation]:
+    info: Mapping[str, Any] = row["info"]
+    ns = row["inner"]["stamps_ns"]
     durations_ns = {
         "handoff": ns["previous_returned"] - ns["previous_observed"],
         "inference": ns["entered"] - ns["previous_returned"],
@@ -68,13 +69,16 @@ def _check_stages(row: Row) -> Iterator[Violation]:
         if (recorded := info["latency"][f"{stage}_s"]) != duration_ns / NS_PER_S:
             expected = f"the difference of its stamps, {duration_ns} ns"
             yield wrong_value("latency.stage", f"info.latency.{stage}_s", recorded, expected)
+    if (render_s := info["latency"].get("render_s")) is not None and render_s > info["latency"]["world_s"]:
+        yield wrong_value("latency.stage", "info.latency.render_s", render_s, "at most world_s, of which it is a part")
     if info["latency_ms"] != durations_ns["obs_to_command"] / 1e6:
         expected = f"the difference of its stamps, {durations_ns['obs_to_command']} ns"
         yield wrong_value("latency.total", "info.latency_ms", info["latency_ms"], expected)
 
 
-def _check_total(row: Row) -> Iterator[Violation]:
-    latency, where = row["info"]["latency"], "info.latency.obs_to_command_s"
+def _check_total(row: StepRow) -> Iterator[Violation]:
+    latency: Mapping[str, Any] = row["info"]["latency"]
+    where = "info.latency.obs_to_command_s"
     if not has_host_timing(row["info"]):
         return
     total_ns = to_ns(latency["obs_to_command_s"])
@@ -85,11 +89,13 @@ def _check_total(row: Row) -> Iterator[Violation]:
         yield wrong_value("latency.total", "info.latency_ms", recorded, f"{where}, {total_ns} ns")
 
 
-def _check_sensor_stages(row: Row) -> Iterator[Violation]:
+def _check_sensor_stages(row: TransitionRow) -> Iterator[Violation]:
     observed_ns = row["inner"]["stamps_ns"]["observed"]
+    latency: Mapping[str, Any] = row["info"]["latency"]
+    samples: Mapping[str, Any] = row["inner"]["sensors"]
     for stage, (last, first) in _SENSOR_STAGES.items():
-        for sensor, value in row["info"]["latency"].get(stage, {}).items():
-            sample = row["inner"]["sensors"].get(sensor)
+        for sensor, value in latency.get(stage, {}).items():
+            sample = samples.get(sensor)
             if sample is None or value is None:
                 continue
             later, earlier = sample[last] if last else observed_ns, sample[first]
@@ -102,7 +108,7 @@ def _check_sensor_stages(row: Row) -> Iterator[Violation]:
             yield wrong_value("latency.sensor", f"info.latency.{stage}.{sensor}", value, expected)
 
 
-def _check_stage_qualities(row: Row) -> Iterator[Violation]:
+def _check_stage_qualities(row: StepRow) -> Iterator[Violation]:
     """Check that a stage of quality OK is present and not negative, and that each stage has a quality."""
     latency = row["info"]["latency"]
     for stage, quality in latency["quality"].items():
@@ -119,7 +125,7 @@ def _check_stage_qualities(row: Row) -> Iterator[Violation]:
                 yield wrong_value("latency.quality", where, value, "a duration >= 0, because its quality is OK")
 
 
-def _check_sensors(row: Row) -> Iterator[Violation]:
+def _check_sensors(row: TransitionRow) -> Iterator[Violation]:
     """Check the sensors in info against their samples; all ages must refer to one instant."""
     samples, sensors = row["inner"]["sensors"], row["info"]["sensors"]
     for name, sensor in sensors.items():
@@ -146,7 +152,7 @@ def _check_sensors(row: Row) -> Iterator[Violation]:
             return
 
 
-ACCOUNT_LATENCY_RULES: tuple[Callable[[Row], Iterator[Violation]], ...] = (
+ACCOUNT_LATENCY_RULES: tuple[Callable[[TransitionRow], Iterator[Violation]], ...] = (
     _check_stamp_order,
     _check_stages,
     _check_sensor_stages,
@@ -155,5 +161,5 @@ ACCOUNT_LATENCY_RULES: tuple[Callable[[Row], Iterator[Violation]], ...] = (
 )
 """For a row with the environment's account."""
 
-INFO_LATENCY_RULES: tuple[Callable[[Row], Iterator[Violation]], ...] = (_check_stage_qualities, _check_total)
+INFO_LATENCY_RULES: tuple[Callable[[ReturnedRow], Iterator[Violation]], ...] = (_check_stage_qualities, _check_total)
 """For a row with only the values that `step` returned."""

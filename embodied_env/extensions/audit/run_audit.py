@@ -8,13 +8,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from embodied_env.contract import Contract
 from embodied_env.contract.bounded_json import parse_json
-from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
+from embodied_env.core.excluded_episodes import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.errors import RecordError
-from embodied_env.extensions.audit.account_rules import AccountRules
+from embodied_env.extensions.audit.annotation_rules import AccountRules
 from embodied_env.extensions.audit.evaluator_leaks import LeakDetector
-from embodied_env.extensions.audit.order_rules import EpisodeOrderRule, FrozenCameraRule, PeriodDriftRule, SequenceRule
+from embodied_env.extensions.audit.row_history_rules import (
+    EpisodeOrderRule,
+    FrozenCameraRule,
+    PeriodDriftRule,
+    SequenceRule,
+)
+from embodied_env.extensions.audit.row_pair_rules import AnyRow
 from embodied_env.extensions.audit.run_rules import (
     ManifestRules,
     RowTally,
@@ -32,8 +40,9 @@ from embodied_env.extensions.audit.transition_audit import inspect_reset, inspec
 from embodied_env.record.arrays import references
 from embodied_env.record.manifest import world_of
 from embodied_env.record.row_log import DEEPEST, LARGEST_ROW
-from embodied_env.record.rows import RESET, TRANSITION
-from embodied_env.record.run import inspect_run
+from embodied_env.record.row_types import RESET, TRANSITION
+from embodied_env.record.run import Run, inspect_run
+from embodied_env.record.run_writer import LOG
 from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 
 _MAX_LISTED = 100  # violations; further ones are only counted
@@ -50,6 +59,7 @@ class AuditReport:
     violations: tuple[Violation, ...]  # at most 100 violations, those of the whole run first
     counts: Mapping[str, int]  # the number of violations of each rule, including those not listed
     warnings: tuple[Violation, ...] = ()  # at most 100 findings that do not fail the audit
+    head: str = ""  # hash of the last row, which covers all; "": JSON lines, or a run without a chain
     world: str = ""  # by the manifest, what the commands moved; "dry run": nothing
     solved_at_reset: int | None = None  # episodes outside the success rates; None: no reset, or a damaged row
     solved_at_first_step: int | None = None  # likewise, successes at the first step after an unjudged reset
@@ -71,7 +81,13 @@ class _Auditor:
     """Audits rows one by one, from a run or from a file, and collects their violations."""
 
     def __init__(
-        self, contract: Contract | None, *, resets: bool, images: bool = True, limit_steps: int | None = None
+        self,
+        contract: Contract | None,
+        *,
+        resets: bool,
+        images: bool = True,
+        limit_steps: int | None = None,
+        array: Callable[[Mapping[str, Any]], NDArray[Any]] | None = None,
     ) -> None:
         self.transitions = 0
         self._limit_steps = limit_steps
@@ -82,7 +98,7 @@ class _Auditor:
         self._contract, self._resets = contract, resets
         self._leaks = LeakDetector()
         self._order = EpisodeOrderRule(resets=resets)
-        self._accounts = AccountRules(contract)
+        self._accounts = AccountRules(contract, array)
         self._sequences: list[SequenceRule | AccountRules | PeriodDriftRule] = [SequenceRule(contract), self._accounts]
         self._sequences += [] if contract is None else [PeriodDriftRule(contract.control_period_ns)]
         self._cameras = FrozenCameraRule(contract) if contract is not None and images else None
@@ -106,14 +122,15 @@ class _Auditor:
             self.forget()
             return
         is_reset = row.get("schema") == RESET
+        account: AnyRow | None
         violations, account = (inspect_reset if is_reset else inspect_transition)(row, self._contract)
-        if self._limit_steps is not None and account is not None and not is_reset:
-            is_limited = row["truncated"] and row["info"]["step_index"] >= self._limit_steps
+        if self._limit_steps is not None and account is not None and account["schema"] == TRANSITION:
+            is_limited = account["truncated"] and account["info"]["step_index"] >= self._limit_steps
             violations = [each for each in violations if not (is_limited and each.rule in _OF_TIME_LIMIT)]
         self.keep(violations, number, row, line)
         self.transitions += not is_reset
         warnings = [] if self._cameras is None or account is None else [*self._cameras.add(account)]
-        warnings += warn_solved_in_place(row) if is_reset and account is not None else ()
+        warnings += warn_solved_in_place(account) if account is not None and account["schema"] == RESET else ()
         warnings += self._order.warnings(row)
         room = _MAX_LISTED - len(self._warnings)
         self._warnings += [warning.at(number, row, line=line) for warning in warnings[:room]]
@@ -123,7 +140,7 @@ class _Auditor:
         else:
             for rule in self._sequences:
                 self.keep(rule.add(account), number, row, line)
-            if self.tally is not None and "schema" in account:
+            if self.tally is not None and account["inner"] is not None:
                 self.tally.add(account)
         self._leaks.add(row)
 
@@ -158,8 +175,12 @@ class _Auditor:
         )
 
 
-def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) -> AuditReport:
+def audit_run(
+    path: str | Path, *, expected_head: str | None = None, watcher: Callable[[], None] | None = None
+) -> AuditReport:
     """Audit the run directory at `path`, reading its rows one by one; `watcher` is called after each.
+
+    `expected_head` is the head of the run as it was printed when it was recorded; another one is a violation.
 
     Checks each rule of ``docs/reference/audit.md``: each row under the contract of the run, each row after the one
     before it, arrays, leaks of the evaluator's readings to the agent, and manifest and summary against the rows.
@@ -177,7 +198,8 @@ def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) ->
     of_manifest += [] if contract is None else check_robot(run.manifest, contract)
     of_manifest += name_manifest(misfits, is_contract_reported=bool(of_manifest))
     images = run.manifest.get("backend") != _CONSTANT
-    auditor = _Auditor(contract, resets=True, images=images, limit_steps=read_time_limit(run.manifest))
+    limit_steps = read_time_limit(run.manifest)
+    auditor = _Auditor(contract, resets=True, images=images, limit_steps=limit_steps, array=run.array)
     manifest = ManifestRules(run.manifest)
     first: Any = None
     for number, row in enumerate(run.unchecked_rows()):
@@ -186,7 +208,7 @@ def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) ->
             auditor.keep([wrong_value("row.number", "row", place, f"{number}, its position in the log")], number, row)
         for where, reference in references(row):
             try:
-                run.array(reference)
+                run.check_array(reference)
             except RecordError as error:
                 missing = make_violation("array.missing", where, reference, f"{where}: {error}")
                 auditor.keep([missing], number, row)
@@ -197,7 +219,7 @@ def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) ->
         if watcher is not None:
             watcher()
     of_run = [make_violation("run.unclean", "", run.problem, run.problem)] if run.problem else []
-    of_run += [*of_manifest, *manifest.check_run()]
+    of_run += [*_check_head(run, expected_head), *of_manifest, *manifest.check_run()]
     if auditor.tally is not None and not run.problem:
         of_run += check_summary(run.path, auditor.tally, run.manifest)
     if run.manifest.get("clean") is True:
@@ -210,7 +232,13 @@ def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) ->
             for each in violations
         )
     warnings = (*warn_overridden(contract), *report.warnings)
-    return replace(report, violations=violations, warnings=warnings, world=world_of(run.manifest))
+    return replace(report, violations=violations, warnings=warnings, head=run.chain.head, world=world_of(run.manifest))
+
+
+def _check_head(run: Run, expected: str | None) -> list[Violation]:
+    if expected in (None, run.chain.head):
+        return []
+    return [wrong_value("run.head", LOG, run.chain.head, f"{expected}, as given, for the last row")]
 
 
 def audit_lines(

@@ -12,17 +12,18 @@ from typing import Any
 from embodied_env.contract import Contract
 from embodied_env.contract.fingerprint import differences
 from embodied_env.contract.robot_files import limit_paths
-from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
+from embodied_env.core.excluded_episodes import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.errors import ContractError
 from embodied_env.record.manifest import RECORDER, contract_of_manifest, describe_robot, world_of
-from embodied_env.record.rows import RESET, TRANSITION, Row, by_sensor, has_no_action, held_readings
+from embodied_env.record.row_types import RESET, TRANSITION, Manifest, ResetRow, StepRecord, TransitionRow
+from embodied_env.record.rows import by_sensor, held_readings, is_no_action
 from embodied_env.record.run import read_json
 from embodied_env.record.run_writer import FIRST_TRANSITION, MANIFEST, SUMMARY
 from embodied_env.record.summary import OUTSIDE
 from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 
 _TIME_LIMIT = "gymnasium.wrappers.common:TimeLimit"
-_REL_TOLERANCE = 1e-9  # of means that were summed in another order
+_REL_TOLERANCE = 1e-9  # tolerance of means that were summed in another order
 
 
 def read_contract(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Violation]]:
@@ -47,7 +48,7 @@ def read_contract(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Vi
     return contract, []
 
 
-def check_robot(manifest: Mapping[str, Any], contract: Contract) -> Iterator[Violation]:
+def check_robot(manifest: Manifest, contract: Contract) -> Iterator[Violation]:
     """Check the robot file of the manifest, and that the run was possible under it."""
     where, expected = f"{MANIFEST}: contract.robot", describe_robot(contract)
     if (found := manifest["contract"].get("robot")) != expected:
@@ -58,7 +59,7 @@ def check_robot(manifest: Mapping[str, Any], contract: Contract) -> Iterator[Vio
     if overridden and not contract.override_robot_limits:
         text = f"{where}.overridden is {short_repr(overridden)} (expected none without override_robot_limits: true)"
         yield make_violation("manifest.robot", where, overridden, text)
-    abilities = manifest.get("capabilities") or {}
+    abilities: Mapping[str, Any] = manifest.get("capabilities") or {}
     is_excused = abilities.get("emulated") or abilities.get("chosen_confirmed") or abilities.get("actuates") is False
     if contract.unconfirmed and manifest.get("backend") == "real" and not is_excused:
         expected_ = "none on a robot, or capabilities.chosen_confirmed"
@@ -85,10 +86,10 @@ def name_manifest(misfits: Iterable[Violation], *, is_contract_reported: bool) -
 class ManifestRules:
     """Rows have the backend, versions, task and seeds of the manifest; a changed value is reported once."""
 
-    def __init__(self, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, manifest: Manifest) -> None:
         self._is_clean = manifest.get("clean") is True
-        self._wrappers = manifest.get("wrappers")
-        self._seeds = list(manifest["seeds"]) if isinstance(manifest.get("seeds"), list) else []
+        self._wrappers = manifest.get("wrappers", [])
+        self._seeds = manifest.get("seeds", [])
         self._next_seed = 0
         self._reported: dict[str, Any] = {}  # the last reported value, by key
         task, versions, contract = (manifest.get(key) for key in ("task", "versions", "contract"))
@@ -104,13 +105,13 @@ class ManifestRules:
 
     def check_run(self) -> Iterator[Violation]:
         """Check that the recorder was the outermost wrapper: it does not see wrappers outside of it."""
-        first = self._wrappers[0].get("class") if isinstance(self._wrappers, list) and self._wrappers else None
-        if isinstance(self._wrappers, list) and first != RECORDER:
+        first = self._wrappers[0]["class"] if self._wrappers else RECORDER
+        if first != RECORDER:
             text = f"{MANIFEST}: the outermost wrapper is {short_repr(first)} (expected {RECORDER})"
             yield make_violation("manifest.wrappers", f"{MANIFEST}: wrappers", first, text)
 
-    def add(self, row: Row) -> Iterator[Violation]:
-        """Check the next row."""
+    def add(self, row: Mapping[str, Any]) -> Iterator[Violation]:
+        """Check the next row, of any JSON types."""
         info = row.get("info")
         for key, (rule, expected) in self._expected.items():
             value = info.get(key) if isinstance(info, dict) else None
@@ -146,8 +147,8 @@ class RowTally:
         self._solved: bool | None = None
         self._has_ended = True
 
-    def add(self, row: Row) -> None:
-        """Count the next row, which fits its schema."""
+    def add(self, row: TransitionRow | ResetRow) -> None:
+        """Count the next row."""
         if row["schema"] == RESET:
             self.resets += 1
             self._counts["unfinished"] += self._open_steps > 0
@@ -157,8 +158,9 @@ class RowTally:
         info = row["info"]
         self._counts["steps"] += 1
         self.held.update(held_readings(info))
-        self._counts["missed_actions"] += has_no_action(row)
-        self._counts["clipped"] += info["action_clipped"] and not has_no_action(row)
+        is_missed = is_no_action(row["inner"]["action"])
+        self._counts["missed_actions"] += is_missed
+        self._counts["clipped"] += info["action_clipped"] and not is_missed
         if self._has_ended:
             return
         self._open_steps += 1
@@ -166,7 +168,7 @@ class RowTally:
         if row["terminated"] or row["truncated"]:
             self._end_episode(row, info)
 
-    def _end_episode(self, row: Row, info: Mapping[str, Any]) -> None:
+    def _end_episode(self, row: TransitionRow, info: StepRecord) -> None:
         ended = "truncated" if row["truncated"] else "terminated"
         success = ended == "terminated" and info["is_success"]
         apart = counted_apart(solved=self._solved, success=success, info=info, steps=self._open_steps)
@@ -212,7 +214,7 @@ def warn_held(tally: RowTally, contract: Contract | None) -> Iterator[Violation]
             yield make_violation("sensor.held", f"info.sensors.{sensor}.quality", counts, text)
 
 
-def check_summary(folder: Path, tally: RowTally, manifest: Mapping[str, Any]) -> Iterator[Violation]:
+def check_summary(folder: Path, tally: RowTally, manifest: Manifest) -> Iterator[Violation]:
     """Check ``summary.json`` against the counts of the rows; a run that was never closed has none."""
     file = folder / SUMMARY
     if not file.exists():
@@ -253,21 +255,18 @@ def check_first_transition(folder: Path, first: Any) -> Iterator[Violation]:  # 
         yield make_violation("first.differs", f"{FIRST_TRANSITION}: {where}", value, text)
 
 
-def read_time_limit(manifest: Mapping[str, Any]) -> int | None:
+def read_time_limit(manifest: Manifest) -> int | None:
     """Return the least `max_episode_steps` of the TimeLimits that a run was recorded in, or None."""
-    wrappers, found = manifest.get("wrappers"), []
-    for layer in wrappers[1:-1] if isinstance(wrappers, list) else ():
-        if isinstance(layer, dict) and layer.get("class") == _TIME_LIMIT and isinstance(layer.get("kwargs"), dict):
-            steps = layer["kwargs"].get("max_episode_steps")
-            found += [steps] if isinstance(steps, int) else []
-    return min(found, default=None)
+    layers = manifest.get("wrappers", [])[1:-1]
+    steps = [(layer["kwargs"] or {}).get("max_episode_steps") for layer in layers if layer["class"] == _TIME_LIMIT]
+    return min((each for each in steps if isinstance(each, int)), default=None)
 
 
-def describe_inner_wrappers(manifest: Mapping[str, Any]) -> str:
+def describe_inner_wrappers(manifest: Manifest) -> str:
     """Return the wrappers between the recorder and the environment as text, or ""."""
-    wrappers, names = manifest.get("wrappers"), []
-    for layer in wrappers[1:-1] if isinstance(wrappers, list) else ():
-        kwargs = layer.get("kwargs") if isinstance(layer, dict) else None
-        arguments = ", ".join(f"{k}={short_repr(v)}" for k, v in kwargs.items()) if isinstance(kwargs, dict) else "..."
-        names.append(f"{str(layer.get('class') if isinstance(layer, dict) else layer).split(':')[-1]}({arguments})")
+    names = []
+    for layer in manifest.get("wrappers", [])[1:-1]:
+        kwargs = layer["kwargs"]
+        arguments = "..." if kwargs is None else ", ".join(f"{k}={short_repr(v)}" for k, v in kwargs.items())
+        names.append(f"{layer['class'].split(':')[-1]}({arguments})")
     return ", ".join(names)

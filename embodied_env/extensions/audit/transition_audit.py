@@ -7,6 +7,7 @@ values the derived one is reported: findings, raw stamps and end reasons are tak
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -16,13 +17,15 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.contract.fingerprint import differences
-from embodied_env.core.codes import CODES, TERMINATED_REASONS, TRUNCATED_REASONS, Severity, end_kind, order_end_reasons
-from embodied_env.core.outcome_counts import solved_at_reset
-from embodied_env.extensions.audit.contract_rules import CONTRACT_RULES, RESET_CONTRACT_RULES
+from embodied_env.core.code_table import CODES, GATES
+from embodied_env.core.code_types import TERMINATED_REASONS, TRUNCATED_REASONS, Severity, end_kind, order_end_reasons
+from embodied_env.core.excluded_episodes import solved_at_reset
+from embodied_env.extensions.audit.contract_rules import CONTRACT_RULES, RESET_CONTRACT_RULES, end_reasons
 from embodied_env.extensions.audit.latency_rules import ACCOUNT_LATENCY_RULES, INFO_LATENCY_RULES, has_host_timing
 from embodied_env.record.json_values import to_json_types
-from embodied_env.record.row_schema import gates, reset_schema, schema_violations, step_info_schema, transition_schema
-from embodied_env.record.rows import FIELDS, Row, given_action
+from embodied_env.record.row_schema import Validated, validate_as, validate_returned
+from embodied_env.record.row_types import ResetRow, ReturnedRow, StepRow, TransitionRow
+from embodied_env.record.rows import FIELDS, given_action
 from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 
 _REPORTING = ("latency", "intervention", "joint_limits")
@@ -43,11 +46,13 @@ def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -
     return [violation.text for violation in inspect_transition(row, contract)[0]]
 
 
-def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None) -> tuple[list[Violation], Row | None]:
+def inspect_transition(
+    row: Mapping[str, Any], contract: Contract | None = None
+) -> tuple[list[Violation], StepRow | None]:
     """Audit a transition like `audit_transition`.
 
     Returns:
-        The violations of the row alone, and the row in JSON types if it has an account and fits its schema.
+        The violations of the row alone, and the row in JSON types if it fits its schema.
     """
     problems = list(_field_problems(row))
     if problems:
@@ -58,38 +63,37 @@ def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None)
     is_ours = str(row.get("schema", "")).startswith("embodied_env/")
     if contract is None and not is_ours:
         return problems, None
-    account = {field: to_json_types(value) for field, value in row.items() if isinstance(field, str)}
-    if not is_ours and "inner" not in account:
-        info = account["info"]
-        schema = step_info_schema(host_timing=has_host_timing(info))
-        misfits = schema_violations(info, schema, path="info")
-    elif account.get("inner", account) is None:
-        text = "inner is null: an outer wrapper returned a step without calling the environment"
-        misfits = [make_violation("row.made_up", "inner", None, text)]
-    else:
-        misfits = schema_violations(account, transition_schema())
-    if misfits:
+    step, misfits = _validate(row, is_ours=is_ours)
+    if step is None:
         return problems + misfits, None
-    for rule in ACCOUNT_RULES if "inner" in account else INFO_RULES:
-        problems += rule(account)
-    if contract is not None:
-        for contract_rule in CONTRACT_RULES:
-            problems += contract_rule(account, contract)
-    return problems, account
+    found = [rule(step) for rule in INFO_RULES] if step["inner"] is None else [rule(step) for rule in ACCOUNT_RULES]
+    found += [] if contract is None else [rule(step, contract) for rule in CONTRACT_RULES]
+    return [*problems, *itertools.chain.from_iterable(found)], step
 
 
-def inspect_reset(row: Row, contract: Contract | None) -> tuple[list[Violation], Row | None]:
+def _validate(row: Mapping[str, Any], *, is_ours: bool) -> Validated[StepRow]:
+    plain = {field: to_json_types(value) for field, value in row.items() if isinstance(field, str)}
+    if not is_ours and "inner" not in plain:
+        return validate_returned(plain, host_timing=has_host_timing(plain["info"]))
+    if plain.get("inner", plain) is None:
+        text = "inner is null: an outer wrapper returned a step without calling the environment"
+        return None, [make_violation("row.made_up", "inner", None, text)]
+    return validate_as(TransitionRow, plain)
+
+
+def inspect_reset(row: Mapping[str, Any], contract: Contract | None) -> tuple[list[Violation], ResetRow | None]:
     """Audit the row of a reset, in JSON types; see `inspect_transition`."""
     if row.get("inner", row) is None:
         text = "inner is null: an outer wrapper returned a reset without calling the environment"
         return [make_violation("row.made_up", "inner", None, text)], None
-    if misfits := schema_violations(row, reset_schema()):
+    reset, misfits = validate_as(ResetRow, row)
+    if reset is None:
         return misfits, None
-    problems = list(_check_reset_verdict(row))
+    problems = list(_check_reset_verdict(reset))
     if contract is not None:
         for rule in RESET_CONTRACT_RULES:
-            problems += rule(row, contract)
-    return problems, row
+            problems += rule(reset, contract)
+    return problems, reset
 
 
 _Checks = Mapping[str, tuple[Callable[[Any], bool], str]]
@@ -144,11 +148,12 @@ _INFO_CHECKS: _Checks = {
 _REQUIRED_INFO = ("action_clipped", "wrapper_version")
 
 
-def _check_outside(row: Row) -> Iterator[Violation]:
+def _check_outside(row: TransitionRow) -> Iterator[Violation]:
     """Check that the outermost wrapper received and returned the same values as the environment."""
-    received = {**row["inner"], "action": given_action(row)}
+    returned: Mapping[str, Any] = row
+    received: Mapping[str, Any] = {**row["inner"], "action": given_action(row["inner"])}
     for field in FIELDS[:-1]:
-        if changes := differences(row[field], received[field], field):
+        if changes := differences(returned[field], received[field], field):
             where, outer, inner = changes[0]
             others = f", and {len(changes) - 1} more differences" if len(changes) > 1 else ""
             expected = f"{short_repr(inner)}, as the environment {'received' if field == 'action' else 'returned'}"
@@ -156,11 +161,11 @@ def _check_outside(row: Row) -> Iterator[Violation]:
             yield make_violation(f"outside.{field}", where, outer, text)
 
 
-def _check_ending(row: Row) -> Iterator[Violation]:
+def _check_ending(row: StepRow) -> Iterator[Violation]:
     """Check the flags, end_reason and is_success against the end reasons."""
-    info = row["info"]
-    where, flags = ("inner.", row["inner"]) if "inner" in row else ("", row)
-    reason: str = (flags["end_reasons"] or [""])[0] if "inner" in row else info["end_reason"]
+    info, where = row["info"], "" if row["inner"] is None else "inner."
+    flags: Mapping[str, Any] = row["inner"] or row
+    reason = next(iter(end_reasons(row)), "")
     for flag, kinds in (("terminated", TERMINATED_REASONS), ("truncated", TRUNCATED_REASONS)):
         if flags[flag] != (end_kind(reason) in kinds):
             expected = f"{not flags[flag]} for the end reason {reason!r}"
@@ -173,30 +178,32 @@ def _check_ending(row: Row) -> Iterator[Violation]:
         yield wrong_value("ending.success", "info.is_success", info["is_success"], expected)
 
 
-def _check_end_reasons(row: Row) -> Iterator[Violation]:
+def _check_end_reasons(row: TransitionRow) -> Iterator[Violation]:
     reasons = row["inner"]["end_reasons"]
     if (ordered := list(order_end_reasons(reasons))) != reasons:
         yield wrong_value("ending.order", "inner.end_reasons", reasons, f"the order {ordered}")
 
 
-def _check_reset_verdict(row: Row) -> Iterator[Violation]:
-    solved, reported = solved_at_reset(row["inner"]), row["info"]["reset"]
-    for key, expected in (("judged", solved is not None), ("solved", solved is True)):
-        if reported[key] != expected:
-            yield wrong_value("reset.solved", f"info.reset.{key}", reported[key], f"{expected}, as in inner.verdict")
+def _check_reset_verdict(row: ResetRow) -> Iterator[Violation]:
+    solved = solved_at_reset(row["inner"])
+    reset = row["info"]["reset"]
+    flags = {"judged": (reset["judged"], solved is not None), "solved": (reset["solved"], solved is True)}
+    for key, (reported, expected) in flags.items():
+        if reported != expected:
+            yield wrong_value("reset.solved", f"info.reset.{key}", reported, f"{expected}, as in inner.verdict")
 
 
-def warn_solved_in_place(row: Row) -> Iterator[Violation]:
+def warn_solved_in_place(row: ResetRow) -> Iterator[Violation]:
     """Warn of a reset that moved nothing and left the task solved, likely by the previous episode."""
     if row["inner"]["level"] == "none" and solved_at_reset(row["inner"]):
         text = "info.reset.solved is true at reset level none: the task was solved before the episode"
         yield make_violation("reset.solved_in_place", "info.reset.solved", True, text)
 
 
-def _check_gates(row: Row) -> Iterator[Violation]:
-    severity, code = [0] * len(gates()), [0] * len(gates())
+def _check_gates(row: TransitionRow) -> Iterator[Violation]:
+    severity, code = [0] * len(GATES), [0] * len(GATES)
     for finding in row["inner"]["findings"]:
-        gate, level = gates().index(finding["gate"]), Severity[finding["severity"]]
+        gate, level = GATES.index(finding["gate"]), Severity[finding["severity"]]
         if level >= severity[gate]:
             severity[gate], code[gate] = int(level), CODES[finding["code"]]
     safety, disposition = row["info"]["safety"], row["inner"]["report"]["disposition"]
@@ -211,36 +218,36 @@ def _check_gates(row: Row) -> Iterator[Violation]:
             yield wrong_value("gates.account", where, reported, f"{found} from inner.findings")
 
 
-def _check_gates_of_info(row: Row) -> Iterator[Violation]:
+def _check_gates_of_info(row: StepRow) -> Iterator[Violation]:
     """Check that the disposition is the most severe of the gates, and that a gate has a code if it fired."""
     safety = row["info"]["safety"]
     if safety["disposition"] != (most := max(safety["severity"])):
         expected = f"{most}, the most severe of info.safety.severity"
         yield wrong_value("gates.account", "info.safety.disposition", safety["disposition"], expected)
-    for gate, level, code in zip(gates(), safety["severity"], safety["code"], strict=True):
+    for gate, level, code in zip(GATES, safety["severity"], safety["code"], strict=True):
         if (code == 0 and level > 0) or (code > 0 and level == 0 and gate not in _REPORTING):
             text = f"info.safety.code of {gate} is {code} at severity {level} (expected both 0, or neither)"
             yield make_violation("gates.code", "info.safety.code", code, text)
 
 
-def _check_clipping(row: Row) -> Iterator[Violation]:
+def _check_clipping(row: StepRow) -> Iterator[Violation]:
     """Check action_clipped and intervened against the disposition, and the disposition against the values."""
     info = row["info"]
-    if "inner" in row:
-        findings, report = row["inner"]["findings"], row["inner"]["report"]
+    if row["inner"] is None:
+        disposition, guaranteed = Severity(info["safety"]["disposition"]), info["safety"]["guaranteed"]
+        has_changed = True  # possibly by less than action units show
+    else:
+        findings, guaranteed = row["inner"]["findings"], row["inner"]["report"]["guaranteed"]
         disposition = max((Severity[finding["severity"]] for finding in findings), default=Severity.PASS)
         has_changed = any(any(finding["margin"] or ()) for finding in findings)
-    else:
-        report = {**info["action"], "guaranteed": info["safety"]["guaranteed"]}
-        disposition = Severity(info["safety"]["disposition"])
-        has_changed = True  # possibly by less than action units show
-    least = Severity.LIMIT if any(report["guaranteed"].values()) else Severity.HOLD  # a gate that only monitors
+    action: Mapping[str, Any] = info["action"] if row["inner"] is None else row["inner"]["report"]
+    requested, applied = action["requested"], action["applied"]
+    least = Severity.LIMIT if any(guaranteed.values()) else Severity.HOLD  # a gate that only monitors
     flags = {"info.action_clipped": info["action_clipped"], "info.safety.intervened": info["safety"]["intervened"]}
     for where, flag in flags.items():
         if flag != (disposition >= least):
             expected = f"{not flag} for the disposition {disposition.name}; true from {least.name} on"
             yield wrong_value("clipping.flags", where, flag, expected)
-    requested, applied = report["requested"], report["applied"]
     if disposition is Severity.PASS and applied != requested:
         expected = f"{short_repr(requested)}, as requested, because no gate fired"
         yield wrong_value("clipping.hidden", "info.action.applied", applied, expected)
@@ -249,16 +256,17 @@ def _check_clipping(row: Row) -> Iterator[Violation]:
         yield wrong_value("clipping.idle", "info.action.applied", applied, expected)
 
 
-def _check_report(row: Row) -> Iterator[Violation]:
-    report = row["inner"]["report"]
+def _check_report(row: TransitionRow) -> Iterator[Violation]:
+    info: Mapping[str, Any] = row["info"]
+    report: Mapping[str, Any] = row["inner"]["report"]
     for part, keys in (("action", ("requested", "applied", "applied_si")), ("safety", ("dt_s", "guaranteed"))):
         for key in keys:
-            value = row["info"][part][key]
+            value = info[part][key]
             if (value := _flat(value) if part == "action" else value) != report[key]:
                 expected = f"{short_repr(report[key])}, as in inner.report"
                 yield wrong_value("action.account", f"info.{part}.{key}", value, expected)
     noted = row["inner"]["external_inputs"].get("annotations", {})
-    if (shown := row["info"].get("annotations", {})) != noted:
+    if (shown := info.get("annotations", {})) != noted:
         expected = f"{short_repr(noted)}, as in inner.external_inputs"
         yield wrong_value("annotations.account", "info.annotations", shown, expected)
 
@@ -269,7 +277,7 @@ def _flat(action: Any) -> list[Any]:  # noqa: ANN401 - one vector, or a dict of 
     return list(action)
 
 
-ACCOUNT_RULES: tuple[Callable[[Row], Iterable[Violation]], ...] = (
+ACCOUNT_RULES: tuple[Callable[[TransitionRow], Iterable[Violation]], ...] = (
     _check_outside,
     _check_ending,
     _check_end_reasons,
@@ -280,7 +288,7 @@ ACCOUNT_RULES: tuple[Callable[[Row], Iterable[Violation]], ...] = (
 )
 """For a row with the environment's account."""
 
-INFO_RULES: tuple[Callable[[Row], Iterable[Violation]], ...] = (
+INFO_RULES: tuple[Callable[[ReturnedRow], Iterable[Violation]], ...] = (
     _check_ending,
     _check_gates_of_info,
     _check_clipping,

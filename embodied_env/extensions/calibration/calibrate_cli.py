@@ -6,21 +6,22 @@ import argparse
 import json
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.progress_bar import ProgressBar
 from embodied_env.cli.verb_arguments import (
-    add_connect_timeout,
+    ROBOT_OPTIONS,
     add_contract,
     add_json,
-    add_robot_options,
+    add_options,
     add_seed,
+    given_options,
     output_file,
-    robot_options,
 )
 from embodied_env.contract import load_contract
-from embodied_env.core.terminal import say
+from embodied_env.core.terminal import ProgressBar, say
 from embodied_env.extensions.calibration.profile_cli import print_profile
 from embodied_env.ros.transport.fastdds import enable_large_segments
 from embodied_env.timing.latency_profile import as_mapping, write_profile
+
+_OPTIONS = ("namespace", "pacing", *ROBOT_OPTIONS, "connect_timeout_s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,11 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_contract(parser)
     option = parser.add_argument
-    option("--backend", default="real", help="free-running backend to calibrate")
-    option("--namespace", help="ROS 2 namespace of the robot or simulator (default: set by the backend)")
-    option("--pacing", help="pacing of the backend: lockstep or realtime (default: set by the backend)")
-    add_robot_options(parser)
-    add_connect_timeout(parser)
+    add_options(parser, "backend", *_OPTIONS, backend="real")
     add_seed(parser, "seed of the motions and of the reset")
     option(
         "--out", type=output_file, metavar="FILE", default="latency_profile.json", help="path of the profile to write"
@@ -59,9 +56,7 @@ def run(args: argparse.Namespace) -> int:
             joints=args.joints,
             repeats=args.repeats,
             progress=progress.update,
-            namespace=args.namespace,
-            pacing=args.pacing,
-            **robot_options(args),
+            **given_options(args, *_OPTIONS),
         )
     write_profile(profile, args.out)
     if args.json:

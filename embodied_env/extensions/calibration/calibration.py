@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
-from embodied_env.backends.backend import Backend
 from embodied_env.backends.backend_registry import backend_accepts
 from embodied_env.contract import Contract
-from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
-from embodied_env.extensions.calibration.excitation import CalibrationError, Excitation, SampleLog, find_joint_readings
-from embodied_env.tasks import Task, describe_task
-from embodied_env.tasks.no_goal import NoGoal
+from embodied_env.extensions.calibration.excitation import (
+    CalibrationError,
+    EnvWithoutTask,
+    Excitation,
+    SampleLog,
+    find_moved_joints,
+)
+from embodied_env.extensions.calibration.planned_moves import gentle_moves
 from embodied_env.timing.latency_profile import LatencyProfile
 
 __all__ = ["AMPLITUDE", "CalibrationError", "calibrate"]
@@ -51,20 +54,15 @@ def calibrate(
         CalibrationError: when the gate held or stopped a step, or an episode ended too early; the robot was braked.
         MissingDependencyError: when scipy is not installed; nothing has moved.
     """
-    import embodied_env.core.sample_statistics  # noqa: F401 - raises without scipy
+    import embodied_env.core.significance_tests  # noqa: F401 - raises without scipy
     from embodied_env.extensions.calibration.estimates import estimate_profile
 
     if not 0.0 < amplitude <= 0.2:
         raise UsageError(f"invalid amplitude: {amplitude} (expected above 0, at most 0.2)")
     if repeats < 2:
         raise UsageError(f"invalid repeats: {repeats} (expected 2 or more)")
-    streamed = (actuator for actuator in contract.actuators.values() if actuator.gripper is None)
-    moved = tuple(joints) or tuple(joint for actuator in streamed for joint in actuator.joints)
-    readings = find_joint_readings(contract, moved)
-    limits = {joint: each for actuator in contract.actuators.values() for joint, each in actuator.joints.items()}
-    if one_way := [joint for joint in moved if 0.0 in limits[joint].velocities]:
-        names = ", ".join(one_way)
-        raise UsageError(f"cannot calibrate {names}: one direction only (expected joints that move there and back)")
+    readings = find_moved_joints(contract, joints)
+    moves = gentle_moves(contract, list(readings), amplitude=amplitude, repeats=repeats, seed=seed)
     log = SampleLog()
     reports_samples = backend_accepts(backend, "on_sample", pacing=options.get("pacing"))
     if reports_samples:
@@ -76,19 +74,11 @@ def calibrate(
                 f"cannot calibrate {backend}: it waits for the agent, so its latencies are 0 "
                 "(expected a free-running backend, such as real)"
             )
-        run = Excitation(env, log, every_step=not reports_samples, joints=moved, amplitude=amplitude)
+        run = Excitation(env, log, every_step=not reports_samples)
         gc.collect()
         gc.freeze()  # a full collection, 0.1 s with all modules loaded, would delay a step
-        run.make_moves(repeats=repeats, seed=seed, progress=progress)
+        run.make_moves(moves, seed=seed, progress=progress)
     finally:
         gc.unfreeze()
         env.close()
     return estimate_profile(contract, run, log, readings, backend=f"{backend} ({env.capabilities.world})", seed=seed)
-
-
-class EnvWithoutTask(EmbodiedEnv):
-    """The environment of a contract, so that a relay or an emulator accepts it, in which no task ends a move."""
-
-    def _load_task(self, world: Backend) -> tuple[Task, dict[str, Any]]:  # noqa: ARG002 - of a replay
-        task = cast("Task", NoGoal(self.contract, NoGoal.Parameters()))
-        return task, describe_task(task, self.contract)

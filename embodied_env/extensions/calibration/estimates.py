@@ -11,14 +11,8 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.actuator_response import (
-    ActuatorResponse,
-    Move,
-    Shape,
-    delay_by_correlation,
-    fit_response,
-)
-from embodied_env.core.sample_statistics import median_estimate
+from embodied_env.core.actuator_response import ActuatorResponse, Move, Shape, delay_by_correlation, fit_response
+from embodied_env.core.confidence_intervals import median_estimate
 from embodied_env.core.types import FloatArray, Sample
 from embodied_env.extensions.calibration.excitation import (
     CalibrationError,
@@ -109,7 +103,7 @@ def _to_move(
     contract: Contract, trace: MoveTrace, log: SampleLog, readings: Mapping[str, JointReading], offset_ns: int
 ) -> Move:
     """Return commands and readings of a move in seconds of our steady clock since its start."""
-    joint = ActionLayout(contract).joints[trace.joint]
+    joint, place = trace.name, ActionLayout(contract).joints.index(trace.name)
     reading = readings[joint]
     samples = sorted(_samples_during(trace, log.samples.get(reading.sensor, ()), offset_ns), key=lambda s: s.stamp_ns)
     if len(samples) < _LEAST_READINGS:
@@ -119,7 +113,7 @@ def _to_move(
     return Move(
         joint=joint,
         commanded_s=(np.array(trace.published_ns) - trace.begin_ns) / NS_PER_S,
-        commands=np.array(trace.commands),
+        commands=np.array(trace.commands)[:, place],
         read_s=_stamps_s(trace, samples, offset_ns),
         readings=np.array([float(sample.values[reading.field][reading.component]) for sample in samples]),
     )

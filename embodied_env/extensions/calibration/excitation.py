@@ -1,4 +1,4 @@
-"""Calibration moves: each joint there and back, drawn from a seed, through the gate.
+"""Make planned moves through the gate, for a calibration or an identification.
 
 Commands are those reported by each step (value applied, time of publication), readings are logged as they arrive.
 """
@@ -8,23 +8,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from embodied_env.backends.backend import Backend
 from embodied_env.contract import ActuatorSpec, Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Sample, Transition
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError, UsageError
+from embodied_env.extensions.calibration.planned_moves import PlannedMove
 from embodied_env.messages.message_types import JOINT_SENSOR
+from embodied_env.tasks import Task, describe_task
+from embodied_env.tasks.no_goal import NoGoal
 
-_SPEED = 0.1  # of the velocity limit
-_CHANGE = 0.45  # of the velocity change per period that the acceleration limits allow
-_MOVING, _RESTING, _SETTLING = 12, 6, 5  # periods: half a move, at rest after it, at rest after a reset
-_RUNS = (2, 5)  # periods between two changes of velocity
+_SETTLING = 5  # periods: at rest after a reset
+_ROOM_SHARE = 0.9  # of the way to the nearest limit of a joint
 _ROUNDING = 1e-6  # of a sum of displacements
 _MOST_DISTURBED = 2  # times per move, on average, that a move is disturbed and repeated
 _LATE_CODES = ("obs.stale", "act.late", "lat.budget", "wd.hold", "wd.stop")  # a busy host, not the robot
@@ -51,19 +53,19 @@ class JointReading(NamedTuple):
 
 @dataclass(kw_only=True)
 class MoveTrace:
-    """Commands of one move of the joint number `joint`, with the times of their publication."""
+    """Commands of the move with this name, each of shape (n_joints,), with the times of their publication."""
 
-    joint: int
+    name: str
     begin_ns: int
     end_ns: int = 0
     is_late: bool = False  # a step came so late that the gate lowered the velocity
     published_ns: list[int] = field(default_factory=list)
-    commands: list[float] = field(default_factory=list)
+    commands: list[FloatArray] = field(default_factory=list)
 
     def add(self, transition: Transition) -> None:
         """Add the command of a step."""
         self.published_ns.append(transition.stamps_ns["published"])
-        self.commands.append(float(transition.report.applied_si[self.joint]))
+        self.commands.append(transition.report.applied_si)
         self.end_ns = transition.stamps_ns["observed"]
         self.is_late |= any(finding.code == "vel.gap" for finding in transition.report.findings)
 
@@ -96,8 +98,23 @@ def find_joint_readings(contract: Contract, joints: Sequence[str]) -> dict[str, 
         reading = _find_reading(contract, joint, actuators[joint])
         if reading is None:
             what = "velocity" if actuators[joint].is_velocity else "position"
-            raise UsageError(f"cannot calibrate {joint}: no agent-visible sensor reports its {what}")
+            raise UsageError(f"cannot measure {joint}: no agent-visible sensor reports its {what}")
         readings[joint] = reading
+    return readings
+
+
+def find_moved_joints(contract: Contract, joints: Sequence[str]) -> dict[str, JointReading]:
+    """Return the joints that moves excite, by default all but those of grippers, and where their motion is read.
+
+    Raises:
+        UsageError: as `find_joint_readings`, and for a joint that moves in one direction only.
+    """
+    streamed = (actuator for actuator in contract.actuators.values() if actuator.gripper is None)
+    readings = find_joint_readings(contract, joints or [joint for actuator in streamed for joint in actuator.joints])
+    limits = {joint: each for actuator in contract.actuators.values() for joint, each in actuator.joints.items()}
+    if one_way := [joint for joint in readings if 0.0 in limits[joint].velocities]:
+        names = ", ".join(one_way)
+        raise UsageError(f"cannot measure {names}: one direction only (expected joints that move there and back)")
     return readings
 
 
@@ -115,27 +132,12 @@ def _find_reading(contract: Contract, joint: str, actuator: ActuatorSpec) -> Joi
     return None
 
 
-def draw_velocities(
-    rng: np.random.Generator, *, fastest: float, change: float, way: float, period_s: float
-) -> FloatArray:
-    """Return the velocities of a move there and back, one per period, in unit/s: at rest in the middle and at the end.
+class EnvWithoutTask(EmbodiedEnv):
+    """The environment of a contract, so that a relay or an emulator accepts it, in which no task ends a move."""
 
-    `fastest` is the greatest velocity, `change` the greatest change of velocity per period, `way` the greatest
-    displacement, in the unit of the joint.
-    """
-    goals: list[float] = []
-    sign = rng.choice([-1.0, 1.0])
-    while len(goals) < _MOVING:
-        goals += [sign * fastest * rng.uniform(0.5, 1.0)] * int(rng.integers(*_RUNS))
-        sign = -sign if rng.random() < 0.7 else sign
-    velocity, there = 0.0, np.zeros(_MOVING)
-    for i in range(_MOVING):
-        reach = change * (_MOVING - 1 - i)  # so that it comes to rest in time
-        velocity += float(np.clip(np.clip(goals[i], -reach, reach) - velocity, -change, change))
-        there[i] = velocity
-    there *= min(1.0, way / max(1e-12, float(np.abs(np.cumsum(there)).max()) * period_s))
-    rest = np.zeros(_RESTING)
-    return np.concatenate([there, rest, -there[::-1], rest])
+    def _load_task(self, world: Backend) -> tuple[Task, dict[str, Any]]:  # noqa: ARG002 - of a replay
+        task = cast("Task", NoGoal(self.contract, NoGoal.Parameters()))
+        return task, describe_task(task, self.contract)
 
 
 class Excitation:
@@ -143,7 +145,7 @@ class Excitation:
 
     Attributes:
         traces: of the finished moves.
-        missing: joint -> why moves of it are missing.
+        missing: joint, or name of a move -> why moves of it are missing.
         offsets_ns: of our steady clock from that of the backend, at each step; upper bounds.
         acted: measured actuation of the steps, s, by method.
     """
@@ -154,16 +156,12 @@ class Excitation:
         log: SampleLog,
         *,
         every_step: bool,
-        joints: Sequence[str],
-        amplitude: float,
     ) -> None:
-        """Prepare moves of `joints`; with `every_step`, the readings of each step are added to `log`."""
+        """Prepare; with `every_step`, the readings of each step are added to `log`."""
         self._env, self._log, self._every_step = env, log, every_step
         self._base: EmbodiedEnv = env.unwrapped
         self._contract = self._base.contract
         self._layout = ActionLayout(self._contract)
-        self._joints = [self._layout.joints.index(joint) for joint in joints]
-        self._amplitude = amplitude
         self._reference = self._applied = np.zeros(self._layout.size)  # requested next; applied last
         self._was_reset = False
         self._reset_seed: int | None = None
@@ -172,7 +170,7 @@ class Excitation:
         self.offsets_ns: list[int] = []
         self.acted: dict[str, list[float]] = {}
 
-    def make_moves(self, *, repeats: int, seed: int, progress: Callable[[int, int], None]) -> None:
+    def make_moves(self, moves: Sequence[PlannedMove], *, seed: int, progress: Callable[[int, int], None]) -> None:
         """Make all moves. One that is disturbed by a late reading or step is repeated after the others.
 
         After too many disturbances the remaining moves are missing.
@@ -182,14 +180,12 @@ class Excitation:
             CalibrationError: when the gate holds or stops for another reason, an episode ends, or no move could be
                 made.
         """
-        rng = np.random.default_rng(seed)
-        left = [(joint, self._draw_move(rng, joint)) for _ in range(repeats) for joint in self._joints]
-        count, steps = len(left), _SETTLING + len(left[0][1])
+        left, count = list(moves), len(moves)
         room: int = self._contract.episode.horizon_steps - 1
-        if room < steps:
+        if room < (steps := _SETTLING + max(len(move.velocities) for move in moves)):
             raise UsageError(f"horizon of {room + 1} steps is too short for a move (expected more than {steps})")
         disturbed, self._reset_seed = 0, seed
-        reasons: dict[int, str] = {}
+        reasons: dict[str, str] = {}
         while left and disturbed < _MOST_DISTURBED * count:
             try:
                 self._run_episode(left, room, lambda done: progress(done, count))
@@ -198,31 +194,23 @@ class Excitation:
                 if is_reset and not self.traces:
                     raise
                 disturbed += count if is_reset else 1
-                reasons[left[0][0]] = str(error)
+                reasons[left[0].name] = str(error)
                 left.append(left.pop(0))
-        for joint, times in Counter(joint for joint, _ in left).items():
-            why = reasons.get(joint, "not made after too many disturbances")
-            self.missing[self._layout.joints[joint]] = f"{times} of {repeats}: {why}"
+        repeats = Counter(move.name for move in moves)
+        for name, times in Counter(move.name for move in left).items():
+            why = reasons.get(name, "not made after too many disturbances")
+            self.missing[name] = f"{times} of {repeats[name]}: {why}"
         if not self.traces:
             raise CalibrationError(f"no move could be made: {next(iter(reasons.values()))}")
 
-    def _run_episode(self, left: list[tuple[int, FloatArray]], room: int, progress: Callable[[int], None]) -> None:
+    def _run_episode(self, left: list[PlannedMove], room: int, progress: Callable[[int], None]) -> None:
         """Reset and make moves while the episode has room."""
         self._begin()
         steps = _SETTLING
-        while left and steps + len(left[0][1]) <= room:
-            self._move(*left[0])
-            steps += len(left.pop(0)[1])
+        while left and steps + len(left[0].velocities) <= room:
+            self._move(left[0])
+            steps += len(left.pop(0).velocities)
             progress(len(self.traces))
-
-    def _draw_move(self, rng: np.random.Generator, joint: int) -> FloatArray:
-        limits, period_s = self._layout.limits, self._contract.control_period_s
-        fastest = _SPEED * float(min(-limits.velocity_low[joint], limits.velocity_high[joint]))
-        span = float(limits.position_high[joint] - limits.position_low[joint])
-        way = self._amplitude * (span if np.isfinite(span) else 10.0 * float(limits.fastest[joint]))
-        change = _CHANGE * float(min(limits.acceleration[joint], limits.deceleration[joint])) * period_s
-        change = min(change, 0.2 * float(limits.jerk[joint]) * period_s**2)
-        return draw_velocities(rng, fastest=fastest, change=change, way=way, period_s=period_s)
 
     def _begin(self) -> None:
         """Reset and come to rest."""
@@ -238,22 +226,29 @@ class Excitation:
         for _ in range(_SETTLING):
             self._step(np.zeros(layout.size))
 
-    def _move(self, joint: int, profile: FloatArray) -> None:
-        """Make and keep one move."""
-        trace = MoveTrace(joint=joint, begin_ns=self._last_transition.stamps_ns["published"])
+    def _move(self, move: PlannedMove) -> None:
+        """Make and keep one move, smaller for joints that are close to a limit."""
+        trace = MoveTrace(name=move.name, begin_ns=self._last_transition.stamps_ns["published"])
         trace.add(self._last_transition)
         trips = self._last_transition.info["safety"]["watchdog"]["trips"]
-        for velocity in profile.tolist():
-            wanted = np.zeros(self._layout.size)
-            wanted[joint] = velocity
+        for wanted in move.velocities * self._share_with_room(move):
             trace.add(self._step(wanted))
         if self._last_transition.info["safety"]["watchdog"]["trips"] > trips:
             raise _DisturbedError("the watchdog braked between two steps (wd.hold): a step was late")
-        if not np.isclose(trace.commands[0], trace.commands[-1], rtol=0.0, atol=_ROUNDING):
-            name, way = self._layout.joints[joint], trace.commands[-1] - trace.commands[0]
-            problem = f"{name} ended {way:.6f} from where it started: the gate changed its commands"
-            raise (_DisturbedError if trace.is_late else CalibrationError)(problem)
+        way = trace.commands[-1] - trace.commands[0]
+        if np.abs(way).max() > _ROUNDING:
+            worst = int(np.abs(way).argmax())
+            problem = f"{self._layout.joints[worst]} ended {way[worst]:.6f} from where it started"
+            raise (_DisturbedError if trace.is_late else CalibrationError)(f"{problem}: the gate changed its commands")
         self.traces.append(trace)
+
+    def _share_with_room(self, move: PlannedMove) -> FloatArray:
+        """Return the share of the move of each joint, shape (n_joints,), that stays within its position limits."""
+        limits, period_s = self._layout.limits, self._contract.control_period_s
+        room = np.minimum(limits.position_high - self._reference, self._reference - limits.position_low)
+        ways = np.abs(np.cumsum(move.velocities, axis=0)).max(axis=0) * period_s
+        shares: FloatArray = np.clip(_ROOM_SHARE * room / np.maximum(ways, 1e-12), 0.0, 1.0)
+        return np.where(self._layout.is_velocity, 1.0, shares)
 
     @property
     def _last_transition(self) -> Transition:

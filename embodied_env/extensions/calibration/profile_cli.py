@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.progress_bar import ProgressBar
 from embodied_env.cli.verb_arguments import add_json, add_run_directory, output_file
-from embodied_env.core.terminal import make_console, say
+from embodied_env.core.terminal import ProgressBar, make_console, say
 
 if TYPE_CHECKING:
     from embodied_env.timing.latency_profile import LatencyProfile

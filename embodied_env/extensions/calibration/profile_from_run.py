@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.core.codes import Quality
-from embodied_env.core.progress import NO_PROGRESS, Progress
-from embodied_env.core.sample_statistics import median_estimate
+from embodied_env.core.code_types import Quality
+from embodied_env.core.confidence_intervals import median_estimate
+from embodied_env.core.terminal import NO_PROGRESS, Progress
 from embodied_env.record.manifest import world_of
+from embodied_env.record.row_types import RESET
 from embodied_env.record.run import Run
 from embodied_env.timing.clock import NS_PER_S
 from embodied_env.timing.latency_profile import (
@@ -44,12 +45,13 @@ def profile_of_run(run: Run, *, progress: Progress = NO_PROGRESS) -> LatencyProf
     progress.start("rows", None)
     for row in run.rows():
         progress.advance()
-        info = row["info"]
-        if row["inner"] is None or "latency" not in info:  # the first step after a reset has readings of the reset
-            seed = row.get("seed") if seed is None else seed
+        if row["inner"] is None or row["schema"] == RESET:  # the first step after a reset has readings of the reset
+            if row["schema"] == RESET and seed is None:
+                seed = row["seed"]
             kept.end()
             ages = None
             continue
+        info = row["info"]
         sensors = sensors or tuple(sorted(info["sensors"]))
         delays = _step_delays(ages, sensors, info["latency"])
         if delays is None:
@@ -64,13 +66,13 @@ def profile_of_run(run: Run, *, progress: Progress = NO_PROGRESS) -> LatencyProf
         )
     acted = steps.actuation_ns()
     has_evidence = len(acted) >= _LEAST_STEPS
-    contract, host = run.manifest.get("contract", {}), run.manifest.get("host", {})
+    manifest = run.manifest
     return LatencyProfile(
-        contract=str(contract.get("name", "")),
-        fingerprint=str(contract.get("fingerprint", "")),
-        backend=f"{run.manifest.get('backend')} ({world_of(run.manifest)})",
-        created_utc=str(run.manifest.get("started_utc", "")),
-        host=str(host.get("platform", "")),
+        contract=manifest["contract"]["name"],
+        fingerprint=manifest["contract"]["fingerprint"],
+        backend=f"{manifest['backend']} ({world_of(manifest)})",
+        created_utc=manifest["started_utc"],
+        host=str(manifest["host"].get("platform", "")),
         seed=seed or 0,
         actuation_s=_estimate(acted, "recorded actuation") if has_evidence else None,
         obs_to_command_s=_estimate(steps.obs_to_command_ns(), "recorded steps"),

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from embodied_env.core.actuator_response import Move
-from embodied_env.core.sample_statistics import CONFIDENCE, median_estimate, peak
+from embodied_env.core.actuator_response import Move, peak
+from embodied_env.core.confidence_intervals import CONFIDENCE, median_estimate
 from embodied_env.core.types import FloatArray
 from embodied_env.timing.latency_profile import Estimate
 

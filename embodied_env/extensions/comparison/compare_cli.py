@@ -9,9 +9,8 @@ import sys
 from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.progress_bar import ProgressBar
 from embodied_env.cli.verb_arguments import add_json, run_directory
-from embodied_env.core.terminal import make_console, say
+from embodied_env.core.terminal import ProgressBar, make_console, say
 
 _PAGE = "compare.html"
 _PRINTED = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from embodied_env.extensions.comparison.effects import FeatureDifference
+from embodied_env.extensions.comparison.effect_sizes import FeatureDifference
 from embodied_env.extensions.comparison.run_features import FeatureName
 from embodied_env.extensions.report.html_pages import format_number, percent, plural
 from embodied_env.extensions.report.totals import stage_label

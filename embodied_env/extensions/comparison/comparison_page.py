@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from embodied_env._version import __version__
-from embodied_env.core.sample_statistics import POWER
+from embodied_env.core.significance_tests import POWER
 from embodied_env.extensions.comparison import comparison_findings as findings
-from embodied_env.extensions.comparison.effects import CHANCE, VERDICTS, FeatureDifference
+from embodied_env.extensions.comparison.effect_sizes import CHANCE, VERDICTS, FeatureDifference
 from embodied_env.extensions.comparison.joint_response import Motion
 from embodied_env.extensions.comparison.run_comparison import Comparison, Side
 from embodied_env.extensions.comparison.run_features import SECTIONS

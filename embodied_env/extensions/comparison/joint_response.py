@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from embodied_env.core.sample_statistics import peak
+from embodied_env.core.actuator_response import peak
 from embodied_env.core.types import FloatArray
+from embodied_env.record.row_types import RecordedReset, StepAccount, TransitionRow
 from embodied_env.record.step_values import CommandedJoint, read_joint
 
 _LONGEST = 2_000  # steps of an episode that are used
@@ -52,28 +52,28 @@ class MotionRecorder:
         self._starts = [math.nan] * len(joints)
         self._previous_ns: int | None = None
 
-    def begin(self, row: Mapping[str, Any]) -> None:
+    def begin(self, row: RecordedReset) -> None:
         """Start an episode with the row of its reset, whose readings count as the commands before the first one."""
         for column in (column for columns in self._columns for column in columns):
             del column[:]
-        self._starts = [read_joint(row, joint) for joint in self._joints]
-        self._previous_ns = None if row["inner"] is None else row["inner"].get("now_ns")
+        if row["inner"] is None:
+            self._starts, self._previous_ns = [math.nan] * len(self._joints), None
+        else:
+            self._starts, self._previous_ns = [read_joint(row, joint) for joint in self._joints], row["inner"]["now_ns"]
 
-    def add(self, row: Mapping[str, Any]) -> list[float]:
+    def add(self, row: TransitionRow) -> list[float]:
         """Add the row of a step; return reading minus command of each joint, NaN where one is unknown."""
         inner, previous_ns = row["inner"], self._previous_ns
-        self._previous_ns = inner.get("now_ns")
-        try:
-            observed_s, commanded_s = self._times(inner, previous_ns)
-        except (KeyError, TypeError):
-            observed_s = commanded_s = math.nan
+        self._previous_ns = inner["now_ns"]
+        observed_s, commanded_s = self._times(inner, previous_ns)
         errors = []
+        sensors = row["info"]["sensors"]
         for joint, start, columns in zip(self._joints, self._starts, self._columns, strict=True):
             reading, command = read_joint(row, joint), row["info"]["action"]["applied_si"].get(joint.name)
             command = math.nan if command is None else command
             error = math.remainder(reading - command, math.tau) if joint.wraps else reading - command
             errors.append(error)
-            read_s = observed_s - row["info"]["sensors"].get(joint.sensor, {}).get("age_s", math.nan)
+            read_s = observed_s - (sensors[joint.sensor]["age_s"] if joint.sensor in sensors else math.nan)
             if len(columns[0]) >= _LONGEST or not math.isfinite(error + read_s + commanded_s):
                 continue
             if not columns[0] and math.isfinite(start):
@@ -87,7 +87,7 @@ class MotionRecorder:
         """Return the motion of each joint in the episode so far."""
         return [Motion(*(np.array(column) for column in columns)) for columns in self._columns]
 
-    def _times(self, inner: Mapping[str, Any], previous_ns: int | None) -> tuple[float, float]:
+    def _times(self, inner: StepAccount, previous_ns: int | None) -> tuple[float, float]:
         if self._is_lockstep:
             observed_ns = inner["now_ns"]
             commanded_ns = observed_ns - self._period_s * 1e9 if previous_ns is None else previous_ns

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract
-from embodied_env.core.outcome_counts import describe_exclusions
-from embodied_env.core.progress import NO_PROGRESS, Progress
+from embodied_env.core.excluded_episodes import describe_exclusions
+from embodied_env.core.terminal import NO_PROGRESS, Progress
 from embodied_env.extensions.comparison.comparability import Comparability, check_ignored, comparability
 from embodied_env.extensions.comparison.comparison_findings import describe_findings
-from embodied_env.extensions.comparison.effects import CHANCE, FeatureDifference, find_differences
+from embodied_env.extensions.comparison.effect_sizes import CHANCE, FeatureDifference, find_differences
 from embodied_env.extensions.comparison.run_features import MISSED_DEADLINES, MOST_STREAMS, FeatureName, RunFeatures
 from embodied_env.extensions.report.html_pages import describe_value, plural
 from embodied_env.record import Run, read_run

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import field_layouts
-from embodied_env.core.codes import Quality, Severity
-from embodied_env.core.latency_statistics import Stage, stages_of
-from embodied_env.core.sample_statistics import StreamSample
+from embodied_env.core.code_types import Quality, Severity
+from embodied_env.core.latency_statistics import Stage, StreamSample, stages_of
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import RecordError
 from embodied_env.extensions.comparison.joint_response import Motion, MotionRecorder, fit_joint_response
@@ -24,7 +23,7 @@ from embodied_env.extensions.report.time_series import BoundedDict, Sparse
 from embodied_env.record.arrays import Reference, is_reference
 from embodied_env.record.episode_pairing import MOST_EPISODES, Episodes
 from embodied_env.record.outcomes import Outcomes
-from embodied_env.record.rows import RESET
+from embodied_env.record.row_types import RESET, RecordedRow, TransitionRow
 from embodied_env.record.step_values import action_values, commanded_joints, firings
 
 MOST_STREAMS = 400
@@ -162,8 +161,8 @@ class RunFeatures:
         """Numbers and events that were not added, since there are too many names."""
         return self.streams.left_out + self.events.left_out
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row that fits its schema; one that an outer wrapper added counts in the outcomes only."""
+    def add(self, row: RecordedRow) -> None:
+        """Add a row; one that an outer wrapper added counts in the outcomes only."""
         ended = self.outcomes.add(row)
         if row["schema"] == RESET:
             self._end_motion()
@@ -265,10 +264,10 @@ class RunFeatures:
             self._add_event(MISSED_DEADLINES)
         self._missed = missed
 
-    def _add_values(self, row: Mapping[str, Any]) -> None:
+    def _add_values(self, row: TransitionRow) -> None:
         for key, value in _fields_of(row["observation"], "observation"):
             self._add_field("observation", key, value)
-        for sensor, fields in (row["inner"]["evaluator"] or {}).items():
+        for sensor, fields in row["inner"]["evaluator"].items():
             for field, value in fields.items():
                 self._add_field("evaluator", f"{sensor}_{field}", value)
         action = row["info"]["action"]
@@ -296,13 +295,13 @@ class RunFeatures:
             self._add(name, [number])
             self.ranges[name] = size
 
-    def _add_tracking(self, row: Mapping[str, Any]) -> None:
+    def _add_tracking(self, row: TransitionRow) -> None:
         for joint, error in zip(self.tracked.values(), self._motion.add(row), strict=True):
             name = FeatureName(kind="tracking", group=joint.quantity, component=joint.name, unit=joint.unit)
             if not math.isnan(error):
                 self._add(name, [abs(error)])
 
-    def _add_events(self, row: Mapping[str, Any]) -> None:
+    def _add_events(self, row: TransitionRow) -> None:
         if row["info"]["safety"]["intervened"]:
             self._add_event(FeatureName(kind="gate", group="changed actions"))
         for (gate, code, joint), severity in firings(row):

@@ -1,4 +1,4 @@
-"""A draft contract: what is known of a robot, conservative values for the rest, and the list of what is missing."""
+"""Draft a contract: known values, conservative ones for the rest, and a list of the gaps."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from embodied_env.contract.contract_loader import parse_as
-from embodied_env.contract.contract_schema import SCHEMA, SensorSpec
+from embodied_env.contract.contract_schema import SCHEMA
 from embodied_env.contract.contract_validation import PLACEHOLDER_VELOCITY
 from embodied_env.contract.required_sensors import default_required
+from embodied_env.contract.sensor_schema import SensorSpec
+from embodied_env.contract.typed_values import parse_as
 from embodied_env.contract.urdf import MOST_JOINTS, MOVABLE, read_joints
 from embodied_env.contract.value_checks import allow, check_magnitude, check_text
 from embodied_env.contract.yaml_text import DEEPEST, checked_text, comment, dump_yaml
 from embodied_env.errors import escaped
+from embodied_env.extensions.contract_init.driver_answers import Answers
 from embodied_env.messages.message_types import JOINT_SENSOR
+from embodied_env.sim.world_profile import RENDERED
 
 Document = dict[str, Any]
 
@@ -27,6 +30,7 @@ REACH = {"rad": 0.3, "m": 0.03}
 
 AXES: Mapping[str, Document] = {
     "linear.x": {"velocity": 0.2, "acceleration": 0.4, "unit": "m"},
+    "linear.y": {"velocity": 0.2, "acceleration": 0.4, "unit": "m"},
     "angular.z": {"velocity": 0.5, "acceleration": 1.0},
 }
 """Conservative limits of a mobile base."""
@@ -38,7 +42,7 @@ TASK = "no_goal"
 _MARGIN = 0.02  # the default of `safety.margins.position`
 _TWO_TURNS = 4.0 * math.pi
 _UNBOUNDED = {"low": -math.inf, "high": math.inf}
-_LEAST = 1e-5  # of a velocity and a range: drafts have six digits
+_LEAST = 1e-5  # smallest velocity and range: drafts have six digits
 _WIDEST = 110  # characters of a mapping on one line
 _SLIDING = re.compile(
     r"finger|slid|prismatic|rail|gantry|carriage|linear|telescop|(?<!shoulder_)lift|\b[xyz]_?(axis|joint)|(axis|joint)_?[xyz]\b",
@@ -57,30 +61,42 @@ class Joint:
     acceleration: float | None = None
     measured: float | None = None
     is_continuous: bool = False
-    source: str = ""  # of the limits
-    moves: bool = True  # by itself: neither fixed nor mimicking another joint
+    source: str = ""  # source of the limits
+    moves: bool = True  # moves by itself: neither fixed nor mimicking another joint
 
 
 @dataclass(kw_only=True)
 class Draft:
-    """A contract in the making. `comments` are by path; `gaps` are pairs of what is unknown and where to find it."""
+    """A draft; `comments` are by path, `gaps` pairs of what is unknown and where to find it."""
 
     name: str
     robot: str | None = None
-    task: str = TASK  # its type
+    task: str = TASK  # type of its task
     joints: dict[str, Joint] = field(default_factory=dict)
     sensors: Document = field(default_factory=dict)
     actuators: Document = field(default_factory=dict)
     real: Document = field(default_factory=dict)
     world: Document | None = None  # the profile of `mujoco`
+    gazebo: Document | None = None  # the profile of `gazebo`
+    bridge: str = ""  # the configuration of its ros_gz_bridge, YAML
     chosen: dict[str, list[str]] = field(default_factory=dict)
     comments: dict[str, list[str]] = field(default_factory=dict)
     gaps: list[tuple[str, str]] = field(default_factory=list)
-    slowest_hz: float | None = None  # of the sensors of commanded joints
+    slowest_hz: float | None = None  # lowest rate of the sensors of commanded joints
+    moves_sideways: bool = False  # the base, as the user gives it
+    scans: dict[str, Document] = field(default_factory=dict)  # angles and range of each LaserScan
+    answers: Answers = field(default_factory=Answers)  # of the user
+    unknown: dict[str, list[str]] = field(default_factory=dict)  # what no source and no answer gives
 
     def choose(self, path: str, reason: str) -> None:
         """Mark the value at `path` as chosen; `real` asks for its confirmation."""
         self.chosen.setdefault(path, []).append(reason)
+
+    def ask(self, path: str, question: str, where: str) -> None:
+        """Mark the value at `path` as unknown, since a wrong one moves the robot wrongly, unless the user gave it."""
+        if not self.answers.is_known(path):
+            self.unknown.setdefault(path, []).append(question)
+            self.gap(question, f"{where}; if what is written is right: contract init --known {path}")
 
     def comment(self, path: str, *lines: str) -> None:
         """Add comment lines above the key at `path`."""
@@ -140,14 +156,12 @@ def add_joint_actuator(draft: Draft, name: str, spec: Document, joints: Iterable
     for joint in joints:
         known = draft.joints.setdefault(joint, Joint())
         limits[joint] = _limits(joint, known, chosen, is_velocity=spec["command"] == "velocity")
-        if known.measured is not None and known.position is not None:
-            low, high = known.position
-            if not low <= known.measured <= high:
-                where = "check the unit and the zero of the driver, or move the robot inside"
-                draft.gap(f"joint {joint} is at {known.measured:.4g}, outside its limits {[low, high]}", where)
-            elif known.unit == "rad" and not known.is_continuous and abs(known.measured) > _TWO_TURNS:
-                what = f"joint {joint} is at {known.measured:.4g} rad, more than two turns"
-                draft.gap(what, "the unit of the driver: rad is expected, not degrees")
+        if units := draft.answers.command_units(name, joint):
+            limits[joint]["driver"] = units
+        if "/action/" in spec["type"]:  # an action server has no such limit
+            del limits[joint]["acceleration"]
+            chosen.pop("acceleration", None)
+        _check_measured(draft, joint, known)
     for value, source in {(draft.joints[j].placeholder, draft.joints[j].source): None for j in limits}:
         if value:
             draft.gap(f"velocity limits: {source} has the placeholder {value} in all joints", "the robot's data sheet")
@@ -161,6 +175,20 @@ def add_joint_actuator(draft: Draft, name: str, spec: Document, joints: Iterable
     if sources:
         draft.comment(path, f"Limits of {', '.join(sources)}; values under `chosen` are conservative assumptions.")
     draft.actuators[name] = {**spec, "joints": limits}
+
+
+def _check_measured(draft: Draft, name: str, joint: Joint) -> None:
+    """Report a measured position that the driver may have in another unit."""
+    if joint.measured is None or joint.position is None:
+        return
+    low, high = joint.position
+    if not low <= joint.measured <= high:
+        where = f"move the robot inside, or --state-unit {name}=deg, percent:STROKE or si:FACTOR:OFFSET"
+        draft.gap(f"joint {name} is at {joint.measured:.4g}, outside its limits {[low, high]}", where)
+    elif joint.unit == "rad" and not joint.is_continuous and abs(joint.measured) > _TWO_TURNS:
+        what = f"joint {name} is at {joint.measured:.4g} rad, more than two turns"
+        where = f"the unit of the driver: rad is expected; for degrees --state-unit {name}=deg, and --unit"
+        draft.gap(what, where)
 
 
 def _limits(name: str, joint: Joint, chosen: dict[str, list[str]], *, is_velocity: bool) -> Document:
@@ -195,14 +223,19 @@ def joint_fields(draft: Draft, joints: list[str], *, has_velocity: bool) -> Docu
     bounds = [math.inf if draft.joints[joint].position is None else bound for joint in joints]
     low, high = ([-end for end in bounds], bounds) if len(set(bounds)) > 1 else (-bounds[0], bounds[0])
     speeds = f"{unit}/s" if isinstance(unit, str) else [f"{each}/s" for each in unit]
-    position = {"joints": joints, "unit": unit, "low": low, "high": high}
-    if not has_velocity:
-        return {"position": position}
-    return {"position": position, "velocity": {"joints": joints, "unit": speeds, **_UNBOUNDED}}
+    fields: Document = {"position": {"joints": joints, "unit": unit, "low": low, "high": high}}
+    if has_velocity:
+        fields["velocity"] = {"joints": joints, "unit": speeds, **_UNBOUNDED}
+    drivers = [draft.answers.reading_units(joint) or {} for joint in joints]
+    if any(drivers):
+        fields["position"]["driver"] = drivers
+        if has_velocity:
+            fields["velocity"]["driver"] = [{k: v for k, v in each.items() if k != "offset"} for each in drivers]
+    return fields
 
 
 def assume_actuator(draft: Draft) -> list[str]:
-    """Add the conventional command topic, of the joints that move or of a base; return the joints."""
+    """Add the conventional command topic of the moving joints or a base; return the joints."""
     joints = [name for name, joint in draft.joints.items() if joint.moves]
     name, topic = ("arm", "forward_position_controller/commands") if joints else ("base", "cmd_vel")
     if joints:
@@ -211,9 +244,17 @@ def assume_actuator(draft: Draft) -> list[str]:
     else:
         add_base(draft, topic, "geometry_msgs/msg/Twist", {})
     draft.choose(f"actuators.{name}.topic", "assumed; no source names the command topic")
+    if len(joints) > 1:
+        ask_order(draft, name, topic, joints, "order of the description")
     where = "ros2 topic list -t, with the controller active; then contract init --from-graph"
     draft.gap(f"command topic ({topic} written)", where)
     return joints
+
+
+def ask_order(draft: Draft, name: str, topic: str, joints: list[str], assumed: str) -> None:
+    """Ask for the joints of a message without names: in another order, holding still moves them."""
+    where = f"the parameter `joints` of the controller, or the driver's documentation; set actuators.{name}.joints"
+    draft.ask(f"actuators.{name}.joints", f"joints of {topic}: {', '.join(joints)} ({assumed} written)", where)
 
 
 def finish_draft(draft: Draft) -> None:
@@ -242,6 +283,9 @@ def finish_draft(draft: Draft) -> None:
             draft.sensors["odom"] = odometry
             draft.gap("topic of a sensor (odom assumed)", "ros2 topic list -t")
 
+    if draft.world is None and draft.robot is None and "base" in draft.actuators:
+        _add_world(draft)
+        return
     is_alone = all(sensor["type"] == JOINT_SENSOR for sensor in draft.sensors.values())
     if draft.world is not None and not (is_alone and all(a["command"] != "twist" for a in draft.actuators.values())):
         where = "add backends.mujoco with `sources` and `drives`, see docs/reference/contract.md"
@@ -249,17 +293,44 @@ def finish_draft(draft: Draft) -> None:
         draft.world = None
 
 
-def add_base(draft: Draft, topic: str, kind: str, limits: Mapping[str, Document], name: str = "base") -> None:
-    """Add a mobile base with the known `limits` by axis, and conservative ones."""
-    joints = {axis: {**default, **limits.get(axis, {})} for axis, default in AXES.items()}
-    draft.actuators[name] = {"topic": topic, "type": kind, "command": "twist", "joints": joints}
+def add_base(
+    draft: Draft, topic: str, kind: str, limits: Mapping[str, Document], *, moves_sideways: bool | None = None
+) -> None:
+    """Add a mobile base with the known `limits` by axis, and conservative ones; `moves_sideways` None: unknown."""
+    is_sideways = moves_sideways or draft.moves_sideways
+    axes = [axis for axis in AXES if axis != "linear.y" or is_sideways]
+    joints = {axis: {**AXES[axis], **limits.get(axis, {})} for axis in axes}
+    draft.actuators["base"] = {"topic": topic, "type": kind, "command": "twist", "joints": joints}
     keys = ("velocity", "acceleration")
-    unknown = [f"{key} of {axis}" for axis in AXES for key in keys if key not in limits.get(axis, {})]
+    unknown = [f"{key} of {axis}" for axis in axes for key in keys if key not in limits.get(axis, {})]
     if unknown:
-        draft.choose(f"actuators.{name}.joints", f"conservative {', '.join(unknown)}")
-        where = f"data sheet or the controller's parameters; set actuators.{name}.joints"
+        draft.choose("actuators.base.joints", f"conservative {', '.join(unknown)}")
+        where = "data sheet or the controller's parameters; set actuators.base.joints"
         draft.gap(f"{', '.join(unknown)} (conservative values written)", where)
-    draft.gap("whether the base moves sideways (linear.y is left out)", "data sheet; add the axis linear.y if it does")
+    if moves_sideways is None and not is_sideways:
+        draft.gap("whether the base moves sideways (linear.y is left out)", "contract init --sideways if it does")
+
+
+def _add_world(draft: Draft) -> None:
+    """Add a simulation of a base without a model of its own, unless nothing simulates one of the sensors."""
+    site, sources = {"site": "base_link"}, dict[str, Document]()
+    for name, sensor in draft.sensors.items():
+        scan = draft.scans.get(name)
+        if sensor["type"] == "nav_msgs/msg/Odometry":
+            sources[name] = {"odometry": site}
+        elif sensor["type"] == "geometry_msgs/msg/PoseStamped" and draft.gazebo is not None:  # of the model
+            sources[name] = dict(site)
+        elif sensor["type"] == "sensor_msgs/msg/Imu":
+            sources[name] = {"sensors": {field: f"{name}_{field}" for field in sensor["fields"]}}
+        elif sensor.get("encoding") in RENDERED and sensor["type"] == "sensor_msgs/msg/Image":
+            sources[name] = {"camera": name}
+        elif scan is not None:
+            sources[name] = {"rays": {**site, **scan}}
+        elif sensor["type"] != JOINT_SENSOR:
+            where = "add backends.mujoco without it or with its own source, see docs/reference/contract.md"
+            draft.gap(f"a simulated {name} ({sensor['type']}): backends.mujoco is left out", where)
+            return
+    draft.world = {"sources": sources, "site_drives": {"base": site}}
 
 
 def _down(value: float) -> float:
@@ -267,16 +338,25 @@ def _down(value: float) -> float:
     return math.floor(value * 1e6 + 1e-3) / 1e6
 
 
-def dump_draft(draft: Draft) -> str:
-    """Return the commented YAML of a draft."""
+def control_period_s(draft: Draft) -> float:
+    """Return the control period for the actuators and the joint states, a multiple of Gazebo's physics step."""
     is_base = bool(draft.actuators) and all(each.get("command") == "twist" for each in draft.actuators.values())
     fastest = BASE_PERIOD_S if is_base else PERIOD_S
     period_s = fastest if draft.slowest_hz is None else max(fastest, round(1.0 / draft.slowest_hz + 0.004, 2))
+    if draft.gazebo is None:
+        return period_s
+    step_s: float = draft.gazebo["step_s"]
+    return round(math.ceil(period_s / step_s - 1e-6) * step_s, 9)
+
+
+def dump_draft(draft: Draft) -> str:
+    """Return the commented YAML of a draft."""
+    period_s = control_period_s(draft)
     margins = {
         joint: {"position": float(f"{margin:.1g}")}
         for actuator in draft.actuators.values()
         for joint, limits in actuator.get("joints", {}).items()
-        if limits.get("position") is not None and draft.robot is None
+        if limits.get("position") is not None and draft.robot is None and "gripper" not in actuator
         if (margin := 0.05 * (limits["position"][1] - limits["position"][0])) < _MARGIN
     }
     document: Document = {"contract": SCHEMA, "name": draft.name, "version": 1}
@@ -297,6 +377,8 @@ def dump_draft(draft: Draft) -> str:
     backends: Document = {} if draft.robot else {"fake": {}}
     if draft.world is not None:
         backends |= {"mujoco": draft.world, "mujoco_ros": draft.world}
+    if draft.gazebo is not None:
+        backends["gazebo"] = draft.gazebo
     if draft.real or not draft.robot:
         backends["real"] = draft.real
         draft.comment(
@@ -304,6 +386,9 @@ def dump_draft(draft: Draft) -> str:
         )
     if backends:
         document["backends"] = backends
+    if draft.unknown:
+        document["unknown"] = {path: "; ".join(questions) for path, questions in draft.unknown.items()}
+        draft.comment("unknown", "`real` moves no robot until each value is set as it is and its line here is removed.")
     if draft.chosen:
         document["chosen"] = {path: "; ".join(reasons) for path, reasons in draft.chosen.items()}
         draft.comment("chosen", "Assumptions: correct each value, or list its path under `confirmed: [...]`.")
@@ -314,7 +399,7 @@ def dump_draft(draft: Draft) -> str:
 
 
 def _render(document: Document, comments: Mapping[str, list[str]], path: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a mapping: one line for each that is short and without comments inside, else block style."""
+    """Yield the lines of a mapping; a short value without comments inside is on one line."""
     indent = "  " * depth
     for key, value in document.items():
         at = f"{path}{key}"
@@ -323,7 +408,7 @@ def _render(document: Document, comments: Mapping[str, list[str]], path: str = "
         yield from (f"{indent}{comment(line)}" for line in comments.get(at, ()))
         line = f"{indent}{_flow(key)}: {_flow(value)}"
         is_commented = any(each.startswith(f"{at}.") for each in comments)
-        is_group = depth == 0 and key in ("sensors", "actuators", "backends", "chosen")
+        is_group = depth == 0 and key in ("sensors", "actuators", "backends", "chosen", "unknown")
         is_block = len(line) > _WIDEST or is_commented or is_group
         if isinstance(value, dict) and value and is_block and depth < DEEPEST:
             yield f"{indent}{_flow(key)}:"

@@ -1,4 +1,4 @@
-"""``contract init``: write a draft contract from a running robot, a URDF, a MuJoCo model or a robot file."""
+"""``contract init``: write a draft contract from a robot, a URDF, a MuJoCo model, an SDF world or a robot file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Any
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.contract import parse_contract
 from embodied_env.contract.argument_checks import checked_path, checked_seconds
+from embodied_env.contract.bounded_files import read_file
+from embodied_env.contract.bounded_xml import MOST_BYTES
 from embodied_env.contract.contract_loader import load_robot_file
 from embodied_env.contract.contract_validation import suspected_degrees
-from embodied_env.contract.files import read_file
 from embodied_env.contract.robot_files import RobotFile
-from embodied_env.contract.urdf import MOST_BYTES, slowed
+from embodied_env.contract.urdf import slowed
 from embodied_env.core.terminal import say
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.extensions.contract_init.contract_draft import (
@@ -30,9 +31,17 @@ from embodied_env.extensions.contract_init.contract_draft import (
     dump_draft,
     finish_draft,
 )
+from embodied_env.extensions.contract_init.driver_answers import Answers, parse_units
 from embodied_env.extensions.contract_init.graph_topics import Graph, Topic, topics_of_robot
 from embodied_env.extensions.contract_init.robot_graph import add_graph
 from embodied_env.extensions.contract_init.task_template import function_name, task_template
+
+_UNIT_HELP = (
+    "unit of the commands of an actuator or actuator/joint: si, deg or percent, with :FACTOR to m or rad and :OFFSET, "
+    "such as gripper=percent:0.04; repeatable (default: si, asked for grippers)"
+)
+_STATE_UNIT_HELP = "unit of the joint states of a joint, in the same form, such as '*=deg'; repeatable (default: si)"
+_KNOWN_HELP = "path under `unknown` whose written value is right; repeatable (default: none)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +49,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("name", nargs="?", metavar="NAME", help="name of the contract (default: that of the file or robot)")
     option("--from-graph", action="store_true", help="read the topics of the running robot; publishes nothing")
-    option("--listen", type=float, default=5.0, metavar="S", help="how long to listen to the topics, in seconds")
+    option("--listen", type=float, default=5.0, metavar="S", help="seconds to listen to the topics (default: 5)")
     option("--namespace", help="absolute ROS 2 namespace of the robot (default: / with one robot)")
     option("--urdf", metavar="FILE", help="URDF with joints and limits (default: none)")
     option("--mjcf", metavar="FILE", help="MuJoCo model with joints and limits (default: none)")
+    option("--from-sdf", metavar="WORLD", help="SDF world of Gazebo; writes the YAML of its bridge too (default: none)")
+    option("--model", metavar="NAME", help="model of the world to command (default: the only one with commands)")
+    option("--sideways", action="store_true", help="the base moves sideways too (default: by controller or legs)")
+    option("--unit", action="append", default=[], metavar="NAME=UNIT", help=_UNIT_HELP)
+    option("--state-unit", action="append", default=[], metavar="JOINT=UNIT", help=_STATE_UNIT_HELP)
+    option("--known", action="append", default=[], metavar="PATH", help=_KNOWN_HELP)
     option("--robot", metavar="NAME", help="name or path of a robot file to build on (default: none)")
     option("-o", "--output", metavar="FILE", help="contract file to write (default: standard output)")
     option("--task", metavar="FILE", help="Python file for a task to edit; an existing one is kept (default: no goal)")
@@ -52,12 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the draft and print what is unknown; exit status 1 if the draft does not validate."""
-    if not (args.from_graph or args.urdf or args.mjcf or args.robot):
-        sources = "--from-graph, --urdf, --mjcf, --robot"
-        raise UsageError(f"no source (expected one or more of {sources}); e.g. embodied-env contract init --from-graph")
-    out = None if args.output is None else checked_path("--output", args.output)
-    if out is not None and out.exists() and not args.force:
-        raise UsageError(f"{out} exists (expected a new file); choose another one, or use --force")
+    out, bridge = _outputs(args)
     draft = _draft(args, out)
     task = None if args.task is None else checked_path("--task", args.task)
     if task is not None:
@@ -68,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
+    if bridge is not None:
+        bridge.write_text(draft.bridge, encoding="utf-8")
     try:
         contract = parse_contract(text, source=str(out or "draft.yaml"))
         if task is not None and not task.exists():
@@ -78,14 +90,34 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         gaps = [{"unknown": what, "remedy": where} for what, where in draft.gaps]
         found = {"path": None if out is None else str(out), "text": text, "gaps": gaps, "chosen": draft.chosen}
-        say(json.dumps({**found, "problem": problem}, indent=2))
+        found |= {} if bridge is None else {"bridge": str(bridge)}
+        say(json.dumps({**found, "unknown": draft.unknown, "problem": problem}, indent=2))
     else:
-        _report(draft, text, out, problem, args.namespace or "/")
+        _report(draft, text, out, problem, args)
     return SOUND if problem is None else UNSOUND
 
 
-def _report(draft: Draft, text: str, out: Path | None, problem: str | None, namespace: str) -> None:
+def _outputs(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
+    """Return the files of the contract and of a bridge; raises UsageError for a wrong combination of options."""
+    if not (args.from_graph or args.urdf or args.mjcf or args.robot or args.from_sdf):
+        sources = "--from-graph, --from-sdf, --urdf, --mjcf, --robot"
+        raise UsageError(f"no source (expected one or more of {sources}); e.g. embodied-env contract init --from-graph")
+    out = None if args.output is None else checked_path("--output", args.output)
+    bridge = None
+    if args.from_sdf:
+        if out is None or args.from_graph or args.robot:
+            expected = "expected --output FILE, and at most --urdf or --mjcf"
+            raise UsageError(f"--from-sdf without --output, or with --from-graph or --robot ({expected})")
+        bridge = out.with_suffix(".bridge.yaml")
+    for file in filter(None, (out, bridge)):
+        if file.exists() and not args.force:
+            raise UsageError(f"{file} exists (expected a new file); choose another one, or use --force")
+    return out, bridge
+
+
+def _report(draft: Draft, text: str, out: Path | None, problem: str | None, args: argparse.Namespace) -> None:
     """Print the text or its path; what is unknown goes to stderr if the text goes to stdout."""
+    namespace, world = args.namespace or "/", args.from_sdf
     stream = sys.stderr if out is None else sys.stdout
     if out is None:
         say(text.rstrip("\n"))
@@ -101,6 +133,11 @@ def _report(draft: Draft, text: str, out: Path | None, problem: str | None, name
         say(f"the draft is not valid yet: {problem}", file=stream)
     elif out is not None:
         where = "" if namespace == "/" else f" --namespace {namespace}"
+        if draft.gazebo is not None:
+            files = f"contract:={out} world:={world} bridge:={out.with_suffix('.bridge.yaml')}"
+            say(f"next: embodied-env launch gazebo {files} policy:=none", file=stream)
+            say(f"then: embodied-env doctor {out} --backend gazebo", file=stream)
+            return
         backend = "real" if draft.world is None or draft.real else "mujoco"
         confirm = " --confirm-chosen" if backend == "real" and (draft.chosen or draft.robot) else ""
         say(f"next: embodied-env doctor {out} --backend {backend}{where}{confirm}", file=stream)
@@ -108,9 +145,11 @@ def _report(draft: Draft, text: str, out: Path | None, problem: str | None, name
 
 def _draft(args: argparse.Namespace, out: Path | None) -> Draft:
     """Read the sources, those of the limits first."""
-    stem = (out and out.stem) or args.robot or args.mjcf or args.urdf or "my_robot"
+    stem = (out and out.stem) or args.robot or args.mjcf or args.urdf or args.from_sdf or "my_robot"
     name = args.name or re.sub(r"[^a-z0-9_]", "_", Path(stem).stem.lower()).lstrip("_0123456789") or "my_robot"
-    draft = Draft(name=name)
+    units = parse_units("--unit", args.unit), parse_units("--state-unit", args.state_unit)
+    answers = Answers(commands=units[0], readings=units[1], known=tuple(args.known))
+    draft = Draft(name=name, moves_sideways=args.sideways, answers=answers)
     if args.urdf is not None:
         try:
             add_urdf(draft, read_file(checked_path("--urdf", args.urdf), most_bytes=MOST_BYTES), args.urdf)
@@ -120,6 +159,10 @@ def _draft(args: argparse.Namespace, out: Path | None) -> Draft:
         from embodied_env.extensions.contract_init.mjcf_reader import add_mjcf
 
         add_mjcf(draft, checked_path("--mjcf", args.mjcf), folder=Path() if out is None else out.parent)
+    if args.from_sdf is not None:
+        from embodied_env.extensions.contract_init.sdf_draft import add_world
+
+        add_world(draft, checked_path("--from-sdf", args.from_sdf), args.model)
     topics: list[Topic] = []
     if args.from_graph:
         graph = _read_graph(args)
@@ -127,13 +170,15 @@ def _draft(args: argparse.Namespace, out: Path | None) -> Draft:
         if args.robot is None:
             add_graph(draft, graph, topics, args.namespace or "/")
     if args.robot is not None:
-        return _from_robot(draft, args, out, topics)
-    finish_draft(draft)
+        _from_robot(draft, args, out, topics)
+    else:
+        finish_draft(draft)
+    answers.check_used(draft.unknown)
     return draft
 
 
 def _read_graph(args: argparse.Namespace) -> Graph:
-    from embodied_env.extensions.contract_init.graph_reader import read_graph
+    from embodied_env.extensions.contract_init.graph_introspection import read_graph
     from embodied_env.ros.transport.setup_checks import check_namespace
 
     if args.namespace is not None:
@@ -141,8 +186,8 @@ def _read_graph(args: argparse.Namespace) -> Graph:
     return read_graph(checked_seconds("--listen", args.listen))
 
 
-def _from_robot(draft: Draft, args: argparse.Namespace, out: Path | None, topics: list[Topic]) -> Draft:
-    """Return the draft that builds on a robot file, with only what differs from it."""
+def _from_robot(draft: Draft, args: argparse.Namespace, out: Path | None, topics: list[Topic]) -> None:
+    """Let the draft build on a robot file, with only what differs from it."""
     file, robot = load_robot_file(args.robot, source=str(out or "draft.yaml"))
     is_shipped = args.robot == robot.name
     draft.robot = args.robot if is_shipped else os.path.relpath(file, Path() if out is None else out.parent)
@@ -158,11 +203,10 @@ def _from_robot(draft: Draft, args: argparse.Namespace, out: Path | None, topics
     _tighten(draft, robot)
     if args.from_graph:
         _follow_topics(draft, robot, topics, (args.namespace or "/").rstrip("/") + "/")
-    return draft
 
 
 def _tighten(draft: Draft, robot: RobotFile) -> None:
-    """Override the limits that a URDF or a model has tighter."""
+    """Override the limits that are tighter in a URDF or a model."""
     for name, actuator in robot.actuators.items():
         joints: dict[str, Any] = {}
         for joint, limits in actuator.joints.items():

@@ -1,4 +1,4 @@
-"""A ROS graph as plain values: which topics are one robot's, and the contract keys that follow from one topic."""
+"""Represent a ROS graph as plain values, select the topics of one robot, and find the topic of each joint."""
 
 from __future__ import annotations
 
@@ -7,46 +7,50 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from embodied_env.errors import ContractError
-from embodied_env.extensions.contract_init.contract_draft import Document, Draft
-from embodied_env.messages.message_types import ENCODINGS, JOINT_SENSOR, SENSOR_MESSAGES
+from embodied_env.extensions.contract_init.contract_draft import Document, Draft, Joint, check_joint
+from embodied_env.extensions.contract_init.driver_answers import to_si
+from embodied_env.messages.commands import COMMAND_MESSAGES
+from embodied_env.messages.declaration import AXES, MessageField
+from embodied_env.messages.images import ENCODINGS
+from embodied_env.messages.message_types import JOINT_SENSOR, TRAJECTORY
+from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 
-BOOL, TRAJECTORY, FLOAT = "std_msgs/msg/Bool", "trajectory_msgs/msg/JointTrajectory", "std_msgs/msg/Float64"
-ODOMETRY, IMAGE, COMPRESSED = "nav_msgs/msg/Odometry", "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
-BY_JOINT = ("std_msgs/msg/Float64MultiArray", TRAJECTORY, FLOAT, JOINT_SENSOR)
-TWISTS = ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped")
+BOOL, ODOMETRY, IMAGE, COMPRESSED = (
+    "std_msgs/msg/Bool",
+    "nav_msgs/msg/Odometry",
+    "sensor_msgs/msg/Image",
+    "sensor_msgs/msg/CompressedImage",
+)
+CLOUD = "sensor_msgs/msg/PointCloud2"
+BY_JOINT = [name for name, message in COMMAND_MESSAGES.items() if not message.axes]
+TWISTS = [name for name, message in COMMAND_MESSAGES.items() if message.axes]
+"""Types of commands, the preferred ones first."""
 
-_POSE = {"position": ("pose.pose.position", "m", math.inf), "orientation": ("pose.pose.orientation", "1", 1.01)}
-FIELDS: Mapping[str, Mapping[str, tuple[str, str, float]]] = {  # type -> field -> place in the message, unit, bound
-    ODOMETRY: {
-        **_POSE,
-        "linear": ("twist.twist.linear", "m/s", math.inf),
-        "angular": ("twist.twist.angular", "rad/s", math.inf),
-    },
-    "sensor_msgs/msg/Imu": {
-        "orientation": ("orientation", "1", 1.01),
-        "angular_velocity": ("angular_velocity", "rad/s", 50.0),
-        "linear_acceleration": ("linear_acceleration", "m/s^2", 200.0),
-    },
-    "geometry_msgs/msg/PoseStamped": {
-        "position": ("pose.position", "m", math.inf),
-        "orientation": ("pose.orientation", "1", 1.01),
-    },
-    "geometry_msgs/msg/PoseWithCovarianceStamped": _POSE,
-    "geometry_msgs/msg/PointStamped": {"position": ("point", "m", math.inf)},
-    "geometry_msgs/msg/WrenchStamped": {
-        "force": ("wrench.force", "N", 1000.0),
-        "torque": ("wrench.torque", "N*m", 200.0),
-    },
+FIELDS: Mapping[str, Mapping[str, MessageField]] = {
+    name: {key: field for key, field in message.fields.items() if field.column in AXES}
+    for name, message in SENSOR_MESSAGES.items()
+    if name not in COMMAND_MESSAGES
 }
 """Vectors and quaternions of sensors."""
 
 TIMEOUTS = ("cmd_vel_timeout", "reference_timeout", "command_timeout", "cmd_timeout")
 """Parameters of a controller: the time after which it stops without a command."""
 
+NO_DATA = re.compile(r"^(diagnostic_msgs|lifecycle_msgs|rcl_interfaces|tf2_msgs|bond|visualization_msgs)/|/_action/")
+"""Types and topics that no contract observes."""
+
+FEEDBACK = "/_action/feedback"
+"""Ends the topic that tells the type and the server of an action."""
+
 COMMAND = re.compile(r"cmd|command|desired|target|goal|setpoint|reference")
 _BASE = "a mobile base"
+
+_FARTHEST_M = 100.0  # of a point in a drafted cloud
+POINTS: Document = {"count": 1024, "pad": _FARTHEST_M, "method": "voxel", "voxel_m": 0.1}
+"""The points of a drafted cloud."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +72,15 @@ class Topic:
     subscribers: tuple[Endpoint, ...] = ()
     count: int = 0
     rate_hz: float | None = None
-    stamp: str = "none"  # of the header: none, zero, other_clock, sound
+    stamp: str = "none"  # state of the header's stamp: none, zero, sound, simulated, other_clock
     age_s: float = 0.0  # the smallest, by sound stamps
-    sample: Document = field(default_factory=dict)  # of the last message, by type
+    sample: Document = field(default_factory=dict)  # content of the last message, by type
 
     @property
     def is_command(self) -> bool:
         """Whether a robot takes commands on it, by its type, name and subscriptions."""
         is_named = bool(COMMAND.search(self.name.rpartition("/")[2] if self.type == JOINT_SENSOR else self.name))
-        if not self.subscribers or self.type not in (*BY_JOINT, *TWISTS):
+        if not self.subscribers or self.type not in COMMAND_MESSAGES:
             return False
         return is_named or self.type == TRAJECTORY or not (self.publishers or self.type == JOINT_SENSOR)
 
@@ -93,7 +97,7 @@ class Topic:
 
 @dataclass(kw_only=True)
 class Graph:
-    """A ROS graph: topics, `robot_description` by topic, parameters by node, controllers by the name of their node."""
+    """A ROS graph; descriptions are by topic, parameters and controllers by node."""
 
     topics: list[Topic]
     descriptions: dict[str, str] = field(default_factory=dict)
@@ -174,22 +178,149 @@ def sensor_keys(topic: Topic) -> Document:
     if not topic.count:
         return {}
     keys = {key: sample[key] for key in ("frame", "child_frame") if sample.get(key)}
-    if topic.type in FIELDS:
-        known = {name: each for name, each in FIELDS[topic.type].items() if name not in sample["left_out"]}
-        fields: Document = {name: {"unit": unit, "low": -end, "high": end} for name, (_, unit, end) in known.items()}
+    if vectors := FIELDS.get(topic.type):
+        known = {name: each for name, each in vectors.items() if name not in sample["left_out"]}
+        fields: Document = {
+            name: {"unit": each.units[0] if each.units else "1", "low": -each.bound, "high": each.bound}
+            for name, each in known.items()
+        }
     elif "range_max" in sample and sample.get("size") != 0:  # a LaserScan or a Range
         far = round(sample["range_max"], 3) if 0.1 <= sample["range_max"] <= 1000.0 else 1000.0
         span = {"unit": "m", "low": 0.0, "high": far, "no_return": far}
         is_scan = "size" in sample
-        fields = {"ranges": {"shape": [sample["size"]], **span, "nan": far}} if is_scan else {"range": span}
+        fields = {"ranges": _rays(sample, {**span, "nan": far})} if is_scan else {"range": span}
         keys = keys if is_scan else {}
+    elif sample.get("cloud"):
+        fields = {"points": {"unit": "m", "low": -_FARTHEST_M, "high": _FARTHEST_M, "points": POINTS}}
     elif sample.get("encoding") in ENCODINGS:
         encoding = ENCODINGS[sample["encoding"]]
         is_depth = encoding.metres_per_unit is not None
         unit = {"unit": "m", "nan": 0.0, "no_return": 20.0} if is_depth else {"unit": "1"}
         shape = [sample["height"], sample["width"], encoding.channels]
-        fields = {"image": {"shape": shape, **unit, "low": 0.0, "high": 20.0 if is_depth else 255.0}}
+        most = 20.0 if is_depth else 65535.0 if encoding.dtype == "uint16" else 255.0
+        fields = {"image": {"shape": shape, **unit, "low": 0.0, "high": most}}
         keys = {"encoding": sample["encoding"]}
     else:
         return {}
     return {**keys, "fields": fields} if fields else {}
+
+
+def last_angle_rad(sample: Document) -> float:
+    """Return the largest angle of a LaserScan: `angle_max`, or that of the last ray, if the increment ends before."""
+    first: float = sample.get("angle_min", math.nan)
+    last: float = sample.get("angle_max", math.nan)
+    increment: float = sample.get("angle_increment", 0.0)
+    size: int = sample.get("size", 0)
+    # Many drivers count one ray too many or too few.
+    is_short = increment > 0.0 and first + increment * (sample.get("largest", size) + 1) < last
+    return first + increment * (size - 1) if is_short else last
+
+
+def _rays(sample: Document, span: Document) -> Document:
+    """Return the ranges of a LaserScan, resampled to fixed angles if the number of rays varies."""
+    most = sample.get("largest", sample["size"])
+    if most == sample["size"]:
+        return {"shape": [most], **span}
+    first, last = round(sample["angle_min"], 6), round(last_angle_rad(sample), 6)
+    is_range = 0.0 < last - first <= math.tau and abs(first) < 2 * math.tau
+    angles = {"min_rad": first, "max_rad": last, "count": sample["size"]} if is_range else sample["size"]
+    return {"shape": [most], **span, "resample": {"angles": angles}}
+
+
+class GraphReading:
+    """One reading of a graph into a draft.
+
+    Attributes:
+        commands: the topics of commands.
+        claimed: joint -> the topic that commands it.
+        reporters: joint -> its joint state topic.
+        apart: joints that are not in the largest messages of their topic.
+    """
+
+    def __init__(self, draft: Draft, graph: Graph, topics: list[Topic], root: str) -> None:
+        """Read `topics`, those of one robot below `root`."""
+        self.draft, self.graph, self.topics, self.root = draft, graph, topics, root
+        self.commands = [topic for topic in topics if topic.is_command]
+        self.claimed: dict[str, str] = {}
+        self.reporters: dict[str, Topic] = {}
+        self.apart = set[str]()
+        self._twins = self._find_twins()
+        self._find_reporters()
+
+    def _find_twins(self) -> set[str]:
+        """Return the namespaces that have a topic of commands or joint states in common, such as left and right."""
+        spaces: dict[str, set[str]] = {}
+        for topic in self.topics:
+            space, _, rest = self.local(topic).partition("/")
+            if topic.is_joint_state or (topic.is_command and "/" in rest):  # not the topic of a controller alone
+                spaces.setdefault(rest, set()).add(space)
+        return {space for rest, found in spaces.items() if rest and len(found) > 1 for space in found}
+
+    def _find_reporters(self) -> None:
+        """Choose the topic of each joint: the name joint_states first, then measured ones, then the highest rate."""
+        states = [topic for topic in self.topics if topic.is_joint_state]
+
+        def order(topic: Topic) -> tuple[bool, bool, int, str]:
+            is_usual, is_desired = topic.name.endswith("/joint_states"), bool(COMMAND.search(topic.name))
+            return not is_usual, is_desired, -round(topic.rate_hz or 0.0), topic.name
+
+        for topic in sorted(states, key=order):
+            for joint, position in topic.sample["position"].items():
+                known = self.draft.joints.setdefault(joint, Joint())
+                if self.reporters.setdefault(joint, topic) is topic:
+                    known.measured = to_si(self.draft.answers.reading_units(joint), position)
+                    check_joint(joint, known)
+        for topic in states:
+            if messages := topic.sample.get("messages"):
+                largest = max(messages, key=len)
+                self.apart |= {j for j in topic.sample["names"] if j not in largest and self.reporters.get(j) is topic}
+                if topic.rate_hz:
+                    topic.rate_hz *= messages[largest] / sum(messages.values())
+            for problem, where in (("repeated", "named twice in"), ("not_finite", "without a finite position in")):
+                if joints := [j for j in topic.sample.get(problem, ()) if self.reporters.get(j, topic) is topic]:
+                    what = f"{', '.join(joints)} {where} {topic.name}: its messages are not valid"
+                    self.draft.gap(what, f"ros2 topic echo {topic.name}; correct the driver")
+
+    def controller(self, topic: Topic) -> tuple[str, Document] | None:
+        """Return the controller that subscribes to `topic`, by the name of its node."""
+        nodes = {each.node for each in topic.subscribers}
+        found = self.graph.controllers.items()
+        return next(((n, c) for n, c in found if n in nodes or topic.name.startswith(f"{n}/")), None)
+
+    def local(self, topic: Topic) -> str:
+        """Return the name of a topic below the root."""
+        return topic.name.removeprefix(f"{self.root}/")
+
+    def side_of(self, topic: Topic) -> str:
+        """Return left or right for a topic or an action that is also there on the other side, else nothing."""
+        names = {each.name.removesuffix(FEEDBACK) for each in self.topics}
+        for side, other in (("left", "right"), ("right", "left")):
+            mirrored = re.sub(rf"(?<![a-z]){side}(?![a-z])", other, topic.name)
+            if mirrored != topic.name and mirrored in names:
+                return side
+        return ""
+
+    def unique(self, name: str, topic: Topic, taken: Mapping[str, Any]) -> str:
+        """Return `name` as an identifier, with its side or namespace if others are alike, and once more where taken."""
+        name, number, side = identifier(name), 2, self.side_of(topic)
+        space = self.local(topic).split("/")[0]
+        if side and side not in name.split("_"):
+            name = f"{side}_{name}"
+        elif not side and space in self._twins:
+            name = identifier(f"{space}_{name}")
+        if name in taken:
+            name = identifier(f"{space.removesuffix('_controller')}_{name}")
+        while name in taken:
+            name, number = f"{name.rstrip('0123456789').rstrip('_')}_{number}", number + 1
+        return name
+
+
+def namespace_of(topic: str) -> str:
+    """Return the namespace of a topic, with the slash at its end."""
+    return topic.rpartition("/")[0] + "/"
+
+
+def identifier(text: str) -> str:
+    """Return a text as the name of a sensor or actuator."""
+    text = re.sub(r"[^a-z0-9_]", "_", text.lower()).strip("_")
+    return text if text[:1].isalpha() else f"s_{text}"

@@ -11,14 +11,14 @@ from embodied_env.extensions.contract_init.contract_draft import Draft, Joint
 from embodied_env.sim.servos import actuators_of, is_motor, why_no_servo
 from embodied_env.sim.world_model import import_mujoco
 
-_BANDWIDTH_PER_S = 20.0  # of the servos that motors become, critically damped
-_INSET = 0.05  # of a range: at least the draft's margin
+_BANDWIDTH_PER_S = 20.0  # bandwidth of the servos that motors become, critically damped
+_INSET = 0.05  # share of a range: at least the draft's margin
 
 
 def add_mjcf(draft: Draft, file: Path, *, folder: Path) -> None:
     """Add the joints of the model `file`, and a profile of `mujoco` with the path relative to `folder`.
 
-    Commanded are the joints with a position servo or a motor; without any, all of them, and there is no profile.
+    Joints with a position servo or a motor are commanded. Without any, all are, and there is no profile.
     """
     mujoco = import_mujoco()
     try:
@@ -60,7 +60,7 @@ def _add_joint(draft: Draft, model: Any, index: int, unit: str, source: str) -> 
 
 
 def _add_actuator(draft: Draft, profile: dict[str, Any], mujoco: Any, model: Any, index: int) -> bool:  # noqa: ANN401
-    """Add what `profile` needs for the actuator of a joint; return whether it takes positions, and report why not."""
+    """Add a joint's actuator to `profile`; return whether it takes positions, or report why not."""
     name, driving = model.joint(index).name, actuators_of(mujoco, model, index)
     reasons = {each: why_no_servo(mujoco, model, each, velocity=False) for each in driving}
     motors = [each for each in driving if is_motor(mujoco, model, each)]
@@ -80,7 +80,7 @@ def _add_actuator(draft: Draft, profile: dict[str, Any], mujoco: Any, model: Any
 
 
 def _add_home(profile: dict[str, Any], model: Any, index: int, joint: Joint) -> None:  # noqa: ANN401 - no type stubs
-    """Start a joint inside of its limits where the model does not."""
+    """Start a joint inside its limits where the model does not."""
     start = float((model.key(0).qpos if model.nkey else model.qpos0)[model.jnt_qposadr[index]])
     if joint.position is not None:
         inset = _INSET * (joint.position[1] - joint.position[0])

@@ -1,4 +1,4 @@
-"""A first task for a new contract: one function in a file of its own, which runs as it is and is easy to edit."""
+"""Write a first task for a new contract: a function in a file of its own, to be edited."""
 
 from __future__ import annotations
 

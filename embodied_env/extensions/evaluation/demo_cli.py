@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from embodied_env.extensions.evaluation.evaluation_display import add_common_arguments, run_policies
+from embodied_env.extensions.evaluation.evaluation_arguments import add_common_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,5 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; ROS 2 discovery stays on this host unless an environment variable changes it."""
+    from embodied_env.extensions.evaluation.evaluation_display import run_policies
+
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     return run_policies("arm_reach", ("onnx:arm_reach", "scripted"), args, has_closing=True)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from embodied_env.contract import Contract
 from embodied_env.contract.contract_loader import restore_contract, save_contract
-from embodied_env.core.codes import end_kind
-from embodied_env.core.policy import NoAction, Policy, policy_errors, policy_seed
+from embodied_env.contract.contract_schema import INSTRUCTION
+from embodied_env.core.code_types import end_kind
+from embodied_env.core.policy import NoAction, Policy, find_start, policy_errors, policy_seed
 from embodied_env.errors import UsageError
-from embodied_env.processes.signals import closing_together
 from embodied_env.safety.late_agent import LATE
 
 if TYPE_CHECKING:
+    from embodied_env.policies.chunk_execution import ChunkRunner
     from embodied_env.record import RecordTransitions
 
 
@@ -61,8 +62,10 @@ class EvaluationJob:
     seed: int
     options: Mapping[str, Any]
     record_messages: bool = False
+    compression: str = "zstd"
     trust_policy: bool = False
     chunks: str = "wait"  # one of `CHUNK_MODES`
+    instructions: tuple[str, ...] = ()  # prompts of the episodes, in turn; empty: that of the contract
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,6 +79,11 @@ class EvaluationJob:
         """Return the index of the policy, and the episode, of a trial."""
         episode, place = divmod(number, len(self.policies))
         return (place + episode) % len(self.policies), episode
+
+    def reset_options(self, episode: int) -> dict[str, Any] | None:
+        """Return the options of the reset of an episode, or None without any."""
+        prompts = self.instructions
+        return {INSTRUCTION: prompts[episode % len(prompts)]} if prompts else None
 
     def describe_trial(self, number: int) -> str:
         """Return the episode of a trial as text, with its policy if there are several."""
@@ -101,6 +109,7 @@ class EvaluationJob:
     def from_json(cls, data: Mapping[str, Any]) -> EvaluationJob:
         """Return the job of `to_json`."""
         values = {each.name: data[each.name] for each in fields(cls)}
+        values["instructions"] = tuple(data["instructions"])
         values["policies"] = tuple(PolicySource(**source) for source in data["policies"])
         return cls(**{**values, "contract": restore_contract(data["contract"])})
 
@@ -129,7 +138,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         continue with a policy whose first action is implausible; None: such a policy is refused.
         """
         from embodied_env.envs.embodied_env import EmbodiedEnv
-        from embodied_env.policies.chunks import ChunkRunner, longest_wait_s
+        from embodied_env.policies.chunk_execution import ChunkRunner, longest_wait_s
 
         self._job, self._folders, self._observer, self._confirm = job, folders, observer, confirm
         self._checked: set[int] = set()  # policies whose first action has been checked
@@ -151,8 +160,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
 
     def __exit__(self, *_: object) -> None:
         """Close the environment and the runs, then the policies."""
-        with closing_together():
-            self._stack.close()
+        self._stack.close()
 
     def open(self, trial: int) -> Path:
         """Create the run directory for a trial, unless its policy has one, and return it."""
@@ -160,9 +168,15 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
 
         index, _ = self._job.trial(trial)
         if index not in self.recorders:
-            identity, messages = self._policies[index].identity.as_mapping(), self._job.record_messages
+            identity = self._policies[index].identity.as_mapping()
             identity |= {} if self._job.chunks == "wait" else {"chunks": self._job.chunks}
-            recorder = RecordTransitions(self._embodied, self._folders[index], policy=identity, messages=messages)
+            recorder = RecordTransitions(
+                self._embodied,
+                self._folders[index],
+                policy=identity,
+                messages=self._job.record_messages,
+                compression=self._job.compression,
+            )
             self._stack.callback(recorder.close)
             self.recorders[index] = recorder
         return self.recorders[index].path
@@ -172,6 +186,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
 
         Raises PolicyError when the policy raises, and UsageError for a policy that is refused on a robot.
         """
+        from embodied_env.envs.action_chunks import attach_action
         from embodied_env.policies.plausibility import find_implausible
 
         self.open(trial)
@@ -179,14 +194,8 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         policy, env = self._policies[index], self.recorders[index]
         if self._observer is not None:
             self._observer.resetting()
-        name = f"--policy {self._job.names[index]!r}"
-        with policy_errors(name, f"the reset of episode {episode + 1}"):
-            policy.reset(seed=policy_seed(self._job.seed, episode), episode_index=episode)
-        if episode != self._next:
-            self._embodied.seek_episode(self._job.seed, episode)
-        observation, _ = env.reset(seed=self._job.seed if episode == 0 else None)
-        self._next = episode + 1
-        self._embodied.require(policy.required_sensors)
+        name = f"policy {self._job.names[index]!r}"
+        observation = self._reset(policy, env, name, episode)
         ended = False
         while not ended:
             with policy_errors(name, f"episode {episode + 1}, step {self._embodied.step_index + 1}"):
@@ -198,11 +207,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
                 if lines and self._accept(f"{name}: {'; '.join(lines)}"):
                     self.run(trial)  # again, with the same seed: the reset is too long ago
                     return
-            self._embodied.mark("policy")
-            for kind, account in policy.take_accounts().items():
-                self._embodied.annotate(kind, account)
-            if steps := self._job.contract.trajectory_steps:
-                self._embodied.preview([action, *policy.upcoming(steps)])
+            attach_action(self._embodied, policy, action)
             observation, _, terminated, truncated, info = env.step(action)
             ended = terminated or truncated
             if self._observer is not None:
@@ -210,6 +215,22 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         self._ended += 1
         if self._observer is not None:
             self._observer.ended(self._ended)
+
+    def _reset(self, policy: ChunkRunner, env: RecordTransitions, name: str, episode: int) -> Any:  # noqa: ANN401
+        """Reset the policy, then the environment; return the first observation."""
+        with policy_errors(name, f"the reset of episode {episode + 1}"):
+            policy.reset(seed=policy_seed(self._job.seed, episode), episode_index=episode)
+        if episode != self._next:
+            self._embodied.seek_episode(self._job.seed, episode)
+        if (start := find_start(policy.policy)) is not None:
+            self._embodied.start_from(start)
+        seed, options = self._job.seed if episode == 0 else None, self._job.reset_options(episode)
+        observation, info = env.reset(seed=seed, options=options)
+        self._next = episode + 1
+        with policy_errors(name, f"the prompt of episode {episode + 1}"):
+            policy.instruct(info["instruction"])
+        self._embodied.require(policy.required_sensors)
+        return observation
 
     def _accept(self, problem: str) -> bool:
         """Warn of an implausible policy; on a robot, return True if the operator accepts it, else raise UsageError."""
@@ -233,7 +254,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         )
 
         def close() -> None:
-            with policy_errors(f"--policy {source.address!r}", "close"):
+            with policy_errors(f"policy {source.address!r}", "close"):
                 policy.close()
 
         stack.callback(close)

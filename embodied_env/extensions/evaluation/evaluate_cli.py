@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
-from embodied_env.backends.backend_registry import backend_accepts
 from embodied_env.cli.verb_arguments import (
+    ROBOT_OPTIONS,
     add_chunks,
-    add_connect_timeout,
     add_contract,
+    add_options,
     add_policies,
-    add_robot_options,
-    add_view,
+    given_options,
     named_policies,
-    robot_options,
 )
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
-from embodied_env.extensions.evaluation.episode_runner import PolicySource
-from embodied_env.extensions.evaluation.evaluation_display import add_common_arguments, run_policies
-from embodied_env.extensions.evaluation.evaluation_engine import Engine, make_cluster
+from embodied_env.extensions.evaluation.evaluation_arguments import ENGINES, add_common_arguments
 
-_OPTIONS = ("clock", "pacing", "fifo_priority", "delay_profile", "namespace", "record_messages", "chunks", "view")
+_OF_WORLD = ("clock", "pacing", "fifo_priority", "switch_interval_s", "delay_profile", "namespace")
+_OF_ROBOT = ("spawn", "armed", "relay", *ROBOT_OPTIONS, "connect_timeout_s")
+_OF_RECORD = ("view", "record_messages", "compression")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,35 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_contract(parser)
     add_policies(parser)
     add_common_arguments(parser, backend="mujoco", episodes=10)
-    option = parser.add_argument
-    option("--clock", default="steady", help="clock of the time stamps: steady or virtual")
-    option("--pacing", help="pacing of the backend: lockstep or realtime (default: set by the backend)")
-    option(
-        "--fifo-priority",
-        type=int,
-        metavar="N",
-        help="SCHED_FIFO priority of the stepping thread, 1 to 99 (default: none)",
-    )
-    option(
-        "--switch-interval",
-        type=float,
-        metavar="S",
-        help="thread switch interval of Python in seconds (default: 0.005)",
-    )
-    option(
-        "--delay-profile",
-        metavar="FILE",
-        help="latency profile that mujoco or mujoco_ros injects in lockstep (default: none)",
-    )
-    option("--namespace", help="ROS 2 namespace of the robot or simulator (default: set by the backend)")
+    add_options(parser, *_OF_WORLD)
     add_chunks(parser)
+    option = parser.add_argument
+    option(
+        "--instructions",
+        metavar="FILE",
+        help="text file of prompts, one per line, which the episodes have in turn (default: that of the contract)",
+    )
     option("--report", action="store_true", help="write report.html into each run directory")
-    option("--attach", action="store_true", help="attach to a running simulator instead of starting one")
-    option("--dry-run", action="store_true", help="run all checks on the robot without sending commands")
-    option("--relay", action="store_true", help="send commands through the relay of the robot, overriding its profile")
-    add_robot_options(parser)
-    add_connect_timeout(parser)
-    option("--engine", choices=("local", "ray"), help="engine of worker processes (default: none, this process)")
+    add_options(parser, *_OF_ROBOT)
+    option("--engine", choices=ENGINES, help="engine of worker processes (default: none, this process)")
     option("--workers", type=int, metavar="N", help="number of workers of the engine (default: number of CPUs)")
     option(
         "--episode-timeout",
@@ -68,34 +47,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time in seconds until a hung worker is replaced (default: derived from the contract)",
     )
     option("--address", help="address of a Ray cluster (default: $RAY_ADDRESS, or a new cluster on this machine)")
-    add_view(parser)
-    option("--record-messages", action="store_true", help="record the raw ROS 2 messages too")
+    add_options(parser, *_OF_RECORD)
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate one or more policies and return the exit status."""
+    from embodied_env.backends.backend_registry import backend_accepts
+    from embodied_env.extensions.evaluation.episode_runner import PolicySource
+    from embodied_env.extensions.evaluation.evaluation_arguments import read_instructions
+    from embodied_env.extensions.evaluation.evaluation_display import run_policies
+    from embodied_env.extensions.evaluation.evaluation_engine import make_engine
+
     for option, value in (("--workers", args.workers), ("--episode-timeout", args.episode_timeout)):
         if args.engine is None and value is not None:
             raise UsageError(f"{option} {value} requires --engine local or ray")
-    if args.engine != "ray" and args.address is not None:
+    if args.engine is None and args.address is not None:
         raise UsageError(f"--address {args.address!r} requires --engine ray")
     engine = None
     if args.engine is not None:
-        workers = (os.cpu_count() or 1) if args.workers is None else args.workers
-        cluster = make_cluster(workers, args.address) if args.engine == "ray" else None
-        engine = Engine(workers, cluster, episode_timeout_s=args.episode_timeout)
-    options = {name: getattr(args, name) for name in _OPTIONS}
-    options["trust_policy"] = args.trust_policy
-    options |= {"switch_interval_s": args.switch_interval, "spawn": not args.attach}
-    if args.dry_run and not backend_accepts(args.backend, "armed", pacing=args.pacing):
+        engine = make_engine(
+            args.engine, workers=args.workers, address=args.address, episode_timeout_s=args.episode_timeout
+        )
+    if not args.armed and not backend_accepts(args.backend, "armed", pacing=args.pacing):
         raise UsageError(
             f"--dry-run with the backend {args.backend!r} (expected one that drives a robot, such as 'real')"
         )
-    if args.dry_run:  # only if requested: other backends refuse these options
+    if not args.armed:
         say("dry run: all checks run, no command is sent to the robot", file=sys.stderr)
-        options["armed"] = False
-    if args.relay:
-        options["relay"] = True
-    options |= robot_options(args)
+    options = given_options(args, *_OF_WORLD, *_OF_ROBOT, *_OF_RECORD)
+    options |= {"trust_policy": args.trust_policy, "chunks": args.chunks}
+    if args.instructions is not None:
+        options["instructions"] = read_instructions(args.instructions)
     policies = [PolicySource(address=address, policy_file=file) for address, file in named_policies(args)]
     return run_policies(args.contract, policies, args, engine=engine, **options)

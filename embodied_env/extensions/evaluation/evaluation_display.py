@@ -9,46 +9,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.verb_arguments import add_json, add_seed, integer_from
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.argument_checks import checked_path
-from embodied_env.core.extensions import load_extension
+from embodied_env.core.excluded_episodes import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.core.latency_statistics import ANNOTATED_STAGES, INJECTED_STAGES, STAGES
-from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
-from embodied_env.core.terminal import make_console, say
+from embodied_env.core.plugin_loading import load_extension
+from embodied_env.core.terminal import ProgressBar, make_console, say
 from embodied_env.envs.remedies import UNMOVED, operator_remedy
 from embodied_env.errors import RecordError
 from embodied_env.extensions.evaluation.episode_runner import PolicySource
 from embodied_env.extensions.evaluation.evaluation import evaluate
 from embodied_env.extensions.evaluation.evaluation_results import Evaluation, PolicyComparison, PolicyResult
 from embodied_env.extensions.evaluation.live_table import LiveTable
+from embodied_env.policies.policy_address import parse_address
+from embodied_env.record.row_chain import describe_chain
+from embodied_env.record.run import read_run
 from embodied_env.ros.transport.fastdds import enable_large_segments
 
 if TYPE_CHECKING:
     from embodied_env.record.outcomes import Rate
 
 _MAIN_STAGES = ("obs_age_max_s", "policy_s", "obs_to_command_s", "actuation_s", "end_to_end_s", "period_s")
-_RARE = (
-    "solved at reset (not rated)",
-    "solved at first step, reset not judged (not rated)",
-    "truncated",
-    "steps without an action",
-    "steps with a held reading",
-    "missed deadlines",
-)
-"""Outcomes that a terminal shows if they occurred."""
-
 _STAGE_ORDER = (*STAGES, *ANNOTATED_STAGES, *INJECTED_STAGES)
-
-
-def add_common_arguments(parser: argparse.ArgumentParser, *, backend: str, episodes: int) -> None:
-    """Declare the arguments that ``demo`` and ``evaluate`` share, with their defaults."""
-    option = parser.add_argument
-    option("--backend", default=backend, help="name of the backend to run on")
-    option("--episodes", type=integer_from(1), metavar="N", default=episodes, help="number of episodes per policy")
-    add_seed(parser, "seed of the first episode")
-    option("--out", metavar="DIR", default="runs", help="parent directory of the run directories")
-    add_json(parser)
 
 
 def run_policies(
@@ -74,7 +56,7 @@ def run_policies(
         )
         check_page_libraries()  # before anything moves
     if is_compared:
-        import embodied_env.core.sample_statistics  # noqa: F401 - requires scipy
+        import embodied_env.core.significance_tests  # noqa: F401 - requires scipy
     options["confirm"] = confirm_at_terminal if sys.stdin is not None and sys.stdin.isatty() else None
     options |= {"backend": args.backend, "episodes": args.episodes, "seed": args.seed, "record": out}
     evaluation = evaluate_with_progress(contract, policies, **options)
@@ -82,15 +64,17 @@ def run_policies(
     if wants_report:
         write_report = load_extension("embodied_env.extensions.report.run_report:write_report", needed_for="--report")
         for path in (path for result in evaluation.results for path in result.parts or (result.path,)):
-            say(f"report: {write_report(path).path}", file=sys.stderr)
-    for result in evaluation.results:
+            with ProgressBar() as progress:
+                report = write_report(path, progress=progress)
+            say(f"report: {report.path}", file=sys.stderr)
+    for source, result in zip(policies, evaluation.results, strict=True):
         print_losses_and_stops(contract, result)
+        _print_deviations(source if isinstance(source, str) else source.address, result, as_json=args.json)
     if has_closing and not args.json:
         print_closing(evaluation)
     for result in evaluation.results:
         if result.problem:
             say(f"not sound: {result.path}: {result.problem}", file=sys.stderr)
-    _print_journals(evaluation)
     return UNSOUND if evaluation.problem else SOUND
 
 
@@ -112,15 +96,6 @@ def _compare(evaluation: Evaluation) -> Sequence[PolicyComparison]:
         return ()
 
 
-def _print_journals(evaluation: Evaluation) -> None:
-    """Print which runs of worker processes were not rewritten for viewers; a run of this process warns itself."""
-    from embodied_env.record.rewrite import is_journal
-
-    for path in (path for result in evaluation.results for path in result.parts):
-        if any(is_journal(path / name) for name in ("transitions.mcap", "messages.mcap")):
-            say(f"not rewritten for viewers: {path}; use embodied-env repair", file=sys.stderr)
-
-
 def _print_results(evaluation: Evaluation, comparisons: Sequence[PolicyComparison], *, as_json: bool) -> None:
     if as_json:
         compared = {"comparisons": [comparison.as_json() for comparison in comparisons]} if comparisons else {}
@@ -129,6 +104,20 @@ def _print_results(evaluation: Evaluation, comparisons: Sequence[PolicyCompariso
     print_table(evaluation)
     for comparison in comparisons:
         print_comparison(comparison)
+
+
+def _print_deviations(address: str, result: PolicyResult, *, as_json: bool) -> None:
+    """Write and print how a policy that plays a run deviated from it; other policies are skipped."""
+    played = parse_address(address)
+    if played.name != "run":
+        return
+    write = load_extension(
+        "embodied_env.extensions.replay.playback_deviations:write_deviations", needed_for="a playback"
+    )
+    for path in result.parts or (result.path,):
+        say(f"deviations from {played.location}, in full in {path}/playback.json:", file=sys.stderr)
+        for line in write(path, played.location):
+            say(line, file=sys.stderr if as_json else sys.stdout)
 
 
 def print_losses_and_stops(contract: Contract, result: PolicyResult) -> None:
@@ -152,7 +141,8 @@ def evaluate_with_progress(
 ) -> Evaluation:
     """Evaluate the policies, with a live display on stderr."""
     names = [policy if isinstance(policy, str) else policy.address for policy in policies]
-    with LiveTable(contract, ", ".join(names), episodes, episodes * len(names)) as view:
+    each = episodes * max(1, len(options.get("instructions", ())))
+    with LiveTable(contract, ", ".join(names), each, each * len(names)) as view:
         return evaluate(contract, policies, episodes=episodes, observer=view, **options)
 
 
@@ -170,10 +160,13 @@ def print_table(evaluation: Evaluation) -> None:
     for result in evaluation.results:
         outcome.add_column(result.policy, justify="right")
         latency.add_column(result.policy, justify="right")
-    for label, cell in _OUTCOMES.items():
+    for label, (cell, is_rare) in _OUTCOMES.items():
         cells = [cell(summary) for summary in summaries]
-        if not is_brief or label not in _RARE or set(cells) != {"0"}:
+        if not is_brief or not is_rare or set(cells) != {"0"}:
             outcome.add_row(label, *cells)
+    prompts = dict.fromkeys(prompt for summary in summaries for prompt in summary["instructions"])
+    for prompt in prompts if len(prompts) > 1 else ():
+        outcome.add_row(Text(f"success rate of {prompt!r}"), *(_rate_of_prompt(each, prompt) for each in summaries))
     stages = {stage for summary in summaries for stage in summary["latency"] if not is_brief or stage in _MAIN_STAGES}
     for stage in sorted(stages, key=lambda stage: (_STAGE_ORDER.index(stage.partition("[")[0]), stage)):
         name = Text(stage.replace("_s[", "[").removesuffix("_s"))
@@ -183,6 +176,18 @@ def print_table(evaluation: Evaluation) -> None:
     console.print(f"contract fingerprint  {contract.fingerprint}", soft_wrap=True)
     for result in evaluation.results:
         console.print(f"run ({result.policy})  {result.path}", soft_wrap=True)
+        for head in _heads(result):
+            console.print(f"  {head}", soft_wrap=True)
+
+
+def _rate_of_prompt(summary: Mapping[str, Any], prompt: str) -> str:
+    counts = summary["instructions"].get(prompt)
+    return "n/a" if not counts or not counts["rated"] else _percent(counts["successes"] / counts["rated"])
+
+
+def _heads(result: PolicyResult) -> list[str]:
+    """Return head and counts of each run of a policy."""
+    return [describe_chain(read_run(path).manifest) for path in result.parts or (result.path,)]
 
 
 def print_comparison(comparison: PolicyComparison) -> None:
@@ -224,7 +229,10 @@ def print_closing(evaluation: Evaluation) -> None:
             f"  {result.policy}: {summary['successes']} solved, {_percent(summary['clipped_share'])} of the steps "
             f"clipped by the safety gate, observation to command {latency} ms (median)"
         )
-    say(f"runs:   {', '.join(str(result.path) for result in results)}")
+    for result in results:
+        say(f"run:    {result.path}")
+        for head in _heads(result):
+            say(f"        {head}")
     say(f"next:   embodied-env audit {results[0].path}")
 
 
@@ -232,22 +240,23 @@ def _percent(value: float | None) -> str:
     return "n/a" if value is None else f"{100 * value:.1f} %"
 
 
-_OUTCOMES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "episodes": lambda s: f"{s['episodes']}",
-    "success rate (truncated counted as failure)": lambda s: _percent(s["success_rate"]),
-    "success rate (excluding truncated)": lambda s: _percent(s["success_rate_not_truncated"]),
-    "episodes in the success rate": lambda s: f"{s['rated']}",
-    "solved at reset (not rated)": lambda s: f"{s[SOLVED_AT_RESET]}",
-    "solved at first step, reset not judged (not rated)": lambda s: f"{s[SOLVED_AT_FIRST_STEP]}",
-    "truncated": lambda s: f"{s['truncated']}",
-    "end reasons": lambda s: ", ".join(_end_reason(s, reason) for reason in s["end_reasons"]) or "none",
-    "return, mean": lambda s: "n/a" if s["return"]["mean"] is None else f"{s['return']['mean']:.3f}",
-    "steps": lambda s: f"{s['steps']}",
-    "steps without an action": lambda s: f"{s['missed_actions']}",
-    "steps with a held reading": lambda s: _held(s["held_readings"]),
-    "missed deadlines": lambda s: f"{s['missed_deadlines']}",
-    "clipped steps": lambda s: _percent(s["clipped_share"]),
+_OUTCOMES: Mapping[str, tuple[Callable[[Mapping[str, Any]], str], bool]] = {
+    "episodes": (lambda s: f"{s['episodes']}", False),
+    "success rate (truncated counted as failure)": (lambda s: _percent(s["success_rate"]), False),
+    "success rate (excluding truncated)": (lambda s: _percent(s["success_rate_not_truncated"]), False),
+    "episodes in the success rate": (lambda s: f"{s['rated']}", False),
+    "solved at reset (not rated)": (lambda s: f"{s[SOLVED_AT_RESET]}", True),
+    "solved at first step, reset not judged (not rated)": (lambda s: f"{s[SOLVED_AT_FIRST_STEP]}", True),
+    "truncated": (lambda s: f"{s['truncated']}", True),
+    "end reasons": (lambda s: ", ".join(_end_reason(s, reason) for reason in s["end_reasons"]) or "none", False),
+    "return, mean": (lambda s: "n/a" if s["return"]["mean"] is None else f"{s['return']['mean']:.3f}", False),
+    "steps": (lambda s: f"{s['steps']}", False),
+    "steps without an action": (lambda s: f"{s['missed_actions']}", True),
+    "steps with a held reading": (lambda s: _held(s["held_readings"]), True),
+    "missed deadlines": (lambda s: f"{s['missed_deadlines']}", True),
+    "clipped steps": (lambda s: _percent(s["clipped_share"]), False),
 }
+"""Row of the table -> its cell, and whether a terminal shows it only if it occurred."""
 
 
 def _end_reason(summary: Mapping[str, Any], reason: str) -> str:

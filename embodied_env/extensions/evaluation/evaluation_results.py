@@ -13,7 +13,7 @@ from embodied_env.contract import Contract
 from embodied_env.errors import RecordError
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import world_of
-from embodied_env.record.rows import RESET, Row
+from embodied_env.record.row_types import RESET, TRANSITION, RecordedRow
 from embodied_env.record.run import read_run
 
 if TYPE_CHECKING:
@@ -102,12 +102,12 @@ class Evaluation:
         return {**head, "backend": self.backend, "world": self.world, "runs": runs}
 
 
-def rows_of_episodes(where: Mapping[int, Path]) -> Iterator[Row]:
+def rows_of_episodes(where: Mapping[int, Path]) -> Iterator[RecordedRow]:
     """Yield the rows of these episodes in order; `where` has the run directory of each.
 
     Raises RecordError when an episode is incomplete in its log.
     """
-    readers: dict[Path, Iterator[tuple[int, Iterator[Row]]]] = {}
+    readers: dict[Path, Iterator[tuple[int, Iterator[RecordedRow]]]] = {}
     for episode, path in sorted(where.items()):
         rows = _find_episode(readers[path], episode) if path in readers else None
         if rows is None:  # it may be before the reader
@@ -118,12 +118,12 @@ def rows_of_episodes(where: Mapping[int, Path]) -> Iterator[Row]:
         yield from rows
 
 
-def _find_episode(reader: Iterator[tuple[int, Iterator[Row]]], episode: int) -> list[Row] | None:
+def _find_episode(reader: Iterator[tuple[int, Iterator[RecordedRow]]], episode: int) -> list[RecordedRow] | None:
     """Return the rows of `episode`, or None; one episode at a time is in memory."""
     for number, group in reader:
         if number == episode:
             rows = list(group)
-            if rows[-1].get("terminated") or rows[-1].get("truncated"):
+            if rows[-1]["schema"] == TRANSITION and (rows[-1]["terminated"] or rows[-1]["truncated"]):
                 return rows
     return None
 

@@ -7,15 +7,17 @@ since the operator may be prompted then.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
 
 from embodied_env.contract import Contract
-from embodied_env.core.codes import CODES, Quality
-from embodied_env.core.terminal import make_console
+from embodied_env.core.code_table import CODES
+from embodied_env.core.code_types import Quality
+from embodied_env.core.terminal import ProgressLines, make_console
 from embodied_env.record.rows import held_readings
 from embodied_env.safety.action_parsing import NO_ACTION
 
@@ -38,7 +40,6 @@ class LiveAccount:
     """Totals of the infos of a run. One thread adds, another reads. `is_paced`: steps have deadlines."""
 
     def __init__(self, contract: Contract, episodes: int) -> None:
-        """Start with no steps."""
         self._period_s = contract.control_period_s
         self._horizon = contract.episode.horizon_steps
         self._episodes = episodes
@@ -126,23 +127,32 @@ def _counted(counts: Mapping[str, int]) -> str:
 class LiveTable:
     """An episode observer that shows a progress bar of episodes and the rows of a `LiveAccount`.
 
-    With an engine, whose steps it does not receive, it shows the bar alone. If stderr is not a terminal, it only prints
-    the last state.
+    With an engine, whose steps it does not receive, it shows the bar alone. If stderr is not a terminal, it prints a
+    line every 10 s, and the last state.
     """
 
-    def __init__(self, contract: Contract, policies: str, episodes: int, total: int) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        policies: str,
+        episodes: int,
+        total: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Create the display; it starts with the first step or the end of the first episode.
 
-        `episodes` is the number of each policy, `total` that of all policies.
+        `episodes` is the number of each policy, `total` that of all policies; `clock` is that of the lines.
         """
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
         from rich.table import Column
 
-        self._account = LiveAccount(contract, episodes)
+        self._account, self._lines = LiveAccount(contract, episodes), ProgressLines(clock)
+        self._title, self._ended, self._total = f"{contract.name} · {policies}", 0, total
         title = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
         self._bar = Progress(title, BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
-        self._line = self._bar.add_task(f"{contract.name} · {policies}", total=total)
+        self._line = self._bar.add_task(self._title, total=total)
         console = make_console(stderr=True)
         self._live = Live(get_renderable=self._drawn, console=console, refresh_per_second=_REFRESH_HZ, transient=True)
 
@@ -171,12 +181,20 @@ class LiveTable:
         self._account.add(info)
         if not self.is_drawing:
             self._live.start()
+        self._lines.show(self._describe)
 
     def ended(self, count: int) -> None:
         """Show that `count` episodes have ended."""
+        self._ended = count
         self._bar.update(self._line, completed=count)
         if not self.is_drawing:
             self._live.start()
+        self._lines.show(self._describe)
+
+    def _describe(self) -> str:
+        rows = dict(self._account.rows()) if self._account.steps else {}
+        known = [f"{name} {rows[name]}" for name in ("episode", "success so far") if name in rows]
+        return "; ".join((f"{self._title}: {self._ended} of {self._total} episodes", *known))
 
     def _drawn(self) -> Any:  # noqa: ANN401 - what rich can draw
         from rich.console import Group

@@ -106,7 +106,7 @@ class LocalWorker(Worker):
     child: Child
     connection: socket.socket | None = None
     started_s: float = field(default_factory=time.monotonic)
-    received: bytes = b""  # of an incomplete line
+    received: bytes = b""  # bytes of an incomplete line
 
     def send(self, message: Message) -> None:
         """See `Worker`."""

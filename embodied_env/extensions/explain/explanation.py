@@ -3,63 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from embodied_env.core.codes import CODES, Quality, Severity, end_kind
+from embodied_env.core.code_table import CODE_TABLE, GATES
+from embodied_env.core.code_types import Quality, Severity, end_kind
 from embodied_env.core.policy import CHUNK_MODES
-from embodied_env.envs.remedies import UNMOVED, operator_remedy
+from embodied_env.envs.remedies import UNMOVED
 from embodied_env.errors import UsageError
-from embodied_env.safety.findings import GATES
-from embodied_env.safety.interlocks import AFTER_ESTOP
 
-CODE_WORDS: Mapping[str, str] = {
-    "latch.stop": "an earlier stop is latched until reset()",
-    "latch.estop": "an earlier emergency stop is latched until it is cleared",
-    "form.nan": "the action is not finite",
-    "form.shape": "the action has the wrong shape or keys",
-    "form.type": "the action is not made of real numbers",
-    "form.repeated": "too many malformed actions in a row",
-    "form.none": "the policy returned no action",
-    "box.clip": "outside the action space",
-    "pos.limit": "position limit",
-    "vel.limit": "velocity limit",
-    "acc.limit": "acceleration limit",
-    "limits.infeasible": "no command keeps all limits",
-    "vel.gap": "reference velocity lowered after a gap in the commands",
-    "limits.tightened": "still braking into tightened limits",
-    "clock.dt": "no time since the last command",
-    "clock.jump": "a clock was set",
-    "clock.suspended": "the computer was suspended",
-    "wd.hold": "the watchdog braked, since no action came in time",
-    "wd.stop": "the watchdog stopped, since no action came for too long",
-    "fault.internal": "internal fault",
-    "estop.active": "the emergency stop is pressed",
-    "estop.expired": "the emergency stop topic fell silent",
-    "estop.unknown": "the state of the emergency stop is not known",
-    "robot.protective_stop": "protective stop of the robot",
-    "robot.inactive": "the robot or its controller is not active",
-    "robot.contention": "another node publishes the robot's commands or readings",
-    "robot.restarted": "a driver of the robot has restarted",
-    "gripper.silent": "the action server of a gripper does not answer",
-    "obs.stale": "a required reading is too old",
-    "obs.future": "a required reading is stamped in the future",
-    "obs.invalid": "a required reading is invalid",
-    "act.late": "the action came too late",
-    "act.dup": "the same action came twice",
-    "act.epoch": "the action belongs to another episode",
-    "act.jump": "the command jumps",
-    "track.error": "the robot does not follow its command",
-    "force.limit": "force limit",
-    "jerk.limit": "jerk limit",
-    "ws.keepout": "a forbidden part of the workspace is near",
-    "gate.plugin": "a command filter decided so, or failed",
-    "lat.budget": "the time from observation to command exceeds its budget",
-    "rate.intervention": "too many actions were changed",
-    "relay.silent": "no answer from the relay",
-}
-"""Gate code -> meaning."""
+if TYPE_CHECKING:
+    from embodied_env.core.info_types import ActionInfo, LatencyInfo, ResetDetails, SafetyInfo, SensorInfo, StepInfo
+    from embodied_env.record.row_types import ActionRecord, SafetyRecord, StepRecord
 
 _REACTIONS = {
     Severity.PASS: "noted",
@@ -89,8 +45,7 @@ _ENDS = {
     "out_of_bounds": "out of bounds",
     "time_limit": "the time limit is reached",
 }
-_WITHOUT_ESTOP = ("robot.inactive", "robot.contention", "robot.restarted", "gripper.silent")
-_NAMES = {number: code for code, number in CODES.items()}
+_NAMES = {code.number: name for name, code in CODE_TABLE.items()}
 _REQUIRED_KEYS = {"episode_index", "step_index", "wrapper_version", "backend", "world", "sensors", "end_reason"}
 
 
@@ -112,25 +67,27 @@ def explain(info: Mapping[str, Any]) -> str:
         )
     world = f"{info['wrapper_version'].partition(', ')[2]} on {info['backend']} ({info['world']})"
     if "reset" in info:
-        reset = info["reset"]
+        reset: ResetDetails = info["reset"]
         lasted = f", in {reset['duration_s']:.3g} s" if "duration_s" in reset else ""
         lines = [f"Reset to episode {info['episode_index']} of {world}{lasted}."]
-        lines += ["The reset already satisfies the task: the episode counts in no success rate."] * bool(
-            reset["solved"]
-        )
-        return "\n".join([*lines, *_explain_readings(info)])
-    late = [*_explain_readings(info), *_explain_delays(info["latency"])]
+        if reset["solved"]:
+            lines.append("The reset already satisfies the task: the episode counts in no success rate.")
+        return "\n".join([*lines, *_explain_readings(info["sensors"])])
+    step = cast("StepInfo | StepRecord", info)
+    late = [*_explain_readings(step["sensors"]), *_explain_delays(step["latency"])]
+    notes = step.get("annotations", {})
     return "\n".join(
         [
-            f"Step {info['step_index']} of episode {info['episode_index']}: {world}.",
-            *_explain_stages(info.get("annotations", {}).get("action_stages", {})),
-            *_explain_action(info["action"]),
-            *_explain_gates(info["safety"]),
-            *_explain_chunk(info.get("annotations", {}).get("chunk", {})),
-            *_explain_inference(info.get("annotations", {}).get("inference", {})),
+            f"Step {step['step_index']} of episode {step['episode_index']}: {world}.",
+            *_explain_stages(notes.get("action_stages", {})),
+            *_explain_action(step["action"], Severity(step["safety"]["disposition"])),
+            *_explain_gates(step["safety"]),
+            *_explain_chunk(notes.get("chunk", {})),
+            *_explain_inference(notes.get("inference", {})),
             *(late or ["Nothing was late."]),
-            *([f"Observation to command: {info['latency_ms']:.3g} ms."] if "latency_ms" in info else []),
-            *_explain_end(info["end_reason"]),
+            *_explain_motion(step["sensors"]),
+            *([f"Observation to command: {step['latency_ms']:.3g} ms."] if "latency_ms" in step else []),
+            *_explain_end(step["end_reason"]),
         ]
     )
 
@@ -140,7 +97,7 @@ def _explain_stages(account: Mapping[str, Any]) -> Iterator[str]:
         yield f"The action stage {name} failed." if "failed" in own else f"The action stage {name} set the action."
 
 
-def _explain_action(action: Mapping[str, Any]) -> Iterator[str]:
+def _explain_action(action: ActionInfo | ActionRecord, disposition: Severity) -> Iterator[str]:
     requested, applied = _flat(action["requested"]), _flat(action["applied"])
     if not np.isfinite(requested).all():
         yield "The action was not used."
@@ -150,28 +107,35 @@ def _explain_action(action: Mapping[str, Any]) -> Iterator[str]:
         for joint, before, after in zip(action["applied_si"], requested, applied, strict=True)
         if before != after
     ]
-    yield f"The action was changed: {', '.join(changed)}." if changed else "The gates passed the action unchanged."
+    if changed:
+        yield f"The action was changed: {', '.join(changed)}."
+    elif disposition < Severity.HOLD:
+        yield "The gates passed the action unchanged."
+    else:
+        yield "The applied action equals the requested one."
 
 
-def _explain_gates(safety: Mapping[str, Any]) -> Iterator[str]:
+def _explain_gates(safety: SafetyInfo | SafetyRecord) -> Iterator[str]:
     for gate, severity, number in zip(GATES, safety["severity"], safety["code"], strict=True):
         if number:
             code = _NAMES[int(number)]
             where = ", ".join(joint for joint, of_joint in safety["joints"].items() if of_joint == number)
             where = f"{code}: {where}" if where else code
-            yield f"Gate {gate} {_REACTIONS[Severity(severity)]}: {CODE_WORDS[code]} ({where})."
+            yield f"Gate {gate} {_REACTIONS[Severity(severity)]}: {CODE_TABLE[code].meaning} ({where})."
     yield from (f"{joint} {UNMOVED}" for joint in safety["unmoved"].split(",") if joint)
 
 
 def _explain_chunk(account: Mapping[str, Any]) -> Iterator[str]:
-    """Explain the account of an action chunk (`policies.chunks`); one of another form is left out."""
+    """Explain the account of an action chunk (`policies.chunk_execution`); one of another form is left out."""
     if account.get("mode") not in CHUNK_MODES or not {"id", "age", "weight", "underruns"} <= account.keys():
         return
     if account["id"] is None:
         yield f"No chunk had an action for this step; steps of this episode without one: {account['underruns']}."
         return
+    place = f"number {account['age'] + 1} of {account['length']} in" if account.get("length") else "of"
     blended = f", blended with a weight of {account['weight']:.3g}" if account["weight"] < 1.0 else ""
-    yield f"The action is of chunk {account['id']}, computed from the observation {account['age']} steps ago{blended}."
+    source = f"computed from the observation {account['age']} steps ago"
+    yield f"The action is {place} chunk {account['id']}, {source}{blended}."
 
 
 def _explain_inference(account: Mapping[str, Any]) -> Iterator[str]:
@@ -184,10 +148,10 @@ def _explain_inference(account: Mapping[str, Any]) -> Iterator[str]:
         yield f"Failed inferences of this episode: {', '.join(f'{name} {count}' for name, count in counts.items())}."
 
 
-def _explain_readings(info: Mapping[str, Any]) -> Iterator[str]:
-    for name, reading in info["sensors"].items():
+def _explain_readings(sensors: Mapping[str, SensorInfo]) -> Iterator[str]:
+    for name, reading in sensors.items():
         if reading["quality"] in _QUALITIES:
-            problem = _QUALITIES[reading["quality"]]
+            problem = _QUALITIES[Quality(reading["quality"])]
             is_lost = reading["quality"] == Quality.LOST
             kept = "the previous one" if is_lost else f"one that is {reading['age_s']:.3g} s old"
             yield f"The reading of {name} {problem}; the observation has {kept}."
@@ -195,7 +159,13 @@ def _explain_readings(info: Mapping[str, Any]) -> Iterator[str]:
             yield f"Messages of {name} lost since the previous step: {reading['lost']}."
 
 
-def _explain_delays(latency: Mapping[str, Any]) -> Iterator[str]:
+def _explain_motion(sensors: Mapping[str, SensorInfo]) -> Iterator[str]:
+    for name, reading in sensors.items():
+        if problem := reading.get("suspect_motion"):
+            yield f"The odometry {name} is suspect: {problem}."
+
+
+def _explain_delays(latency: LatencyInfo) -> Iterator[str]:
     if latency.get("overrun_s", 0.0) > 0.0:
         yield f"The step was {latency['overrun_s']:.3g} s late for its deadline."
     if latency.get("missed_deadlines", 0):
@@ -207,13 +177,13 @@ def _explain_end(reason: str) -> Iterator[str]:
         yield "The environment did not end the episode."
         return
     kind, why = end_kind(reason), reason.partition(":")[2]
-    words = ": ".join(part for part in (_ENDS.get(kind, kind), CODE_WORDS.get(why, why)) if part)
+    code = CODE_TABLE.get(why)
+    words = ": ".join(part for part in (_ENDS.get(kind, kind), why if code is None else code.meaning) if part)
     yield f"The episode ended: {words} ({reason})."
     if kind == "backend_lost":
         yield "Whether the command was executed is not known."
-    if remedy := operator_remedy(reason):
-        next_call = "then call reset()" if why in _WITHOUT_ESTOP else AFTER_ESTOP
-        yield f"Next: {remedy}, {next_call}."
+    if kind == "safety_stop" and code is not None and code.remedy:
+        yield f"Next: {code.next_step}."
 
 
 def _flat(action: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - one vector, or one per actuator

@@ -1,1 +1,1 @@
-"""Export of runs as JSON lines, Parquet, Minari and LeRobot."""
+"""Export of runs in other formats."""

@@ -1,4 +1,4 @@
-"""``embodied-env export``: a run as JSON lines, Parquet, Minari or LeRobot."""
+"""``embodied-env export``: a run in another format."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ import argparse
 import json
 
 from embodied_env.cli import SOUND
-from embodied_env.cli.progress_bar import ProgressBar
 from embodied_env.cli.verb_arguments import add_json, add_run_directory
-from embodied_env.core.terminal import say
+from embodied_env.core.terminal import ProgressBar, say
+from embodied_env.plugins import plugin_names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run_directory(parser)
     option = parser.add_argument
-    option(
-        "--format",
-        required=True,
-        help="output format: jsonl, parquet, minari, lerobot or a plug-in (required)",
-    )
+    formats = ", ".join(plugin_names("exporters"))
+    option("--format", required=True, help=f"output format: {formats} (required)")
     option("-o", "--out", required=True, metavar="DIR", help="output directory, which must not exist (required)")
     option("--evaluator", action="store_true", help="include evaluator-only values")
     option(

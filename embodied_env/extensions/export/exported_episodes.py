@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from embodied_env.contract import Contract
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.errors import RecordError
 from embodied_env.extensions.export.exported_fields import (
     Arrays,
@@ -23,7 +23,8 @@ from embodied_env.extensions.export.exported_fields import (
     leaves_of_value,
 )
 from embodied_env.record.manifest import contract_of_manifest, world_of
-from embodied_env.record.rows import RESET, Row, has_no_action, is_staged
+from embodied_env.record.row_types import RESET, RecordedReset, RecordedRow, RecordedTransition
+from embodied_env.record.rows import is_no_action, is_staged
 from embodied_env.record.run import Run
 from embodied_env.record.summary import OUTSIDE
 from embodied_env.timing.clock import NS_PER_S
@@ -50,7 +51,7 @@ class ExportedStep:
     timestamp_s: float | None  # from the episode's first observation to this one, by the steady clock
     observed_ns: int | None  # when `observation` was taken, steady
     published_ns: int | None  # when the command was published, steady
-    observation: Arrays  # that the action was based on
+    observation: Arrays  # observation that the action was based on
     action: Arrays  # that the agent requested; what was applied if it requested none, or one that is not finite
     action_source: str  # see `THE_SOURCES`
     is_gap: bool  # the agent gave no valid action
@@ -62,7 +63,7 @@ class ExportedStep:
     is_success: bool
     evaluator: Arrays  # the evaluator's values when `observation` was taken; empty unless requested
     seen: Any  # `observation` in JSON types
-    row: Row
+    row: RecordedTransition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +86,8 @@ class _Episode:
     """The episode being read."""
 
     index: int
-    reset: Row
-    before: Row  # the newest row, with the observation for the next action
+    reset: RecordedReset
+    before: RecordedRow  # the newest row, with the observation for the next action
     at_reset: bool = True  # begins there, not after a step without an action
     length: int = 0
     first_ns: int | None = None
@@ -118,7 +119,7 @@ class EpisodeReader:
         """
         episode: _Episode | None = None
         count = 0
-        for row in map(_with_gated_action, self.run.rows()):
+        for row in self.run.rows():
             if row["schema"] == RESET:
                 if episode is not None:
                     yield from self._end(episode, ended=False)
@@ -126,13 +127,13 @@ class EpisodeReader:
                 episode = _Episode(index=count, reset=row, before=row)
             elif episode is None:
                 self.left_out["steps"] += 1
-            elif not is_finite(requested := self._arrays(self.action, row["action"])) and self.split_at_gaps:
+            elif not is_finite(requested := self._arrays(self.action, gated_action(row))) and self.split_at_gaps:
                 self.gaps += 1
                 if episode.length:
                     yield from self._end(episode, ended=False)
                     count += 1
                 episode = replace(episode, index=count, before=row, at_reset=False, length=0, newest=None)
-                if row["terminated"] is True or row["truncated"] is True:
+                if row["terminated"] or row["truncated"]:
                     episode = None
             else:
                 step = self._step(episode, row, requested)
@@ -145,30 +146,29 @@ class EpisodeReader:
         if episode is not None:
             yield from self._end(episode, ended=False)
 
-    def _step(self, episode: _Episode, row: Row, requested: Arrays) -> ExportedStep:
-        info, inner, before = row["info"], row["inner"], episode.before
-        stamps = {} if inner is None else inner["stamps_ns"]
-        observed_ns = stamps.get("previous_observed")
+    def _step(self, episode: _Episode, row: RecordedTransition, requested: Arrays) -> ExportedStep:
+        info: Mapping[str, Any] = row["info"]
+        stamps, before = None if row["inner"] is None else row["inner"]["stamps_ns"], episode.before
+        observed_ns = None if stamps is None else stamps["previous_observed"]
         if episode.newest is None:
             episode.first_ns = observed_ns
         first_ns = episode.first_ns
-        terminated, truncated = row["terminated"] is True, row["truncated"] is True
         action, source = self._action(row, requested)
         step = ExportedStep(
             episode_index=episode.index,
             step_index=episode.length,
             timestamp_s=None if observed_ns is None or first_ns is None else (observed_ns - first_ns) / NS_PER_S,
             observed_ns=observed_ns,
-            published_ns=stamps.get("published"),
+            published_ns=None if stamps is None else stamps["published"],
             observation=self._observation(before["observation"], row["row"]),
             action=action,
             action_source=DRY_RUN if self.is_dry else source,
             is_gap=source == APPLIED,
             action_applied=self._arrays(self.applied, _applied(row)),
-            reward=float(row["reward"]) if isinstance(row["reward"], (int, float)) else float("nan"),
-            terminated=terminated,
-            truncated=truncated,
-            end_reason=str(info.get("end_reason") or OUTSIDE) if terminated or truncated else "",
+            reward=float(row["reward"]),
+            terminated=row["terminated"],
+            truncated=row["truncated"],
+            end_reason=str(info.get("end_reason") or OUTSIDE) if row["terminated"] or row["truncated"] else "",
             is_success=info.get("is_success") is True,
             evaluator=self._arrays(self.evaluator, _evaluator_values(before)),
             seen=before["observation"],
@@ -186,7 +186,7 @@ class EpisodeReader:
         yield EpisodeEnd(
             episode_index=episode.index,
             length=episode.length,
-            seed=reset["seed"] if episode.at_reset and isinstance(reset["seed"], int) else None,
+            seed=reset["seed"] if episode.at_reset else None,
             world_seed=None if reset["inner"] is None else reset["inner"]["seed_applied"],
             ended=ended,
             end_reason=newest.end_reason,
@@ -205,7 +205,7 @@ class EpisodeReader:
             arrays[key] = array
         return arrays
 
-    def _action(self, row: Row, requested: Arrays) -> tuple[Arrays, str]:
+    def _action(self, row: RecordedTransition, requested: Arrays) -> tuple[Arrays, str]:
         """Return the action of a step and its source; raises RecordError if it is not known."""
         inner = row["inner"]
         if is_finite(requested):
@@ -214,7 +214,7 @@ class EpisodeReader:
         applied = self._arrays(self.action, _applied(row))
         if self.has_wrappers or not is_finite(applied):
             problem = f"row {row['row']}: no action, and the applied one is not known in the units of the agent"
-            raise RecordError(f"{problem}; cut the episodes at such steps with --split-at-gaps")
+            raise RecordError(f"{problem}; cut the episodes at such steps with split_at_gaps (--split-at-gaps)")
         return applied, APPLIED
 
     def _arrays(self, leaves: Leaves, value: Any) -> Arrays:  # noqa: ANN401 - JSON types
@@ -237,12 +237,12 @@ def open_episodes(run: Run, *, evaluator: bool = False, split_at_gaps: bool = Fa
     observation, action = leaves_of_space(contract.observation_space), leaves_of_space(contract.action_space)
     values = _evaluator_values(reset) if evaluator else {}
     if has_wrappers:  # their actions have the form of the first one
-        first = _with_gated_action(next((row for row in (first, *steps) if not has_no_action(row)), first))
+        first = next((row for row in (first, *steps) if not is_no_action(row["action"])), first)
     return EpisodeReader(
         run=run,
         contract=contract,
         observation=leaves_of_value(reset["observation"], run.array) if has_wrappers else observation,
-        action=leaves_of_value(first["action"], run.array) if has_wrappers else action,
+        action=leaves_of_value(gated_action(first), run.array) if has_wrappers else action,
         applied={key: replace(leaf, dtype="float64") for key, leaf in action.items()},  # in the gate's precision
         evaluator=leaves_of_value(values, run.array) if values else {},
         has_wrappers=has_wrappers,
@@ -251,15 +251,14 @@ def open_episodes(run: Run, *, evaluator: bool = False, split_at_gaps: bool = Fa
     )
 
 
-def _with_gated_action(row: Row) -> Row:
-    """Return a row whose action is that of the last action stage, which was executed instead of the agent's."""
-    return {**row, "action": row["inner"]["action"]} if is_staged(row) else row
+def gated_action(row: RecordedTransition) -> Any:  # noqa: ANN401 - JSON types
+    """Return the action of the agent, or that of the last action stage, which was executed in its place."""
+    return row["action"] if row["inner"] is None or not is_staged(row["inner"]) else row["inner"]["action"]
 
 
-def _applied(row: Row) -> Any:  # noqa: ANN401 - JSON types
-    return None if row["inner"] is None else row["info"].get("action", {}).get("applied")
+def _applied(row: RecordedTransition) -> Any:  # noqa: ANN401 - JSON types
+    return None if row["inner"] is None else row["info"]["action"]["applied"]
 
 
-def _evaluator_values(row: Row) -> Mapping[str, Any]:
-    inner = row["inner"]
-    return {} if inner is None else inner.get("evaluator", {})
+def _evaluator_values(row: RecordedRow) -> Mapping[str, Any]:
+    return {} if row["inner"] is None else row["inner"]["evaluator"]

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from embodied_env.core.optional_packages import import_optional
+from embodied_env.core.plugin_loading import import_optional
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import is_reference
 
@@ -33,7 +33,7 @@ class ArrayField:
     """One array of a space."""
 
     dtype: str  # NumPy name
-    shape: tuple[int, ...]  # of one value
+    shape: tuple[int, ...]  # shape of one value
 
     @property
     def size(self) -> int:

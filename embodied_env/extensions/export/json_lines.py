@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from embodied_env.extensions.export.exported_episodes import EpisodeEnd, EpisodeReader, ExportedStep
+from embodied_env.extensions.export.exported_episodes import EpisodeEnd, EpisodeReader, ExportedStep, gated_action
 from embodied_env.extensions.export.exported_fields import ArrayField, png
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.json_values import to_json_types
@@ -33,13 +33,13 @@ class JsonLines:
     def step(self, step: ExportedStep) -> None:
         """Write one line."""
         row, evaluator = step.row, bool(self._source.evaluator)
-        info = {key: value for key, value in row["info"].items() if key != "evaluator" or evaluator}
+        info: dict[str, Any] = {key: value for key, value in row["info"].items() if key != "evaluator" or evaluator}
         applied = info.get("action", {}).get("applied")
         places = ("episode_index", "step_index", "timestamp_s", "observed_ns", "published_ns")
         line = {
             **{name: getattr(step, name) for name in places},
             "observation": step.seen,
-            "action": applied if step.is_gap else row["action"],
+            "action": applied if step.is_gap else gated_action(row),
             "action_source": step.action_source,
             "action_applied": applied,
             "reward": row["reward"],

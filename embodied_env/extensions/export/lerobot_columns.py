@@ -1,7 +1,8 @@
-"""The columns of a LeRobot dataset that hold observation and action: which field is where, names, units and dtypes."""
+"""The columns of a LeRobot dataset: which field of observation and action is where, and the statistics of each."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from embodied_env.contract.spaces import ActionLayout, message_field
 from embodied_env.errors import UsageError
 from embodied_env.extensions.export.exported_episodes import EpisodeReader, ExportedStep
 from embodied_env.extensions.export.exported_fields import ArrayField, Arrays, Leaves, named
+from embodied_env.messages.declaration import AXES
+from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 from embodied_env.policies.input_mapping import ObservedField, observed_fields
 
 STATE, ENVIRONMENT = "observation.state", "observation.environment_state"
@@ -20,20 +23,10 @@ STATE, ENVIRONMENT = "observation.state", "observation.environment_state"
 Feature = dict[str, Any]
 """A column: dtype, shape and names."""
 
-_ROBOT_SENSORS = (
-    "geometry_msgs/msg/Twist",
-    "geometry_msgs/msg/TwistStamped",
-    "geometry_msgs/msg/WrenchStamped",
-    "nav_msgs/msg/Odometry",
-    "sensor_msgs/msg/BatteryState",
-    "sensor_msgs/msg/Imu",
-    "sensor_msgs/msg/JointState",
-    "trajectory_msgs/msg/JointTrajectory",
-)
-"""Types of sensors that measure the robot itself."""
-
 _QUANTITIES = {"position": "pos", "velocity": "vel"}
 _AXES = ["height", "width", "channels"]
+_MOMENTS = ("min", "max", "mean", "std")
+_QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
 class Columns:
@@ -64,7 +57,11 @@ class Columns:
             ENVIRONMENT: {key: leaf for key, leaf in vectors.items() if key in around},
         }
         self._vectors = {column: group for column, group in groups.items() if group}
-        self._arrays = {_array_column(key, leaf): key for key, leaf in leaves.items() if key not in vectors}
+        self._arrays = {
+            named("observation.images" if leaf.is_image else "observation", key).replace("/", "_"): key
+            for key, leaf in leaves.items()
+            if key not in vectors
+        }
         self._fields = {} if source.has_wrappers else observed_fields(contract)
         self._action, self._applied = source.action, source.applied
         names = _names(vectors, self._fields)
@@ -77,7 +74,8 @@ class Columns:
         }
         keys = {column: list(group) for column, group in self._vectors.items()}
         keys |= {column: [key] for column, key in self._arrays.items()}
-        self.units = {column: {key: self._unit(key) for key in group} for column, group in keys.items()}
+        units = {key: field.spec.unit for key, field in self._fields.items()}
+        self.units = {column: {key: units.get(key) for key in group} for column, group in keys.items()}
 
     def read(self, step: ExportedStep) -> dict[str, NDArray[Any]]:
         """Return the value of each column."""
@@ -104,15 +102,90 @@ class Columns:
         return np.ascontiguousarray(image[:, :, ::-1] if self._encoding(key).startswith("bgr") else image)
 
     def _encoding(self, key: str) -> str:
-        return (self._fields[key].sensor.encoding or "") if key in self._fields else ""
+        return (self._fields[key].sensor.pixels or "") if key in self._fields else ""
 
-    def _unit(self, key: str) -> str | Sequence[str] | None:
-        return self._fields[key].spec.unit if key in self._fields else None
+
+def new_statistics(features: Mapping[str, Mapping[str, Any]]) -> dict[str, ColumnStatistics]:
+    """Return empty statistics of each column, without those of depth images and other arrays.
+
+    LeRobot would normalise each of their pixels by itself, and cannot join statistics of such a shape.
+    """
+    found = {}
+    for name, feature in features.items():
+        shape, dtype = tuple(feature["shape"]), feature["dtype"]
+        if dtype == "image" or (len(shape) == 1 and dtype != "string"):
+            found[name] = ColumnStatistics(shape, is_image=dtype == "image", has_quantiles=dtype == "float32")
+    return found
+
+
+class ColumnStatistics:
+    """Minimum, maximum, mean and standard deviation of each element; an element that is once not finite has none.
+
+    Those of an image are per channel, of shape (channels, 1, 1), of pixels between 0 and 1; of each image, four numbers
+    per channel are kept. All other values are kept, with `has_quantiles` as float32, so that quantiles are exact.
+
+    Attributes:
+        names: of the statistics, without ``count``.
+        shape: of each statistic.
+    """
+
+    def __init__(self, shape: tuple[int, ...], *, is_image: bool = False, has_quantiles: bool = False) -> None:
+        self.count = 0
+        self.names = (*_MOMENTS, *_QUANTILES) if has_quantiles else _MOMENTS
+        self.shape = (shape[2], 1, 1) if is_image else shape
+        self._is_image = is_image
+        self._kept = array("f" if has_quantiles else "d")
+
+    def add(self, value: Any) -> None:  # noqa: ANN401 - an array, or a number
+        """Add one value."""
+        self.count += 1
+        kept = np.asarray(value)
+        if self._is_image:
+            pixels = kept.reshape(-1, kept.shape[2]) / 255.0
+            kept = np.stack([pixels.min(0), pixels.max(0), pixels.mean(0), pixels.var(0)])
+        self._kept.frombytes(kept.astype(self._kept.typecode).tobytes())
+
+    def merge(self, other: ColumnStatistics) -> None:
+        """Add the values of `other`."""
+        self.count += other.count
+        self._kept += other._kept
+
+    @property
+    def is_known(self) -> bool:
+        """Whether every value was finite."""
+        return bool(np.isfinite(np.array(self._kept)).all())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the statistics as nested lists, with None for an element that was once not finite."""
+        found = self._of_images() if self._is_image else self._of_values()
+        return {**{name: values.tolist() for name, values in found.items()}, "count": [self.count]}
+
+    def _rows(self) -> NDArray[Any]:
+        shape = (len(_MOMENTS), *self.shape) if self._is_image else self.shape
+        return np.array(self._kept).reshape(self.count, *shape)
+
+    def _of_images(self) -> dict[str, NDArray[Any]]:
+        """Return those of all pixels: each image has as many."""
+        low, high, means, variances = self._rows().swapaxes(0, 1)
+        deviation = np.sqrt(variances.mean(0) + means.var(0))
+        return dict(zip(_MOMENTS, (low.min(0), high.max(0), means.mean(0), deviation), strict=True))
+
+    def _of_values(self) -> dict[str, NDArray[Any]]:
+        rows = self._rows()
+        unknown = ~np.isfinite(rows).all(axis=0)
+        rows[:, unknown] = 0.0  # NumPy would warn
+        mean, deviation = (function(rows, axis=0, dtype=np.float64) for function in (np.mean, np.std))
+        found = [np.min(rows, axis=0), np.max(rows, axis=0), mean, deviation]
+        if len(self.names) > len(_MOMENTS):
+            found += [*np.quantile(rows, [*_QUANTILES.values()], axis=0)]
+        none: Any = None
+        return {name: np.where(unknown, none, values) for name, values in zip(self.names, found, strict=True)}
 
 
 def _environment_keys(contract: Contract) -> set[str]:
     """Return the keys of the observation that do not measure the robot itself: other sensors, and reset options."""
-    others = [name for name, sensor in contract.sensors.items() if sensor.type not in _ROBOT_SENSORS]
+    own = {name for name, message in SENSOR_MESSAGES.items() if message.of_robot}
+    others = [name for name, sensor in contract.sensors.items() if sensor.type not in own]
     fields = {f"{name}_{field}" for name in others for field in contract.sensors[name].fields}
     return fields | {f"{name}_valid" for name in others} | set(contract.reset_options)
 
@@ -134,19 +207,13 @@ def _names(group: Leaves, fields: Mapping[str, ObservedField]) -> dict[str, list
 
 def _component_names(key: str, leaf: ArrayField, field: ObservedField | None) -> list[str]:
     """Return KEY.INDEX, or KEY.AXIS for a vector x, y, z or a quaternion x, y, z, w of a message."""
-    parts = [str(index) for index in range(leaf.size)]
-    if field is not None and field.spec.shape is None:
-        shape = message_field(field.sensor, field.layout.field, field.spec).shape
-        parts = list("xyzw"[: leaf.size]) if shape in ((3,), (4,)) else parts
+    column = "" if field is None else message_field(field.sensor, field.layout.field, field.spec).column
+    parts = list(AXES.get(column, "")) or [str(index) for index in range(leaf.size)]
     return [named(key or "value", part) for part in parts]
 
 
 def _joined(names: Mapping[str, Sequence[str]]) -> list[str]:
     return [name for group in names.values() for name in group]
-
-
-def _array_column(key: str, leaf: ArrayField) -> str:
-    return named("observation.images" if leaf.is_image else "observation", key).replace("/", "_")
 
 
 def _vector(names: Sequence[str]) -> Feature:

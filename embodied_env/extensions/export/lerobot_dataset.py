@@ -20,8 +20,13 @@ import numpy as np
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.extensions.export.exported_episodes import EpisodeEnd, EpisodeReader, ExportedStep
 from embodied_env.extensions.export.exported_fields import is_finite, library, named, png
-from embodied_env.extensions.export.lerobot_columns import ENVIRONMENT, Columns, Feature
-from embodied_env.extensions.export.lerobot_statistics import ColumnStatistics, new_statistics
+from embodied_env.extensions.export.lerobot_columns import (
+    ENVIRONMENT,
+    Columns,
+    ColumnStatistics,
+    Feature,
+    new_statistics,
+)
 from embodied_env.extensions.export.parquet_files import TableFile
 from embodied_env.record.manifest import write_json
 
@@ -54,17 +59,15 @@ class LerobotDataset:
         if images:
             raise UsageError(
                 f"cannot export the evaluator's images {', '.join(images)}: LeRobot's policies would use them; "
-                "omit --evaluator or choose another format"
+                "leave out the evaluator or choose another format"
             )
         self._out, self._source, self._files = out, source, files
-        contract = source.contract
-        self._task = contract.task.instruction or contract.name
-        if contract.task.instruction is None:
-            _log.warning("no task.instruction in %s: the task of the dataset is %r", contract.name, self._task)
+        self._tasks: dict[str, int] = {}  # prompt -> its index
+        self._tasks_of_episode: list[str] = []
         self._columns = Columns(source, environment_state)
         self._features = self._all_features()
         if not any(name == ENVIRONMENT or each["dtype"] == "image" for name, each in self._features.items()):
-            remedy = "name fields of it with --environment-state"
+            remedy = "name fields of it with environment_state (--environment-state)"
             _log.warning("no image and no %s, one of which ACT and Diffusion require; %s", ENVIRONMENT, remedy)
         self._stats = new_statistics(self._features)
         self._episode_stats: dict[str, ColumnStatistics] = {}
@@ -78,6 +81,7 @@ class LerobotDataset:
     def step(self, step: ExportedStep) -> None:
         """Write one frame."""
         if step.step_index == 0:
+            self._tasks_of_episode = []
             self._episode_stats = new_statistics(self._features)
             if self._data.written_bytes >= _MAX_FILE_BYTES:
                 self._data.close()
@@ -85,12 +89,13 @@ class LerobotDataset:
                 self._place = (chunk, file + 1) if file + 1 < _FILES_PER_CHUNK else (chunk + 1, 0)
                 self._data = self._open_file()
         source = self._source
+        task = self._task_of(step)
         values: dict[str, Any] = {
             "timestamp": step.step_index * source.contract.control_period_s,
             "frame_index": step.step_index,
             "episode_index": step.episode_index,
             "index": self._n_frames,
-            "task_index": 0,
+            "task_index": self._tasks[task],
             **self._columns.read(step),
             "source_of_action": step.action_source,
             "next.reward": step.reward,
@@ -122,7 +127,7 @@ class LerobotDataset:
         self._episodes.add(
             {
                 "episode_index": ending.episode_index,
-                "tasks": [self._task],
+                "tasks": self._tasks_of_episode,
                 "length": ending.length,
                 "data/chunk_index": self._place[0],
                 "data/file_index": self._place[1],
@@ -144,12 +149,24 @@ class LerobotDataset:
         meta = self._out / "meta"
         self._data.close()
         self._episodes.close()
-        _write_task(meta / "tasks.parquet", self._task)
+        _write_tasks(meta / "tasks.parquet", list(self._tasks))
         write_json(
             meta / "stats.json", {name: found.as_json() for name, found in self._stats.items() if found.is_known}
         )
         write_json(meta / "info.json", self._info())
         write_json(meta / "embodied_env.json", {**metadata, "the_action": THE_ACTION, "units": self._columns.units})
+
+    def _task_of(self, step: ExportedStep) -> str:
+        """Return the prompt of a step, which becomes one of the tasks of its episode."""
+        contract, info = self._source.contract, step.row["info"]
+        task = str(info.get("instruction") or contract.task.instruction or contract.name)
+        if task not in self._tasks:
+            self._tasks[task] = len(self._tasks)
+            if task == contract.name:
+                _log.warning("no task.instruction in %s: the task of the dataset is %r", contract.name, task)
+        if task not in self._tasks_of_episode:
+            self._tasks_of_episode.append(task)
+        return task
 
     def _open_file(self) -> TableFile:
         path = self._out / "data" / _FILE.format(chunk_index=self._place[0], file_index=self._place[1])
@@ -182,7 +199,7 @@ class LerobotDataset:
             "robot_type": contract.name,
             "total_episodes": self._n_episodes,
             "total_frames": self._n_frames,
-            "total_tasks": 1,
+            "total_tasks": len(self._tasks),
             "chunks_size": _FILES_PER_CHUNK,
             "data_files_size_in_mb": 100,
             "video_files_size_in_mb": 200,
@@ -195,7 +212,6 @@ class LerobotDataset:
 
 
 def _episodes_schema(features: Mapping[str, Feature]) -> Any:  # noqa: ANN401 - of pyarrow
-    """Return the schema of ``meta/episodes``: location, end and statistics of each episode."""
     pa = library("pyarrow")
     fields = [
         ("episode_index", pa.int64()),
@@ -215,8 +231,8 @@ def _episodes_schema(features: Mapping[str, Feature]) -> Any:  # noqa: ANN401 - 
     return pa.schema([*fields, *((f"meta/episodes/{name}", pa.int64()) for name in ("chunk_index", "file_index"))])
 
 
-def _write_task(path: Path, task: str) -> None:
-    """Write the task as pandas writes a table of ``task_index`` whose index is ``task``."""
+def _write_tasks(path: Path, tasks: list[str]) -> None:
+    """Write the tasks as pandas writes a table of ``task_index`` whose index is ``task``."""
     pa = library("pyarrow")
     columns = [
         {"name": name, "field_name": name, "pandas_type": pandas_type, "numpy_type": numpy_type, "metadata": None}
@@ -226,7 +242,9 @@ def _write_task(path: Path, task: str) -> None:
     schema = pa.schema(
         [("task_index", pa.int64()), ("task", pa.string())], metadata={"pandas": json.dumps(pandas).encode()}
     )
-    library("pyarrow.parquet").write_table(pa.table({"task_index": [0], "task": [task]}, schema=schema), path)
+    library("pyarrow.parquet").write_table(
+        pa.table({"task_index": range(len(tasks)), "task": tasks}, schema=schema), path
+    )
 
 
 def _scalar(dtype: str) -> Feature:
@@ -237,7 +255,7 @@ def _type(feature: Feature) -> Any:  # noqa: ANN401 - of pyarrow
     pa, shape = library("pyarrow"), feature["shape"]
     if feature["dtype"] == "image":
         return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    kind = pa.bool_() if feature["dtype"] == "bool" else pa.type_for_alias(feature["dtype"])
+    kind = pa.type_for_alias(feature["dtype"])
     if shape == [1]:
         return kind
     return pa.list_(kind, shape[0]) if len(shape) == 1 else _nested(kind, len(shape))

@@ -14,7 +14,7 @@ from embodied_env.extensions.export.exported_fields import ArrayField, Arrays, L
 from embodied_env.record.manifest import write_json
 
 _MAX_GROUP_ROWS = 1024
-_MAX_GROUP_BYTES = 32 * 2**20  # of images
+_MAX_GROUP_BYTES = 32 * 2**20  # bytes of images
 
 THE_ACTION = (
     "action: see action_source; policies learn from requested actions, because the safety gate is a part of the "
@@ -125,12 +125,11 @@ def _type(leaf: ArrayField) -> Any:  # noqa: ANN401 - of pyarrow
     pa = library("pyarrow")
     if leaf.is_image:
         return pa.binary()
-    number = pa.bool_() if leaf.dtype == "bool" else pa.type_for_alias(leaf.dtype)
-    return number if not leaf.shape else pa.list_(number, leaf.size)
+    number = pa.type_for_alias(leaf.dtype)
+    return pa.list_(number, leaf.size) if leaf.shape else number
 
 
 def _cells(leaves: Mapping[str, Leaves], arrays: Mapping[str, Arrays]) -> dict[str, Any]:
-    """Return the cells of one row, by the names of their columns."""
     return {
         named(prefix, key): _cell(leaf, arrays[prefix][key])
         for prefix, group in leaves.items()

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from embodied_env._version import __version__
-from embodied_env.contract.plugins import BUILT_IN, get_plugin
-from embodied_env.core.extensions import load_plugin
+from embodied_env.core.plugin_loading import load_plugin
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.extensions.export.exported_episodes import (
     DRY_RUN,
@@ -20,6 +19,7 @@ from embodied_env.extensions.export.exported_episodes import (
     ExportedStep,
     open_episodes,
 )
+from embodied_env.plugins import BUILT_IN, get_plugin
 from embodied_env.record.manifest import world_of
 from embodied_env.record.run import read_run
 
@@ -87,9 +87,11 @@ def export_run(  # noqa: PLR0913 - the public options
             raise UsageError(f"the output folder exists: {taken} (expected a new folder)")
     run = read_run(path)
     if run.problem and not allow_unclean:
-        raise RecordError(f"run {path} is not clean: {run.problem}; export its complete rows with --allow-unclean")
+        remedy = "export its complete rows with allow_unclean (--allow-unclean)"
+        raise RecordError(f"run {path} is not clean: {run.problem}; {remedy}")
     if world_of(run.manifest) == DRY_RUN and not allow_dry_run:
-        raise RecordError(f"run {path} is a dry run: no action was executed; export it with --allow-dry-run")
+        remedy = "export it with allow_dry_run (--allow-dry-run)"
+        raise RecordError(f"run {path} is a dry run: no action was executed; {remedy}")
     source = open_episodes(run, evaluator=evaluator, split_at_gaps=split_at_gaps)
     try:
         partial.mkdir(parents=True)
@@ -117,14 +119,8 @@ def _write(
             exporter.end(item)
             counts["episodes"] += 1
             counts["unfinished"] += not item.ended
-    metadata = _metadata(source, kind, counts)
-    exporter.close(metadata)
-    return metadata
-
-
-def _metadata(source: EpisodeReader, kind: str, counts: Mapping[str, int]) -> dict[str, Any]:
     manifest = source.run.manifest
-    return {
+    metadata = {
         "schema": EXPORT,
         "format": kind,
         "embodied_env": __version__,
@@ -147,3 +143,5 @@ def _metadata(source: EpisodeReader, kind: str, counts: Mapping[str, int]) -> di
         "the_action_sources": THE_SOURCES,
         "left_out": dict(source.left_out),
     }
+    exporter.close(metadata)
+    return metadata

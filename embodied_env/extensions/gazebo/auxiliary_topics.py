@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from embodied_env.contract import Contract, FieldSpec, SensorSpec
-from embodied_env.contract.contract_schema import QosSpec
+from embodied_env.contract.qos_schema import QosSpec
 from embodied_env.extensions.gazebo.control.simulator_api import EntityState
 from embodied_env.extensions.gazebo.external_sim_profile import FORCE_TYPE, SimulatorProfile
 from embodied_env.messages.message_types import message_class
@@ -18,6 +18,7 @@ from embodied_env.ros.wire.step_arrivals import StepArrivals
 # Prefixes of message keys, before the name of an entity, sensor or actuator: no sensor's name begins with a slash.
 _STATE, _FORCE, _ECHO = "/state/", "/force/", "/echo/"
 _UNBOUNDED = 1e9
+_NEWEST = QosSpec(depth=2)  # so that one that arrives out of order does not hide the newest
 _EVERY_FORCE = QosSpec(depth=1000, reliability="best_effort")  # those of a whole step are taken at its end
 
 
@@ -31,11 +32,10 @@ class EntityTopics:
     topics: Mapping[str, SensorSpec]
 
     def __init__(self, profile: SimulatorProfile) -> None:
-        """Prepare to read the topics of `profile`."""
         parts = {"position": "m", "orientation": "1"}
         pose = {name: FieldSpec(unit=unit, low=-_UNBOUNDED, high=_UNBOUNDED) for name, unit in parts.items()}
         states = {
-            _STATE + name: SensorSpec(topic=state.topic, type=state.type, fields=pose, max_age_s=1.0)
+            _STATE + name: SensorSpec(topic=state.topic, type=state.type, fields=pose, max_age_s=1.0, qos=_NEWEST)
             for name, state in profile.states.items()
         }
         sources = {name: source for name, source in profile.sources.items() if source.force is not None}
@@ -47,46 +47,39 @@ class EntityTopics:
             for name, source in sources.items()
         }
         self.topics = {**states, **forces}
-        self._poses, self._forces = StepArrivals(states), StepArrivals(forces)
+        self._arrivals = StepArrivals(self.topics)
         self._above_n = {_FORCE + name: source.above_n for name, source in sources.items()}
         self._contacts: set[str] = set()
 
     def subscribe(self, receiver: Receiver) -> None:
         """Subscribe to the topics; their messages are to be given to `add`."""
-        self._poses.subscribe(receiver)
-        self._forces.subscribe(receiver, sensor_qos)
+        self._arrivals.subscribe(receiver, sensor_qos)
 
     def add(self, arrival: ReceivedMessage) -> bool:
         """Store a message; return whether it is of one of these topics."""
-        if (above_n := self._above_n.get(arrival.key)) is None:
-            return self._poses.add(arrival)
-        force = arrival.message.wrench.force
-        if not math.hypot(force.x, force.y, force.z) <= above_n:  # NaN counts as a contact
-            self._contacts.add(arrival.key.removeprefix(_FORCE))
-        return self._forces.add(arrival)
+        if (above_n := self._above_n.get(arrival.key)) is not None:
+            force = arrival.message.wrench.force
+            if not math.hypot(force.x, force.y, force.z) <= above_n:  # NaN counts as a contact
+                self._contacts.add(arrival.key.removeprefix(_FORCE))
+        return self._arrivals.add(arrival)
 
     def clear(self) -> None:
         """Drop all poses and contacts."""
         self._contacts.clear()
-        self._poses.clear()
-        self._forces.clear()
+        self._arrivals.clear()
 
     def missing(self, target_ns: int, now_ns: int) -> list[str]:
         """Return the topics without a message from the end of a step; messages after `now_ns` are dropped."""
-        missing = []
-        for arrivals in (self._poses, self._forces):
-            arrivals.drop_after(now_ns)
-            missing += arrivals.missing(arrivals.expected(target_ns, now_ns))
+        self._arrivals.drop_after(now_ns)
+        missing = self._arrivals.missing(self._arrivals.expected(target_ns, now_ns))
         return [self.topics[key].topic for key in missing]
 
     def states(self) -> dict[str, EntityState]:
         """Return the newest poses that are finite numbers and have a rotation, by entity."""
         return {
-            key.removeprefix(_STATE): EntityState(
-                position=sample.values["position"], orientation=sample.values["orientation"], stamp_ns=sample.stamp_ns
-            )
-            for key, sample in self._poses.samples().items()
-            if sample.values
+            key.removeprefix(_STATE): EntityState(position=pose["position"], orientation=pose["orientation"])
+            for key, sample in self._arrivals.samples().items()
+            if (pose := sample.values) and key.startswith(_STATE)
         }
 
     def contacts(self) -> set[str]:

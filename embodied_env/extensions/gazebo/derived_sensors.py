@@ -1,20 +1,26 @@
-"""Sensors that a simulator does not publish: computed from other sensors of the same instant, or from entity poses."""
+"""Readings that a simulator does not publish as the contract has them.
+
+Sensors without a topic are computed from other sensors of the same instant, or from entity poses. Joints may have their
+zeros elsewhere than those of the contract.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract import Contract
-from embodied_env.contract.spaces import field_layouts
+from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.spaces import ActionLayout, field_layouts
 from embodied_env.core.types import Sample
 from embodied_env.extensions.gazebo.control.simulator_api import EntityState
 from embodied_env.extensions.gazebo.external_sim_profile import SimulatorSource
+from embodied_env.messages.message_types import JOINT_SENSOR
 from embodied_env.ros.wire.step_arrivals import DueReading
-from embodied_env.ros.wire.transforms import product
+from embodied_env.ros.wire.transforms import matrix, product
 from embodied_env.timing.clock import Clock
 
 
@@ -97,7 +103,35 @@ class DerivedSensors:
 def _relative(state: EntityState, frame: EntityState) -> EntityState:
     """Return a pose in the frame of another; quaternions are x, y, z, w."""
     inverse = frame.orientation * (-1.0, -1.0, -1.0, 1.0)
-    axis, offset = inverse[:3], state.position - frame.position
-    position = offset + 2.0 * np.cross(axis, np.cross(axis, offset) + inverse[3] * offset)
-    orientation = product(inverse, state.orientation)
-    return EntityState(position=position, orientation=orientation, stamp_ns=state.stamp_ns)
+    position = matrix(inverse) @ (state.position - frame.position)
+    return EntityState(position=position, orientation=product(inverse, state.orientation))
+
+
+class JointZeros:
+    """Converts joint positions: one of the contract is that of the simulator plus the zero of the joint."""
+
+    def __init__(self, contract: Contract, layout: ActionLayout, zeros: Mapping[str, float]) -> None:
+        """Prepare to convert; `zeros`: joint -> its position in the contract where the simulator has 0, rad or m."""
+        self._commanded = np.where(layout.is_velocity, 0.0, [zeros.get(joint, 0.0) for joint in layout.joints])
+        fields = {
+            name: sensor.fields["position"]
+            for name, sensor in contract.sensors.items()
+            if sensor.type == JOINT_SENSOR and "position" in sensor.fields
+        }
+        self._measured = {
+            name: np.array([zeros.get(joint, 0.0) for joint in field.joints or ()])
+            for name, field in fields.items()
+            if not zeros.keys().isdisjoint(field.joints or ())
+        }
+
+    def to_simulator(self, command: FloatArray) -> FloatArray:
+        """Return the values of a command for the simulator."""
+        return np.asarray(command - self._commanded)
+
+    def to_contract(self, sample: Sample) -> Sample:
+        """Return a reading of the simulator with the positions of the contract."""
+        zeros = self._measured.get(sample.sensor)
+        if zeros is None or "position" not in sample.values:
+            return sample
+        positions = sample.values["position"]
+        return replace(sample, values={**sample.values, "position": (positions + zeros).astype(positions.dtype)})

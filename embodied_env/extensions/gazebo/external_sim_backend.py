@@ -1,15 +1,15 @@
 """An external simulator over ROS 2, in lockstep: Gazebo, or any with the standard interfaces.
 
-The backend connects to a running simulator, or starts a Gazebo server of its own; `control` steps it. A step returns
-the readings of the sensors that are due, stamped at its end or later: older ones count as missing; the backend waits
-for late ones (rendering).
+The backend connects to a running simulator; `control` steps it. A step returns the readings of the sensors that are
+due, stamped at its end or later: older ones count as missing; the backend waits for late ones (rendering).
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -17,26 +17,23 @@ import numpy as np
 
 from embodied_env.backends.backend import Capabilities
 from embodied_env.contract import Contract
-from embodied_env.contract.argument_checks import checked_flag
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.message_tap import MessageTap
-from embodied_env.core.reset_spec import ResetRoutine
+from embodied_env.core.reset_draws import ResetRoutine
 from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.extensions.gazebo.auxiliary_topics import CommandEchoes, EntityTopics
 from embodied_env.extensions.gazebo.control import APIS
 from embodied_env.extensions.gazebo.control.lockstep_control import LockstepControl
 from embodied_env.extensions.gazebo.control.service_session import ServiceSession
-from embodied_env.extensions.gazebo.control.simulator_api import EntityState
-from embodied_env.extensions.gazebo.derived_sensors import DerivedSensors
+from embodied_env.extensions.gazebo.control.simulator_api import EntityState, SimulatorNotReadyError
+from embodied_env.extensions.gazebo.derived_sensors import DerivedSensors, JointZeros
 from embodied_env.extensions.gazebo.external_sim_profile import (
-    SampledPoses,
+    EntityPose,
     check_offered,
     load_simulator_profile,
     sample_poses,
 )
-from embodied_env.extensions.gazebo.gazebo_server import GazeboServer
-from embodied_env.extensions.gazebo.joint_zeros import JointZeros
 from embodied_env.messages.message_types import message_class
 from embodied_env.processes.signals import deferred_signals
 from embodied_env.ros.transport.fastdds import warn_if_segment_too_small
@@ -48,8 +45,8 @@ from embodied_env.ros.wire.command_messages import to_command
 from embodied_env.ros.wire.step_arrivals import StepArrivals
 from embodied_env.timing.clock import NS_PER_S, Clock, deadline_to_monotonic_s
 
+_log = logging.getLogger(__name__)
 _DISCOVERY_S = 3.0  # between the discoveries of two services of one bridge
-_START_S = 90.0  # reset timeout that includes the start of a server
 _FIRST_READING_S = 0.02  # how long to wait, before stepping on, for a first reading that may not be due yet
 _MORE_PERIODS = 2  # for a sensor that is due: the connection to a publisher that a reset restarted takes a while
 
@@ -92,12 +89,13 @@ class SimulatorBackend:
         """
         self._profile, control = load_simulator_profile(contract, self.name)
         self._contract, self._clock = contract, clock
-        self._actuators = {name: actuator.as_topic() for name, actuator in contract.actuators.items()}
+        self._actuators = {name: actuator.as_topic().in_si() for name, actuator in contract.actuators.items()}
         check_namespace_and_domain(namespace, domain_id)
         self._namespace, self._domain_id = namespace or "/", domain_id
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, self._profile.step_timeout_s)
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, self._profile.reset_timeout_s)
         self._api = APIS[control](world=self._profile.world, prefix=self._profile.prefix)
+        self._gazebo_world = self._profile.world if self.name == "gazebo" else None
         self.capabilities = Capabilities(
             simulated=True,
             exact_step=True,
@@ -111,7 +109,11 @@ class SimulatorBackend:
         self.feed = MessageTap()
         self._layout = ActionLayout(contract)
         self._zeros = JointZeros(contract, self._layout, self._profile.joint_zeros)
-        published = {name: sensor for name, sensor in contract.sensors.items() if name not in self._profile.sources}
+        published = {
+            name: replace(sensor, fields={field: replace(spec, driver=None) for field, spec in sensor.fields.items()})
+            for name, sensor in contract.sensors.items()
+            if name not in self._profile.sources
+        }
         self._arrivals = StepArrivals(published, slack_ns=self._profile.step_ns)
         self._derived = DerivedSensors(contract, self._profile.sources, clock)
         self._entities = EntityTopics(self._profile)
@@ -119,8 +121,8 @@ class SimulatorBackend:
         self._ros: RosNode | None = None
         self._control: LockstepControl | None = None
         self._publishers: dict[str, Any] = {}
-        self._poses = SampledPoses(places={}, sampled={})
-        self._is_connected = self._usable = self._is_halted = False
+        self._places: dict[str, EntityPose] = {}  # poses of entities since the last reset
+        self._is_connected = self._usable = self._is_halted = self._is_paced = False
 
     # ------------------------------------------------------------------------------------------ connecting
 
@@ -137,7 +139,12 @@ class SimulatorBackend:
                 name: ros.node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator))
                 for name, actuator in self._actuators.items()
             }
-            session = ServiceSession(ros.receiver, on_message=self._store, check_liveness=self._check_liveness)
+            session = ServiceSession(
+                ros.receiver,
+                reply_timeout_s=self._profile.reply_timeout_s,
+                on_message=self._store,
+                check_liveness=self._check_liveness,
+            )
             self._control = LockstepControl(self._api, session, step_ns=self._profile.step_ns)
         except BaseException:
             self.close()
@@ -199,7 +206,7 @@ class SimulatorBackend:
             control = self._connect(end)
             self._echoes.clear()
             self._derived.clear()
-            self._poses = sample_poses(self._contract, profile, request)
+            self._places, sampled = sample_poses(self._contract, profile, request)
             if profile.reset == "world":
                 control.reset(end)
             else:
@@ -208,8 +215,9 @@ class SimulatorBackend:
             snapshot = self._settle(control, end)
         except BackendLostError as error:
             self._is_connected = False
-            raise BackendNotReadyError(f"reset: {error}") from None
+            raise SimulatorNotReadyError(error) from None
         self._usable = True
+        self._warn_if_throttled(control)
         details = {"control": self._api.name, "settle_steps": str(profile.settle_steps)}
         if profile.command_settle_s:
             details["command_settle_s"] = str(profile.command_settle_s)
@@ -217,11 +225,18 @@ class SimulatorBackend:
         report = ResetReport(
             level=profile.reset,
             seed_applied=None,
-            sampled=self._poses.sampled,
+            sampled=sampled,
             details=details,
             ignored=tuple(name for name in request.options if name not in profile.draws),
         )
         return replace(snapshot, reset=report)
+
+    def _warn_if_throttled(self, control: LockstepControl) -> None:
+        """Warn at the first reset if the world takes as long as it simulates."""
+        if not self._is_paced and control.last_step is not None:
+            self._is_paced = True
+            if problem := control.last_step.describe_throttle(self._gazebo_world):
+                _log.warning(problem)
 
     def _settle(self, control: LockstepControl, end: float) -> Snapshot:
         """Place the entities, let physics settle, and return a snapshot of newer readings.
@@ -236,13 +251,13 @@ class SimulatorBackend:
         self._entities.clear()
         self._arrivals.clear()
         control.step_to_period(self._profile.settle_steps, self._contract.control_period_ns, end)
-        if self._poses.places and not is_soft:
+        if self._places and not is_soft:
             return self._step_and_read(control, end)
         self._await_first_readings(control, since_ns, end)
         return self._snapshot(control, end)
 
     def _place_entities(self, control: LockstepControl, end: float) -> None:
-        for name, place in self._poses.places.items():
+        for name, place in self._places.items():
             control.set_state(name, np.array(place.position), np.array(place.orientation), end)
 
     def _await_first_readings(self, control: LockstepControl, since_ns: int, end: float) -> None:
@@ -307,11 +322,8 @@ class SimulatorBackend:
         """Await the echoes, let the commands settle, and request the step."""
         control = self._running()
         end = deadline_to_monotonic_s(deadline_ns, self._clock)
-        echo_end = min(end, time.monotonic() + self._profile.sensor_grace_s)
-        while missing := self._echoes.missing():
-            if time.monotonic() > echo_end:
-                raise BackendLostError("command_unheard", f"no command echo received on {', '.join(missing)}")
-            control.session.receive(max(0.0, min(POLL_S, echo_end - time.monotonic())))
+        if missing := self._await(control, self._echoes.missing, end):
+            raise BackendLostError("command_unheard", f"no command echo received on {', '.join(missing)}")
         settled = time.monotonic() + self._profile.command_settle_s
         while (left_s := settled - time.monotonic()) > 0:
             control.session.receive(left_s)
@@ -326,12 +338,16 @@ class SimulatorBackend:
         control = self._running()
         end = deadline_to_monotonic_s(deadline_ns, self._clock)
         control.finish_step(end)
-        late_by = min(end, time.monotonic() + self._profile.sensor_grace_s)
-        while missing := self._missing(after_ns, control.now_ns()):
-            if time.monotonic() > late_by:
-                raise BackendLostError("sensor_late", f"no reading at {after_ns} ns from {', '.join(missing)}")
-            control.session.receive(max(0.0, min(POLL_S, late_by - time.monotonic())))
+        if missing := self._await(control, lambda: self._missing(after_ns, control.now_ns()), end):
+            raise BackendLostError("sensor_late", f"no reading at {after_ns} ns from {', '.join(missing)}")
         return self._snapshot(control, end)
+
+    def _await(self, control: LockstepControl, missing: Callable[[], list[str]], end: float) -> list[str]:
+        """Receive messages until none is `missing`, for at most `sensor_grace_s`; return those that still are."""
+        end = min(end, time.monotonic() + self._profile.sensor_grace_s)
+        while (names := missing()) and (left_s := end - time.monotonic()) >= 0.0:
+            control.session.receive(min(POLL_S, left_s))
+        return names
 
     def _missing(self, target_ns: int, now_ns: int, *, since_ns: int = 0) -> list[str]:
         expected = self._arrivals.expected(target_ns, now_ns, since_ns=since_ns)
@@ -361,15 +377,15 @@ class SimulatorBackend:
         """Return the state of an entity, or where it was placed if the simulator cannot report it."""
         if control.capabilities.state_query:
             return control.state(entity, end)
-        if entity not in self._poses.places:
+        if entity not in self._places:
             raise BackendLostError("refused", f"{self._api.name} cannot query the pose of {entity}")
-        place = self._poses.places[entity]
+        place = self._places[entity]
         return EntityState(position=np.array(place.position), orientation=np.array(place.orientation))
 
     # ------------------------------------------------------------------------------------------------ end
 
     def halt(self, reason: str) -> None:  # noqa: ARG002 - without steps the world is at rest
-        """Publish nothing more until the next reset, which connects again, and restarts a server of ours."""
+        """Publish nothing more until the next reset, which connects again."""
         self._usable, self._is_connected, self._is_halted = False, False, True
 
     def close(self) -> None:
@@ -388,68 +404,6 @@ class SimulatorBackend:
         if not self._usable or self._control is None:
             raise BackendLostError("halted", "the connection was halted, closed, or never reset")
         return self._control
-
-
-class GazeboBackend(SimulatorBackend):
-    """Gazebo, through ros_gz_bridge unless its profile sets another control."""
-
-    name = "gazebo"
-
-    def __init__(
-        self,
-        contract: Contract,
-        *,
-        clock: Clock,
-        launch: bool | Mapping[str, str] = False,
-        namespace: str | None = None,
-        domain_id: int | None = None,
-        step_timeout_s: float | None = None,
-        reset_timeout_s: float | None = None,
-    ) -> None:
-        """Prepare; nothing is started. `launch`: start a server; a mapping: by these arguments of `launch gazebo`.
-
-        The server has a partition of its own, the domain `domain_id`, or else a free one, and ends with `close`. The
-        others are those of `SimulatorBackend`; `reset_timeout_s` includes its start.
-        """
-        self._launch = launch if isinstance(launch, Mapping) else {} if checked_flag("launch", launch) else None
-        self._server: GazeboServer | None = None
-        self._given_domain_id = domain_id
-        if self._launch is not None and reset_timeout_s is None:
-            reset_timeout_s = _START_S
-        timeouts = {"step_timeout_s": step_timeout_s, "reset_timeout_s": reset_timeout_s}
-        super().__init__(contract, clock=clock, namespace=namespace, domain_id=domain_id, **timeouts)
-
-    def open(self) -> None:
-        """Start the server if `launch` is given, and create our node."""
-        if self._launch is not None:
-            self._server = GazeboServer(self._contract, self._launch, self._given_domain_id)
-            self._domain_id = self._server.domain_id
-        super().open()
-
-    def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Reset as `SimulatorBackend` does; restart a server of ours that has ended or was lost."""
-        if self._launch is not None and (self._server is None or self._is_halted or self._server.has_exited):
-            self.close()
-            self.open()
-        return super().reset(request, deadline_ns)
-
-    def close(self) -> None:
-        """Destroy our node, then end the server that we started."""
-        server, self._server = self._server, None
-        try:
-            super().close()
-        finally:
-            if server is not None:
-                server.stop()
-
-    def processes(self) -> list[dict[str, Any]]:
-        """Return the supervisor of the server that we started."""
-        return [] if self._server is None else [{"role": "gazebo", "pid": self._server.pid}]
-
-    def _check_liveness(self) -> None:
-        super()._check_liveness()
-        if self._server is not None:
-            self._server.raise_if_exited()
 
 
 class SimulationInterfacesBackend(SimulatorBackend):

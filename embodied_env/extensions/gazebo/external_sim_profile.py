@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 from embodied_env.contract import Contract
-from embodied_env.contract.contract_loader import backend_profile, parse_as
+from embodied_env.contract.contract_loader import backend_profile
+from embodied_env.contract.key_types import Count, NotNegative, Positive, Such, Text, Topic
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.value_checks import check_count, check_positive, check_topic, naming_file, one_of, require
+from embodied_env.contract.typed_values import parse_as
+from embodied_env.contract.value_checks import allow, naming_file, one_of, require
 from embodied_env.core.measured_joints import find_positions
-from embodied_env.core.reset_draws import draw_options
-from embodied_env.core.reset_spec import validate_home
+from embodied_env.core.reset_draws import draw_options, validate_home
 from embodied_env.core.types import FloatArray, ResetRequest
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.extensions.gazebo.control.simulator_api import ControlCapabilities
@@ -24,7 +25,11 @@ _CONTROLS = {"gazebo": "ros_gz", "simulation_interfaces": "simulation_interfaces
 
 FORCE_TYPE = "geometry_msgs/msg/WrenchStamped"
 _POSES = ("position", "orientation", "covariance")  # the covariance is zero: simulated poses are exact
-_UNIT_TOLERANCE = 1e-6  # of the length of a quaternion
+
+Orientation: TypeAlias = Annotated[
+    tuple[float, float, float, float],
+    Such(expected="a quaternion of length 1", holds=lambda parts: abs(math.hypot(*parts) - 1) < 1e-6),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +37,7 @@ class EntityPose:
     """The pose of an entity in the world frame: m, and a quaternion x, y, z, w."""
 
     position: tuple[float, float, float]  # x, y, z, m
-    orientation: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 1.0)  # unit quaternion x, y, z, w
+    orientation: Orientation = (0.0, 0.0, 0.0, 1.0)  # unit quaternion x, y, z, w
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +59,7 @@ class SimulatorSource:
 
     entity: str | None = None  # pose of an entity: from its topic, a state query, or where it was placed
     distance: tuple[str, str] | None = None  # distance between two sensors or entities at one instant
-    force: str | None = None  # topic of a WrenchStamped: 1 if it exceeded `above_n` since the last reading, else 0
+    force: Topic | None = None  # topic of a WrenchStamped: 1 if it exceeded `above_n` since the last reading, else 0
     relative_to: str | None = None  # entity in whose frame the pose of `entity` is expressed
     above_n: float = 0.0  # force that counts as a contact, N, > 0; with `force`
 
@@ -63,7 +68,7 @@ class SimulatorSource:
 class StateTopic:
     """A topic with the pose of an entity in the world frame, at least at the end of each control period."""
 
-    topic: str  # topic with the entity's pose in the world
+    topic: Topic  # topic with the entity's pose in the world
     type: Literal["geometry_msgs/msg/PoseStamped", "nav_msgs/msg/Odometry"]
 
 
@@ -71,27 +76,28 @@ class StateTopic:
 class SimulatorProfile:
     """A running simulator: the backend connects to it and never starts it."""
 
-    world: str  # name of the world
+    world: Text  # name of the world
     # control interface; null: `ros_gz` for `gazebo`, else `simulation_interfaces`
     control: Literal["ros_gz", "simulation_interfaces"] | None = None
     prefix: str | None = None  # prefix of its services; null: the interface's default
     step_s: float  # physics step, a whole part of `control_period_s`
     reset: Literal["soft", "world"] = "soft"  # `world` may rewind the clock; `soft` places entities and homes joints
-    settle_steps: int = 5  # physics steps after a reset, >= 1; more follow to the end of a control period
+    settle_steps: Count = 5  # physics steps after a reset; more follow to the end of a control period
     home: Mapping[str, float] = field(default_factory=dict)  # joint to homing target, through the gate, rad or m
-    home_tolerance: float = 0.02  # largest distance of a joint from home at the start of an episode, rad or m, > 0
+    home_tolerance: Positive = 0.02  # largest distance of a joint from home at the start of an episode, rad or m
     joint_zeros: Mapping[str, float] = field(default_factory=dict)  # joint to its position where the simulator has 0
     entities: Mapping[str, EntityPose] = field(default_factory=dict)  # pose after a reset, in the world frame
     draws: Mapping[str, SimulatorDraw] = field(default_factory=dict)  # entity that a reset option places
     states: Mapping[str, StateTopic] = field(default_factory=dict)  # pose of an entity, required at every step
     # origin of a sensor without a topic, exactly one of the first three keys
     sources: Mapping[str, SimulatorSource] = field(default_factory=dict)
-    command_settle_s: float = 0.0  # wall time between commands and step, below `step_timeout_s`
+    command_settle_s: NotNegative = 0.0  # wall time between commands and step, below `step_timeout_s`
     # topic on which the receiver repeats each command (a goal: `std_msgs/msg/Float64`); awaited before the step
-    echo: Mapping[str, str] = field(default_factory=dict)
-    sensor_grace_s: float = 1.0  # wall time to wait for a due sensor or an echo, > 0
-    step_timeout_s: float = 5.0  # maximum duration of a step, > 0
-    reset_timeout_s: float = 30.0  # maximum duration of a reset, > 0
+    echo: Mapping[str, Topic] = field(default_factory=dict)
+    sensor_grace_s: Positive = 1.0  # wall time to wait for a due sensor or an echo
+    reply_timeout_s: Positive = 5.0  # maximum time from a request to its reply
+    step_timeout_s: Positive = 20.0  # maximum duration of a step
+    reset_timeout_s: Positive = 60.0  # maximum duration of a reset
 
     @property
     def step_ns(self) -> int:
@@ -99,16 +105,13 @@ class SimulatorProfile:
         return round(self.step_s * 1e9)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampledPoses:
-    """The places of entities, by name, and the sampled or given values, by reset option."""
+def sample_poses(
+    contract: Contract, profile: SimulatorProfile, request: ResetRequest
+) -> tuple[dict[str, EntityPose], dict[str, FloatArray]]:
+    """Draw the reset options of `profile.draws` (`draw_options`).
 
-    places: Mapping[str, EntityPose]
-    sampled: Mapping[str, FloatArray]
-
-
-def sample_poses(contract: Contract, profile: SimulatorProfile, request: ResetRequest) -> SampledPoses:
-    """Draw the reset options of `profile.draws` (`draw_options`), and place entities accordingly."""
+    Returns the places of entities by name, and the sampled or given values by reset option.
+    """
     places, sampled = dict(profile.entities), {}
     for name, value in draw_options(contract.reset_options, request.seed, request.options).items():
         if name not in profile.draws:
@@ -123,7 +126,7 @@ def sample_poses(contract: Contract, profile: SimulatorProfile, request: ResetRe
             orientation = (0.0, 0.0, math.sin(heading_rad / 2.0), math.cos(heading_rad / 2.0))
         x, y, z = (*numbers, *before.position[len(numbers) :])
         places[draw.name] = EntityPose(position=(x, y, z), orientation=orientation)
-    return SampledPoses(places=places, sampled=sampled)
+    return places, sampled
 
 
 def check_offered(profile: SimulatorProfile, control: str, offered: ControlCapabilities) -> None:
@@ -147,7 +150,11 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
     profile = parse_as(SimulatorProfile, backend_profile(contract, backend), path=path, source=contract.source)
     control = profile.control or _CONTROLS[backend]
     with naming_file(contract.source):
-        _check_numbers(profile, contract, path)
+        problem = f"{profile.command_settle_s} (expected below step_timeout_s {profile.step_timeout_s})"
+        require(profile.command_settle_s < profile.step_timeout_s, f"{path}.command_settle_s", problem)
+        step_ns, period_ns = profile.step_ns, contract.control_period_ns
+        problem = f"{profile.step_s} (expected a whole part of control_period_s {contract.control_period_s})"
+        require(step_ns > 0 and period_ns % step_ns == 0, f"{path}.step_s", problem)
         _check_draws(profile, contract, path)
         _check_sources(profile, contract, path)
         is_sent = not ActionLayout(contract).is_velocity.all()
@@ -156,33 +163,11 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
                 require(False, f"{path}.home.{joint}", problem)
             require(is_sent, f"{path}.home", "no joint is commanded by position; remove it")
         joints = {*ActionLayout(contract).joints, *find_positions(contract)}
-        for joint, zero in profile.joint_zeros.items():
+        for joint in profile.joint_zeros:
             require(joint in joints, f"{path}.joint_zeros.{joint}", f"no such joint: {one_of(joint, joints)}")
-            require(
-                math.isfinite(zero), f"{path}.joint_zeros.{joint}", f"{zero} (expected a finite number of rad or m)"
-            )
-        for name, topic in profile.echo.items():
+        for name in profile.echo:
             require(name in contract.actuators, f"{path}.echo.{name}", one_of(name, contract.actuators))
-            check_topic(f"{path}.echo.{name}", topic)
     return profile, control
-
-
-def _check_numbers(profile: SimulatorProfile, contract: Contract, path: str) -> None:
-    require(bool(profile.world), f"{path}.world", "'' (expected the name of a world)")
-    for key in ("sensor_grace_s", "step_timeout_s", "reset_timeout_s"):
-        check_positive(f"{path}.{key}", getattr(profile, key), "seconds")
-    check_positive(f"{path}.home_tolerance", profile.home_tolerance, "rad or m")
-    check_count(f"{path}.settle_steps", profile.settle_steps, "physics steps")
-    settle_s, most_s = profile.command_settle_s, profile.step_timeout_s
-    problem = f"{settle_s} (expected seconds >= 0, below step_timeout_s {most_s})"
-    require(0 <= settle_s < most_s, f"{path}.command_settle_s", problem)
-    for name, place in profile.entities.items():
-        is_unit = abs(math.hypot(*place.orientation) - 1) < _UNIT_TOLERANCE
-        problem = f"{place.orientation} (expected a quaternion of length 1)"
-        require(is_unit, f"{path}.entities.{name}.orientation", problem)
-    step_ns, period_ns, period_s = profile.step_ns, contract.control_period_ns, contract.control_period_s
-    problem = f"{profile.step_s} (expected a whole part of control_period_s {period_s})"
-    require(step_ns > 0 and period_ns % step_ns == 0, f"{path}.step_s", problem)
 
 
 def _check_draws(profile: SimulatorProfile, contract: Contract, path: str) -> None:
@@ -201,8 +186,6 @@ def _check_draws(profile: SimulatorProfile, contract: Contract, path: str) -> No
 
 def _check_sources(profile: SimulatorProfile, contract: Contract, path: str) -> None:
     """Check that each source provides the fields of its sensor, and that no distance uses another distance."""
-    for entity, state in profile.states.items():
-        check_topic(f"{path}.states.{entity}.topic", state.topic)
     entities = {*profile.states, *profile.entities, *(draw.name for draw in profile.draws.values())}
     for name, source in profile.sources.items():
         where = f"{path}.sources.{name}"
@@ -225,8 +208,7 @@ def _check_source(
         for end in source.distance:
             require(end in measured or end in entities, where, one_of(end, [*measured, *sorted(entities)]))
     elif source.force is not None:
-        check_topic(where, source.force)
-        check_positive(f"{where.rpartition('.')[0]}.above_n", source.above_n, "newtons")
+        allow(source.above_n > 0, f"{where.rpartition('.')[0]}.above_n", source.above_n, "newtons > 0")
         is_bool = sensor.type == "std_msgs/msg/Bool"
         require(is_bool, where, f"wrong sensor type {sensor.type} (expected std_msgs/msg/Bool)")
     else:

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from embodied_env.ros.transport.checks import Check, failed, passed
+from embodied_env.ros.transport.checklist import Check, failed, passed
 from embodied_env.ros.transport.setup_checks import apt_package
 
 GAZEBO_OF: Mapping[str, int] = {"jazzy": 8, "kilted": 9, "lyrical": 10, "rolling": 10}
@@ -23,12 +23,14 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+\S*")
 def version_checks() -> Iterator[Check]:
     """Yield a check of gz-sim and one of ros_gz_bridge on this host; the server may run on another."""
     yield _gazebo_check(os.environ.get("ROS_DISTRO", ""))
-    found = _package_version("ros_gz_bridge", os.environ.get("AMENT_PREFIX_PATH", ""))
-    if found is None:
+    prefixes = filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep))
+    manifests = (Path(prefix, "share", "ros_gz_bridge", "package.xml") for prefix in prefixes)
+    text = next((manifest.read_text(encoding="utf-8") for manifest in manifests if manifest.is_file()), "")
+    if (found := re.search(r"<version>([^<]+)</version>", text)) is None:
         remedy = f"apt install {apt_package('ros_gz_bridge')}, and source its setup.bash"
         yield Check(name="ros_gz_bridge", passed=None, detail="not installed on this host", remedy=remedy)
     else:
-        yield passed("ros_gz_bridge", found)
+        yield passed("ros_gz_bridge", found[1])
 
 
 def _gazebo_check(distribution: str) -> Check:
@@ -53,13 +55,3 @@ def _gazebo_check(distribution: str) -> Check:
         detail = f"version {newest} (the packages of {distribution} use {expected})"
         return Check(name="gz sim", passed=None, detail=detail, remedy="use one Gazebo for server and bridge")
     return passed("gz sim", f"version {newest}")
-
-
-def _package_version(package: str, prefixes: str) -> str | None:
-    """Return the version of an installed ROS package; None if it is not found."""
-    for prefix in filter(None, prefixes.split(os.pathsep)):
-        manifest = Path(prefix, "share", package, "package.xml")
-        if manifest.is_file():
-            found = re.search(r"<version>([^<]+)</version>", manifest.read_text(encoding="utf-8"))
-            return found.group(1) if found else None
-    return None

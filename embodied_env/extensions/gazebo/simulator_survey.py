@@ -12,27 +12,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from embodied_env.contract import Contract, SensorSpec
-from embodied_env.contract.contract_schema import QosSpec
+from embodied_env.contract.qos_schema import QosSpec
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, MissingDependencyError
 from embodied_env.extensions.gazebo.auxiliary_topics import EntityTopics
 from embodied_env.extensions.gazebo.control import APIS
 from embodied_env.extensions.gazebo.control.lockstep_control import LockstepControl
-from embodied_env.extensions.gazebo.control.service_session import ServiceSession
+from embodied_env.extensions.gazebo.control.service_session import REST_S, ServiceSession
 from embodied_env.extensions.gazebo.external_sim_profile import SimulatorProfile, check_offered, load_simulator_profile
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.graph_checks import publisher_problems, reader_problems, surroundings, topic_check
-from embodied_env.ros.transport.checks import Check, failed, passed
+from embodied_env.ros.transport.checklist import Check, failed, passed
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import qos_profile
 from embodied_env.ros.transport.receiver import ReceivedMessage
 from embodied_env.ros.wire.sensor_readers import stamp_ns
+from embodied_env.ros.wire.step_arrivals import DueReading
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 _EVERY_MESSAGE = qos_profile(QosSpec(depth=1000, reliability="best_effort"))
 _POLL_S = 0.05
-_REST_S = 0.3  # the clock must show the same time for this long
 _CALL_S = 1.0
-_MOST_MESSAGES = 10  # of one topic in a control period
+_MOST_MESSAGES = 10  # messages of one topic in a control period
 _SLOWEST_NS = 2 * NS_PER_S  # simulated time in which even a slow topic has a message
 _LIST_CONTROLLERS = "controller_manager_msgs/srv/ListControllers"
 _DEAD_BRIDGE = "a bridge that was killed stays in the graph until its lease expires, 20 s by default"
@@ -58,7 +58,9 @@ def survey_simulator(contract: Contract, backend: str, *, namespace: str, timeou
     profile, control = load_simulator_profile(contract, backend)
     ros = RosNode(f"doctor_{os.getpid()}", namespace=namespace, clock=SteadyClock())
     try:
-        return tuple(_Survey(contract, profile, control, ros, timeout_s).checks())
+        survey = _Survey(contract, profile, control, ros, timeout_s)
+        survey.gazebo_world = profile.world if backend == "gazebo" else None
+        return tuple(survey.checks())
     finally:
         ros.close()
 
@@ -67,7 +69,7 @@ def survey_simulator(contract: Contract, backend: str, *, namespace: str, timeou
 class _Topic:
     """A subscribed topic, and what has arrived on it. A paused JointStatePublisher repeats its message."""
 
-    title: str  # of its checks
+    title: str  # title of its checks
     spec: SensorSpec
     messages: int = 0
     repeats: int = 0  # messages without a newer stamp
@@ -80,15 +82,16 @@ class _Survey:
     ) -> None:
         self._contract, self._profile, self._ros, self._timeout_s = contract, profile, ros, timeout_s
         self._topics = dict(_topics_of(contract, profile))
-        self._session = ServiceSession(ros.receiver, on_message=self._store)
+        self._session = ServiceSession(ros.receiver, reply_timeout_s=profile.reply_timeout_s, on_message=self._store)
         for key, topic in self._topics.items():
             ros.receiver.subscribe(key, message_class(topic.spec.type), topic.spec.topic, _EVERY_MESSAGE)
         self._control_name = control
+        self.gazebo_world: str | None = None
 
     def checks(self) -> Iterator[Check]:
         try:
             api = APIS[self._control_name](world=self._profile.world, prefix=self._profile.prefix)
-        except MissingDependencyError as error:
+        except (MissingDependencyError, ContractError) as error:
             yield failed("services", str(error), "", "missing")
             return
         control = LockstepControl(api, self._session, step_ns=self._profile.step_ns)
@@ -127,7 +130,7 @@ class _Survey:
                 return passed("clock", "no message at rest")
             return failed("clock", "no message on /clock", _LIFELESS, "clock.silent")
         moved_s = time.monotonic() - clock.changed_s
-        if moved_s < _REST_S:
+        if moved_s < REST_S:
             remedy = "start gz sim without -r, and stop other clients that step the world"
             return failed(
                 "clock", f"moves, at {clock.now_ns / NS_PER_S:.3f} s (expected a pause)", remedy, "clock.moves"
@@ -184,7 +187,10 @@ class _Survey:
             yield failed("step", str(error), remedy, "step")
             return
         period_s = period_ns / NS_PER_S
-        yield passed("step", f"{periods} control periods of {period_s:g} s are exact; one takes {took_s * 1e3:.1f} ms")
+        exact = passed(
+            "step", f"{periods} control periods of {period_s:g} s are exact; one takes {took_s * 1e3:.1f} ms"
+        )
+        yield replace(exact, remedy=control.last_step.describe_throttle(self.gazebo_world) if control.last_step else "")
         for topic in self._topics.values():
             yield self._reading_check(topic, control.now_ns(), periods)
 
@@ -196,11 +202,7 @@ class _Survey:
     def _is_complete(self, topic: _Topic, now_ns: int) -> bool:
         if topic.spec.timeline == "receive" and topic.messages:
             return True
-        return topic.newest_ns >= now_ns - self._allowed_age_ns(topic)
-
-    def _allowed_age_ns(self, topic: _Topic) -> int:
-        rate_hz = topic.spec.rate_hz
-        return round(NS_PER_S / rate_hz) + self._profile.step_ns - 1 if rate_hz else 0
+        return DueReading.of(topic.spec, self._profile.step_ns).satisfies(topic.newest_ns, now_ns)
 
     def _reading_check(self, topic: _Topic, now_ns: int, periods: int) -> Check:
         title, count = f"readings.{topic.title}", topic.messages
@@ -244,7 +246,7 @@ class _Survey:
                 continue
             try:
                 kind = message_class(_LIST_CONTROLLERS)
-                reply = self._ros.receiver.call(kind, service, kind.Request(), _CALL_S, _nothing)
+                reply = self._ros.receiver.call(kind, service, kind.Request(), _CALL_S, lambda: None)
             except (MissingDependencyError, ContractError, TimeoutError) as error:
                 yield Check(name="controllers", passed=None, detail=f"{service} cannot be read: {error}")
                 continue
@@ -263,7 +265,3 @@ def _topics_of(contract: Contract, profile: SimulatorProfile) -> Iterator[tuple[
             yield name, _Topic(title=f"sensors.{name}", spec=sensor)
     for key, spec in EntityTopics(profile).topics.items():
         yield key, _Topic(title=key.removeprefix("/").replace("/", "."), spec=spec)
-
-
-def _nothing() -> None:
-    """Do nothing while a service is awaited."""

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from embodied_env.core.optional_packages import import_optional
+from embodied_env.core.plugin_loading import import_optional
 from embodied_env.errors import BackendError, BackendNotReadyError
 
 _CONNECT_S = 5.0  # connection timeout; Ray itself waits for minutes
@@ -38,7 +38,7 @@ class RayCluster:
         A new cluster has `cpus`, one for each worker. `address` is that of ``ray.init``; None: ``RAY_ADDRESS``, or
         else a new cluster.
         """
-        self._ray = import_optional("ray", needed_for="--engine ray")
+        self._ray = import_optional("ray", needed_for="the engine 'ray'")
         self._cpus = cpus
         self._address = address or os.environ.get("RAY_ADDRESS") or None
         self._stack = ExitStack()

@@ -203,7 +203,7 @@ class WorkerHost:
             )
         if not (Path(given["folder"]) / given["token"]).is_file():
             raise UsageError(
-                f"--out {given['folder']} is not available on node {node} (expected a folder that every node shares)"
+                f"no run folder {given['folder']} on node {node} (expected a folder that every node shares)"
             )
         for name in _forwarded_variables().keys() - given["environment"].keys():
             del os.environ[name]  # such as OMP_NUM_THREADS, which Ray sets

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.errors import UsageError, did_you_mean
+from embodied_env.contract.value_checks import one_of
+from embodied_env.errors import UsageError
 from embodied_env.extensions.remote.policy_messages import MOST_ANSWER_BYTES, import_library
 from embodied_env.extensions.remote.remote_model import CONNECT_TIMEOUT_S, Failure, Problem, RemoteModel
 from embodied_env.policies.policy_model import Inputs, PolicyModel
@@ -37,7 +38,7 @@ def load_gr00t(
     """Return the model of the server at ``//host:port``, after its first answer.
 
     Args:
-        location: host and port; options other than the token may follow as ``?timeout_s=0.2&release=n1.5``.
+        location: host and port.
         connect_timeout_s: limit of connecting, and of the first inference.
         timeout_s: limit of every other inference; None: 1 s, or less on a robot.
         release: ``n1.6`` for GR00T N1.6 and later, ``n1.5`` for N1 and N1.5.
@@ -63,9 +64,7 @@ class Gr00tModel(RemoteModel):
         super().__init__(location, **options)
         release = str(self.options["release"])
         if release not in _AXES:
-            raise UsageError(
-                f"unknown release {release!r} (expected {' or '.join(_AXES)}){did_you_mean(release, _AXES)}"
-            )
+            raise UsageError(f"unknown release {one_of(release, _AXES)}")
         self._axes, self._is_nested = _AXES[release], release == "n1.6"
         self._token = {"api_token": api_token} if api_token else {}
         self._zmq = import_library("zmq")

@@ -36,7 +36,7 @@ def load_openpi(
     """Return the model of the server at ``//host:port``, after connecting to it.
 
     Args:
-        location: host and port; options other than the key may follow as ``?timeout_s=0.2&connect_timeout_s=5``.
+        location: host and port.
         connect_timeout_s: limit of connecting, and of the first inference.
         timeout_s: limit of every other inference, a new connection included; None: 1 s, or less on a robot.
         nested: send an input ``images.front`` as ``{"images": {"front": ...}}``, as servers of ALOHA expect it.
@@ -65,11 +65,10 @@ class OpenpiModel(RemoteModel):
     n_action_steps: int | None = None
 
     def __init__(self, location: str, *, api_key: str | None = None, **options: Any) -> None:  # noqa: ANN401
-        """Connect nothing yet; see `RemoteModel`."""
         super().__init__(location, **options)
         self._is_nested = checked_flag("nested", self.options["nested"])
         self.continues_chunks = checked_flag("rtc", self.options["rtc"])
-        self._prefix: dict[str, int] | None = None  # of the next request
+        self._prefix: dict[str, int] | None = None  # prefix of the next request
         self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else {}
         self._socket: WebSocket | None = None
         self._is_ready = self._is_announced = False

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.core.optional_packages import import_optional
+from embodied_env.core.plugin_loading import import_optional
 from embodied_env.errors import EmbodiedEnvError, described
 from embodied_env.policies.policy_model import ArraySpec
 

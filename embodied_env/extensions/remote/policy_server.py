@@ -108,7 +108,6 @@ class PolicyServer:
         return None
 
     async def _serve_client(self, connection: Any) -> None:  # noqa: ANN401 - of websockets
-        """Answer the requests of a client until it disconnects."""
         from websockets.exceptions import ConnectionClosed
 
         if not self._is_free.is_set():  # two were admitted at once
@@ -116,7 +115,10 @@ class PolicyServer:
             return
         self._is_free.clear()
         try:
-            _detect_lost_peer(connection.transport.get_extra_info("socket"))
+            connected: socket.socket = connection.transport.get_extra_info("socket")
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # closed when the client vanishes
+            for name, value in _KEEPALIVE.items():
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
             self._model.reset(seed=0, episode_index=0)
             await connection.send(self._metadata)
             async for message in connection:
@@ -127,7 +129,6 @@ class PolicyServer:
             self._is_free.set()
 
     def _answer(self, message: bytes | str) -> bytes | str:
-        """Return the answer to a request, or the text of an error."""
         try:
             return self._infer(message if isinstance(message, str) else unpack(message))
         except Exception as error:  # noqa: BLE001 - of a model, or of any request
@@ -228,10 +229,3 @@ def _check(inputs: Mapping[str, Any], specs: Mapping[str, ArraySpec]) -> None:
             raise UsageError(f"input {name!r} has the dtype {found} (expected {expected})")
         if not spec.fits(value.shape):
             raise UsageError(f"input {name!r} has the shape {value.shape} (expected {spec.shape})")
-
-
-def _detect_lost_peer(connected: socket.socket) -> None:
-    """Make TCP close the connection when its other end vanishes, so that the client can connect again."""
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
-        connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -9,7 +9,6 @@ protocols.
 
 from __future__ import annotations
 
-import ast
 import os
 import socket
 import time
@@ -19,7 +18,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from importlib.metadata import version
 from typing import Any, ClassVar, Self
-from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +26,9 @@ from embodied_env.contract import Contract
 from embodied_env.contract.argument_checks import checked_seconds
 from embodied_env.contract.bounded_json import plain_copy
 from embodied_env.core.policy import NoAction, PolicyIdentity
-from embodied_env.errors import UsageError, described, did_you_mean
+from embodied_env.errors import UsageError, described
 from embodied_env.extensions.remote.policy_messages import WireError, keep_freed_memory, pack, unpack
+from embodied_env.policies.policy_address import parse_server
 from embodied_env.policies.policy_model import ArraySpec, Inputs, PolicyModel
 
 CONNECT_TIMEOUT_S, TIMEOUT_S = 30.0, 1.0
@@ -53,7 +52,6 @@ class Failure(Exception):  # noqa: N818 - no error of a caller
     """A server has given no valid answer."""
 
     def __init__(self, problem: Problem, reason: str) -> None:
-        """Describe it."""
         self.problem = problem
         super().__init__(NoAction(reason).reason)  # one line, since it may come from a server
 
@@ -65,9 +63,9 @@ class RemoteModel(PolicyModel):
         protocol: name of the message format and of the scheme of addresses.
         package: library that connects.
         default_port: of an address without a port.
-        address: of the server, as given.
+        address: of the server.
         host, port: those of the address.
-        options: values of all options, those in the address among them.
+        options: values of all options.
         identity: address, protocol and library, with the server's metadata.
         inputs, outputs: specification by name, if the server announces them.
         fingerprint: that of the contract of its inputs and outputs, if the server announces one.
@@ -87,13 +85,10 @@ class RemoteModel(PolicyModel):
     policy_file: str | None = None
 
     def __init__(self, location: str, **options: Any) -> None:  # noqa: ANN401 - of the protocol
-        """Connect nothing yet; the options of an address ``protocol://host:port?option=literal`` replace `options`.
-
-        Raises UsageError for another form, an unknown option or an invalid time limit.
-        """
+        """Connect nothing yet; raises UsageError for another form of a location, or an invalid time limit."""
         self.address = f"{self.protocol}:{location}"
-        self.host, self.port, found = _parse_address(self.address, self.default_port, options)
-        self.options = options | found
+        self.host, self.port = parse_server(self.address, self.default_port)
+        self.options = options
         self._has_default_timeout = self.options["timeout_s"] is None
         self.options["timeout_s"] = TIMEOUT_S if self._has_default_timeout else self.options["timeout_s"]
         self._connect_timeout_s, self._timeout_s = (
@@ -101,10 +96,10 @@ class RemoteModel(PolicyModel):
         )
         keep_freed_memory()
         self._epoch = self._step = 0  # number of the episode on this object, and of the inference in it
-        self._reset: dict[str, int] | None = None  # of an episode in which no answer has arrived
+        self._reset: dict[str, int] | None = None  # reset of an episode in which no answer has arrived
         self._problems: Counter[str] = Counter()
         self._account: dict[str, float | None] | None = None
-        self._expected: Mapping[str, ArraySpec] | None = None  # of an answer
+        self._expected: Mapping[str, ArraySpec] | None = None  # arrays of an answer
         self._last: tuple[int, Mapping[str, NDArray[Any]]] | None = None  # step and outputs of the last answer
         self._metadata: Mapping[str, Any] | None = None
         self._is_warm = self._is_closed = self._is_busy = False  # warm: an answer has arrived
@@ -145,6 +140,13 @@ class RemoteModel(PolicyModel):
             expected = "expected policy_file or --policy-file"
             problem = f"{label} without its policy file: {self.policy_file!s:.80} ({expected})"
             raise UsageError(f"{problem}; name a copy of it here, or serve it with --contract")
+
+    def instruct(self, instruction: str, /) -> bool:
+        """Raise UsageError for another prompt than that of the server's contract, if it announces one."""
+        if self.instruction not in (None, instruction):
+            problem = f"policy {self.identity.name!r} is served with one prompt: {self.instruction!r:.80}"
+            raise UsageError(f"{problem} (expected {instruction!r:.80}); serve it without --contract")
+        return False
 
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Begin an episode; its first request carries the reset, if the protocol has a key for it."""
@@ -246,7 +248,6 @@ class RemoteModel(PolicyModel):
             raise UsageError(f"inputs of {self.address}: {error}") from error
 
     def _unpack(self, answer: bytes) -> Any:  # noqa: ANN401 - of a server
-        """Return the content of a message of the server; raises Failure."""
         try:
             return unpack(answer, self.protocol)
         except WireError as error:
@@ -299,26 +300,3 @@ class RemoteModel(PolicyModel):
     @abstractmethod
     def _disconnect(self) -> None:
         """Close what is open; in a fork of the process that opened it, without a message to the server."""
-
-
-def _parse_address(address: str, default_port: int, known: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
-    """Return host, port and options of an address; raises UsageError for another form or option."""
-    try:
-        url = urlsplit(address)
-        host, port = url.hostname, default_port if url.port is None else url.port
-    except ValueError:
-        host, port = None, 0
-    if not host or not port or url.path.strip("/") or url.fragment or url.username is not None:
-        scheme = address.partition(":")[0]
-        expected = f"expected {scheme}://host:port, for example {scheme}://127.0.0.1:{default_port}"
-        raise UsageError(f"invalid address of a policy server: {address!r} ({expected})")
-    options: dict[str, Any] = {}
-    for key, text in parse_qsl(url.query, keep_blank_values=True):
-        if key not in known:
-            expected = f"expected one of: {', '.join(known)}"
-            raise UsageError(f"unknown option of {address!r}: {key!r} ({expected}){did_you_mean(key, known)}")
-        try:
-            options[key] = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            options[key] = text
-    return host, port, options

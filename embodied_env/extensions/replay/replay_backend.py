@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from embodied_env.backends.backend import Capabilities
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.core.safety_input_state import InputState
 from embodied_env.core.types import (
     ApprovedCommand,
     ExternalInputs,
@@ -29,10 +30,9 @@ from embodied_env.core.types import (
 from embodied_env.errors import BackendLostError, BackendNotReadyError, RecordError, TaskError
 from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.record.row_decoder import RowDecoder, frozen_ns
-from embodied_env.record.rows import RESET, TRANSITION, Row
+from embodied_env.record.row_types import RESET, TRANSITION, ResetRow, TransitionRow, VerdictRecord
 from embodied_env.record.run import Run, read_run
-from embodied_env.timing.clock import NS_PER_S, Clock
-from embodied_env.timing.pacing import DeadlineCounts
+from embodied_env.timing.clock import NS_PER_S, Clock, DeadlineCounts
 
 _OVERRIDDEN = {"seedable": False, "pausable": False, "state_query": False, "reopens": False, "render_modes": ()}
 
@@ -49,21 +49,21 @@ class RecordedSteps:
 
     def __init__(self, run: Run, reader: RowDecoder) -> None:
         """Start before the first row. Rows that an outer wrapper created are skipped."""
-        self._rows: Iterator[Row] = (row for row in run.rows() if row.get("inner") is not None)
-        self._next: Row | None = next(self._rows, None)
+        self._rows: Iterator[TransitionRow | ResetRow] = (row for row in run.rows() if row["inner"] is not None)
+        self._next = next(self._rows, None)
         self._reader = reader
-        self.row: Row | None = None
+        self.row: TransitionRow | None = None
         self.external_inputs: ExternalInputs | None = None
         self.frozen_ns = 0
-        self.reset_verdict: Mapping[str, Any] | None = None
+        self.reset_verdict: VerdictRecord | None = None
         self.pacer = DeadlineCounts()
 
     @property
     def stamps_ns(self) -> Mapping[str, int]:
         """Stamps of the current step, by name."""
-        return {} if self.row is None else self.row["inner"]["stamps_ns"]
+        return {} if self.row is None else cast("Mapping[str, int]", self.row["inner"]["stamps_ns"])
 
-    def next_reset(self) -> Row:
+    def next_reset(self) -> ResetRow:
         """Move to the next reset and return its row; raises BackendNotReadyError after the last one."""
         self.row = self.external_inputs = None
         while self._next is not None and self._next["schema"] != RESET:
@@ -81,11 +81,11 @@ class RecordedSteps:
         if self._next is not None and self._next["schema"] == TRANSITION:
             self.row, self._next = self._next, next(self._rows, None)
             self.external_inputs = self._reader.external_inputs(self.row)
-            stages = _stages(self.row)
+            stages = self.row["info"]["latency"]
             self.pacer.overruns, self.pacer.missed = stages.get("overruns", 0), stages.get("missed_deadlines", 0)
-            self.pacer.overrun_ns = round((stages.get("overrun_s") or 0.0) * NS_PER_S)
+            self.pacer.overrun_ns = round(stages.get("overrun_s", 0.0) * NS_PER_S)
 
-    def current(self) -> Row:
+    def current(self) -> TransitionRow:
         """Return the current step; raises BackendLostError after the last one of the episode."""
         if self.row is None:
             raise BackendLostError("recording_ended", "no more steps in the recorded episode")
@@ -124,7 +124,8 @@ class ReplayBackend:
         self.task_file, self.trust_task = task, trust_task
         self.recorded_task = RecordedTask(opened, self.playback)
         first = next(opened.transitions(), None)
-        self.pacer = self.playback.pacer if first is not None and "overrun_s" in _stages(first) else None
+        is_paced = first is not None and "overrun_s" in first["info"].get("latency", {})
+        self.pacer = self.playback.pacer if is_paced else None
 
     @classmethod
     def find_contract(cls, options: Mapping[str, Any], /) -> Contract:
@@ -155,7 +156,7 @@ class ReplayBackend:
         """Return the recorded snapshot."""
         return self._reader.snapshot(self.playback.current())
 
-    def estops(self) -> dict[str, str]:
+    def estops(self) -> dict[str, InputState]:
         """Return the recorded safety inputs."""
         inputs = self.playback.external_inputs
         return {} if inputs is None else dict(inputs.safety_context.estops)
@@ -192,7 +193,7 @@ class RecordedTask:
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - Task's
         """Return the recorded result."""
         inner = self._steps.current()["inner"]
-        reward, reasons = inner["reward"], dict(reason.partition(":")[::2] for reason in inner["end_reasons"])
+        reasons = dict(reason.partition(":")[::2] for reason in inner["end_reasons"])
         if "task_error" in reasons:
             raise TaskError("task failed in the record", why=reasons["task_error"])
         verdict = Verdict(
@@ -200,13 +201,11 @@ class RecordedTask:
             failure=reasons.get("failure", ""),
             out_of_bounds=reasons.get("out_of_bounds", ""),
         )
-        return TaskResult(reward=math.nan if reward is None else reward, verdict=verdict, terms=self._terms())
+        return TaskResult(reward=inner["reward"], verdict=verdict, terms=self._terms())
 
     def _terms(self) -> dict[str, float]:
-        info = None if self._steps.row is None else self._steps.row["info"]
-        terms = info.get("task") if isinstance(info, dict) else None
-        items = terms.items() if isinstance(terms, dict) else ()
-        return {name: math.nan if value is None else value for name, value in items}
+        terms = {} if self._steps.row is None else self._steps.row["info"]["task"]
+        return {name: math.nan if value is None else value for name, value in terms.items()}
 
 
 def _opened(run: str | Path | Run) -> Run:
@@ -223,15 +222,10 @@ def recorded_contract(run: Run) -> Contract:
 
 def _capabilities(run: Run) -> Capabilities:
     """Return the flags of the recorded backend on which its transitions depend."""
-    recorded = run.manifest.get("capabilities")
-    if not isinstance(recorded, dict):
+    recorded = run.manifest["capabilities"]
+    if recorded is None:
         raise RecordError(f"{run.path}: no capabilities in manifest.json; the run is too old to be replayed")
     known = {name: value for name, value in recorded.items() if name in Capabilities.__dataclass_fields__}
     levels = tuple(recorded.get("reset_levels", ()))
     flags: dict[str, Any] = {"simulated": False, **known, "reset_levels": levels, **_OVERRIDDEN}
     return Capabilities(**flags)
-
-
-def _stages(row: Row) -> Mapping[str, Any]:
-    stages = row["info"].get("latency") if isinstance(row["info"], dict) else None
-    return stages if isinstance(stages, dict) else {}

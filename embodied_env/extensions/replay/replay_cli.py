@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.progress_bar import ProgressBar
 from embodied_env.cli.verb_arguments import add_chunks, add_json, add_policy, add_run_directory, add_seed
-from embodied_env.core.terminal import make_console, say
+from embodied_env.core.terminal import ProgressBar, make_console, say
 from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--contract", help="name or path of the contract to replay with (default: that of the run)")
     option("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
     option("--trust-task", action="store_true", help="load the task that the contract names")
+    option("--simulate", action="store_true", help="simulate the run again from its seeds and actions, in lockstep")
     add_policy(parser, default=None, what="address of the policy to compare with the recorded actions")
     add_chunks(parser)
     option("--tolerance", type=float, default=0.0, help="largest difference of an action that counts as equal")
@@ -41,12 +41,19 @@ def run(args: argparse.Namespace) -> int:
         return _replay_policy(args, contract)
     if args.policy_file is not None:
         raise UsageError(f"--policy-file {args.policy_file} requires --policy")
-    from embodied_env.extensions.replay.run_replay import replay_run
-
-    with ProgressBar() as progress:
-        replay = replay_run(
-            args.run_directory, contract=contract, task=args.task, trust_task=args.trust_task, progress=progress
+    if args.simulate and args.task is not None:
+        raise UsageError(
+            f"--task {args.task} does not apply to --simulate; name the contract with the task by --contract"
         )
+    from embodied_env.extensions.replay.run_replay import replay_run
+    from embodied_env.extensions.replay.run_simulation import simulate_run
+
+    path = args.run_directory
+    with ProgressBar() as progress:
+        if args.simulate:
+            replay = simulate_run(path, contract=contract, progress=progress)
+        else:
+            replay = replay_run(path, contract=contract, task=args.task, trust_task=args.trust_task, progress=progress)
     if args.json:
         data = {**dataclasses.asdict(replay), "path": str(replay.path), "equal": replay.equal, "sound": replay.sound}
         say(json.dumps(data, indent=2))

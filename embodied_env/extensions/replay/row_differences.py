@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from embodied_env.record.rows import TRANSITION, Row
+from embodied_env.record.row_types import TRANSITION, ResetRow, Row, TransitionRow
 
 _ORDER_OF_A_STEP = (
     *(
@@ -28,6 +28,7 @@ _ORDER_OF_A_STEP = (
     "inner.truncated",
     "inner.end_reasons",
     "inner.stamps_ns",
+    "inner",  # all other keys
     "info",
 )
 _ORDER_OF_A_RESET = (
@@ -45,13 +46,15 @@ _ORDER_OF_A_RESET = (
     "inner.evaluator",
     "inner.observation",
     "inner.verdict",
+    "inner",  # all other keys
     "info",
+    "observation",
 )
 
 IDENTITY = ("info.backend", "info.world", "info.contract", "info.wrapper_version")
 """Fields that always differ between a run and its replay, or that are compared once per run."""
 
-_NOT_REPLAYED = ("info.reset.duration_s",)  # measured again
+_NOT_REPLAYED = ("info.reset.duration_s", "inner.action")  # measured again; the input of the replay
 
 Found = tuple[str, Any, Any]
 """The path of a field, its recorded value, and its replayed value."""
@@ -59,22 +62,22 @@ Found = tuple[str, Any, Any]
 ABSENT = "(absent)"
 
 
-def row_differences(recorded: Row, replayed: Row) -> Iterator[Found]:
+def row_differences(recorded: TransitionRow | ResetRow, replayed: Row) -> Iterator[Found]:
     """Yield each field in which `replayed` differs from `recorded`, in the order of a step.
 
-    The values of the outermost wrapper are not compared, except for ``info``, to which wrappers may have added keys.
+    Of the values of the outermost wrapper, ``info`` is compared, to which wrappers may have added keys, and the
+    observation of a reset. Its other values are those of ``inner``, as the audit checks.
     """
     order = _ORDER_OF_A_STEP if recorded["schema"] == TRANSITION else _ORDER_OF_A_RESET
     seen: set[str] = set()
     for path in order:
-        sides = (_value_at(row, path) for row in (recorded, replayed))
-        for found in _walk(path, *sides, is_info=path == "info"):
-            if found[0] not in seen and found[0] not in _NOT_REPLAYED:
+        for found in _walk(path, _value_at(recorded, path), _value_at(replayed, path), is_info=path == "info"):
+            if found[0] not in seen:
                 seen.add(found[0])
                 yield found
 
 
-def _value_at(row: Row, path: str) -> Any:  # noqa: ANN401 - JSON types
+def _value_at(row: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - JSON types
     """Return the value at `path`; of ``info`` without `IDENTITY`."""
     value: Any = row
     for key in path.split("."):
@@ -89,7 +92,8 @@ def _walk(path: str, recorded: Any, replayed: Any, *, is_info: bool = False) -> 
 
     Keys that wrappers added to ``info`` do not count.
     """
-    if recorded is replayed or json.dumps(recorded) == json.dumps(replayed):  # -0.0 is not 0.0, and 1 is not 1.0
+    is_equal = recorded is replayed or json.dumps(recorded) == json.dumps(replayed)  # -0.0 is not 0.0, and 1 is not 1.0
+    if is_equal or path in _NOT_REPLAYED:
         return
     are_dicts = isinstance(recorded, dict) and isinstance(replayed, dict)
     if are_dicts and all(key not in recorded or recorded[key] == replayed.get(key) for key in ("gate", "code")):

@@ -11,23 +11,24 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.policy import NoAction, Policy, PolicyFunction, as_policy, policy_errors, policy_seed
-from embodied_env.core.progress import NO_PROGRESS, Progress
+from embodied_env.core.terminal import NO_PROGRESS, Progress
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendError, ResetNeededError, TaskError, UsageError
 from embodied_env.extensions.replay.replay_backend import recorded_contract
 from embodied_env.extensions.replay.row_differences import row_differences
-from embodied_env.policies.chunks import ChunkRunner
-from embodied_env.record.arrays import Reference, refer_to, to_bytes
+from embodied_env.policies.chunk_execution import ChunkRunner
+from embodied_env.record.arrays import Reference, portable, refer_to
 from embodied_env.record.row_decoder import RowDecoder
-from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, Row, reset_row, to_json_row, transition_row
+from embodied_env.record.row_types import RESET, RecordedRow, ResetRow, Row, TransitionRow
+from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, reset_row, to_json_row, transition_row
 from embodied_env.record.run import Run, read_json, read_run
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 from embodied_env.timing.clock import ManualClock, SteadyClock
 
-_MOST_FIELDS = 20  # of the row that differs
-_LAYERS = 2  # of a run without wrappers: the recorder and the environment
+_MOST_FIELDS = 20  # fields of the row that differs
+_LAYERS = 2  # layers of a run without wrappers: the recorder and the environment
 _VIRTUAL_CLOCKS = ("virtual", "VirtualClock", "ManualClock")
 
 
@@ -101,35 +102,24 @@ def replay_run(
     """
     run = read_run(path)
     progress.start("replay", _row_count(run))
-    replayer = _Replayer(run, contract, task, trust_task=trust_task)
-    try:
-        for row in run.rows():
-            progress.advance()
-            replayer.replay(row)
-            if replayer.result.difference is not None:
-                break
-    finally:
-        replayer.close()
-    return replayer.result
+    clock = ManualClock() if run.manifest.get("clock") in _VIRTUAL_CLOCKS else SteadyClock()
+    options = {"backend": "replay", "run": run, "clock": clock, "task": task, "trust_task": trust_task}
+    return Replayer(run, contract or recorded_contract(run), options).replay_all(progress)
 
 
-class _Replayer:
-    """Steps an environment through the rows of a run, and compares and counts them."""
+class Replayer:
+    """Steps an environment through the rows of a run, and compares and counts them.
 
-    def __init__(self, run: Run, contract: Contract | None, task: str | Path | None, *, trust_task: bool) -> None:
+    Attributes:
+        result: what was found so far.
+    """
+
+    def __init__(self, run: Run, contract: Contract, options: dict[str, Any]) -> None:
+        """Make the environment with `options`, in addition to those that the rows need."""
         first = next(run.rows(), None)
         recorded = recorded_contract(run)
-        contract = contract or recorded
-        self._env = EmbodiedEnv(
-            contract,
-            backend="replay",
-            run=run,
-            clock=ManualClock() if run.manifest.get("clock") in _VIRTUAL_CLOCKS else SteadyClock(),
-            host_timing=True,  # as in the rows
-            evaluator_info=first is not None and "evaluator" in first["info"],
-            task=task,
-            trust_task=trust_task,
-        )
+        has_truth = first is not None and "evaluator" in first["info"]
+        self._run, self._env = run, EmbodiedEnv(contract, host_timing=True, evaluator_info=has_truth, **options)
         is_verified = self._env.task_description["source_sha256"] is not None
         self.result = Replay(
             path=run.path,
@@ -144,34 +134,44 @@ class _Replayer:
         self._episode = self._step = self._next_row = 0
         self._is_estop = self._has_gap = self._is_incomplete = False
 
-    def replay(self, row: Row) -> None:
+    def replay_all(self, progress: Progress) -> Replay:
+        """Replay the rows up to the first difference, close the environment, and return the result."""
+        try:
+            for row in self._run.rows():
+                progress.advance()
+                self.replay(row)
+                if self.result.difference is not None:
+                    break
+        finally:
+            self._env.close()
+        return self.result
+
+    def replay(self, row: RecordedRow) -> None:
         """Replay the next row of the run."""
-        is_reset, is_added = row["schema"] == RESET, row["inner"] is None
+        is_reset = row["schema"] == RESET
         if row["row"] != self._next_row:
             self._has_gap = self._is_incomplete = True
         self._next_row = row["row"] + 1
-        if is_reset and not is_added:
-            self._is_incomplete = False
-        if is_added:
+        if row["inner"] is None:
             self.result.left_out += 1
-        elif self._is_incomplete:
+            return
+        self._is_incomplete &= not is_reset
+        if self._is_incomplete:
             self.result.unverified += 1
         else:
-            self.result.difference = self._compare(row, is_reset=is_reset)
+            self.result.difference = self._compare(row)
             if self.result.difference is None:
                 self.result.resets += is_reset
                 self.result.transitions += not is_reset
 
-    def close(self) -> None:
-        self._env.close()
-
-    def _compare(self, row: Row, *, is_reset: bool) -> FirstDifference | None:
+    def _compare(self, row: TransitionRow | ResetRow) -> FirstDifference | None:
+        is_reset = row["schema"] == RESET
         self._episode, self._step = (self._episode + 1, 0) if is_reset else (self._episode, self._step + 1)
         if is_reset and self._is_estop:
             self._env.clear_estop()  # the operator did so at this point, or the step after it latches it again
         self._is_estop = _ends_in_estop(row)
         try:
-            found = list(row_differences(row, self._replay_reset(row) if is_reset else self._replay_step(row)))
+            found = [each for each in row_differences(row, self._replay_row(row)) if self._is_compared(each[0])]
         except (BackendError, TaskError, UsageError, ResetNeededError) as error:
             found = [("reset" if is_reset else "step", "done", f"{type(error).__name__}: {error}")]
         if not found:
@@ -188,15 +188,24 @@ class _Replayer:
             others=tuple(others)[:_MOST_FIELDS],
         )
 
-    def _replay_reset(self, row: Row) -> Row:
+    def _is_compared(self, path: str) -> bool:
+        """Return whether a replay must have the same value at `path`: not of what wrappers returned at a reset."""
+        return not (self.result.wrapped and path.startswith("observation"))
+
+    def _replay_row(self, row: TransitionRow | ResetRow) -> Row:
+        return self._replay_reset(row) if row["schema"] == RESET else self._replay_step(row)
+
+    def _reset(self, row: ResetRow) -> tuple[Any, Any]:
         index = row["info"]["episode_index"]
         if self._has_gap:  # a reset may be missing too
             self._env.seek_episode(None, index)
-        seed = 0 if index == 0 else None  # counts episodes as recorded, whatever seed the wrappers passed on
-        outer = dict(zip(FIELDS_OF_RESET, (None, None, *self._env.reset(seed=seed)), strict=True))
+        return self._env.reset(seed=0 if index == 0 else None)  # counts as recorded, whatever seed wrappers passed on
+
+    def _replay_reset(self, row: ResetRow) -> Row:
+        outer = dict(zip(FIELDS_OF_RESET, (None, None, *self._reset(row)), strict=True))
         return reset_row(self._env.last_reset, row=row["row"], outer=outer, evaluator=self._evaluator, store=_refer)
 
-    def _replay_step(self, row: Row) -> Row:
+    def _replay_step(self, row: TransitionRow) -> Row:
         action, is_reconstructed = self._decoder.action(row)
         self.result.reconstructed += is_reconstructed
         result: Any
@@ -216,15 +225,15 @@ def _is_wrapped(run: Run) -> bool:
     return len(run.manifest["wrappers"]) > _LAYERS
 
 
-def _ends_in_estop(row: Row) -> bool:
+def _ends_in_estop(row: TransitionRow | ResetRow) -> bool:
     """Return whether an ESTOP was latched after the step of `row`; False for a reset."""
-    inputs = (row["inner"] or {}).get("external_inputs", {})
-    return bool((inputs.get("latched_after") or {}).get("severity") == Severity.ESTOP.name)
+    latched = None if row["schema"] == RESET else row["inner"]["external_inputs"]["latched_after"]
+    return latched is not None and latched["severity"] == Severity.ESTOP.name
 
 
 def _refer(array: NDArray[Any]) -> Reference:
     """Return the reference to an array, without storing it."""
-    return refer_to(array, to_bytes(array))
+    return refer_to(portable(array))
 
 
 def _row_count(run: Run) -> int | None:

@@ -77,11 +77,16 @@ def line_chart(
     unit: str = "",
     limits: tuple[float, float] = (-math.inf, math.inf),
     marks: Sequence[Marks] = (),
+    below: Sequence[Line] = (),
 ) -> str:
-    """Return a chart of lines over x; what is beyond `limits` is shaded, and `marks` are below the x axis."""
+    """Return a chart of lines over x; what is beyond `limits` is shaded, and `marks` are below the x axis.
+
+    The lines `below`, of few points in any order, are drawn first, and are not in readout and table.
+    """
     series = [(line, *extremes(line.x, line.y)) for line in lines]
+    behind = [(line, np.asarray(line.x), np.asarray(line.y)) for line in below]
     x_low, x_high = _span(x for _, x, _ in series)
-    y_low, y_high = _padded(*_y_range(series))
+    y_low, y_high = _padded(*_y_range([*series, *behind]))
     box = _Box(x_low, x_high, y_low, y_high)
     shaded = [(-_BEYOND, min(box.y(limits[1]), UNITS)), (max(box.y(limits[0]), 0), _BEYOND)]
     limited = "".join(
@@ -89,7 +94,8 @@ def line_chart(
         for top, bottom in ((max(top, 0), min(bottom, UNITS)) for top, bottom in shaded)
         if bottom > top
     )
-    curves = "".join(
+    curves = "".join(f'<path class="{line.style}" d="{box.path(x, y)}"/>' for line, x, y in behind)
+    curves += "".join(
         f'<path class="curve {line.style}" data-name="{_text(line.name)}" d="{box.path(x, y)}"/>'
         for line, x, y in series
     )
@@ -98,10 +104,10 @@ def line_chart(
     rugs = "".join(_drawing_of_marks(each, box) for each in marks)
     note = f"limits {format_number(limits[0])} to {format_number(limits[1])}" if any(np.isfinite(limits)) else ""
     return (
-        f"{_caption(title, unit, note)}{_key(lines, marks)}"
+        f"{_caption(title, unit, note)}{_key([*lines, *below], marks)}"
         f'<div class="plot" data-x="{x_low:.6g} {x_high:.6g}" data-y="{y_low:.6g} {y_high:.6g}"'
         f' data-unit="{_text(unit)}" data-x-title="{_text(x_title)}">'
-        f"{_y_axis(y_low, y_high)}{_drawing(drawn, _describe(title, unit, series, marks))}"
+        f"{_y_axis(y_low, y_high)}{_drawing(drawn, _describe(title, unit, [*series, *behind], marks))}"
         f"{rugs}{_x_axis(x_low, x_high, x_title)}</div>"
     ).join(('<figure class="chart" tabindex="0">', "</figure>"))
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from embodied_env.contract import Contract
-from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.code_types import Quality, Severity
+from embodied_env.core.info_types import SensorInfo
+from embodied_env.extensions.report.chunk_curves import ChunkCurves
 from embodied_env.extensions.report.key_frames import KeyFrames
 from embodied_env.extensions.report.time_series import BoundedDict, Spans, Trace
 from embodied_env.extensions.report.totals import age_is_known
-from embodied_env.record.outcomes import EpisodeOutcome
-from embodied_env.record.rows import has_no_action
+from embodied_env.record.row_types import RecordedReset, RecordedTransition, StepRecord, TransitionRow
+from embodied_env.record.rows import is_no_action
 from embodied_env.record.step_values import Joints, firings
+from embodied_env.record.summary import EpisodeOutcome
 
 MOST_TRACED = 40
 """Episodes with charts. Each reason of an end is among them before any reason is there twice as often as another."""
 
 _MOST_SERIES = 160
 _MOST_EVENTS = 60
-_ORDER = ("failure", "stopped", "time", "cut", "apart", "success")  # of kinds of ends
+_ORDER = ("failure", "stopped", "time", "cut", "apart", "success")  # order of the kinds of ends
 
 
 class EpisodeTrace:
@@ -31,7 +33,8 @@ class EpisodeTrace:
         series: values over the steps, by kind and name: "requested", "applied" or "measured" of a joint, "reward",
             "term" of the reward, "age" of a sensor in ms.
         events: steps in which something occurred, by style of mark and description.
-        limited: steps in which a gate acted on a joint, by style of mark and joint; "" stands for all joints.
+        chunks: the action chunks of the policy.
+        limited: steps in which a gate acted on a joint, by style of mark and joint; "" is all joints.
     """
 
     def __init__(self, outcome: EpisodeOutcome, joints: Joints) -> None:
@@ -42,9 +45,10 @@ class EpisodeTrace:
         self.events: BoundedDict[tuple[str, str], Spans] = BoundedDict(Spans, _MOST_EVENTS)
         self.limited: BoundedDict[tuple[str, str], Spans] = BoundedDict(Spans, _MOST_SERIES)
         self.frames = KeyFrames()
+        self.chunks = ChunkCurves(joints)
         self._missed_deadlines = 0
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: RecordedTransition) -> None:
         """Add the row of a step; of one that an outer wrapper added, only the reward and the images are known."""
         self.steps += 1
         self._add_value("reward", "", row["reward"])
@@ -59,6 +63,7 @@ class EpisodeTrace:
             self._add_value("requested", name, requested)
             self._add_value("applied", name, applied)
             self._add_value("measured", name, measured)
+        self.chunks.add(self.steps, row)
         for name, reading in info["sensors"].items():
             self._add_value("age", name, 1e3 * reading["age_s"] if age_is_known(reading) else math.nan)
         for style, text in self._events(row):
@@ -77,21 +82,20 @@ class EpisodeTrace:
         """Values that are not shown, since the episode has too many names."""
         return self.series.left_out + self.events.left_out + self.limited.left_out
 
-    def _events(self, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    def _events(self, row: TransitionRow) -> Iterator[tuple[str, str]]:
         info, latency = row["info"], row["info"]["latency"]
         for (gate, code, _), severity in firings(row):
             if severity > Severity.PASS:
                 yield _style(severity), f"{gate}: {code}"
-        if has_no_action(row):
+        if is_no_action(row["action"]):
             yield "brake", "no action of the policy"
         if is_underrun(info):
             yield "brake", "chunk underrun"
         yield from _sensor_events(info["sensors"])
-        missed = latency.get("missed_deadlines")
-        if isinstance(missed, int):
-            if missed > self._missed_deadlines:
-                yield "brake", "deadline missed"
-            self._missed_deadlines = missed
+        missed = latency.get("missed_deadlines", 0)
+        if missed > self._missed_deadlines:
+            yield "brake", "deadline missed"
+        self._missed_deadlines = missed
         if (clock := row["inner"]["clock"]) and clock["jump"]:
             yield "brake", f"clock jump: {clock['jump']}"
 
@@ -112,13 +116,13 @@ class EpisodeTraces:
         self._joints = Joints(contract)
         self._open: EpisodeTrace | None = None
 
-    def begin(self, outcome: EpisodeOutcome, row: Mapping[str, Any]) -> None:
+    def begin(self, outcome: EpisodeOutcome, row: RecordedReset) -> None:
         """Start the trace of the episode `outcome`, from the row of its reset."""
         self.close()
         self._open = EpisodeTrace(outcome, self._joints)
         self._open.frames.add(0, row)
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: RecordedTransition) -> None:
         """Add the row of a step."""
         if self._open is not None:
             self._open.add(row)
@@ -144,7 +148,7 @@ class EpisodeTraces:
         return sorted(self.kept, key=lambda trace: keys[trace.outcome.number])
 
 
-def _sensor_events(sensors: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _sensor_events(sensors: Mapping[str, SensorInfo]) -> Iterator[tuple[str, str]]:
     for name, reading in sensors.items():
         if reading["quality"] != Quality.OK:
             yield "brake", f"{name}: {Quality(reading['quality']).name}"
@@ -152,7 +156,7 @@ def _sensor_events(sensors: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "notice", f"{name}: messages lost"
 
 
-def is_underrun(info: Mapping[str, Any]) -> bool:
+def is_underrun(info: StepRecord) -> bool:
     """Return whether no action chunk had an action for this step."""
     chunk = info.get("annotations", {}).get("chunk", {})
     return "underruns" in chunk and chunk.get("id") is None

@@ -14,10 +14,12 @@ import numpy as np
 
 from embodied_env.extensions.report import charts
 from embodied_env.extensions.report.charts import Bar, Interval, Line, Marks
+from embodied_env.extensions.report.chunk_curves import ChunkCurves
 from embodied_env.extensions.report.episode_traces import EpisodeTrace
 from embodied_env.extensions.report.html_pages import format_number, plural, share_of
 from embodied_env.extensions.report.time_series import Trace
-from embodied_env.record.outcomes import EpisodeOutcome, Rate
+from embodied_env.record.outcomes import Rate
+from embodied_env.record.summary import EpisodeOutcome
 
 KINDS = {
     "success": "success",
@@ -108,8 +110,8 @@ def draw_events(trace: EpisodeTrace) -> Iterator[str]:
 
 
 def draw_joints(trace: EpisodeTrace) -> Iterator[str]:
-    """Draw of each joint what was requested, applied and measured, with its limits and where the gates acted."""
-    for name in [name for kind, name in trace.series if kind == "applied"][:MOST_JOINTS]:
+    """Draw of each joint the chunks, what was requested, applied and measured, its limits and where gates acted."""
+    for index, name in enumerate([name for kind, name in trace.series if kind == "applied"][:MOST_JOINTS]):
         joint = trace.joints.by_name.get(name)
         lines = [
             Line(kind, series.steps, series.values, kind, sets_range=kind != "requested")
@@ -123,7 +125,16 @@ def draw_joints(trace: EpisodeTrace) -> Iterator[str]:
         ]
         limits = (-math.inf, math.inf) if joint is None else joint.limits
         unit = "action" if joint is None else joint.unit
-        yield charts.line_chart(name, lines, x_title="step", unit=unit, limits=limits, marks=marks)
+        below = _chunk_lines(trace.chunks, index)
+        yield charts.line_chart(name, lines, x_title="step", unit=unit, limits=limits, marks=marks, below=below)
+
+
+def _chunk_lines(chunks: ChunkCurves, joint: int) -> list[Line]:
+    """Return one line of all chunks that are drawn; none if there are none."""
+    if joint >= chunks.values.shape[1]:
+        return []
+    name = "chunks" if chunks.drawn == chunks.count else f"chunks, {chunks.drawn} of {chunks.count:,}"
+    return [Line(name, chunks.steps, chunks.values[:, joint], "chunk", sets_range=False)]
 
 
 def draw_rewards(trace: EpisodeTrace) -> Iterator[str]:

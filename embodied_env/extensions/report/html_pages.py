@@ -42,9 +42,8 @@ def text(value: object, longest: int = _LONGEST) -> str:
 
 
 def check_page_libraries() -> None:
-    """Raise MissingDependencyError when jinja2 or scipy is not installed."""
+    """Raise MissingDependencyError when jinja2 is not installed."""
     _environment()
-    import embodied_env.core.sample_statistics  # noqa: F401 - raises without scipy
 
 
 def format_number(value: float) -> str:

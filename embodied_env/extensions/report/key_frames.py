@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 from embodied_env.errors import RecordError
 from embodied_env.extensions.report.time_series import BoundedDict, Sparse
 from embodied_env.record.arrays import Reference, references
+from embodied_env.record.row_types import RecordedRow
 
 MOST_CAMERAS = 8
 MOST_FRAMES = 8
 """Images of a camera in an episode that are shown."""
 
-_DIMENSIONS = 3  # of an image: height, width, channels
+_DIMENSIONS = 3  # dimensions of an image: height, width, channels
 _WIDEST = 240  # pixels of an image in the page
-_QUALITY = 72  # of a JPEG
+_QUALITY = 72  # quality of a JPEG
 _GREYS = (2.0, 90.0)  # percentiles of a depth image that are drawn darkest and lightest
 
 
@@ -43,7 +44,7 @@ class KeyFrames:
         )
         self._last: dict[str, tuple[int, Reference]] = {}
 
-    def add(self, step: int, row: Mapping[str, Any]) -> None:
+    def add(self, step: int, row: RecordedRow) -> None:
         """Add the observation of a row: of `step`, or of the reset before step 1."""
         for path, reference in references(row["observation"]):
             camera = path or "observation"

@@ -6,9 +6,8 @@ import argparse
 import json
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.progress_bar import ProgressBar
 from embodied_env.cli.verb_arguments import add_json, add_run_directory
-from embodied_env.core.terminal import say
+from embodied_env.core.terminal import ProgressBar, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from embodied_env._version import __version__
 from embodied_env.contract import Contract
+from embodied_env.core.excluded_episodes import describe_exclusions
 from embodied_env.core.latency_statistics import KEPT
-from embodied_env.core.outcome_counts import describe_exclusions
-from embodied_env.core.progress import NO_PROGRESS, Progress
+from embodied_env.core.terminal import NO_PROGRESS, Progress
 from embodied_env.envs.remedies import UNMOVED
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.extensions.audit import AuditReport, audit_run
@@ -23,13 +23,14 @@ from embodied_env.extensions.report.totals import Clocks, Gates, Sensors, Stages
 from embodied_env.record import Run
 from embodied_env.record.manifest import contract_of_manifest, world_of, write_text
 from embodied_env.record.outcomes import Outcomes
-from embodied_env.record.rows import RESET
-from embodied_env.record.run import inspect_run, row_violations
+from embodied_env.record.row_schema import validate_row
+from embodied_env.record.row_types import RESET, RecordedRow
+from embodied_env.record.run import inspect_run
 
 REPORT = "report.html"
 """Default name of a report, in its run directory."""
 
-_MOST_CHARACTERS = 2_000_000  # of the charts and pictures of all episodes
+_MOST_CHARACTERS = 2_000_000  # length of the charts and pictures of all episodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,22 +67,24 @@ class RunStatistics:
         self.gates = Gates()
         self.steps = self.unreadable = self.unaccounted = self.underruns = 0
 
-    def add(self, row: Any) -> None:  # noqa: ANN401 - JSON types
+    def add(self, value: object) -> None:
         """Add one row."""
-        if not self._is_valid and row_violations(row):
+        row = cast("RecordedRow", value) if self._is_valid else validate_row(value)[0]
+        if row is None:
             self.unreadable += 1
             return
         self.outcomes.add(row)
-        if row["schema"] == RESET and self.outcomes.newest is not None:
-            self.episodes.begin(self.outcomes.newest, row)
-        elif row["schema"] != RESET:
+        if row["schema"] == RESET:
+            if self.outcomes.newest is not None:
+                self.episodes.begin(self.outcomes.newest, row)
+        else:
             self.steps += 1
             self.episodes.add(row)
             if row["inner"] is None:
                 self.unaccounted += 1
                 return
             self.stages.add(self.steps, row["info"])
-            self.sensors.add(row["info"]["sensors"])
+            self.sensors.add(self.steps, row["info"]["sensors"])
             self.clocks.add(row)
             self.gates.add(self.steps, row)
             self.underruns += is_underrun(row["info"])
@@ -102,12 +105,12 @@ def write_report(
 
     Raises:
         RecordError: when `run_directory` is no run directory, or the page cannot be written.
-        MissingDependencyError: when jinja2, scipy or mcap is not installed.
+        MissingDependencyError: when jinja2 or mcap is not installed.
     """
     check_page_libraries()
     run, _ = inspect_run(run_directory)  # the audit lists what does not fit
     progress.start("audit", None)
-    audit = audit_run(run_directory)
+    audit = audit_run(run_directory, watcher=progress.advance)
     progress.start("reading", audit.transitions)
     contract, problem = _read_contract(run)
     statistics = RunStatistics(contract, is_valid=audit.sound)
@@ -150,10 +153,17 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
         episodes=sorted(drawn, key=lambda each: each["outcome"].number),
         default=drawn[0]["outcome"].number if drawn else None,
         can_draw=can_draw(),
+        identified=_identified_of(contract, run.manifest.get("backend")),
         period_s=None if contract is None else contract.control_period_s,
         timeline=found.stages.timeline(contract.control_period_s if is_paced and contract is not None else None),
         stage_label=stage_label,
     )
+
+
+def _identified_of(contract: Contract | None, backend: object) -> str:
+    """Return file and hash of the identified parameters in the profile of a backend, or ""."""
+    named = {} if contract is None else mapping_of(contract.backends, str(backend), "identified")
+    return f"{describe_value(named['file'])}, SHA-256 {describe_value(named.get('sha256'))}" if "file" in named else ""
 
 
 def _draw_episodes(run: Run, traces: EpisodeTraces) -> list[dict[str, Any]]:
@@ -161,6 +171,7 @@ def _draw_episodes(run: Run, traces: EpisodeTraces) -> list[dict[str, Any]]:
     drawn: list[dict[str, Any]] = []
     space = _MOST_CHARACTERS
     for trace in traces.by_importance():
+        trace.chunks.read(run.array, trace.steps)
         sections, pictures = draw_episode(trace), trace.frames.pictures(run.array) if can_draw() else {}
         space -= sum(len(figure) for _, figures in sections for figure in figures)
         space -= sum(len(picture.jpeg) for of_camera in pictures.values() for picture in of_camera)

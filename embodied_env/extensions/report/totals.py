@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
-from embodied_env.core.codes import Quality, Severity
-from embodied_env.core.latency_statistics import STAGES, Stage, all_stages_of
-from embodied_env.core.sample_statistics import Percentiles, StreamSample
+from embodied_env.core.code_types import Quality, Severity
+from embodied_env.core.info_types import SensorInfo
+from embodied_env.core.latency_statistics import STAGES, Percentiles, Stage, StreamSample, all_stages_of
 from embodied_env.extensions.report.charts import stacked_timeline
 from embodied_env.extensions.report.time_series import BoundedDict, Spans
+from embodied_env.record.row_types import StepRecord, TransitionRow
 from embodied_env.record.step_values import Firing, firings
 
 SEGMENTS = {
@@ -46,7 +46,7 @@ class Stages:
         self.samples: BoundedDict[Stage, StreamSample] = BoundedDict(StreamSample)
         self.unmeasured: BoundedDict[tuple[Stage, int], Spans] = BoundedDict(Spans)
 
-    def add(self, step: int, info: Mapping[str, Any]) -> None:
+    def add(self, step: int, info: StepRecord) -> None:
         """Add the stages in the info of a step."""
         for stage, quality, seconds in all_stages_of(info):
             if quality != Quality.OK or seconds is None:
@@ -78,9 +78,9 @@ class Stages:
         return [(stage, Quality(quality).name, spans) for (stage, quality), spans in ordered]
 
 
-def age_is_known(reading: Mapping[str, Any]) -> bool:
+def age_is_known(reading: SensorInfo) -> bool:
     """Return whether the age of the reading of a sensor in an info is measured: a held one keeps its stamp."""
-    return bool(reading["quality"] != Quality.LOST) and reading.get("stamp_quality", Quality.OK) == Quality.OK
+    return reading["quality"] != Quality.LOST and reading.get("stamp_quality", Quality.OK) == Quality.OK
 
 
 class _Sensor:
@@ -92,6 +92,7 @@ class _Sensor:
         self.qualities: Counter[str] = Counter()
         self.stamp_qualities: Counter[str] = Counter()
         self.suspected: Counter[str] = Counter()
+        self.suspect_steps, self.suspect_motion = Spans(), ""  # of an odometry, and the newest reason
 
 
 class Sensors:
@@ -100,7 +101,7 @@ class Sensors:
     def __init__(self) -> None:
         self.by_name: BoundedDict[str, _Sensor] = BoundedDict(_Sensor)
 
-    def add(self, sensors: Mapping[str, Any]) -> None:
+    def add(self, step: int, sensors: Mapping[str, SensorInfo]) -> None:
         """Add ``info["sensors"]`` of a step."""
         for name, reading in sensors.items():
             sensor = self.by_name.entry(name)
@@ -111,8 +112,12 @@ class Sensors:
                 sensor.stamp_qualities[Quality(reading["stamp_quality"]).name] += 1
             if suspect := reading.get("suspect_clock"):
                 sensor.suspected[suspect] += 1
-            for count in ("lost", "duplicated", "reordered"):
-                sensor.counts[count] += reading[count]
+            if problem := reading.get("suspect_motion"):
+                sensor.suspect_motion = problem
+                sensor.suspect_steps.add(step)
+            sensor.counts["lost"] += reading["lost"]
+            sensor.counts["duplicated"] += reading["duplicated"]
+            sensor.counts["reordered"] += reading["reordered"]
             if age_is_known(reading):
                 sensor.ages.add(reading["age_s"])
 
@@ -131,7 +136,7 @@ class Clocks:
         self.jumps: Counter[str] = Counter()
         self.rtf, self.offset_errors = StreamSample(), StreamSample()
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: TransitionRow) -> None:
         """Add the row of a step."""
         clock, recorded = row["info"]["latency"].get("clock"), row["inner"]["clock"]
         if recorded and recorded["jump"]:
@@ -151,7 +156,7 @@ class Gates:
         self.dispositions: Counter[str] = Counter()
         self.intervened = 0
 
-    def add(self, step: int, row: Mapping[str, Any]) -> None:
+    def add(self, step: int, row: TransitionRow) -> None:
         """Add the row of a step."""
         safety = row["info"]["safety"]
         self.intervened += safety["intervened"]

@@ -5,30 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from embodied_env.backends.backend_registry import BackendName, check_options, make_backend
+from embodied_env.backends.backend_registry import make_backend
 from embodied_env.contract import Contract
 from embodied_env.contract.argument_checks import checked_flag, checked_path
 from embodied_env.contract.runtime_values import checked_options
+from embodied_env.contract.value_checks import one_of
 from embodied_env.core.contract_blocks import check_blocks
 from embodied_env.core.types import ResetReport, Transition
-from embodied_env.envs.env_options import arguments_of, check_seed, draw_world_seed, render_metadata, ros_options
+from embodied_env.envs.env_options import SharedOptions
 from embodied_env.envs.filters_from_contract import recorded_files
-from embodied_env.envs.lifecycle import check_open
 from embodied_env.envs.observation_builder import Observation
+from embodied_env.envs.option_checks import check_seed, draw_world_seed, render_metadata, split_options
 from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.stepper_env import StepperEnv
+from embodied_env.envs.stepper_lifecycle import check_open
 from embodied_env.envs.transition_builder import copy_observation
 from embodied_env.errors import MissingDependencyError, ResetNeededError, UsageError
 from embodied_env.extensions.teams.shared_backend import AgentBackend, SharedBackend
 from embodied_env.extensions.teams.team_file import WORLD, Team, load_team, name_in_world
-from embodied_env.processes.signals import closing_together
 from embodied_env.safety.command_filters import make_command_filters
 from embodied_env.tasks import describe_task, load_task
 from embodied_env.timing.clock import Clock, make_clock
@@ -50,6 +51,12 @@ _UNSUPPORTED = {
     "view": "a view shows a single robot",
     "action_stages": "a stage acts for a single robot",
 }
+
+
+class TeamOptions(SharedOptions, total=False):
+    """The options of `parallel_env`, which describes them."""
+
+    record: str | Path | None
 
 
 class AgentEnv(StepperEnv):
@@ -114,40 +121,27 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         clock_name: name of the clock under the ledgers.
     """
 
-    def __init__(  # noqa: PLR0913 - the public options
-        self,
-        contract: str | Path | Team,
-        *,
-        backend: BackendName | str = "mujoco",
-        render_mode: str | None = None,
-        clock: str | Clock | None = None,
-        host_timing: bool | None = None,
-        evaluator_info: bool = False,
-        record: str | Path | None = None,
-        spawn: bool = True,
-        namespace: str | None = None,
-        **backend_options: Any,  # noqa: ANN401 - the backend checks its options
-    ) -> None:
+    def __init__(self, contract: str | Path | Team, **options: Unpack[TeamOptions]) -> None:
         """See `parallel_env`. Nothing is started before the first `reset`."""
-        self._arguments = arguments_of(locals(), "backend_options")
+        self._arguments: dict[str, Any] = {**options}
+        for name in _UNSUPPORTED.keys() & options.keys():
+            raise UsageError(f"unsupported option of parallel_env: {name} ({_UNSUPPORTED[name]})")
+        own, backend_options = split_options(options, TeamOptions.__optional_keys__)
+        backend, clock, host_timing, record = own["backend"], own["clock"], own["host_timing"], options.get("record")
         shown = {
-            "evaluator_info": checked_flag("evaluator_info", evaluator_info),
+            "evaluator_info": checked_flag("evaluator_info", own["evaluator_info"]),
             "host_timing": host_timing is not None and checked_flag("host_timing", host_timing),
         }
         self._folder = None if record is None else checked_path("record", record)
-        for name in _UNSUPPORTED.keys() & backend_options.keys():
-            raise UsageError(f"unsupported option of parallel_env: {name} ({_UNSUPPORTED[name]})")
-        check_options(backend, backend_options, others=self._arguments.keys() - backend_options.keys())
-        options = {**ros_options(spawn, namespace), **backend_options}
         self.team = load_team(contract)
         self.backend_name = backend
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
         the_clock = make_clock(clock)
-        world = make_backend(backend, self.team.world, clock=the_clock, **options)
+        world = make_backend(backend, self.team.world, clock=the_clock, **backend_options)
         if world.capabilities.free_running:
             raise UsageError(f"unsupported backend for parallel_env: {backend!r} (expected one in lockstep)")
-        self.render_mode = render_mode
-        rendering = render_metadata(backend, world, self.team.world, render_mode)
+        self.render_mode = own["render_mode"]
+        rendering = render_metadata(backend, world, self.team.world, self.render_mode)
         self.metadata = {"name": self.team.name, **rendering, "is_parallelizable": True}
         self._shared = SharedBackend(self.team, world, clock=the_clock)
         names = backend, self.clock_name
@@ -258,12 +252,11 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         """Brake, then free everything. Idempotent."""
         self._closed = True
         self.agents = []
-        with closing_together():
-            try:
-                for env in self._envs.values():
-                    env.close()
-            finally:
-                self._shared.close()
+        try:
+            for env in reversed(list(self._envs.values())):  # the first one made the folder of the records
+                env.close()
+        finally:
+            self._shared.close()
 
     # ------------------------------------------------------------------------------------------------ state
 
@@ -302,7 +295,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
 
     def _of(self, agent: str) -> AgentEnv:
         if agent not in self._agent_envs:
-            raise UsageError(f"unknown agent {agent!r} (expected one of: {', '.join(self._agent_envs)})")
+            raise UsageError(f"unknown agent {one_of(agent, self._agent_envs)}")
         return self._agent_envs[agent]
 
     def _options(
@@ -320,8 +313,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         }
         of_world = given.pop(WORLD, None) or {}
         if unknown := [name for name in of_world if name not in self.team.options]:
-            expected = ", ".join(self.team.options) or "none"
-            raise UsageError(f"unknown reset option of the world: {unknown[0]!r} (expected one of: {expected})")
+            raise UsageError(f"unknown reset option of the world: {one_of(unknown[0], self.team.options)}")
         whole |= checked_options(self.team.world, of_world)
         if given:  # PettingZoo's own test passes other keys
             keys = ", ".join((*self._agent_envs, WORLD))
@@ -333,19 +325,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
             next(iter(self._agent_envs.values())).stepper.renderer().show()
 
 
-def parallel_env(  # noqa: PLR0913 - the public options
-    contract: str | Path | Team,
-    *,
-    backend: BackendName | str = "mujoco",
-    render_mode: str | None = None,
-    clock: str | Clock | None = None,
-    host_timing: bool | None = None,
-    evaluator_info: bool = False,
-    record: str | Path | None = None,
-    spawn: bool = True,
-    namespace: str | None = None,
-    **backend_options: Any,  # noqa: ANN401 - the backend checks its options
-) -> EmbodiedParallelEnv:
+def parallel_env(contract: str | Path | Team, **options: Unpack[TeamOptions]) -> EmbodiedParallelEnv:
     """Make an environment of several robots in one world.
 
     Its sequential view is ``pettingzoo.utils.parallel_to_aec(parallel_env(...))``.
@@ -360,8 +340,8 @@ def parallel_env(  # noqa: PLR0913 - the public options
         record: a folder, which gets a folder with a run directory for each robot.
         spawn: start the simulator; False: attach to a running one.
         namespace: ROS namespace of the world.
-        **backend_options: options of the backend.
+        **options: these and options of the backend.
 
     Raises as `make` does, with UsageError for an option that robots cannot share.
     """
-    return EmbodiedParallelEnv(**arguments_of(locals(), "backend_options"))
+    return EmbodiedParallelEnv(contract, **options)

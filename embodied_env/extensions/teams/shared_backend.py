@@ -16,7 +16,7 @@ from embodied_env.contract import FloatArray
 from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendError, BackendLostError, BackendNotReadyError
 from embodied_env.extensions.teams.team_file import Team, name_in_world
-from embodied_env.safety import concatenate_commands
+from embodied_env.safety.approved_commands import concatenate_commands
 from embodied_env.timing.clock import Clock
 
 
@@ -138,7 +138,6 @@ class AgentBackend:
     estops = forwarded("estops", dict)
 
     def __init__(self, shared: SharedBackend, team: Team, agent: str) -> None:
-        """View `shared` as `agent` of `team`."""
         self._world = world = shared.backend
         self.name, self.capabilities = world.name, world.capabilities
         self.step_timeout_s, self.reset_timeout_s = world.step_timeout_s, world.reset_timeout_s

@@ -12,33 +12,31 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import MinLen
 
 from embodied_env.contract import Contract, load_contract, parse_contract
-from embodied_env.contract.contract_loader import (
-    dump_contract,
-    find_contract,
-    parse_as,
-    read_contract_file,
-    read_document,
-)
-from embodied_env.contract.contract_schema import (
-    EACH_ITS_OWN,
-    ActuatorSpec,
-    EpisodeSpec,
-    ResetOption,
-    SensorSpec,
-    TaskSpec,
-)
+from embodied_env.contract.actuator_schema import ActuatorSpec
+from embodied_env.contract.contract_loader import dump_contract, find_contract, read_contract_file, read_document
+from embodied_env.contract.contract_schema import EACH_ITS_OWN, EpisodeSpec, ResetOption, TaskSpec
 from embodied_env.contract.frozen_dict import FrozenFields
+from embodied_env.contract.key_types import Name
 from embodied_env.contract.model_files import EMBEDDED, with_model_hashes
-from embodied_env.contract.value_checks import allow, check_name, naming_file
+from embodied_env.contract.sensor_schema import SensorSpec
+from embodied_env.contract.typed_values import parse_as
+from embodied_env.contract.value_checks import allow, naming_file
 from embodied_env.errors import ContractError
 
 WORLD = "world"
 """The key of the world in ``reset(options=...)``, so no robot may have this name."""
 
-_ROBOTS_OWN = ("sources", "draws", "drives")  # the keys of its profile that a robot brings into the world
+_ROBOTS_OWN = (
+    "sources",
+    "draws",
+    "drives",
+    "site_drives",
+)  # the keys of its profile that a robot brings into the world
 _NAMES = {"site", "distance", "sensors", "camera", "body", "ignore", "relative_to", "mocap", "pose", "left", "right"}
 _NAMES |= {"joints", "mass", "friction", "gain", "damping", "delay"}
 """The keys of a profile whose values are names of the model, or sensors."""
@@ -66,7 +64,7 @@ class _File:
     """A team's file without its schema."""
 
     name: str
-    agents: Mapping[str, TeamMember]
+    agents: Annotated[Mapping[Name, TeamMember], MinLen(1)]
     world: TeamWorld
 
 
@@ -123,25 +121,18 @@ def _contract_of(name: str, member: TeamMember, source: str) -> Contract:
         raise ContractError(path, error.problem, source=source) from None
 
 
-def _merged(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(document: Any, changes: Any) -> Any:  # noqa: ANN401 - JSON types
     """Return `document` with `changes` merged over it; null removes a key."""
-    merged = dict(document)
-    for key, value in changes.items():
-        old = merged.get(key)
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, Mapping):
-            merged[key] = _merged(old if isinstance(old, Mapping) else {}, value)
-        else:
-            merged[key] = value
-    return merged
+    if not isinstance(changes, Mapping):
+        return changes
+    known = document if isinstance(document, Mapping) else {}
+    merged = {**known, **{key: _merged(known.get(key), value) for key, value in changes.items()}}
+    return {key: value for key, value in merged.items() if key not in changes or changes[key] is not None}
 
 
 def _check_agents(agents: Mapping[str, Contract]) -> None:
-    allow(len(agents) > 0, "agents", "empty", "at least one robot")
     first, period_s = next((name, contract.control_period_s) for name, contract in agents.items())
     for name, contract in agents.items():
-        check_name(f"agents.{name}", name)
         allow(name != WORLD, f"agents.{name}", f"reserved name {WORLD!r}", "another name")
         own_s, path = contract.control_period_s, f"agents.{name}: control_period_s"
         allow(own_s == period_s, path, f"{own_s} s", f"{period_s} s, as {first!r} in the same world")
@@ -207,7 +198,11 @@ def _sensor(agent: str, sensor: SensorSpec) -> SensorSpec:
 def _actuator(agent: str, actuator: ActuatorSpec) -> ActuatorSpec:
     is_twist = actuator.command == "twist"  # its axes keep their names
     joints = {joint if is_twist else name_in_world(agent, joint): limits for joint, limits in actuator.joints.items()}
-    return replace(actuator, topic=_topic(agent, actuator.topic), frame=_frame(agent, actuator.frame), joints=joints)
+    gripper, topic, frame = actuator.gripper, _topic(agent, actuator.topic), _frame(agent, actuator.frame)
+    if gripper is not None:
+        fingers = {name_in_world(agent, finger): factor for finger, factor in gripper.mimic.items()}
+        gripper = replace(gripper, mimic=fingers)
+    return replace(actuator, topic=topic, frame=frame, joints=joints, gripper=gripper)
 
 
 def _topic(agent: str, topic: str) -> str:

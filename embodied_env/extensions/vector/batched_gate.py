@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract import FloatArray
 from embodied_env.contract.required_sensors import required_sensors
-from embodied_env.core.codes import CODES, Quality
+from embodied_env.core.code_table import CODES, GATES
+from embodied_env.core.code_types import Quality, Severity
 from embodied_env.core.measured_joints import nearest_turn
+from embodied_env.core.types import Finding
 from embodied_env.extensions.vector.batched_limiter import BatchedLimiter
-from embodied_env.extensions.vector.batches import (
+from embodied_env.extensions.vector.batched_types import (
     ApprovedCommandBatch,
     BoolArray,
     CommandStateBatch,
@@ -19,13 +21,22 @@ from embodied_env.extensions.vector.batches import (
     SafetyContextBatch,
 )
 from embodied_env.safety.command_limiter import CommandLimiter
-from embodied_env.safety.findings import GATES
+from embodied_env.safety.findings import limit_findings, modification, sorted_by_gate
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.interlocks import JUDGED_BY_AGE, ObservationGate, TrackingGate
+from embodied_env.safety.interlocks.force import ForceGate
+from embodied_env.safety.interlocks.latency import LatencyGate
+from embodied_env.safety.interlocks.observation import JUDGED_BY_AGE, ObservationGate
+from embodied_env.safety.interlocks.tracking import TrackingGate
+from embodied_env.safety.intervention_rate import rate_finding
 
-_INTERVENTION, _RATE = GATES.index("intervention"), CODES["rate.intervention"]
+_BATCHED = (ObservationGate, TrackingGate, ForceGate, LatencyGate)  # in lockstep no latency exceeds its budget
+"""Interlocks with a batched form below; a slot with another one is judged by its own gate."""
+
+_INTERVENTION, _BOX, _JERK = (GATES.index(gate) for gate in ("intervention", "space_box", "jerk"))
+_RATE, _CODE_NAMES = CODES["rate.intervention"], {number: code for code, number in CODES.items()}
 _IS_JUDGED_BY_AGE = np.array([quality in JUDGED_BY_AGE for quality in Quality])
-_NO_STEP = -1  # in a window that is not full
+_NO_STEP = -1  # entry of a window that is not full
+_Row = list[float]  # by joint
 _BELOW = 1.0 - 1e-9  # a force is known up to the rounding of its norm
 
 
@@ -42,7 +53,7 @@ class BatchedGate:
         """Load every slot. `gates`: one per slot, of lockstep worlds of one contract that `supports` allows."""
         self._gates, self._contract = gates, gates[0].contract
         layout = gates[0].layout
-        self._turns = layout.turns
+        self._turns, self._joints = layout.turns, layout.joints
         limiter = CommandLimiter(self._contract, filters={}, fixed_rate=True, limits_elsewhere=False)
         self._limiter = BatchedLimiter(limiter)
         self._max_age_s = {name: self._contract.sensors[name].max_age_s for name in required_sensors(self._contract)}
@@ -60,10 +71,11 @@ class BatchedGate:
         self._before = self._in_a_row, self._sent, self._changed  # the last step
 
     @staticmethod
-    def supports(contract: Contract) -> bool:
-        """Return whether this gate can decide slots of `contract`: it enforces limits, without filters or plug-ins."""
-        safety = contract.safety
-        return safety.mode == "enforce" and safety.workspace is None and not (safety.gates or safety.interlocks)
+    def supports(gate: SafetyGate) -> bool:
+        """Return whether slots with such a gate can be batched: it enforces limits, without filters, by `_BATCHED`."""
+        safety = gate.contract.safety
+        is_plain = safety.mode == "enforce" and safety.workspace is None and not safety.gates
+        return is_plain and all(isinstance(each, _BATCHED) for each in gate.interlocks)
 
     def load(self, slot: int) -> None:
         """Read the state of the slot's own gate, after it has judged an action or was reset."""
@@ -112,13 +124,36 @@ class BatchedGate:
             candidates: the slots to decide, shape (n_slots,).
         """
         is_decided = candidates & np.isfinite(actions).all(axis=1)
-        with np.errstate(all="ignore"):  # of the other slots
+        with np.errstate(all="ignore"):  # values of the other slots may be invalid
             is_decided &= self._are_passed(context) & (dt_s > 0.0)
             are_hit, is_brief = self._find_tracking_errors(context.measured, reference.positions)
             report, is_sound = self._limiter.limit(actions, reference, dt_s)
         is_decided &= is_brief & is_sound & self._judge_interventions(report)
         self._count(reference.positions, are_hit, report.intervened, is_decided)
         return ApprovedCommandBatch(values=report.applied_si, is_decided=is_decided, report=report)
+
+    def findings(self, report: GateReportBatch, rows: BoolArray) -> dict[int, tuple[Finding, ...]]:
+        """Return the findings of slots of `rows`, which the last `judge` has decided, as their own gates would."""
+        vectors = report.requested, report.boxed, report.target, report.smooth, report.applied_si
+        values = list(zip(*[vector.tolist() for vector in vectors], strict=True))
+        found: list[int] = np.flatnonzero(rows & report.code.any(axis=1)).tolist()
+        return {slot: self._findings(report, slot, *values[slot]) for slot in found}
+
+    def _findings(
+        self, report: GateReportBatch, slot: int, requested: _Row, boxed: _Row, target: _Row, smooth: _Row, sent: _Row
+    ) -> tuple[Finding, ...]:
+        joints, codes, found = self._joints, report.code[slot], list[Finding]()
+        if codes[_INTERVENTION]:
+            changed = self._before[-1][:, slot]  # it is full
+            found.append(rate_finding(np.count_nonzero(changed == 1) / len(changed), len(changed), Severity.PASS))
+        if codes[_BOX]:
+            found.append(modification("space_box", "box.clip", joints, requested, boxed))
+        if codes[_JERK]:
+            found.append(modification("jerk", "jerk.limit", joints, target, smooth))
+        limited = {
+            joint: (_CODE_NAMES[code], sent[joint]) for joint, code in enumerate(report.limited[slot].tolist()) if code
+        }
+        return sorted_by_gate(found + limit_findings(joints, smooth, sent, limited))
 
     def _are_passed(self, context: SafetyContextBatch) -> BoolArray:
         """Return the slots whose interlocks, apart from tracking, have no finding and count nothing."""
@@ -148,12 +183,11 @@ class BatchedGate:
     def _judge_interventions(self, report: GateReportBatch) -> BoolArray:
         """Report the shares above `warn_share` (`InterventionRate`); return the slots that they do not stop."""
         spec = self._contract.safety.intervention
-        share = np.where(self._changed[0] != _NO_STEP, self.intervention_share, 0.0)  # of a full window
+        share = np.where(self._changed[0] != _NO_STEP, self.intervention_share, 0.0)  # 0: the window is not full
         report.code[:, _INTERVENTION] = np.where(share > spec.warn_share, _RATE, 0)
         return share <= (1.0 if spec.stop_share is None else spec.stop_share)
 
     def _count(self, commanded: FloatArray, are_hit: BoolArray, intervened: BoolArray, is_decided: BoolArray) -> None:
-        """Count the step of each decided slot."""
         self._before = self._in_a_row, self._sent, self._changed
         if self._tracking:
             sent = np.concatenate((self._sent[1:], commanded[None]))

@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray
-from embodied_env.contract.contract_schema import AGES, APPLIED_ACTIONS, TIME_REMAINING
+from embodied_env.contract.contract_schema import APPLIED_ACTIONS, TIME_REMAINING
+from embodied_env.contract.point_selection import count_padding
+from embodied_env.contract.sensor_schema import AGES
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 from embodied_env.core.info_schema import without_host_timing
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.transition_builder import Info, TransitionBuilder
-from embodied_env.extensions.vector.batches import BoolArray, GateReportBatch, IntArray, SnapshotBatch
+from embodied_env.extensions.vector.batched_types import BoolArray, GateReportBatch, IntArray, SnapshotBatch
 from embodied_env.timing.clock import NS_PER_S
 from embodied_env.timing.ledger import StepEvent
 
@@ -81,8 +83,12 @@ class BatchedTransitions:
         intervention_share: FloatArray,
         terms: Mapping[str, FloatArray],
         own: Mapping[str, NDArray[Any]],
+        render_ns: int,
     ) -> Info:
-        """Return ``info`` with a row per slot in each array; `own`: the values that are its keys already."""
+        """Return ``info`` with a row per slot in each array.
+
+        `own`: the values that are its keys already; `render_ns`: the time spent on the images of all slots.
+        """
         joints, sensors = self._layout.joints, self._sensors(snapshot, stamps_ns[StepEvent.OBSERVED], origin_ns)
         obs_to_command_ns = stamps_ns[StepEvent.PUBLISHED] - stamps_ns[StepEvent.PREVIOUS_OBSERVED]
         info = {
@@ -108,9 +114,11 @@ class BatchedTransitions:
                 "intervention_share": intervention_share,
                 **self._without_stops,
             },
-            "latency": self._latency(snapshot, sensors, stamps_ns, is_first, is_marked),
+            "latency": self._latency(snapshot, sensors, stamps_ns, is_first, is_marked, render_ns),
             "task": dict(terms),
         }
+        if self._layout.in_driver_units:
+            info["action"]["applied_driver"] = self._layout.driver_values(report.applied_si)
         if not self._builder.host_timing:
             info = without_host_timing(info)
         if self._builder.evaluator_info:
@@ -132,12 +140,20 @@ class BatchedTransitions:
                 "quality": sample.quality.astype(np.int64),
                 **self._all_arrived,
             }
+            if name in self._builder.clouds:
+                reading["padded"] = count_padding(sample.values["points"], self._builder.clouds[name])
             if sample.confidence is not None:
                 reading["confidence"] = np.ma.masked_invalid(sample.confidence)  # an unknown one is absent
         return sensors
 
     def _latency(
-        self, snapshot: SnapshotBatch, sensors: Info, stamps_ns: IntArray, is_first: BoolArray, is_marked: BoolArray
+        self,
+        snapshot: SnapshotBatch,
+        sensors: Info,
+        stamps_ns: IntArray,
+        is_first: BoolArray,
+        is_marked: BoolArray,
+        render_ns: int,
     ) -> Info:
         """Return ``info["latency"]`` of a lockstep world, all of whose readings are valid."""
         previous_entered, before, returned, marked, entered, gated, published, observed, _ = stamps_ns
@@ -157,6 +173,8 @@ class BatchedTransitions:
             "obs_skew_s": (stamps.max(axis=0) - oldest_ns) / NS_PER_S,
             "obs_age_max_s": (snapshot.now_ns - oldest_ns) / NS_PER_S,
         }
+        if self._builder.renders_images:
+            stages["render_s"] = self._full(render_ns / NS_PER_S)
         quality: Info = dict.fromkeys(stages, self._zero)
         quality |= {"capture_age_s": self._ok_by_sensor, "hold_s": self._ok_by_sensor}
         quality["policy_s"] = np.where(is_marked, 0, int(Quality.UNMARKED))

@@ -1,18 +1,28 @@
-"""Limits the commands of several slots as arrays: `CommandLimiter.limit` for the steps that it does not refuse."""
+"""Limits the commands of several slots as arrays: `CommandLimiter.limit` for the steps that it does not refuse.
+
+The formulas are those of `embodied_env.safety.joint_limits`, bit for bit: rows are slots, columns are joints. They use
+only + - * / sqrt, comparisons and `where`, in the order of the scalar formulas, and minimum and maximum where the
+operands cannot be zeros of different signs. In arrays of shape (2, n_slots, n_joints) the first axis is the direction:
+towards `high`, then towards `low`.
+"""
 
 from __future__ import annotations
 
+import sys
+from typing import NamedTuple
+
 import numpy as np
 
-from embodied_env.contract import FloatArray
-from embodied_env.core.codes import CODES, Severity
-from embodied_env.extensions.vector.batched_limits import BatchedBounds, clipped, keep_limits, limit_joint_batch
-from embodied_env.extensions.vector.batches import BoolArray, CommandStateBatch, GateReportBatch
+from embodied_env.contract import EffectiveLimits, FloatArray
+from embodied_env.core.code_table import CODES, GATES
+from embodied_env.core.code_types import Severity
+from embodied_env.extensions.vector.batched_types import BoolArray, CommandStateBatch, GateReportBatch
 from embodied_env.safety.command_limiter import ROUNDING, CommandLimiter
-from embodied_env.safety.findings import GATES
 from embodied_env.safety.joint_limits import keeps_jerk, limit_jerk
 
 _BOX, _JERK, _LIMITS = (GATES.index(gate) for gate in ("space_box", "jerk", "joint_limits"))
+_EPSILON = sys.float_info.epsilon
+_POSITION, _VELOCITY, _ACCELERATION = CODES["pos.limit"], CODES["vel.limit"], CODES["acc.limit"]
 
 
 class BatchedLimiter:
@@ -78,6 +88,10 @@ class BatchedLimiter:
                 "workspace": ~always,
             },
             dt_s=dt_s,
+            boxed=boxed,
+            target=target,
+            smooth=smooth,
+            limited=steps.codes,
         )
         return report, np.logical_and.reduce(are_sound, axis=1)
 
@@ -137,3 +151,156 @@ def _snapped(
     y = np.where((x_low < x) & (x < x_high), clipped(y, y_low, y_high), y)
     y = np.where(x == x_low, y_low, y)
     return np.where((x == x_high) & (x_high != x_low), y_high, y)
+
+
+# ----------------------------------------------------------------------------------------------------- limits of joints
+
+
+class BatchedBounds:
+    """Limits of joints (`JointBounds`), arrays of shape (n_joints,), or (n_slots, n_joints) where narrowed."""
+
+    def __init__(self, limits: EffectiveLimits, is_velocity: BoolArray, slack: FloatArray | None) -> None:
+        """Narrow `limits` by the uncertainty of measured positions, if any; `is_velocity`: commanded by velocity."""
+        self.low, self.high = limits.position_low, limits.position_high
+        if slack is not None:
+            self.low, self.high = self.low + slack, self.high - slack
+        self.velocity_low, self.velocity_high = limits.velocity_low, limits.velocity_high
+        self.fastest, self.is_velocity, self.is_goal = limits.fastest, is_velocity, limits.is_goal
+        self.speeds = np.array((limits.velocity_high, -limits.velocity_low))[:, np.newaxis]
+        self.direction = (self.velocity_low == 0.0) * 1.0 - (self.velocity_high == 0.0)
+        self.acceleration, self.deceleration = limits.acceleration, limits.deceleration
+        self.extent = np.max([np.where(np.isfinite(end), np.abs(end), 0.0) for end in (self.low, self.high)], axis=0)
+        self.has_velocity, self.has_goal = bool(is_velocity.any()), bool(self.is_goal.any())
+        self.has_one_way = bool(self.direction.any())
+        self.has_infinite_range = bool(np.isinf(self.high - self.low).any())
+
+
+class LimitedSteps(NamedTuple):
+    """The limited steps of all joints (`JointStep`), shape (n_slots, n_joints).
+
+    `codes` are numbers of `CODES`, 0 where the target was kept bit for bit. Where not `are_feasible` the other values
+    are undefined.
+    """
+
+    positions: FloatArray
+    velocities: FloatArray
+    codes: np.ndarray[tuple[int, ...], np.dtype[np.int16]]
+    are_feasible: BoolArray
+
+
+def clipped(values: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+    """Return ``min(max(value, low), high)`` of Python floats, which keeps the sign of a zero inside."""
+    raised = np.where(values < low, low, values)
+    return np.where(raised > high, high, raised)
+
+
+def limit_joint_batch(
+    positions: FloatArray, velocities: FloatArray, targets: FloatArray, bounds: BatchedBounds, dt_s: float
+) -> LimitedSteps:
+    """Return the admissible steps of `dt_s` > 0 nearest to finite targets (`limit_joint`, `limit_velocity`).
+
+    Targets are velocities where joints are commanded by velocity.
+    """
+    x, v = positions, velocities
+    braking = _braking_velocities(np.array((bounds.high - x, x - bounds.low)), bounds, dt_s)
+    faster = _max_next_velocities(np.array((v, -v)), bounds, dt_s)
+    largest = np.minimum(braking, faster)
+    largest = np.where(bounds.speeds < largest, bounds.speeds, largest)
+    lower, upper = -largest[1], largest[0]
+    are_feasible = np.ones(x.shape, dtype=np.bool_)
+    crossed = lower > upper
+    if crossed.any():
+        are_feasible = ~(crossed & (lower - upper > 2.0 * _rounding_of_step(x, x, bounds, dt_s)))
+        upper = np.where(crossed & (v >= 0.0), lower, upper)  # the bounds are equal up to rounding: brake
+    desired = (targets - x) / dt_s
+    if bounds.has_velocity:
+        desired = np.where(bounds.is_velocity, targets, desired)
+    is_allowed: BoolArray | bool = not bounds.has_one_way or desired * bounds.direction >= 0.0
+    chosen = np.where(desired >= lower, desired, lower)
+    chosen = np.where(chosen <= upper, chosen, upper)
+    low, high = np.where(x < bounds.low, x, bounds.low), np.where(x > bounds.high, x, bounds.high)
+    off = np.abs(desired - chosen)
+    reached = clipped(x + chosen * dt_s, low, high)
+    kept = (off <= _rounding_of_step(x, reached, bounds, dt_s)) & (low <= targets) & (targets <= high) & is_allowed
+    reached = np.where(kept, targets, reached)
+    if bounds.has_velocity:
+        ahead = x + desired * dt_s
+        is_rounding = off <= 4.0 * _EPSILON * (np.abs(desired) + np.abs(v))
+        is_rounding &= bounds.is_velocity & (bounds.low <= ahead) & (ahead <= bounds.high) & is_allowed
+        chosen = np.where(is_rounding, desired, chosen)
+        kept = np.where(bounds.is_velocity, chosen == desired, kept)
+        reached = np.where(bounds.is_velocity, clipped(x + chosen * dt_s, low, high), reached)
+    if bounds.has_goal:
+        goals = clipped(targets, bounds.low, bounds.high)
+        reached, chosen = np.where(bounds.is_goal, goals, reached), np.where(bounds.is_goal, 0.0, chosen)
+        kept = np.where(bounds.is_goal, goals == targets, kept)
+    codes = np.zeros(x.shape, dtype=np.int16)
+    if not kept.all():
+        codes = np.where(kept, codes, _binding(x, chosen, braking, faster, bounds))
+    return LimitedSteps(reached, chosen, codes, are_feasible)
+
+
+def keep_limits(
+    positions: FloatArray,
+    velocities: FloatArray,
+    next_positions: FloatArray,
+    next_velocities: FloatArray,
+    bounds: BatchedBounds,
+    dt_s: float,
+) -> BoolArray:
+    """Return which joints' steps are within every limit, independently of `limit_joint_batch` (`limit_violation`)."""
+    x, v, next_x, next_v = positions, velocities, next_positions, next_velocities
+    allowed = 1e-9 * bounds.fastest + 2.0 * _rounding_of_step(x, next_x, bounds, dt_s)
+    low, high = np.minimum(bounds.low, x), np.maximum(bounds.high, x)
+    are_inside = (low <= next_x) & (next_x <= high)
+    before, speed = np.abs(v), np.abs(next_v)
+    is_kept = are_inside & (bounds.velocity_low - allowed <= next_v) & (next_v <= bounds.velocity_high + allowed)
+    if bounds.has_one_way:
+        is_kept &= next_v * bounds.direction >= 0.0
+    is_kept &= np.abs((next_x - x) / dt_s - next_v) <= allowed
+    faster, slower = bounds.acceleration, bounds.deceleration
+    is_smooth = (speed - before <= faster * dt_s + allowed) & (before - speed <= slower * dt_s + allowed)
+    is_turning = v * next_v < 0.0
+    if is_turning.any():
+        in_time = before / slower + speed / faster <= dt_s + allowed / np.minimum(faster, slower)
+        is_smooth = np.where(is_turning, in_time, is_smooth)
+    stop = next_x + next_v * speed / (2.0 * slower)
+    near = allowed * (dt_s + speed / slower)
+    can_stop = (low - near <= stop) & (stop <= high + near)
+    can_stop |= speed <= np.maximum(0.0, before - slower * dt_s) + allowed
+    is_kept &= is_smooth & can_stop
+    if bounds.has_goal:
+        is_kept = np.where(bounds.is_goal, are_inside, is_kept)
+    return is_kept & np.isfinite(next_x) & np.isfinite(next_v)
+
+
+def _braking_velocities(gaps: FloatArray, bounds: BatchedBounds, dt_s: float) -> FloatArray:
+    step = bounds.deceleration * dt_s
+    twice = 2.0 * bounds.deceleration * np.where(gaps > 0.0, gaps, 0.0)
+    fastest = twice / (step + np.sqrt(step * step + twice))
+    return np.where(gaps == np.inf, np.inf, fastest) if bounds.has_infinite_range else fastest
+
+
+def _max_next_velocities(velocities: FloatArray, bounds: BatchedBounds, dt_s: float) -> FloatArray:
+    acceleration, deceleration = bounds.acceleration, bounds.deceleration
+    crossing = np.maximum(velocities + np.minimum(acceleration, deceleration) * dt_s, 0.0)
+    turned = np.minimum(velocities + deceleration * dt_s, crossing)
+    return np.where(velocities >= 0.0, velocities + acceleration * dt_s, turned)
+
+
+def _rounding_of_step(positions: FloatArray, reached: FloatArray, bounds: BatchedBounds, dt_s: float) -> FloatArray:
+    extent: FloatArray = np.maximum(bounds.extent, np.maximum(np.abs(positions), np.abs(reached)))
+    return 8.0 * _EPSILON * extent / dt_s
+
+
+def _binding(
+    positions: FloatArray, chosen: FloatArray, braking: FloatArray, faster: FloatArray, bounds: BatchedBounds
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int16]]:
+    """Return the number of the limit that gave `chosen`, which one of the two directions decides."""
+    speeds = np.array((chosen, -chosen))
+    codes = np.where(faster == speeds, np.int16(_ACCELERATION), np.int16(0))
+    codes = np.where(bounds.speeds == speeds, _VELOCITY, codes)
+    codes = np.where(braking == speeds, _POSITION, codes)
+    is_forwards = (chosen > 0.0) | ((chosen == 0.0) & (positions >= bounds.high))
+    first, second = np.where(is_forwards, codes, codes[::-1])
+    return np.where(first != 0, first, np.where(second != 0, second, _POSITION))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray
 from embodied_env.contract.spaces import FieldLayout
-from embodied_env.extensions.vector.batches import BoolArray, IntArray
+from embodied_env.extensions.vector.batched_types import BoolArray, IntArray
 from embodied_env.sim.actuators import Actuation
-from embodied_env.sim.randomization import scaled_fields
+from embodied_env.sim.identified_parameters import CONSTANT_FIELDS
+from embodied_env.sim.randomization import drawn_fields
 from embodied_env.sim.rendering import Renderer
 from embodied_env.sim.sensor_reader import ArrayReader, SimulatedSensorReader
 from embodied_env.sim.world import World, WorldState
@@ -37,14 +38,14 @@ class BatchedPhysics:
 
     def __init__(self, world: World, *, size: int, threads: int) -> None:
         """Step `size` worlds like this one; `threads` include the caller's."""
-        self._model, self._actuation = world.model, Actuation(world.model)
+        self._model, self._actuation, self._driven = world.model, Actuation(world.model), world.driven
         self._movers, self._substeps_ns = list(world.movers.values()), world.substeps_ns
         model, self._substeps = world.model, world.substeps
         self._phases, self._origin_ns = np.zeros((size, len(self._movers))), np.zeros(size, dtype=np.int64)
         self.sensed: FloatArray = np.empty((size, self._substeps, model.mj.nsensordata if model.contact_counts else 0))
         kinds = model.mujoco.mjtState
         self._input_kinds = int(kinds.mjSTATE_CTRL) | int(kinds.mjSTATE_MOCAP_POS)
-        self._scaled = scaled_fields(model.profile)
+        self._drawn = drawn_fields(model)
         self._data = model.new_data()
         sensors = SimulatedSensorReader(model, self._data, Renderer(model.mujoco, model.mj), whole_messages=False)
         self._fields = {name: sensors.array_readers(name) for name in model.contract.sensors}
@@ -59,9 +60,9 @@ class BatchedPhysics:
         self.states: FloatArray = self._batch.state
         self._controls, self._mocap = self._batch.bind("ctrl"), self._batch.bind("mocap_pos")
         self._warnings = self._batch.warning[..., -1]
-        self._models = {name: self._batch.expand(name) for name in self._scaled}
+        self._models = {name: self._batch.expand(name) for name in self._drawn}
         self._readers = {
-            name: [_RowsReader(layout, reader, self._batch, self._data) for layout, reader in fields]
+            name: {layout.field: _rows_reader(layout, reader, self._batch, self._data) for layout, reader in fields}
             for name, fields in self._fields.items()
         }
 
@@ -88,7 +89,7 @@ class BatchedPhysics:
         self._phases[slot] = [body.phase for body in self._movers]
         for name, rows in self._models.items():
             rows[slot] = getattr(world.model.mj, name)
-        if "body_mass" in self._models:
+        if not CONSTANT_FIELDS.isdisjoint(self._models):
             self._batch.set_const([slot])
 
     def step(self, slots: Sequence[int], commands: FloatArray, now_ns: IntArray) -> BoolArray:
@@ -100,7 +101,7 @@ class BatchedPhysics:
             self._replace_after_fork()
         places = np.array(slots, dtype=np.int32)
         before, sent = self.states[places], self.targets[places]
-        targets = self._actuation.limited(commands, sent)
+        targets = self._actuation.limited(self._driven(commands), sent)
         fixed = self._controls[places], self._mocap[places].reshape(len(places), -1)
         inputs = np.concatenate(fixed, axis=1)[:, np.newaxis].repeat(self._substeps, axis=1)
         inputs[..., self._actuation.places] = self._actuation.between(sent, targets, self._substeps)
@@ -127,20 +128,18 @@ class BatchedPhysics:
 
     def read(self, sensor: str) -> Mapping[str, NDArray[Any]]:
         """Return the fields of a sensor in the precision of the contract, a new array each, by the last `forward`."""
-        return {reader.layout.field: reader() for reader in self._readers[sensor]}
+        return {field: read() for field, read in self._readers[sensor].items()}
 
 
-class _RowsReader:
-    """Reads one field of a sensor in all slots, a row for each, by the formula of a reader of one world."""
+def _rows_reader(layout: FieldLayout, like: ArrayReader, batch: Any, data: MjData) -> Callable[[], NDArray[Any]]:  # noqa: ANN401
+    """Return a function that reads a field of a sensor, a row for each slot, by the formula of one world."""
+    parts, shape = [_bound(batch, data, part) for part in like.parts], (batch.nsim, *layout.raw_shape)
 
-    def __init__(self, layout: FieldLayout, like: ArrayReader, batch: Any, data: MjData) -> None:  # noqa: ANN401
-        self.layout, self._formula = layout, like.formula
-        self._parts = [_bound(batch, data, part) for part in like.parts]
-        self._shape = (batch.nsim, *layout.raw_shape)
-
-    def __call__(self) -> NDArray[Any]:
+    def read() -> NDArray[Any]:
         with np.errstate(all="ignore"):  # as for one world
-            return self._formula(*self._parts).astype(self.layout.dtype, copy=False).reshape(self._shape)
+            return like.formula(*parts).astype(layout.dtype, copy=False).reshape(shape)
+
+    return read
 
 
 def _bound(batch: Any, data: MjData, part: NDArray[Any]) -> NDArray[Any]:  # noqa: ANN401 - mujoco has no type stubs

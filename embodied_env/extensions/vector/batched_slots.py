@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from gymnasium import Env
 from gymnasium.wrappers import TimeLimit
+from numpy.typing import NDArray
 
 from embodied_env.core.types import CommandState, FloatArray, Snapshot, TaskResult
 from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.stepper_state import PendingStep, SavedStepper
 from embodied_env.errors import ClosedError, ResetNeededError, TaskError
-from embodied_env.extensions.vector.batches import BoolArray, CommandStateBatch, IntArray, SnapshotBatch
+from embodied_env.extensions.vector.batched_types import BoolArray, CommandStateBatch, IntArray, SnapshotBatch
 from embodied_env.timing.clock import VirtualClock
 from embodied_env.timing.ledger import LedgerState, StepEvent
 
@@ -29,7 +30,7 @@ class SlotStates:
 
     history: tuple[SnapshotBatch, ...]
     reference: CommandStateBatch
-    seq: IntArray  # of the last command
+    seq: IntArray  # number of the last command
     step_index: IntArray
     stamps_ns: IntArray  # by `StepEvent`, (n_events, n_slots)
     is_first: BoolArray
@@ -77,6 +78,7 @@ class BatchedSlots:
         is_loaded: whether the arrays hold the state of a slot.
         lag: the number of steps that a slot has taken since `load`, which its own environment has not seen.
         episode_index, origin_ns, sampled: the number and start of the episode, and its observed reset options.
+        instruction: the prompt of the episode.
     """
 
     def __init__(self, envs: Sequence[Env[Any, Any]], steppers: Sequence[SlotStepper]) -> None:
@@ -99,6 +101,7 @@ class BatchedSlots:
         self.is_loaded, self.lag = no, ints.copy()
         self.episode_index, self.origin_ns = ints.copy(), ints.copy()
         self.sampled: dict[str, FloatArray] = {}
+        self.instruction: NDArray[Any] = np.full(n_slots, "", dtype=object)
 
     def load(self, slots: Sequence[int]) -> dict[int, Snapshot]:
         """Read the state of those slots whose next step may be ordinary; return their newest snapshots."""
@@ -124,7 +127,8 @@ class BatchedSlots:
             if episode.applied:
                 state.applied[slot] = episode.applied
             self.episode_index[slot], self.origin_ns[slot] = episode.index, episode.origin_ns
-            for name in self.steppers[slot].transitions.observations.observed_options:
+            self.instruction[slot] = self.steppers[slot].inputs_for("step").instruction
+            for name in self.steppers[slot].transition_builder.observations.observed_options:
                 value = np.asarray(episode.sampled[name], dtype=np.float64).reshape(-1)
                 self.sampled.setdefault(name, np.zeros((n_slots, value.size)))[slot] = value
         self.lag[list(ready)], self.is_loaded[list(ready)] = 0, True

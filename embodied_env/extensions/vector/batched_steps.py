@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from gymnasium import Env
@@ -21,32 +21,34 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.mujoco_backend import MujocoBackend
 from embodied_env.contract.required_sensors import required_sensors
-from embodied_env.core.codes import TERMINATED_REASONS, end_kind
+from embodied_env.core.code_types import TERMINATED_REASONS, end_kind
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import FloatArray, TaskResult, Verdict
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.envs.observation_builder import Observation
-from embodied_env.envs.transition_builder import Info, copy_action
+from embodied_env.envs.transition_builder import copy_action
 from embodied_env.errors import TaskError
-from embodied_env.extensions.vector.batched_gap_policy import BatchedGapPolicy
 from embodied_env.extensions.vector.batched_gate import BatchedGate, states_after
 from embodied_env.extensions.vector.batched_info import BatchedTransitions
-from embodied_env.extensions.vector.batched_judging import is_judged_at_once, judge_steps
+from embodied_env.extensions.vector.batched_judging import BatchedGapPolicy, is_judged_at_once, judge_steps
 from embodied_env.extensions.vector.batched_slots import BatchedSlots, SlotStates, SlotStepper, UpToDateStepper
-from embodied_env.extensions.vector.batches import (
+from embodied_env.extensions.vector.batched_types import (
     BoolArray,
     CommandStateBatch,
     IntArray,
     SafetyContextBatch,
     SnapshotBatch,
+    StepResults,
     TaskResultBatch,
 )
-from embodied_env.extensions.vector.mujoco_batch import SlotBackend, WorldBatch
+from embodied_env.extensions.vector.batched_worlds import SlotBackend, WorldBatch
 from embodied_env.processes.signals import deferred_signals
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 from embodied_env.tasks.judging import judge_step
 from embodied_env.timing.clock import NS_PER_S
 from embodied_env.timing.ledger import StepEvent, event_of_mark
+
+if TYPE_CHECKING:
+    from embodied_env.extensions.vector.batched_record import BatchedRecorder
 
 logger = logging.getLogger(__name__)
 
@@ -68,32 +70,6 @@ class ActionRows:
         return {name: part[slot] for name, part in given.items()} if isinstance(given, dict) else given[slot]
 
 
-@dataclass(kw_only=True)
-class StepResults:
-    """The results of the slots `rows`, which have taken the step as arrays; other rows are undefined."""
-
-    rows: BoolArray
-    observation: Observation
-    reward: FloatArray
-    terminated: BoolArray
-    truncated: BoolArray
-    info: Info  # nested arrays without masks
-
-    def infos(self, rows: BoolArray) -> Info:
-        """Return the infos of `rows`, stacked with masks."""
-        return _stacked(self.info, rows, is_full=bool(rows.all())) if rows.any() else {}
-
-    def final(self, rows: BoolArray) -> Info:
-        """Return ``final_obs`` and ``final_info`` of `rows`."""
-        if not rows.any():
-            return {}
-        observations = np.full(len(rows), None, dtype=object)
-        for slot in np.flatnonzero(rows):
-            observations[slot] = {key: values[slot].copy() for key, values in self.observation.items()}
-        infos = {"final_obs": observations, "final_info": self.infos(rows)}
-        return {**infos, **{f"_{key}": rows.copy() for key in infos}}
-
-
 class BatchedSteps:
     """Takes the ordinary steps of the slots of a vector environment, in `begin` and `finish`.
 
@@ -103,8 +79,8 @@ class BatchedSteps:
         taken: the number of steps taken as arrays.
     """
 
-    def __init__(self, envs: Sequence[Env[Any, Any]], threads: int | None) -> None:
-        """Batch the slots, none of which is open yet; `supports` must hold."""
+    def __init__(self, envs: Sequence[Env[Any, Any]], threads: int | None, recorder: BatchedRecorder | None) -> None:
+        """Batch the slots, none of which is open yet; `supports` must hold. `recorder`: records outside of `envs`."""
         self._bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
         self._worlds = WorldBatch(len(envs), threads=threads)
         self.steppers = [self._replace_stepper(slot, base) for slot, base in enumerate(self._bases)]
@@ -112,14 +88,15 @@ class BatchedSteps:
         self.forget = self._slots.forget
         first, self._contract = self.steppers[0], self.steppers[0].contract
         self._clock, self._joints = first.clock, MeasuredJoints(self._contract, first.gate.layout.joints)
-        self._builder, self._layout = first.transitions, first.gate.layout
+        self._layout, self._end_reasons = first.gate.layout, first.end_reasons
         self._gate = BatchedGate([each.gate for each in self.steppers])
         self._gap_policy = BatchedGapPolicy(self._contract)
-        self._transitions = BatchedTransitions(first.transitions, self._layout, len(envs))
+        self._transitions = BatchedTransitions(first.transition_builder, self._layout, len(envs))
         self._required = required_sensors(self._contract)
         self._task = first.task if is_judged_at_once(first.task) else None
         if self._task is None:
             logger.warning("%s: the task judges slots one by one", self._contract.task.type)
+        self._recorder = recorder
         self._no = np.zeros(len(envs), dtype=np.bool_)
         terms = dict.fromkeys(first.task.terms, math.nan)
         self._nothing = TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms)  # of a task that fails
@@ -136,14 +113,14 @@ class BatchedSteps:
             old.task,
             clock=old.clock,
             evaluator_info=base.evaluator_info,
-            host_timing=base.host_timing,
+            host_timing=old.transition_builder.host_timing,  # as its recorder has set it
         )
         base.stepper = cast("SlotStepper", UpToDateStepper(stepper, partial(self.sync, slot)))
         return stepper
 
     @staticmethod
     def supports(envs: Sequence[Env[Any, Any]]) -> bool:
-        """Return whether these slots can be batched: in-process lockstep worlds, not wrapped, recorded or observed."""
+        """Return whether these slots can be batched: in-process lockstep worlds, not wrapped or observed."""
         bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
         first = bases[0]
         return all(
@@ -154,7 +131,7 @@ class BatchedSteps:
             == (first.clock_name, first.evaluator_info, first.host_timing)
             and not (base.render_mode == "human" or base.stepper.observers or base.stepper.stages)
             for env, base in zip(envs, bases, strict=True)
-        ) and bool(first.stepper.transitions.sensors and BatchedGate.supports(first.contract))
+        ) and bool(first.stepper.transition_builder.sensors and BatchedGate.supports(first.stepper.gate))
 
     # ----------------------------------------------------------------------------------------------- step
 
@@ -307,23 +284,13 @@ class BatchedSteps:
 
     def _measured_reference(self, before: SlotStates) -> CommandStateBatch:
         """Return the references with the measured positions of joints commanded by velocity (`update_measured`)."""
-        snapshot, is_velocity = before.snapshot, self._layout.is_velocity
+        is_velocity = self._layout.is_velocity
         if not is_velocity.any():
             return before.reference
-        ages_s = np.zeros(before.reference.positions.shape)
-        for sensor, (_, joints) in self._joints.by_sensor.items():
-            ages_s[:, joints] = ((snapshot.now_ns - snapshot.samples[sensor].stamp_ns) / NS_PER_S)[:, np.newaxis]
-        measured = np.where(self._joints.known, self._measured(snapshot), 0.0)
+        measured, ages_s = self._joints.measured(before.snapshot)
         positions = np.where(is_velocity, measured, before.reference.positions)
         slack = np.where(is_velocity, self._layout.limits.fastest, 0.0) * np.where(is_velocity, ages_s, 0.0)
         return replace(before.reference, positions=positions, slack=slack)
-
-    def _measured(self, snapshot: SnapshotBatch) -> FloatArray:
-        """Return the position of each joint in each slot; NaN without a sensor (`MeasuredJoints`)."""
-        positions = np.full((len(self._no), self._layout.size), np.nan)
-        for sensor, (indices, joints) in self._joints.by_sensor.items():
-            positions[:, joints] = snapshot.samples[sensor].values["position"][:, indices]
-        return positions
 
     def _context(self, snapshot: SnapshotBatch) -> SafetyContextBatch:
         samples, forces = snapshot.samples, self._contract.safety.forces.items()
@@ -331,7 +298,7 @@ class BatchedSteps:
         return SafetyContextBatch(
             qualities={name: samples[name].quality for name in self._required},
             ages_s={name: (snapshot.now_ns - samples[name].stamp_ns) / NS_PER_S for name in self._required},
-            measured=self._measured(snapshot),
+            measured=self._joints.positions_or_nan(snapshot),
             forces={name: np.linalg.norm(rows, axis=1) for name, rows in values.items()},
         )
 
@@ -380,14 +347,16 @@ class BatchedSteps:
             is_over = is_over | others
         end_reason: NDArray[Any] = np.full(len(rows), "", dtype=object)
         terminated, truncated = self._no.copy(), slots.count(rows)
+        end_reasons = {}
         for slot in np.flatnonzero(is_over & rows).tolist():
-            reasons = self._builder.end_reasons(result.slot(slot).verdict, int(state.step_index[slot]))
+            end_reasons[slot] = reasons = self._end_reasons.find(result.slot(slot).verdict, int(state.step_index[slot]))
             end_reason[slot] = reasons[0]
             terminated[slot] = end_kind(end_reason[slot]) in TERMINATED_REASONS
             truncated[slot] |= not terminated[slot]
-        return StepResults(
+        results = StepResults(
             rows=rows,
             observation=self._transitions.observe(state.history, state.step_index, state.applied, slots.sampled),
+            action=self._actions.given,
             reward=result.reward,
             terminated=terminated,
             truncated=truncated,
@@ -400,26 +369,20 @@ class BatchedSteps:
                 is_marked=before.is_marked,
                 intervention_share=self._gate.intervention_share,
                 terms=result.terms,
-                own={"end_reason": end_reason, "step_index": state.step_index, "episode_index": slots.episode_index},
+                own={
+                    "end_reason": end_reason,
+                    "step_index": state.step_index,
+                    "episode_index": slots.episode_index,
+                    "instruction": slots.instruction.copy(),
+                },
+                render_ns=self._worlds.render_ns,
             ),
+            end_reasons=end_reasons,
+            report=self._approved.report,
+            stamps_ns=state.stamps_ns,
+            is_marked=before.is_marked,
+            snapshot=state.snapshot,
         )
-
-
-def _stacked(values: Mapping[str, Any], rows: BoolArray, *, is_full: bool) -> Info:
-    """Return nested arrays with a row per slot as infos in which only `rows` have them, with masks, in new arrays.
-
-    Rows of a masked array that are masked do not have them.
-    """
-    infos: Info = {}
-    for key, value in values.items():
-        kind = type(value)
-        if kind is np.ndarray and is_full:
-            infos[key], infos["_" + key] = value.copy(), rows.copy()
-        elif kind is np.ndarray:
-            infos[key] = np.full_like(value, None if value.dtype == object else 0)
-            infos[key][rows], infos["_" + key] = value[rows], rows.copy()
-        elif kind is dict:
-            infos[key], infos["_" + key] = _stacked(value, rows, is_full=is_full), rows.copy()
-        elif (known := rows & ~np.ma.getmaskarray(value)).any():
-            infos[key], infos["_" + key] = np.where(known, value.data, 0), known
-    return infos
+        if self._recorder is not None:
+            results.info = self._recorder.record(results, self._gate.findings(results.report, rows))
+        return results

@@ -7,14 +7,13 @@ move at the same time, and ordinary steps of in-process worlds are taken as arra
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 from gymnasium import Env
@@ -22,17 +21,17 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
-from embodied_env.backends.backend_registry import BackendName, check_options
 from embodied_env.contract import Contract
 from embodied_env.contract.argument_checks import checked_count, checked_flag, checked_path
-from embodied_env.core.types import Observer
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.envs.env_options import arguments_of, rebuild, resolve_contract
-from embodied_env.envs.lifecycle import check_open
-from embodied_env.envs.registration import OPTIONS, VECTOR_ENTRY_POINT, make
+from embodied_env.envs.env_options import DEFAULTS, MakeOptions
+from embodied_env.envs.option_checks import changed_options, rebuild, resolve_contract, split_options
+from embodied_env.envs.registration import VECTOR_ENTRY_POINT, make
+from embodied_env.envs.stepper_lifecycle import check_open
 from embodied_env.envs.transition_builder import Info
 from embodied_env.errors import BackendError, ResetNeededError, SlotEndedError, UsageError
-from embodied_env.extensions.vector.batched_steps import FEWEST_SLOTS, ActionRows, BatchedSteps, StepResults
+from embodied_env.extensions.vector.batched_steps import FEWEST_SLOTS, ActionRows, BatchedSteps
+from embodied_env.extensions.vector.batched_types import StepResults
 from embodied_env.extensions.vector.vector_slots import (
     PerSlot,
     checked_mask,
@@ -41,18 +40,27 @@ from embodied_env.extensions.vector.vector_slots import (
     options_of_slots,
     unsupported_pacing,
 )
-from embodied_env.processes.signals import call_together, closing_together
-from embodied_env.timing.clock import Clock
-from embodied_env.timing.delay_model import DelayModel
-from embodied_env.timing.latency_profile import LatencyProfile
+from embodied_env.processes.signals import call_together
 
 Observations = dict[str, NDArray[Any]]
 SlotResult = tuple[Observations, Info]
 
 if TYPE_CHECKING:
+    from embodied_env.record import RecordTransitions
+
     _SyncVectorEnv = SyncVectorEnv[Observations, Any]
 else:
     _SyncVectorEnv = SyncVectorEnv  # not generic before gymnasium 1.4
+
+
+class VectorOptions(MakeOptions, total=False):
+    """The options of `make_vec`, which describes them."""
+
+    autoreset_mode: AutoresetMode | str
+    per_slot: PerSlot | None
+    threads: int | None
+    copy: bool
+
 
 _POLL_S = 1e-4
 _MAX_POLLS = 500  # of each slot; then a step waits for one alone, until its world is lost
@@ -74,18 +82,17 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         *,
         num_envs: int = 1,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-        record: str | Path | None = None,
         per_slot: PerSlot | None = None,
         threads: int | None = None,
         copy: bool = True,
-        **options: Any,  # noqa: ANN401 - `make` checks them
+        **options: Unpack[MakeOptions],
     ) -> None:
         """See `make_vec`. Nothing is started before the first `reset`."""
-        self._arguments = arguments_of(locals(), "options")
+        slots = {"num_envs": num_envs, "autoreset_mode": autoreset_mode, "per_slot": per_slot}
+        self._arguments = {**options, **slots, "threads": threads, "copy": copy}
         if per_slot is None:
-            others = {*OPTIONS, *self._arguments.keys() - options.keys()}
-            of_backend = {name: value for name, value in options.items() if name not in OPTIONS}
-            check_options(options.get("backend", "mujoco"), of_backend, pacing=options.get("pacing"), others=others)
+            split_options(options, VectorOptions.__optional_keys__)
+        record = options.pop("record", None)
         mode, copy = checked_mode(autoreset_mode), checked_flag("copy", copy)
         num_envs = checked_count("num_envs", num_envs, at_least=1)
         threads = None if threads is None else checked_count("threads", threads, at_least=0)
@@ -100,7 +107,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
                 folder = None if record is None else checked_path("record", record) / f"slot_{slot}"
                 self.envs.append(make(contract, record=folder, **own))
             self._bases = [cast("EmbodiedEnv", env.unwrapped) for env in self.envs]
-            self._check_backend(self._bases[0], threads)
+            self._check_backend(self._bases[0], threads, is_recorded=record is not None)
             self._steppers = self._batched.steppers if self._batched else [base.stepper for base in self._bases]
             self._steps_taken = 0
             super().__init__([partial(_same, env) for env in self.envs], copy=copy, autoreset_mode=mode)
@@ -119,14 +126,21 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         """The share of the steps of slots that were taken as arrays, since the environment was made."""
         return 0.0 if self._batched is None else self._batched.taken / max(1, self._steps_taken)
 
-    def _check_backend(self, first: EmbodiedEnv, threads: int | None) -> None:
+    def _check_backend(self, first: EmbodiedEnv, threads: int | None, *, is_recorded: bool) -> None:
         """Batch the slots if that is possible and saves time."""
         if first.capabilities.free_running:
             raise unsupported_pacing(first.pacing, first.backend_name)
         if threads and first.backend_name != "mujoco":
             raise UsageError(f"unsupported threads with {first.backend_name} (expected mujoco)")
-        if len(self.envs) >= FEWEST_SLOTS and BatchedSteps.supports(self.envs):
-            self._batched = BatchedSteps(self.envs, threads)
+        envs = [cast("RecordTransitions", env).env for env in self.envs] if is_recorded else self.envs
+        if len(envs) < FEWEST_SLOTS or not BatchedSteps.supports(envs):
+            return
+        recorder = None
+        if is_recorded:  # which is optional
+            from embodied_env.extensions.vector.batched_record import BatchedRecorder
+
+            recorder = BatchedRecorder(cast("list[RecordTransitions]", self.envs))
+        self._batched = BatchedSteps(envs, threads, recorder)
 
     # ---------------------------------------------------------------------------------------------- reset
 
@@ -231,12 +245,12 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
             ClosedError: after `close`.
         """
         check_open(self.closed, "step")
-        commands, rows = self._parse(actions)
+        commands = self._parse(actions)
         self._check_running()
         mode = self.autoreset_mode
         to_reset = np.flatnonzero(self._autoreset_envs).tolist() if mode is AutoresetMode.NEXT_STEP else []
         self._rewards[to_reset] = 0.0
-        stacked = self._step_slots(commands, rows, set(to_reset))
+        stacked = self._step_slots(commands, set(to_reset))
         if mode is AutoresetMode.SAME_STEP:
             to_reset = np.flatnonzero(self._autoreset_envs).tolist()
         flags = self._terminations.copy(), self._truncations.copy()
@@ -247,19 +261,17 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         self.mark("returned")  # each slot has waited for the others until now
         return self._batch(), self._rewards.copy(), *flags, stacked
 
-    def _parse(self, actions: Any) -> tuple[Sequence[Any] | ActionRows, ActionRows | None]:  # noqa: ANN401 - of the action space
-        """Return the action of each slot, and all as rows if slots are batched."""
-        rows = None if self._batched is None else self._batched.parse(actions)
-        if rows is not None:
-            return rows, rows
+    def _parse(self, actions: Any) -> Sequence[Any] | ActionRows:  # noqa: ANN401 - of the action space
+        """Return the action of each slot, as rows if slots are batched."""
+        if self._batched is not None and (rows := self._batched.parse(actions)) is not None:
+            return rows
         # a list may hold `NoAction`
         commands = list(actions if isinstance(actions, (list, tuple)) else iterate(self.action_space, actions))
         if len(commands) != self.num_envs:
             raise ValueError(f"wrong number of actions: {len(commands)} (expected {self.num_envs}, one per slot)")
-        return commands, None if self._batched is None else self._batched.parse_each(commands)
+        return commands if self._batched is None else self._batched.parse_each(commands)
 
     def _check_running(self) -> None:
-        """Raise ResetNeededError or SlotEndedError if a slot must be reset first."""
         stuck = ~self._was_reset
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             stuck |= self._autoreset_envs  # its world did not start
@@ -269,7 +281,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
             ended = _slots(self._autoreset_envs)
             raise SlotEndedError(f"step() after the end of the episode in {ended}; reset them by options['reset_mask']")
 
-    def _step_slots(self, commands: Sequence[Any] | ActionRows, rows: ActionRows | None, excluded: set[int]) -> Info:
+    def _step_slots(self, commands: Sequence[Any] | ActionRows, excluded: set[int]) -> Info:
         """Begin the steps of all slots that are not excluded, then finish them; return their stacked infos.
 
         Results are stored and stacked as they arrive, while other worlds still move. After an error or an interrupt,
@@ -281,9 +293,9 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         under_way: list[int] = []
         stacked: Info = {}
         try:
-            if self._batched is not None and rows is not None:
+            if self._batched is not None and isinstance(commands, ActionRows):
                 under_way = list(slots)
-                is_ordinary = self._batched.begin(rows, slots)
+                is_ordinary = self._batched.begin(commands, slots)
                 under_way = np.flatnonzero(is_ordinary).tolist()
                 slots = [slot for slot in slots if not is_ordinary[slot]]
             for slot in slots:
@@ -365,16 +377,18 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
             base.mark(name)
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401, ARG002 - Gymnasium's signature
-        """Close every slot, also after an error in another one; raise the first error."""
-        calls: list[Callable[[], None]] = [env.close for env in self.envs]
+        """Close every slot, also after an error in another one; raise the first error.
+
+        The first one is the last, since it removes a record folder in which no slot was recorded.
+        """
+        calls: list[Callable[[], None]] = [env.close for env in reversed(self.envs)]
         first = cast("EmbodiedEnv", self.envs[0].unwrapped) if self.envs else None
-        with closing_together():
-            if self._batched is not None:
-                calls.insert(0, self._batched.close)
-            if first is not None and first.capabilities.transport:  # a simulator may answer late or not at all
-                problems = call_together(calls)
-            else:
-                problems = [error for call in calls for error in call_together([call])]
+        if self._batched is not None:
+            calls.insert(0, self._batched.close)
+        if first is not None and first.capabilities.transport:  # a simulator may answer late or not at all
+            problems = call_together(calls)
+        else:
+            problems = [error for call in calls for error in call_together([call])]
         if problems:
             self.closed = True  # Gymnasium sets it only without an error
             raise problems[0]
@@ -390,27 +404,8 @@ def _slots(are: NDArray[np.bool_]) -> str:
     return f"slots {slots}" if len(slots) <= 8 else f"{len(slots)} slots, {slots[:8]} first"
 
 
-def make_vec(  # noqa: PLR0913 - the public options
-    contract: str | Path | Contract | None = None,
-    *,
-    num_envs: int,
-    backend: BackendName | str = "mujoco",
-    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-    per_slot: PerSlot | None = None,
-    threads: int | None = None,
-    copy: bool = True,
-    record: str | Path | None = None,
-    record_messages: bool = False,
-    render_mode: str | None = None,
-    delay_profile: str | Path | LatencyProfile | DelayModel | None = None,
-    clock: str | Clock | None = None,
-    host_timing: bool | None = None,
-    evaluator_info: bool = False,
-    max_episode_steps: int | None = None,
-    spawn: bool = True,
-    namespace: str | None = None,
-    observers: Sequence[Observer] = (),
-    **backend_options: Any,  # noqa: ANN401 - the backend checks its options
+def make_vec(
+    contract: str | Path | Contract | None = None, *, num_envs: int, **options: Unpack[VectorOptions]
 ) -> EmbodiedVectorEnv:
     """Make many environments of one contract that step together.
 
@@ -425,30 +420,15 @@ def make_vec(  # noqa: PLR0913 - the public options
         threads: number of threads in which MuJoCo steps batched worlds, the caller's included; None: one per CPU.
         copy: False: return the arrays of observations that the next step overwrites.
         record: a folder; slot i is recorded into a new run directory in ``slot_<i>``.
-        record_messages: as for `make`, like all that follow, which apply to every slot.
-        render_mode: as for `make`.
-        delay_profile: as for `make`.
-        clock: as for `make`.
-        host_timing: as for `make`.
-        evaluator_info: as for `make`.
-        max_episode_steps: as for `make`.
-        spawn: as for `make`.
-        namespace: as for `make`.
-        observers: as for `make`.
-        **backend_options: as for `make`.
+        **options: these and the other options of `make`, which apply to every slot.
 
     Raises as `make` does, with UsageError for a free-running world or slots that would share a world.
     """
-    values = locals()
-    defaults = {name: parameter.default for name, parameter in inspect.signature(make_vec).parameters.items()}
-    given = {name: values[name] for name in defaults if values[name] is not defaults[name]}
-    for name in ("contract", "autoreset_mode", "backend_options"):
-        given.pop(name, None)
-    given |= {"backend": backend, **backend_options}
-    made = EmbodiedVectorEnv(contract, autoreset_mode=autoreset_mode, **given)
+    made = EmbodiedVectorEnv(contract, num_envs=num_envs, **options)
     one = made.envs[0].unwrapped.spec
     if one is not None:
-        kept = {**given, "contract": one.kwargs["contract"], "autoreset_mode": made.autoreset_mode.value}
+        kept = {"backend": DEFAULTS["backend"], **changed_options(options), "contract": one.kwargs["contract"]}
+        kept |= {"num_envs": num_envs, "autoreset_mode": made.autoreset_mode.value}
         kept["vectorization_mode"] = "vector_entry_point"
         made.spec = replace(one, vector_entry_point=VECTOR_ENTRY_POINT, max_episode_steps=None, kwargs=kept)
     return made

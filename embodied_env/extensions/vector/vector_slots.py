@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from embodied_env.backends.backend_registry import backend_accepts
-from embodied_env.envs.env_options import check_seed
+from embodied_env.envs.option_checks import check_seed
 from embodied_env.errors import UsageError
 
 PerSlot = Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]

@@ -1,112 +1,112 @@
-"""Rerun as the viewer of steps: its program, its web page, a file, or one at an address."""
+"""Rerun as the viewer of steps: its program, its web page, a file, or one at an address.
+
+Links of the robot and sensors are below the entity ``scene``. A frame that is no link is drawn at its origin.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 from urllib.parse import quote
 
 import gymnasium
-from numpy.typing import NDArray
+import numpy as np
 
-from embodied_env.contract import Contract
-from embodied_env.core.optional_packages import import_optional
-from embodied_env.errors import UsageError
-from embodied_env.extensions.viewers.live_view import LiveView, Path, encodings_of
+from embodied_env.core.plugin_loading import import_optional
+from embodied_env.extensions.viewers.scene import Drawing, Image, Path, Scene
 from embodied_env.record.step_values import Joints
 
-_EXPECTED = "True, 'web', 'web:PORT', 'FILE.rrd' or 'rerun+http://HOST:PORT/proxy'"
-_PORT = 9090
 _MOST_PLOTS = 12  # of joints; the others can be selected
-_COLORS = {"requested": (150, 150, 150), "applied": (230, 130, 30), "measured": (40, 110, 220)}
+_COLORS = {
+    "requested": (150, 150, 150),
+    "applied": (230, 130, 30),
+    "measured": (40, 110, 220),
+    "intended": (150, 60, 190),
+}
+_PATHS = {"intended": _COLORS["intended"], "done": _COLORS["measured"]}
+_AXES_M = 0.1
 _CHANNELS = {"rgb8": "RGB", "bgr8": "BGR", "rgba8": "RGBA", "bgra8": "BGRA", "mono8": "L"}
 
 _kept: list[Any] = []  # recordings that exist until the process ends: of a page, and those that rerun cannot drop
 
 
-def checked_view(view: object) -> str:
-    """Return the view as text, "spawn" or "web" for True; raises UsageError for a value that is none.
-
-    True starts the viewer, or serves the web viewer if there is no display.
-    """
-    if view is True:
-        return "spawn" if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") else f"web:{_PORT}"
-    text = f"web:{_PORT}" if view == "web" else view
-    if isinstance(text, str) and "\0" not in text:
-        port = text.removeprefix("web:") if text.startswith("web:") else ""
-        is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16
-        if is_port or text.endswith(".rrd") or text.startswith(("rerun://", "rerun+http://", "rerun+https://")):
-            return text
-    raise UsageError(f"invalid view={view!r} (expected {_EXPECTED})")
-
-
-def open_view(view: object, contract: Contract, *, pacing: str) -> LiveView:
-    """Return the observer that shows the steps of an environment.
-
-    Raises the errors of `RerunViewer`.
-    """
-    return LiveView(contract, RerunViewer(view, contract), pacing=pacing)
-
-
 class RerunViewer:
     """A recording of Rerun, with a layout for one contract."""
 
-    def __init__(self, view: object, contract: Contract) -> None:
+    def __init__(self, where: str, scene: Scene) -> None:
         """Open the viewer or the file.
 
         Raises:
-            UsageError: for an invalid `view`, or one that cannot be opened.
+            RuntimeError, OSError or ValueError: if it cannot be opened.
             MissingDependencyError: if rerun is not installed.
         """
-        where = checked_view(view)
         import_optional("rerun.blueprint", needed_for="a view")
         self._rerun = rerun = import_optional("rerun", needed_for="a view")
-        self._recording = recording = rerun.RecordingStream(f"embodied_env {contract.name}")
-        self._steps: Sequence[int] = ()
-        self._times: list[Any] = []
-        blueprint = _layout(rerun, contract)
-        try:
-            if where == "spawn":
-                recording.spawn(default_blueprint=blueprint)
-            elif where.startswith("web:"):
-                self._serve(int(where.removeprefix("web:")), blueprint)
-            elif where.endswith(".rrd"):
-                recording.save(where, default_blueprint=blueprint)
-            else:
-                recording.connect_grpc(where, default_blueprint=blueprint)
-        except (RuntimeError, OSError, ValueError) as error:
-            raise UsageError(f"cannot open the view {where!r}: {error} (expected {_EXPECTED})") from None
-        for name in Joints(contract).by_name:
+        self._recording = recording = rerun.RecordingStream(f"embodied_env {scene.contract.name}")
+        self._kept: dict[tuple[str, Path], list[tuple[int, float, Any]]] = {}
+        blueprint = _layout(rerun, scene)
+        if where == "spawn":
+            recording.spawn(default_blueprint=blueprint)
+        elif where.startswith("web:"):
+            self._serve(int(where.removeprefix("web:")), blueprint)
+        elif where.endswith(".rrd"):
+            recording.save(where, default_blueprint=blueprint)
+        else:
+            recording.connect_grpc(where, default_blueprint=blueprint)
+        for name in Joints(scene.contract).by_name:
             for kind, color in _COLORS.items():
                 style = rerun.SeriesLines(colors=[color], names=[kind])
                 recording.log(["joints", name, kind], style, static=True)
+        for number, part in enumerate([] if isinstance(scene.geometry, str) else scene.geometry.parts):
+            colors = np.tile(np.round(255 * np.array(part.color)).astype(np.uint8), (len(part.vertices), 1))
+            mesh = rerun.Mesh3D(vertex_positions=part.vertices, triangle_indices=part.triangles, vertex_colors=colors)
+            recording.log(["scene", part.link, f"part_{number}"], mesh, static=True)
+        for name, frame in scene.frames.items():
+            axes = rerun.Arrows3D(vectors=_AXES_M * np.eye(3), colors=255 * np.eye(3))
+            recording.log(["scene", frame, name], axes, static=True)
+        for name, color in _PATHS.items():
+            recording.log(["scene", name], rerun.LineStrips3D.from_fields(colors=[color]), static=True)
 
-    def plot(self, path: Path, steps: Sequence[int], times_s: Sequence[float], values: Sequence[float]) -> None:
-        """Add points to the series `path`."""
+    def show(self, drawing: Drawing) -> None:
+        """Show a step; its numbers, poses and paths wait for `flush`, since rerun takes long for each single one."""
+        rerun, log = self._rerun, self._recording.log
+        self._recording.set_time("step", sequence=drawing.step)
+        self._recording.set_time("time", duration=drawing.time_s)
+        for text in drawing.lines:
+            log("log", rerun.TextLog(text))
+        for name, image in drawing.images.items():
+            log(["cameras", name], self._image(image))
+        for name, cloud in drawing.points.items():
+            log(["scene", cloud.frame, name], rerun.Points3D(cloud.points_m))
+        kept: list[tuple[str, Path, Any]] = [("number", path, value) for path, value in drawing.curves.items()]
+        kept += [("pose", ("scene", link), pose) for link, pose in drawing.links.items()]
+        kept += [("pose", ("scene", pose.frame, name), pose) for name, pose in drawing.poses.items()]
+        kept += [("path", ("scene", name), positions) for name, positions in drawing.paths.items()]
+        for kind, entity, value in kept:
+            self._kept.setdefault((kind, entity), []).append((drawing.step, drawing.time_s, value))
+
+    def flush(self) -> Iterator[None]:
+        """Show what waits, one entity after the other."""
         rerun = self._rerun
-        if steps != self._steps:  # most series have the same ones
-            self._steps = steps
-            self._times = [rerun.TimeColumn("step", sequence=steps), rerun.TimeColumn("time", duration=times_s)]
-        columns = rerun.Scalars.columns(scalars=values)
-        self._recording.send_columns(rerun.new_entity_path(list(path)), indexes=self._times, columns=columns)
-
-    def show_image(self, name: str, image: NDArray[Any], encoding: str, step: int, time_s: float) -> None:
-        """Show an image of a camera."""
-        self._set_time(step, time_s)
-        if image.dtype == "float32":
-            shown = self._rerun.DepthImage(image[..., 0], meter=1.0)
-        else:
-            channels = _CHANNELS.get(encoding, "L")
-            shown = self._rerun.Image(image if image.shape[-1] > 1 else image[..., 0], color_model=channels)
-        self._recording.log(["cameras", name], shown)
-
-    def log(self, text: str, step: int, time_s: float) -> None:
-        """Add a line to the log."""
-        self._set_time(step, time_s)
-        self._recording.log("log", self._rerun.TextLog(text))
+        make_columns: dict[str, Callable[[Any], Any]] = {
+            "number": lambda values: rerun.Scalars.columns(scalars=values),
+            "pose": lambda poses: rerun.Transform3D.columns(
+                translation=[pose.position for pose in poses], quaternion=[pose.quaternion for pose in poses]
+            ),
+            "path": lambda paths: rerun.LineStrips3D.columns(strips=paths),
+        }
+        kept, self._kept = self._kept, {}
+        shown: Sequence[int] = ()
+        for (kind, entity), points in kept.items():
+            steps, times_s, values = zip(*points, strict=True)
+            if steps != shown:  # most entities have the same ones
+                shown = steps
+                times = [rerun.TimeColumn("step", sequence=steps), rerun.TimeColumn("time", duration=times_s)]
+            path = rerun.new_entity_path(list(entity))
+            self._recording.send_columns(path, indexes=times, columns=make_columns[kind](values))
+            yield
 
     def close(self) -> None:
         """Pass everything to the viewer; a page that is being served stays until the process ends."""
@@ -117,9 +117,12 @@ class RerunViewer:
         self._rerun.unregister_shutdown()
         _kept.append(self._recording)
 
-    def _set_time(self, step: int, time_s: float) -> None:
-        self._recording.set_time("step", sequence=step)
-        self._recording.set_time("time", duration=time_s)
+    def _image(self, image: Image) -> Any:  # noqa: ANN401 - untyped
+        pixels = image.pixels
+        if pixels.dtype == "float32":
+            return self._rerun.DepthImage(pixels[..., 0], meter=1.0)
+        channels = _CHANNELS.get(image.encoding, "L")
+        return self._rerun.Image(pixels if pixels.shape[-1] > 1 else pixels[..., 0], color_model=channels)
 
     def _serve(self, port: int, blueprint: object) -> None:
         with socket.socket() as free, socket.socket() as page:
@@ -131,19 +134,20 @@ class RerunViewer:
         self._rerun.serve_web_viewer(web_port=port, open_browser=False, connect_to=url)
         _kept.append(self._recording)
         with contextlib.suppress(UserWarning):  # a warning turned into an error
-            gymnasium.logger.warn(f"view: open http://localhost:{port}?url={quote(url, safe='')}")
+            gymnasium.logger.warn("view: open http://localhost:%d?url=%s", port, quote(url, safe=""))
 
 
-def _layout(rerun: Any, contract: Contract) -> Any:  # noqa: ANN401 - untyped
-    """Return a layout: images and the log on the left, joints in the middle, reward, gates and latency on the right."""
+def _layout(rerun: Any, scene: Scene) -> Any:  # noqa: ANN401 - untyped
+    """Return a layout: scene, images and log left, joints in the middle, reward, gates, latency and readings right."""
     plots = rerun.blueprint
-    images = [plots.Spatial2DView(origin=f"cameras/{_part(rerun, name)}", name=name) for name in encodings_of(contract)]
+    images = [plots.Spatial3DView(origin="scene", name="robot and sensors")]
+    images += [plots.Spatial2DView(origin=f"cameras/{_part(rerun, name)}", name=name) for name in scene.cameras]
     joints = [
         plots.TimeSeriesView(origin=f"joints/{_part(rerun, name)}", name=f"{name}, {joint.unit}")
-        for name, joint in list(Joints(contract).by_name.items())[:_MOST_PLOTS]
+        for name, joint in list(Joints(scene.contract).by_name.items())[:_MOST_PLOTS]
     ]
     others = {"reward": "reward and its terms", "gates": "gates: severity", "latency": "latency, ms"}
-    others["age"] = "age of the readings, ms"
+    others |= {"age": "age of the readings, ms", "sensors": "readings"}
     series = [plots.TimeSeriesView(origin=origin, name=name) for origin, name in others.items()]
     log = plots.TextLogView(origin="log", name="gates and episodes")
     parts = [plots.Vertical(*images, log), plots.Grid(*joints), plots.Vertical(*series)]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from embodied_env.backends.backend import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.contract_loader import backend_profile, dump_contract
-from embodied_env.contract.json_objects import INVALID_MESSAGE
+from embodied_env.contract.json_messages import INVALID_MESSAGE
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.types import ResetReport, ResetRequest, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError, UsageError
@@ -113,12 +113,21 @@ class EmbeddedSimBackend(ABC):
             if self._spawn:
                 self._start_simulator(namespace)
             self._ros = RosNode(
-                self.node_name, namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
+                self.node_name,
+                namespace=namespace,
+                clock=self._clock,
+                domain_id=self._domain_id,
+                ros_args=self._ros_args(namespace),
+                feed=self.feed,
             )
             self._connect_topics(self._ros, namespace)
         except BaseException:
             self.close()
             raise
+
+    def _ros_args(self, namespace: str) -> tuple[str, ...]:
+        """Return arguments that keep a node with the simulator that we started, whatever a launch file pushes."""
+        return ("-r", f"__ns:={namespace}") if self._spawn else ()
 
     def _start_simulator(self, namespace: str) -> None:
         """Start the simulator process, which reads the contract from its standard input."""
@@ -241,7 +250,7 @@ class EmbeddedSimBackend(ABC):
         while time.monotonic() < end:
             for message in self._receive_images(receiver):
                 if stamp_ns(message) != stamp or message.encoding != "rgb8":
-                    continue  # of another request, or from a foreign publisher
+                    continue  # it answers another request, or is from a foreign publisher
                 shape = int(message.height), int(message.width), 3
                 if len(message.data) == math.prod(shape):
                     return np.frombuffer(message.data, dtype=np.uint8).reshape(shape).copy()

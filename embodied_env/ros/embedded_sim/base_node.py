@@ -6,22 +6,19 @@
 from __future__ import annotations
 
 import contextlib
-import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import numpy as np
-
-from embodied_env.contract import ActuatorSpec, Contract, FloatArray, SensorSpec
-from embodied_env.contract.bounded_json import parse_json
-from embodied_env.contract.contract_schema import COMMAND_QOS, is_latched, resolved
-from embodied_env.contract.field_paths import check_message
-from embodied_env.contract.json_objects import ARRAY, MAX_BYTES, MAX_DEPTH, object_of
+from embodied_env.contract import ActuatorSpec, Contract, FieldSpec, FloatArray, SensorSpec
+from embodied_env.contract.field_paths import check_messages
+from embodied_env.contract.json_messages import RegularArray, read_message
+from embodied_env.contract.qos_schema import COMMAND_QOS, is_latched, resolved
 from embodied_env.core.types import Sample
 from embodied_env.errors import BackendLostError, ContractError, MissingDependencyError, UsageError
+from embodied_env.messages.declaration import Message
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.embedded_sim.sensor_messages import Message, SensorEncoder, to_message
+from embodied_env.ros.embedded_sim.message_encoder import SensorEncoder, to_message
 from embodied_env.ros.transport.layout_cache import LayoutDecoder
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors, ros_init_errors
 from embodied_env.ros.wire.command_messages import from_command
@@ -53,10 +50,15 @@ SPIN_TIMEOUT_S = 0.05
 RESET_ERRORS = (ValueError, AttributeError, KeyError, BackendLostError, MissingDependencyError)
 """Errors of a world that cannot be reset with the given parameters."""
 
-_OPTIONS = object_of(ARRAY)
 
+_PIXELS = FieldSpec(unit="1", low=0.0, high=255.0, shape=(1, 1, 3))  # an image of any size, as the world renders it
 _IMAGE = SensorSpec(
-    topic="~/picture", type="sensor_msgs/msg/Image", encoding="rgb8", fields={}, max_age_s=1.0, frame="view"
+    topic="~/picture",
+    type="sensor_msgs/msg/Image",
+    encoding="rgb8",
+    fields={"image": _PIXELS},
+    max_age_s=1.0,
+    frame="view",
 )
 
 
@@ -161,11 +163,7 @@ class WorldNode(ABC):
 
     def _reset_world(self, epoch: int, seed: int, options: str) -> ResetReply:
         """Reset the world by a seed and options (JSON); raises one of `RESET_ERRORS`."""
-        plain = parse_json(options, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH)
-        if not _OPTIONS.is_valid(plain):
-            raise ValueError(f"{OPTIONS_PARAMETER}: {reprlib.repr(plain)} (expected {_OPTIONS.expected})")
-        values = {name: np.array(value, dtype=np.float64) for name, value in plain.items()}
-        sampled = self._world.reset(seed, values)
+        sampled = self._world.reset(seed, read_message(options, OPTIONS_PARAMETER, dict[str, RegularArray]))
         self._valid_samples()
         library = self._world.renderer_library
         return ResetReply(
@@ -213,8 +211,7 @@ def node_with_executor(
         BackendNotReadyError: if ROS 2 cannot be initialised.
         ContractError: for a sensor that does not match its message type.
     """
-    for name, sensor in contract.sensors.items():
-        check_message(name, sensor)
+    check_messages(contract.sensors, contract.source)
     context = Context()
     try:
         with ros_init_errors(ContractError, MissingDependencyError):

@@ -9,6 +9,7 @@ import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.messages.commands import COMMAND_GOALS
 from embodied_env.messages.message_types import message_class
 from embodied_env.timing.clock import NS_PER_S
 
@@ -30,6 +31,7 @@ class EmulatedGripper:
 
         layout, actuator = ActionLayout(contract), contract.actuators[name]
         self.index, self._joint = list(layout.slices).index(name), layout.slices[name].start
+        self._actuator = actuator
         self._range = float((layout.limits.position_high - layout.limits.position_low)[self._joint])
         self._stride = next(iter(actuator.joints.values())).fastest * tick_s
         self._type = message_class(actuator.type)
@@ -67,10 +69,10 @@ class EmulatedGripper:
 
     def _on_accepted(self, handle: Any) -> None:  # noqa: ANN401 - rclpy's
         self._end("failed")
-        self._handle, command = handle, handle.request.command
-        position = command.position if isinstance(command.position, float) else [*command.position, np.nan][0]
-        if np.isfinite(position):
-            self._goal = float(position)
+        self._handle, position = handle, COMMAND_GOALS[self._actuator.type].read(handle.request)
+        values = self._actuator.from_driver(np.array([position])) if np.isfinite(position) else None
+        if values is not None:
+            self._goal = float(values[0])
         else:
             self._end("failed")
 

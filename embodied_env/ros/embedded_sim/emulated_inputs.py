@@ -11,14 +11,15 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.errors import ContractError, MissingDependencyError
+from embodied_env.messages.any_message import write_path
+from embodied_env.messages.declaration import Message
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.embedded_sim.sensor_messages import Message, write_path
 from embodied_env.ros.robot.estops import EstopSpec, check_input, is_installed, spec_in_use
 from embodied_env.ros.robot.robot_profile import PATH, ActiveSpec, parse_real_profile
 from embodied_env.timing.clock import NS_PER_S
 
 _REPEATS = 5  # messages per timeout, since one may be late
-_LIFECYCLE_IDS = {"inactive": 2, "active": 3}  # of lifecycle_msgs/msg/State
+_LIFECYCLE_IDS = {"inactive": 2, "active": 3}  # ids of lifecycle_msgs/msg/State
 _log = logging.getLogger(__name__)
 
 Inputs = Mapping[str, EstopSpec | ActiveSpec]

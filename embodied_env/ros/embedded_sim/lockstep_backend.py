@@ -10,7 +10,7 @@ import numpy as np
 
 from embodied_env.backends.backend import Capabilities
 from embodied_env.contract import Contract
-from embodied_env.contract.json_objects import INVALID_MESSAGE
+from embodied_env.contract.json_messages import INVALID_MESSAGE
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError
@@ -63,6 +63,8 @@ class MujocoRosBackend(EmbeddedSimBackend):
 
     def _prepare(self) -> None:
         self._parts = tuple(ActionLayout(self._contract).slices.values())
+        actuators = self._contract.actuators.values()
+        self._converted = [(i, a) for i, a in enumerate(actuators) if a.conversion is not None or a.mimic]
         self._inbox = SimulatorInbox(self._contract)
         self._publishers: list[Any] = []  # by actuator
         self._encoders: list[ArrayEncoder] = []
@@ -143,8 +145,13 @@ class MujocoRosBackend(EmbeddedSimBackend):
         check_approved(command)
         self._check_usable()
         parts = [command.values[part] for part in self._parts]
+        messages = parts.copy()
+        for index, actuator in self._converted:
+            messages[index] = actuator.to_driver(parts[index])
+            received = actuator.from_driver(messages[index])
+            parts[index] = parts[index] if received is None else received
         now_ns = self._origin_ns + self._inbox.step * self._contract.control_period_ns
-        self._commands = [encoder.encode(part, now_ns) for encoder, part in zip(self._encoders, parts, strict=True)]
+        self._commands = [encoder.encode(part, now_ns) for encoder, part in zip(self._encoders, messages, strict=True)]
         for publisher, message in zip(self._publishers, self._commands, strict=True):
             publisher.publish(message)
         token = StepRequest(epoch=self._epoch, step=self._inbox.step + 1, digests=tuple(map(command_crc32, parts)))

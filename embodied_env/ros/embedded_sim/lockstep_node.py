@@ -1,6 +1,6 @@
 """The ROS 2 node that hosts a world in lockstep: one step per token, resets by a service (`lockstep_protocol`).
 
-rclpy's private wait set spins the node where it is available: one wake-up takes every message that has arrived, so a
+rclpy's private wait set spins the node: one wake-up takes every message that has arrived, so a
 command wakes the process and is decoded while its token is still on its way. An executor runs everything else, such as
 services. It may take messages too; both pass them to the same callbacks, which accept them in any order.
 """
@@ -18,6 +18,7 @@ import numpy as np
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.types import Sample
 from embodied_env.errors import BackendLostError, UsageError
+from embodied_env.messages.declaration import set_stamp
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.embedded_sim.lockstep_protocol import (
     CLOCK_TOPIC,
@@ -29,7 +30,6 @@ from embodied_env.ros.embedded_sim.lockstep_protocol import (
 from embodied_env.ros.transport.layout_cache import LayoutDecoder
 from embodied_env.ros.transport.message_template import MessageTemplate, Numbers, integer_encoder
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors
-from embodied_env.ros.wire.message_fields import set_stamp
 from embodied_env.ros.wire.reset_protocol import ANY_EPOCH, EPOCH_PARAMETER
 from embodied_env.sim.world import World
 from embodied_env.timing.clock import NS_PER_S
@@ -37,6 +37,7 @@ from embodied_env.timing.clock import NS_PER_S
 with rclpy_import_errors("the embedded simulator over ROS 2"):
     from rclpy.context import Context
     from rclpy.executors import Executor
+    from rclpy.impl.implementation_singleton import rclpy_implementation
 
     from embodied_env.ros.embedded_sim.base_node import SPIN_TIMEOUT_S, WorldNode, node_with_executor
     from embodied_env.ros.transport.qos import RELIABLE
@@ -176,31 +177,17 @@ def run_simulator(
         BackendNotReadyError: if ROS 2 cannot be initialised.
         ContractError: for a sensor that does not match its message type.
     """
-    wait_set_class = _private_wait_set()
     make = functools.partial(SimulatorNode, contract, world, namespace=namespace)
-    with node_with_executor(contract, make, fast=wait_set_class is None) as (simulator, executor):
+    with node_with_executor(contract, make, fast=False) as (simulator, executor):
         on_ready(simulator.node.get_namespace())
-        if wait_set_class is None:
-            while not stop.is_set():
-                executor.spin_once(timeout_sec=SPIN_TIMEOUT_S)
-            return
-        _spin_by_wait_set(wait_set_class, simulator, executor, stop)
+        _spin_by_wait_set(simulator, executor, stop)
 
 
-def _private_wait_set() -> Any:  # noqa: ANN401 - a class of rclpy, which has no types
-    """Return rclpy's wait set class; None where it is not available."""
-    try:
-        from rclpy.impl.implementation_singleton import rclpy_implementation  # noqa: PLC0415 - private, may be absent
-    except ImportError:
-        return None
-    return getattr(rclpy_implementation, "WaitSet", None)
-
-
-def _spin_by_wait_set(wait_set_class: Any, simulator: SimulatorNode, executor: Executor, stop: threading.Event) -> None:  # noqa: ANN401
+def _spin_by_wait_set(simulator: SimulatorNode, executor: Executor, stop: threading.Event) -> None:
     """Spin a node by a wait set, and its executor after a service request or a while without messages."""
     subscriptions = [*simulator.command_subscriptions, simulator.token_subscription]  # raw, served in this order
     services, context = list(simulator.node.services), simulator.node.context.handle
-    wait_set = wait_set_class(len(subscriptions), 0, 0, 0, len(services), 0, context)
+    wait_set = rclpy_implementation.WaitSet(len(subscriptions), 0, 0, 0, len(services), 0, context)
     idle = 0
     while not stop.is_set():
         wait_set.clear_entities()

@@ -10,16 +10,16 @@ for readings that are delayed, lost or not due.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from embodied_env.contract import FloatArray
-from embodied_env.contract.json_objects import INTEGER, TEXT, WORD, read_object
+from embodied_env.contract.json_messages import JsonMessage
+from embodied_env.contract.key_types import like
 from embodied_env.ros.wire.reset_protocol import NODE
 
 STEP_TOPIC = f"{NODE}/step"  # std_msgs/msg/Int64MultiArray: StepRequest.to_data()
@@ -83,21 +83,11 @@ class StepAck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatorFault:
+class SimulatorFault(JsonMessage):
     """Failure that ends `epoch`; `why` is a code."""
 
+    place = FAULT_TOPIC
+
     epoch: int
-    why: str
+    why: Annotated[str, like("[A-Za-z_][A-Za-z0-9_]{0,63}", "a word")]
     detail: str
-
-    def to_text(self) -> str:
-        """Return the fault as JSON."""
-        return json.dumps(vars(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> SimulatorFault:
-        """Parse JSON; raises ValueError with the invalid field."""
-        return cls(**read_object(text, FAULT_TOPIC, _FAULT))
-
-
-_FAULT = {"epoch": INTEGER, "why": WORD, "detail": TEXT}

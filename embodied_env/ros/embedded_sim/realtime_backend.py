@@ -6,23 +6,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from embodied_env.backends.backend import Capabilities
 from embodied_env.contract.contract_loader import backend_profile
+from embodied_env.core.safety_input_state import InputStates
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
 from embodied_env.ros.embedded_sim.lockstep_protocol import IMAGE_TOPIC
-from embodied_env.ros.robot.robot_backend import RealBackend
+from embodied_env.ros.robot.robot_backend import RealBackend, make_real_backend
 from embodied_env.ros.transport.fastdds import profile_environment
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.receiver import POLL_S, Receiver
 from embodied_env.ros.wire.reset_protocol import ResetReply
-from embodied_env.timing.clock import deadline_to_monotonic_s
-from embodied_env.timing.pacing import Pacer
+from embodied_env.timing.clock import Pacer, deadline_to_monotonic_s
 
 _IMAGE = "image"
 
@@ -62,11 +62,12 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         shared = [name for name, sensor in sensors.items() if topics.count(sensor.topic) > 1]
         profile = {"discovery_s": 0.0, "allow_no_downstream_timeout": True, "shared": shared}
         contract = replace(self._contract, backends={**self._contract.backends, "real": profile})
-        robot = RealBackend(
+        robot = make_real_backend(
             contract,
             clock=self._clock,
             namespace=namespace,
             domain_id=self._domain_id,
+            ros_args=self._ros_args(namespace),
             step_timeout_s=self.step_timeout_s,
             reset_timeout_s=self.reset_timeout_s,
         )
@@ -111,7 +112,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         """Return the newest reading of each of these sensors; raises BackendLostError without a connection."""
         return self._robot.newest(sensors)
 
-    def estops(self) -> Mapping[str, str]:
+    def estops(self) -> InputStates:
         """Return whether another node publishes commands. Thread-safe."""
         return self._robot.estops()
 

@@ -3,7 +3,7 @@
 Each tick of the world runs at its absolute deadline and represents the wall time that ends there: stamps are of the
 system clock, and commands act from the exact time of their activation. Late ticks, up to a control period, are run one
 after another. There is no simulated time on a topic, and there are no step tokens. A robot's delays are
-those of the backend profile (`sim.robot_emulation`): readings are published when they are due, also between ticks.
+those of the backend profile (`sim.simulated_delays`): readings are published when they are due, also between ticks.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ import numpy as np
 from embodied_env.contract import ActuatorSpec, Contract, FieldSpec, FloatArray, SensorSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError
+from embodied_env.messages.declaration import Extras, Message, Values
 from embodied_env.messages.message_types import JOINT_SENSOR, message_class
 from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, WorldNode, node_with_executor
 from embodied_env.ros.embedded_sim.emulated_grippers import make_emulated_grippers
 from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedService, EmulatedTopic, Inputs, services_of, topics_of
-from embodied_env.ros.embedded_sim.sensor_messages import Extras, Message, SensorEncoder, Values
+from embodied_env.ros.embedded_sim.message_encoder import SensorEncoder
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors
 from embodied_env.ros.wire.command_messages import from_trajectory
 from embodied_env.ros.wire.reset_protocol import ANY_EPOCH
-from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
+from embodied_env.sim.simulated_delays import EmulatedController, EmulatedDrivers, TimedQueue
 from embodied_env.sim.world import World
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
@@ -43,7 +44,7 @@ CONTROLLER_STATE = "~/controller_state"
 _ANY_SEED = -1  # each reset draws a new seed
 _SEED_BITS = 53  # any JSON parser keeps them exactly
 _MARGIN_NS = 300_000  # the executor returns this long before a tick; the clock sleeps the rest
-_WINDOW_NS = 2 * NS_PER_S  # for measuring the real-time factor
+_WINDOW_NS = 2 * NS_PER_S  # window in which the real-time factor is measured
 _SLOW = 0.9  # real-time factor below which a warning is logged
 _THROTTLE_S = 5.0
 
@@ -61,7 +62,8 @@ class FreeRunningNode(WorldNode):
         """Create the node, its topics and its services."""
         self._clock = SteadyClock()
         emulator, timeout_s = world.profile.emulator, world.profile.command_timeout_s
-        slices = list(ActionLayout(contract).slices.values())
+        layout = ActionLayout(contract)
+        slices, self._conversion = list(layout.slices.values()), layout.conversion
         self._controller = EmulatedController(slices, world.is_velocity, emulator=emulator, timeout_s=timeout_s)
         self._is_moving = False
         self._drivers = EmulatedDrivers(emulator)
@@ -90,7 +92,7 @@ class FreeRunningNode(WorldNode):
         )
         self._stamped = -1, 0  # activation time of the last published command, on the steady clock and in UTC
         self._published_ns = dict.fromkeys(self._sensors, -1)
-        self._deadline_ns = self._clock.now_ns() + world.tick_ns  # of the next tick
+        self._deadline_ns = self._clock.now_ns() + world.tick_ns  # deadline of the next tick
         self._begin_window()
 
     def begin(self) -> None:
@@ -232,10 +234,12 @@ class FreeRunningNode(WorldNode):
         since_ns = self._controller.since_ns
         if since_ns != self._stamped[0]:  # one stamp per command: the two clocks are read once
             self._stamped = since_ns, self._drivers.robot_ns(self._utc_ns(since_ns))
-        is_velocity = self._world.is_velocity
+        is_velocity, target = self._world.is_velocity, self._controller.target
+        if self._conversion is not None:
+            target = self._conversion.to_driver(target)
         numbers = {
-            "position": np.where(is_velocity, math.nan, self._controller.target),
-            "velocity": np.where(is_velocity, self._controller.target, math.nan),
+            "position": np.where(is_velocity, math.nan, target),
+            "velocity": np.where(is_velocity, target, math.nan),
         }
         self._state.publish(self._state_encoder.encode(numbers, self._stamped[1], {}))
 
@@ -277,11 +281,16 @@ def _joint_orders(
     for name, sensor in contract.sensors.items():
         if order is not None and sensor.type == JOINT_SENSOR:
             joints = {field: sorted(spec.joints or (), key=order.index) for field, spec in sensor.fields.items()}
-            fields = {field: replace(spec, joints=tuple(joints[field])) for field, spec in sensor.fields.items()}
             places = {
                 field: [(spec.joints or ()).index(joint) for joint in joints[field]]
                 for field, spec in sensor.fields.items()
             }
+            fields = {}
+            for field, spec in sensor.fields.items():
+                driver = spec.driver
+                if isinstance(driver, tuple):
+                    driver = tuple(driver[place] for place in places[field])
+                fields[field] = replace(spec, joints=tuple(joints[field]), driver=driver)
             found[name] = replace(sensor, fields=fields), places
     return found
 

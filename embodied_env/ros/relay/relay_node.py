@@ -5,22 +5,27 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
 from embodied_env.contract import Contract
+from embodied_env.core.safety_input_state import INPUT_OK, InputState, InputStatus
 from embodied_env.core.types import ApprovedCommand
 from embodied_env.errors import ContractError, EmbodiedEnvError
+from embodied_env.messages.commands import COMMAND_MESSAGES
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.contract_checks import chosen_check
 from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
 from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS, SensorPublishers
 from embodied_env.ros.transport.receiver import ReceivedMessage, stamped
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors, ros_init_errors
-from embodied_env.ros.wire.message_fields import MalformedMessageError
-from embodied_env.ros.wire.sensor_readers import SensorReader, stamp_ns
-from embodied_env.safety import CommandFilter, SafetyGate
-from embodied_env.safety.relay.relay import Relay, check_relayed, stopping_time_s
+from embodied_env.ros.wire.sensor_buffer import SensorBuffer
+from embodied_env.ros.wire.stamp_translation import ArrivalAges
+from embodied_env.safety.command_filters import CommandFilter
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.relay.relay import Relay
+from embodied_env.safety.relay.relay_checks import check_relayed, stopping_time_s
 from embodied_env.safety.relay.relay_protocol import (
     COMMAND_TOPIC,
     DIAGNOSTICS_TOPIC,
@@ -40,7 +45,16 @@ with rclpy_import_errors("the relay"):
     from rclpy.signals import SignalHandlerOptions
 
     from embodied_env.ros.robot.actuation import ActuatorPublishers
-    from embodied_env.ros.robot.diagnostics import DiagnosticLevel, Status, diagnostic_array
+    from embodied_env.ros.robot.diagnostics import (
+        THRESHOLDS,
+        DiagnosticLevel,
+        Status,
+        diagnostic_array,
+        heartbeat,
+        periodicity,
+        read_thresholds,
+    )
+    from embodied_env.ros.transport.node import declare_read_only, warn_of_simulated_time
     from embodied_env.ros.transport.qos import LATCHED, RELIABLE, sensor_qos
 
 NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)  # matches every publisher
@@ -48,7 +62,7 @@ NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)  # match
 END_GRACE_S = 2.0  # beyond the braking time; the process then ends in any case
 _DIAGNOSTICS_NS = NS_PER_S
 _SPIN_TIMEOUT_S = 0.05
-_START_AT_ONCE = ("trajectory_msgs/msg/JointTrajectory",)  # without a stamp
+_START_AT_ONCE = [each.type for each in COMMAND_MESSAGES.values() if each.starts_at_stamp]  # without a stamp
 _LEVELS = {
     "armed": DiagnosticLevel.OK,
     "disarmed": DiagnosticLevel.WARN,
@@ -109,8 +123,12 @@ class RelayNode:
         self._contract = contract
         self._clock = SteadyClock()
         self._context = context
-        self._chosen = chosen_check(contract, is_confirmed=confirm_chosen)
-        self.node = Node(NODE, context=context, namespace=namespace, start_parameter_services=False)
+        self._chosen = chosen_check(contract, is_confirmed=confirm_chosen, moves_robot=True)
+        self.node = Node(NODE, context=context, namespace=namespace)
+        fixed = {"contract": contract.name, "fingerprint": contract.fingerprint}
+        declare_read_only(self.node, {**fixed, "control_period_s": contract.control_period_s, **THRESHOLDS})
+        self._thresholds = read_thresholds(self.node)
+        warn_of_simulated_time(self.node, "a relay has no simulated time")
         self._actuators = ActuatorPublishers(contract, self.node, self._clock, unstamped=_START_AT_ONCE)
         gate = SafetyGate(contract, filters=filters, fixed_rate=False)
         self._core = Relay(
@@ -127,7 +145,8 @@ class RelayNode:
         )
         self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
         self._sensor_problems = dict.fromkeys(self._sensors, 0)
-        self._faults = 0
+        self._faults = self._published = 0
+        self._ticks_ns: list[int] = []  # since the last diagnostics, and the one before
         self._diagnostics = self.node.create_publisher(
             message_class("diagnostic_msgs/msg/DiagnosticArray"), DIAGNOSTICS_TOPIC, RELIABLE
         )
@@ -156,19 +175,18 @@ class RelayNode:
 
     def _on_sensor(self, name: str) -> Callable[[ReceivedMessage], None]:
         sensor = self._contract.sensors[name]
-        reader, by_header = SensorReader(name, sensor), sensor.timeline == "header"
+        buffer = SensorBuffer(name, sensor, ArrivalAges(self._contract.safety.observation.future_tolerance_s))
 
         def on_message(arrival: ReceivedMessage) -> None:
             self._publishers.add(sensor.topic, arrival)
-            message, now_ns, system_ns = arrival.message, arrival.arrival_ns, arrival.arrival_system_ns
-            if not reader.concerns(message):
+            if not buffer.concerns(arrival):
                 return
-            acquired_ns = now_ns - (system_ns - stamp_ns(message)) if by_header else now_ns
-            try:
-                values = reader.read(message)
-            except MalformedMessageError:
+            buffer.add(arrival)
+            sample = buffer.newest()
+            if sample is None or not sample.values:
                 self._sensor_problems[name] += 1
                 return
+            values, acquired_ns = sample.values, sample.stamp_ns
             if name in self._core.velocity_sensors:
                 self._core.on_joint_velocities(name, values, acquired_ns)
             if name in self._core.sensors and not self._core.on_joint_positions(name, values["position"], acquired_ns):
@@ -230,14 +248,14 @@ class RelayNode:
             inputs |= self._actuators.gripper_states()
         self._core.inputs(inputs)
 
-    def _contention(self) -> str:
-        """Return "ok" while the command topic has at most one publisher: several would share one sequence."""
+    def _contention(self) -> InputState:
+        """Return ok while the command topic has at most one publisher: several would share one sequence."""
         topic = self._commands.topic_name
         if self.node.count_publishers(topic) < 2:
-            return "ok"
+            return INPUT_OK
         found = self.node.get_publishers_info_by_topic(topic)
         names = sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in found)
-        return f"contention: {len(names)} publishers on {topic}: {', '.join(names)}"
+        return InputState(InputStatus.CONTENTION, f"{len(names)} publishers on {topic}: {', '.join(names)}")
 
     def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:
         """Return `act`, latching a STOP on any error: the process must not end while the robot moves."""
@@ -265,6 +283,7 @@ class RelayNode:
             while not stop.is_set():
                 now_ns = self._clock.now_ns()
                 if now_ns >= deadline_ns:
+                    self._ticks_ns.append(now_ns)
                     tick()
                     deadline_ns = self._next_deadline(deadline_ns, now_ns)
                 if now_ns - reported_ns >= _DIAGNOSTICS_NS:
@@ -323,7 +342,12 @@ class RelayNode:
             message=f"{state.state} {state.latched} {state.detail}".strip(),
             values={key: str(value) for key, value in values.items()},
         )
-        self._diagnostics.publish(diagnostic_array(self.node, self._contract.name, [status]))
+        periods_s = [(after - before) / NS_PER_S for before, after in pairwise(self._ticks_ns)]
+        rate = periodicity(periods_s, 1.0 / self._contract.control_period_s, self._thresholds)
+        del self._ticks_ns[:-1]
+        self._published += 1
+        statuses = [status, rate, heartbeat(self._published)]
+        self._diagnostics.publish(diagnostic_array(self.node, self._contract.name, statuses))
 
 
 def run_relay(  # noqa: PLR0913 - its options

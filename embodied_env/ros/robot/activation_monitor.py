@@ -14,7 +14,10 @@ from rclpy.clock import Clock as RosClock
 from rclpy.clock import ClockType
 from rclpy.node import Node
 
+from embodied_env.core.safety_input_state import INPUT_OK, InputState, InputStatus
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError
+from embodied_env.messages.any_message import follow
+from embodied_env.messages.declaration import Message
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.estops import ignoring, is_one_of
 from embodied_env.ros.robot.robot_profile import TRANSITION_EVENT, ActiveSpec
@@ -22,7 +25,6 @@ from embodied_env.ros.transport.qos import RELIABLE, input_qos
 from embodied_env.ros.transport.receive_thread import ReceiveThread
 from embodied_env.ros.transport.receiver import ReceivedMessage
 from embodied_env.ros.transport.setup_checks import apt_package
-from embodied_env.ros.wire.message_fields import Message, follow
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 POLL_PERIOD_S = 0.5
@@ -107,7 +109,7 @@ class ActivationMonitor:
             self._states.put(name, status)
             self._listener.condition.notify_all()
 
-    def states(self) -> dict[str, str]:
+    def states(self) -> dict[str, InputState]:
         """Return the states (`ActivationStates.states`), under the listener's lock."""
         return self._states.states()
 
@@ -126,13 +128,13 @@ class ActivationMonitor:
             if not self._listener.wait_until(lambda: not missing(), deadline_ns):
                 sources = [f"{name} (from {specs[name].service or specs[name].topic})" for name in missing()]
                 raise BackendNotReadyError(f"no status received of {', '.join(sources)} (backends.real.active)")
-            problems = [f"{name} is {state}" for name, state in self._states.states().items() if state != "ok"]
+            problems = [f"{name} is {state}" for name, state in self._states.states().items() if not state.is_ok]
         if problems:
             raise BackendNotReadyError(f"required to be active: {'; '.join(problems)} (backends.real.active)")
 
 
 class ActivationStates:
-    """The state of each source: "ok", "lapsed: <why>" (HOLD) or, `bound_ns` later, "inactive: <why>" (STOP).
+    """The state of each source: ok, lapsed (HOLD) or, `bound_ns` later, inactive (STOP).
 
     A lapse lasts until `begin`, even if the source becomes active again: its controller released the robot meanwhile.
     """
@@ -172,18 +174,18 @@ class ActivationStates:
         """Return the names without a status since `begin`."""
         return [name for name in self.specs if name not in self._received]
 
-    def states(self) -> dict[str, str]:
-        """Return name -> "ok", "lapsed: <why>" or "inactive: <why>"."""
+    def states(self) -> dict[str, InputState]:
+        """Return the state of each source."""
         now_ns = self._clock.now_ns()
         return {name: self._state(name, spec, now_ns) for name, spec in self.specs.items()}
 
-    def _state(self, name: str, spec: ActiveSpec, now_ns: int) -> str:
+    def _state(self, name: str, spec: ActiveSpec, now_ns: int) -> InputState:
         if why := self._problem(name, spec, now_ns):
             self._lapsed.setdefault(name, (now_ns, why))
         if name not in self._lapsed:
-            return "ok"
+            return INPUT_OK
         since_ns, why = self._lapsed[name]
-        return f"{'inactive' if now_ns - since_ns >= self._bound_ns else 'lapsed'}: {why}"
+        return InputState(InputStatus.INACTIVE if now_ns - since_ns >= self._bound_ns else InputStatus.LAPSED, why)
 
     def _problem(self, name: str, spec: ActiveSpec, now_ns: int) -> str:
         if name not in self._received:

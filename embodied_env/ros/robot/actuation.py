@@ -13,14 +13,16 @@ from rclpy.node import Node
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.safety_input_state import InputState
 from embodied_env.core.types import ActuationEvidence, ApprovedCommand, SentCommand, Trajectory, check_approved
+from embodied_env.messages.any_message import follow
+from embodied_env.messages.declaration import Message
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.grippers import make_gripper_clients
 from embodied_env.ros.robot.robot_profile import ControllerStateSpec
 from embodied_env.ros.transport.qos import command_qos
 from embodied_env.ros.transport.receiver import ReceivedMessage
 from embodied_env.ros.wire.command_messages import to_command, to_trajectory
-from embodied_env.ros.wire.message_fields import Message, follow
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 _NO_WAIT = Duration()
@@ -75,7 +77,7 @@ class ActuatorPublishers:
         for gripper in self._grippers.values():
             gripper.begin(positions)
 
-    def gripper_states(self) -> dict[str, str]:
+    def gripper_states(self) -> dict[str, InputState]:
         """Return the state of each gripper with an action server as a safety input."""
         return {f"actuators.{name}": gripper.safety_state() for name, gripper in self._grippers.items()}
 
@@ -151,6 +153,8 @@ class ControllerState:
             else:
                 names = joints if spec.names is None else follow(message, spec.names)
                 values = _ordered(joints, names, follow(message, spec.path))
+            if self._layout.conversion is not None:
+                values = self._layout.conversion.to_si(values)
         except (AttributeError, IndexError, TypeError, ValueError):
             return None
         return values if np.isfinite(values).all() else None

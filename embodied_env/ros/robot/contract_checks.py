@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.contract_validation import suspected_degrees
+from embodied_env.contract.contract_validation import MAX_TURN_RAD, suspected_degrees
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.measured_joints import find_positions
 from embodied_env.messages.message_types import JOINT_SENSOR
 from embodied_env.ros.robot.robot_profile import RealProfile
-from embodied_env.ros.transport.checks import Check, failed, passed
+from embodied_env.ros.transport.checklist import Check, failed, passed
 
 START_OUT_OF_LIMITS = "start_out_of_limits"
 
@@ -53,8 +54,15 @@ def contract_checks(
     )
 
 
-def chosen_check(contract: Contract, *, is_confirmed: bool) -> Check:
-    """Check that no chosen value of the robot file is in force, unless the contract or an option confirms it."""
+def chosen_check(contract: Contract, *, is_confirmed: bool, moves_robot: bool) -> Check:
+    """Check that no chosen value is in force, unless the contract or an option confirms it, and that none is unknown.
+
+    Nothing but the contract itself answers what is unknown, if the commands reach a robot.
+    """
+    if contract.unknown and moves_robot:
+        listed = "; ".join(f"{path}: {question}" for path, question in contract.unknown.items())
+        remedy = "set each value in the contract and remove its entry of `unknown`; no option confirms it"
+        return failed("chosen values", f"{len(contract.unknown)} unknown: {listed}", remedy, "chosen.unknown")
     if not (unconfirmed := contract.unconfirmed):
         return passed("chosen values", "all confirmed, or none")
     paths: dict[str, list[str]] = {}
@@ -118,6 +126,15 @@ def check_positions(contract: Contract, measured: FloatArray, *, outside: str | 
     low, high = layout.limits.position_low, layout.limits.position_high
     units = [limits.unit for actuator in contract.actuators.values() for limits in actuator.joints.values()]
     unknown, beyond, is_refused = [], [], False
+    name = "robot inside its limits"
+    reporting = find_positions(contract)
+    far = np.isfinite(measured) & (np.abs(measured) > MAX_TURN_RAD)
+    for i in np.flatnonzero(far & ~layout.is_velocity & (np.array(units) == "rad")).tolist():
+        path = f"sensors.{reporting[layout.joints[i]][0]}.fields.position"
+        if path not in contract.confirmed:
+            detail = f"{layout.joints[i]} at {measured[i]:.6g} rad is more than two turns, and looks like degrees"
+            remedy = f"set {path}.driver: {{unit: deg}} for a driver in degrees, or list {path} under confirmed"
+            return failed(name, detail, remedy, "limits.degrees")
     for i, joint in enumerate(layout.joints):
         if low[i] == -math.inf and high[i] == math.inf:
             continue
@@ -128,12 +145,12 @@ def check_positions(contract: Contract, measured: FloatArray, *, outside: str | 
             side = "below" if measured[i] < low[i] else "above"
             is_refused |= (outside if isinstance(outside, str) else outside.get(joint)) != "inward"
             beyond.append(f"{joint} at {measured[i]:.6g} {units[i]} is {side} its limit {bound:.6g}")
-    name = "robot inside its limits"
     if unknown:
         detail = f"no measured position of {', '.join(unknown)}"
         return failed(name, detail, "add a sensor that reports them, or start it", START_OUT_OF_LIMITS)
     if is_refused:
-        remedy = "jog the robot back inside its limits, or set backends.real.start_outside: {JOINT: inward}"
+        remedy = "jog the robot back inside its limits, or set backends.real.start_outside: {JOINT: inward}; "
+        remedy += "for a driver in percent, counts or degrees set `driver` of the position field"
         return failed(name, "; ".join(beyond), remedy, START_OUT_OF_LIMITS)
     return passed(name, f"{'; '.join(beyond)}; inward motion only" if beyond else "after margins")
 

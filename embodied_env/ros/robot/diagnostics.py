@@ -1,13 +1,16 @@
-"""Publish the diagnostics of an environment's steps as three statuses.
+"""Publish the diagnostics of an environment's steps as five statuses.
 
-========  ==================================================  ====================================================
-status    WARN                                                ERROR
-========  ==================================================  ====================================================
-gates     a HOLD; more interventions than ``warn_share``      a STOP or an ESTOP; the episode ended by
+===========  ===============================================  ====================================================
+status       WARN                                             ERROR
+===========  ===============================================  ====================================================
+gates        a HOLD; more interventions than ``warn_share``   a STOP or an ESTOP; the episode ended by
                                                               ``safety_stop`` or ``backend_lost``
-latency   a missed deadline; ``lat.budget``, ``act.late``
-sensors   a reading of bad quality                            the episode ended by ``sensor_gap``
-========  ==================================================  ====================================================
+latency      a missed deadline; ``lat.budget``, ``act.late``
+sensors      a reading of bad quality                         the episode ended by ``sensor_gap``
+periodicity  the rate of the steps deviates from the          the same with ``error``
+             contract's by a threshold ``warn``
+heartbeat
+===========  ===============================================  ====================================================
 
 A level covers the steps since the last message. Without a step for a second or ten control periods, whichever is
 longer, all are STALE while an episode runs, and before the first one. The levels at the end of an episode remain until
@@ -21,7 +24,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -31,14 +34,22 @@ from rclpy.clock import ClockType
 from rclpy.node import Node
 
 from embodied_env.contract import Contract
-from embodied_env.core.codes import Quality, Severity, end_kind
+from embodied_env.core.code_types import Quality, Severity, end_kind
 from embodied_env.core.types import Transition
 from embodied_env.messages.message_types import message_class
+from embodied_env.ros.transport.node import Threshold
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 TOPIC = "/diagnostics"
 PERIOD_S = 1.0
+_THRESHOLD = "diagnostics.threshold.periodicity"
+THRESHOLDS = {
+    f"{_THRESHOLD}.{of}.{level}": Threshold(default_hz)
+    for of in ("mean_error", "standard_deviation")
+    for level, default_hz in (("warn", 5.0), ("error", 10.0))
+}
+"""Parameters in Hz with their defaults, named as those of ros2_control."""
 
 _STALE_PERIODS = 10
 _GOOD = (int(Quality.OK), int(Quality.OUT_OF_RANGE))
@@ -56,11 +67,14 @@ class Diagnostics:
         self._lock = threading.Lock()
         self._node: Node | None = None
         self._publisher: Any = None
+        self._thresholds: Mapping[str, float] = THRESHOLDS
+        self._published = 0
 
     def connect(self, node: Node) -> None:
         """Publish from `node`, every second and when a level rises."""
         with self._lock:
             self._node = node
+            self._thresholds = read_thresholds(node)
             self._publisher = node.create_publisher(
                 message_class("diagnostic_msgs/msg/DiagnosticArray"), TOPIC, RELIABLE
             )
@@ -84,7 +98,9 @@ class Diagnostics:
     def _publish(self) -> None:
         if self._node is None:
             return
-        message = diagnostic_array(self._node, self._hardware_id, self._aggregator.publishable())
+        self._published += 1
+        statuses = (*self._aggregator.publishable(self._thresholds), heartbeat(self._published))
+        message = diagnostic_array(self._node, self._hardware_id, statuses)
         with contextlib.suppress(RuntimeError):  # the context was shut down elsewhere
             self._publisher.publish(message)
 
@@ -95,6 +111,7 @@ class DiagnosticsAggregator:
     def __init__(self, contract: Contract, clock: Clock) -> None:
         """Start before the first step. `clock` is the steady clock."""
         self._clock = clock
+        self._rate_hz = 1.0 / contract.control_period_s
         self._warn_share = contract.safety.intervention.warn_share
         self._stale_ns = round(max(NS_PER_S, _STALE_PERIODS * contract.control_period_ns))
         self._window = _Window()
@@ -130,7 +147,7 @@ class DiagnosticsAggregator:
             for name, level in self._current().items()
         )
 
-    def publishable(self) -> tuple[Status, ...]:
+    def publishable(self, thresholds: Mapping[str, float] = THRESHOLDS) -> tuple[Status, ...]:
         """Return the statuses of the steps since the last call."""
         window, levels = self._window, self._current()
         self._window = _Window()
@@ -145,7 +162,10 @@ class DiagnosticsAggregator:
             "sensors": ", ".join(sorted(window.bad)),
         }
         values = self._values(window)
-        return tuple(
+        rate = periodicity(window.times["period_s"], self._rate_hz, thresholds)
+        if DiagnosticLevel.STALE in levels.values():
+            rate = replace(rate, level=DiagnosticLevel.STALE, message=stale)
+        statuses = (
             Status(
                 name=name,
                 level=level,
@@ -154,6 +174,7 @@ class DiagnosticsAggregator:
             )
             for name, level in levels.items()
         )
+        return (*statuses, rate)
 
     def _silent_s(self) -> float:
         return math.inf if self._stepped_ns is None else (self._clock.now_ns() - self._stepped_ns) / NS_PER_S
@@ -201,6 +222,32 @@ class DiagnosticsAggregator:
             sensors[f"{name}.quality"] = Quality(sensor["quality"]).name
             sensors[f"{name}.bad"] = window.bad[name]
         return {"gates": gates, "latency": latency, "sensors": sensors}
+
+
+def read_thresholds(node: Node) -> dict[str, float]:
+    """Return the thresholds that a node has declared as parameters."""
+    return {name: float(node.get_parameter(name).value) for name in THRESHOLDS}
+
+
+def periodicity(periods_s: Sequence[float], wanted_hz: float, thresholds: Mapping[str, float]) -> Status:
+    """Return the status of a rate: its mean error and its deviation, with the thresholds in Hz."""
+    values: dict[str, object] = {"samples": len(periods_s), "wanted_hz": wanted_hz, **thresholds}
+    level, deviations = DiagnosticLevel.OK, {}
+    if periods_s:
+        rates_hz = 1.0 / np.maximum(periods_s, 1e-9)
+        mean_hz = float(np.mean(rates_hz))
+        deviations = {"mean_error": abs(mean_hz - wanted_hz), "standard_deviation": float(np.std(rates_hz))}
+        values |= {"rate_hz": mean_hz, **deviations}
+        for threshold, found in (("warn", DiagnosticLevel.WARN), ("error", DiagnosticLevel.ERROR)):
+            if any(value > thresholds[f"{_THRESHOLD}.{of}.{threshold}"] for of, value in deviations.items()):
+                level = found
+    text = ", ".join(f"{of} {value:.2f} Hz" for of, value in deviations.items()) or "no period measured"
+    return Status(name="periodicity", level=level, message=text, values={k: str(v) for k, v in values.items()})
+
+
+def heartbeat(number: int) -> Status:
+    """Return the status of a process that publishes its message `number`."""
+    return Status(name="heartbeat", level=DiagnosticLevel.OK, message="alive", values={"messages": str(number)})
 
 
 def diagnostic_array(node: Node, hardware_id: str, statuses: Sequence[Status]) -> Any:  # noqa: ANN401 - generated

@@ -1,24 +1,30 @@
-"""The robot's own safety inputs on topics: e-stop buttons and safety modes. An input without messages is never "ok"."""
+"""The robot's own safety inputs on topics: e-stop buttons and safety modes. An input without messages is never ok."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from embodied_env.contract.contract_loader import parse_as
-from embodied_env.contract.value_checks import check_positive, check_topic, require
+from annotated_types import MinLen
+
+from embodied_env.contract.key_types import Positive, Topic
+from embodied_env.contract.typed_values import parse_as
+from embodied_env.contract.value_checks import require
+from embodied_env.core.code_table import CODE_TABLE
+from embodied_env.core.safety_input_state import INPUT_OK, INPUT_UNKNOWN, InputState, InputStatus
 from embodied_env.errors import ContractError, MissingDependencyError
+from embodied_env.messages.any_message import follow
+from embodied_env.messages.declaration import Message
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.transport.setup_checks import apt_package
-from embodied_env.ros.wire.message_fields import Message, follow
-from embodied_env.safety.interlocks import INPUT_REMEDIES, safety_input_findings
+from embodied_env.safety.input_findings import safety_input_findings
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 Kind = Literal["estop", "robot_mode"]
 
 _GRAPH_DELAY_NS = NS_PER_S  # a publisher whose message has arrived may not be in the graph yet
-_UNSAFE: Mapping[str, str] = {"estop": "active", "robot_mode": "protective_stop"}
+_UNSAFE: Mapping[str, InputStatus] = {"estop": InputStatus.ACTIVE, "robot_mode": InputStatus.PROTECTIVE_STOP}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +37,13 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class SafetyInputSpec:
-    """A safety input of a profile. It is "ok" while `path` holds a `safe` value younger than `timeout_s`."""
+    """A safety input of a profile. It is ok while `path` holds a `safe` value younger than `timeout_s`."""
 
-    topic: str  # topic of the input
+    topic: Topic  # topic of the input
     type: str = "std_msgs/msg/Bool"  # message type
     path: str = "data"  # field to compare with `safe`
-    safe: tuple[bool | int | float | str, ...] = (False,)  # values that permit motion
-    timeout_s: float = 0.5  # without a message for this time the input has expired, > 0
+    safe: Annotated[tuple[bool | int | float | str, ...], MinLen(1)] = (False,)  # values that permit motion
+    timeout_s: Positive = 0.5  # without a message for this time the input has expired
     kind: Kind = "estop"  # e-stop button, or mode of the robot
     latched: bool = False  # published on a change only, with transient-local durability; does not expire
     release: str | None = None  # how an operator ends the stop, as an instruction without a full stop
@@ -88,13 +94,10 @@ def is_installed(type_name: str) -> bool:
 
 
 def check_input(spec: SafetyInputSpec, path: str) -> None:
-    """Check the topic, type, field and timeout of a safety input at `path`.
+    """Check the type and field of a safety input at `path`.
 
     Raises ContractError, or MissingDependencyError for an input that cannot be read.
     """
-    check_topic(f"{path}.topic", spec.topic)
-    check_positive(f"{path}.timeout_s", spec.timeout_s, "seconds")
-    require(len(spec.safe) > 0, f"{path}.safe", "no safe value (expected one or more)")
     if not is_installed(spec.type):
         package, name = spec.type.split("/")[0], path.rpartition(".")[2]
         remedy = f"apt install {apt_package(package)} and source it, or if the robot is safe without: {ignoring(name)}"
@@ -156,32 +159,32 @@ class EstopInputs:
             if spec.latched and is_settled and not count_publishers(spec.topic):
                 del self._received[spec.name]
 
-    def states(self) -> dict[str, str]:
-        """Return name -> "ok", "active", "protective_stop", "expired", or "unknown" before the first message."""
+    def states(self) -> dict[str, InputState]:
+        """Return the state of each input, unknown before its first message."""
         now_ns = self._clock.now_ns()
         return {spec.name: self._state(spec, now_ns) for spec in self.specs}
 
-    def described(self) -> dict[str, str]:
+    def described(self) -> dict[str, InputState]:
         """Return the states; a problem with its topic and what an operator does: "active: topic /x; release it"."""
         return {name: _describe(self._by_name[name], state) for name, state in self.states().items()}
 
-    def _state(self, spec: EstopSpec, now_ns: int) -> str:
+    def _state(self, spec: EstopSpec, now_ns: int) -> InputState:
         if spec.name not in self._received:
-            return "unknown"
+            return INPUT_UNKNOWN
         is_safe, arrived_ns = self._received[spec.name]
         if not is_safe:
-            return _UNSAFE[spec.kind]
+            return InputState(_UNSAFE[spec.kind])
         if not spec.latched and now_ns - arrived_ns > spec.timeout_s * NS_PER_S:
-            return "expired"
-        return "ok"
+            return InputState(InputStatus.EXPIRED)
+        return INPUT_OK
 
 
-def _describe(spec: EstopSpec, state: str) -> str:
-    if state == "ok":
+def _describe(spec: EstopSpec, state: InputState) -> InputState:
+    if state.is_ok:
         return state
     (finding,) = safety_input_findings({spec.name: state})
-    release = spec.release if state in _UNSAFE.values() else None
-    return f"{state}: topic {spec.topic}; {release or INPUT_REMEDIES[finding.code]}"
+    release = spec.release if state.status in _UNSAFE.values() else None
+    return InputState(state.status, f"topic {spec.topic}; {release or CODE_TABLE[finding.code].remedy}")
 
 
 def is_one_of(value: object, safe: tuple[Any, ...]) -> bool:

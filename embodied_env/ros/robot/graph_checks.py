@@ -13,11 +13,11 @@ from rclpy.qos import DurabilityPolicy, QoSCompatibility, QoSProfile, qos_check_
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import ActuatorSpec, Contract, SensorSpec
-from embodied_env.contract.contract_schema import is_latched
+from embodied_env.contract.qos_schema import is_latched
 from embodied_env.ros.robot.grippers import SEND_GOAL
 from embodied_env.ros.robot.robot_profile import RealProfile
 from embodied_env.ros.robot.sensor_publishers import CONFLICT, REMEDY, SensorPublishers
-from embodied_env.ros.transport.checks import Check, failed, passed
+from embodied_env.ros.transport.checklist import Check, failed, passed
 from embodied_env.ros.transport.publishers import node_name, publisher_names
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.safety.relay.relay_protocol import COMMAND_TOPIC, NODE, REPORT_TOPIC, STATE_TOPIC
@@ -27,6 +27,7 @@ UNNAMED = "_NODE_NAME_UNKNOWN_"
 
 _JOINT_STATE = "sensor_msgs/msg/JointState"
 _RELAY_TOPICS = (REPORT_TOPIC, STATE_TOPIC)  # in addition to commands, published only by the relay
+CLOCK_TOPIC = "/clock"
 _MAX_NAMED = 4  # other topics in a remedy
 
 Problem = tuple[str, str, str]
@@ -76,7 +77,20 @@ def graph_checks(
             checks.append(topic_check(f"active.{name}", active.topic, node, problems))
         elif active.service is not None:
             checks.append(_service_check(f"active.{name}", active.service, node, f"backends.real.active.{name}"))
-    return (*checks, _name_check(node, has_relay=has_relay))
+    return (*checks, *_clock_checks(profile, node), _name_check(node, has_relay=has_relay))
+
+
+def _clock_checks(profile: RealProfile, node: Node) -> list[Check]:
+    """Return whether simulated time is published where the profile uses it, and whether it is left unused."""
+    publishers = ", ".join(publisher_names(node, CLOCK_TOPIC))
+    if profile.use_sim_time and not publishers:
+        remedy = "start the simulator's clock, or remove backends.real.use_sim_time"
+        return [failed("simulated time", f"{CLOCK_TOPIC}: no publisher", remedy, "pub.none")]
+    if publishers and not profile.use_sim_time:
+        remedy = "set backends.real.use_sim_time: true if the sensors are stamped by it"
+        detail = f"{CLOCK_TOPIC} is published by {publishers} and not used"
+        return [Check(name="simulated time", passed=None, detail=detail, remedy=remedy)]
+    return [passed("simulated time", f"{CLOCK_TOPIC} is published by {publishers}")] if publishers else []
 
 
 def _conflicts(topic: str, publishers: SensorPublishers | None) -> list[Problem]:
@@ -113,7 +127,8 @@ def topic_check(name: str, topic: str, node: Node, problems: list[Problem]) -> C
         codes, details, remedies = zip(*problems, strict=True)
         return failed(name, f"{resolved}: {'; '.join(details)}", "; ".join(dict.fromkeys(remedies)), codes[0])
     writers = ", ".join(publisher_names(node, topic))
-    readers = ", ".join(node_name(info) for info in node.get_subscriptions_info_by_topic(topic))
+    found = {node_name(info) for info in node.get_subscriptions_info_by_topic(topic)}
+    readers = ", ".join(sorted(found - {node.get_fully_qualified_name()}))
     return passed(name, f"{resolved}: from {writers or 'the environment'} to {readers or 'the environment'}")
 
 
@@ -135,7 +150,8 @@ def publisher_problems(
 
 def reader_problems(key: str, topic: str, type_name: str, node: Node) -> list[Problem]:
     """Return the problems with the subscriptions of a topic that we publish with the QoS of `key`."""
-    found = node.get_subscriptions_info_by_topic(topic)
+    ours = node.get_fully_qualified_name()
+    found = [info for info in node.get_subscriptions_info_by_topic(topic) if node_name(info) != ours]
     if not found:
         remedy = f"start the controller, or correct the topic; {surroundings(node, type_name, node.count_subscribers)}"
         return [("sub.none", "no subscriber", remedy)]

@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 from rclpy.node import Node
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.contract_schema import ActuatorSpec, GripperSpec
+from embodied_env.contract.actuator_schema import ActuatorSpec, GripperSpec
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.safety_input_state import INPUT_OK, InputState, InputStatus
+from embodied_env.messages.commands import COMMAND_GOALS
 from embodied_env.messages.message_types import message_class
 from embodied_env.timing.clock import NS_PER_S, Clock
 
@@ -34,7 +37,7 @@ _DONE = ("idle", "reached", "stalled")
 class _Goal:
     """The last goal; `state` "idle": none since the reset, "unsent": waiting for the server to appear."""
 
-    position: float
+    position: float  # SI unit
     state: str
 
 
@@ -44,7 +47,7 @@ class GripperClient:
     def __init__(self, actuator: ActuatorSpec, gripper: GripperSpec, node: Node, clock: Clock, *, place: int) -> None:
         """Create the clients of the action `actuator.topic`; `place` is that of its joint in contract order."""
         self._clock, self._gripper, self._place, self._lock = clock, gripper, place, threading.RLock()
-        self._joint = next(iter(actuator.joints))
+        self._actuator, self._joint = actuator, next(iter(actuator.joints))
         self._type = message_class(actuator.type)
         self._step = gripper.hysteresis * abs(gripper.open - gripper.closed)
         self._goals = node.create_client(self._type.Impl.SendGoalService, f"{actuator.topic}/{SEND_GOAL}")
@@ -90,11 +93,8 @@ class GripperClient:
 
     def _message(self, position: float) -> Any:  # noqa: ANN401 - a generated type
         message, effort = self._type.Goal(), self._gripper.max_effort
-        if hasattr(message.command, "name"):  # of a ParallelGripperCommand
-            message.command.name, message.command.position = [self._joint], [position]
-            message.command.effort = [] if effort is None else [effort]
-        else:
-            message.command.position, message.command.max_effort = position, effort or 0.0
+        (position,) = self._actuator.to_driver(np.array([position])).tolist()
+        COMMAND_GOALS[self._actuator.type].write(message, self._joint, position, effort)
         return message
 
     def _on_response(self, goal: _Goal, goal_id: Any, future: Any) -> None:  # noqa: ANN401 - rclpy's
@@ -128,18 +128,18 @@ class GripperClient:
                 self._goal.state = "unsent"
         return is_ready
 
-    def safety_state(self) -> str:
-        """Return "ok", or the reason of a silence longer than `max_silent_s`."""
+    def safety_state(self) -> InputState:
+        """Return whether the server answers; it is silent after `max_silent_s`."""
         with self._lock:
             self._is_ready()
             waiting = [] if self._goal.state in _DONE else [self._waiting_ns]
             if self._absent_ns is not None:
                 waiting.append(self._absent_ns)
             if not waiting or self._clock.now_ns() - min(waiting) <= self._gripper.max_silent_s * NS_PER_S:
-                return "ok"
+                return INPUT_OK
             goal = f"goal {self._goal.position:g} is {self._goal.state}"
             problem = goal if self._absent_ns is None else "no action server"
-            return f"silent: {problem} for more than {self._gripper.max_silent_s:g} s"
+            return InputState(InputStatus.SILENT, f"{problem} for more than {self._gripper.max_silent_s:g} s")
 
     def account(self) -> dict[str, Any]:
         """Return the last goal, its state, and the number of goals sent in this episode."""

@@ -7,35 +7,44 @@ sensor, for `embodied-env doctor`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from rclpy.node import Node
 
 from embodied_env.contract import Contract, SensorSpec
-from embodied_env.contract.contract_schema import is_latched
-from embodied_env.core.codes import Severity
+from embodied_env.contract.qos_schema import is_latched
+from embodied_env.core.code_table import CODE_TABLE
+from embodied_env.core.code_types import Severity
+from embodied_env.core.odometry_check import AXES, OdometryCheck
+from embodied_env.core.safety_input_state import InputState
+from embodied_env.messages.declaration import InvalidReadingError
 from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, measured_positions
 from embodied_env.ros.robot.graph_checks import graph_checks, latched_remedy, surroundings
+from embodied_env.ros.robot.joint_checks import joint_checks
 from embodied_env.ros.robot.robot_profile import SETTLE_S, RealProfile
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
 from embodied_env.ros.robot.sensor_publishers import CONFLICT, SENSOR_TOPICS, SensorPublishers
-from embodied_env.ros.transport.checks import Check, failed, passed, share_remedy
+from embodied_env.ros.transport.checklist import Check, failed, passed, share_remedy
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.publishers import LEASE_NS
-from embodied_env.ros.transport.qos import sensor_qos
+from embodied_env.ros.transport.qos import ANY, sensor_qos
 from embodied_env.ros.transport.receive_thread import ReceiveThread
 from embodied_env.ros.transport.receiver import LivenessCheck, ReceivedMessage
-from embodied_env.ros.wire.message_fields import MalformedMessageError
 from embodied_env.ros.wire.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.wire.stamp_translation import SYNCED_TOLERANCE_S, suspect_clock
 from embodied_env.ros.wire.transforms import as_it_comes
 from embodied_env.ros.wire.world_clock import ClockSpec
-from embodied_env.safety.interlocks import INPUT_REMEDIES, safety_input_findings
+from embodied_env.safety.input_findings import safety_input_findings
 from embodied_env.timing.clock import NS_PER_S, Clock, SteadyClock
 
 _POLL_S = 0.05
+_COMMANDS = "commands of another node"
+_MOST_MOVED = 5000  # messages by which the motion of a base is checked
 
 
 def preflight(  # noqa: PLR0913 - its conditions
@@ -113,6 +122,8 @@ def survey(
         for name, sensor in contract.sensors.items()
     }
     newest: dict[str, ReceivedMessage] = {}
+    motion = OdometryCheck.declared_by(contract)
+    moved: deque[ReceivedMessage] = deque(maxlen=_MOST_MOVED)  # readings of the odometry, and commands of others
     clock = SteadyClock()
     ros = RosNode(f"doctor_{os.getpid()}", namespace=namespace, clock=clock)
     listener = ReceiveThread(ros.node, clock)
@@ -121,10 +132,15 @@ def survey(
         inputs.publishers.add(contract.sensors[arrival.key].topic, arrival)
         if readers[arrival.key].concerns(arrival.message):
             newest[arrival.key] = arrival
+        if motion is not None and arrival.key == motion.sensor:
+            moved.append(arrival)
 
     try:
         for name, sensor in contract.sensors.items():
             listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), store)
+        if motion is not None:
+            base = next(actuator for actuator in contract.actuators.values() if actuator.command == "twist")
+            listener.subscribe(_COMMANDS, base.type, base.topic, ANY, moved.append)
         inputs = SafetyInputs(contract, profile, listener, clock)
         listener.start()
         deadline_ns = clock.now_ns() + round((timeout_s + settle_s) * NS_PER_S)
@@ -133,7 +149,9 @@ def survey(
         )
         if any(check.passed is False for check in checks):
             checks = share_remedy(checks, surroundings(ros.node))
-            return (*checks, Check(name="readings", passed=None, detail="skipped, because another check failed"))
+            skipped = Check(name="readings", passed=None, detail="skipped, because another check failed")
+            with listener.condition:
+                return (*checks, skipped, *_motion_checks(motion, moved, readers))
         with listener.condition:
             for name in [name for name in newest if not is_latched(contract.sensors[name].qos)]:
                 del newest[name]  # it may be silent since
@@ -152,9 +170,11 @@ def survey(
     readings = {
         name: (failed(f"readings.{name}", "no message received", silent[name], "obs.silent"), {})
         if name in silent
-        else _reading(sensor, name, newest[name], readers[name], _ahead_s(contract, sensor, profile.clock_of(name)))
-        for name, sensor in contract.sensors.items()
+        else _reading(contract, profile, name, newest[name], readers[name])
+        for name in contract.sensors
     }
+    with closing(RosNode(f"doctor_parameters_{os.getpid()}", namespace=namespace, clock=clock)) as asking:
+        joints = tuple(joint_checks(contract, asking))
     measured = measured_positions(contract, {name: values for name, (_, values) in readings.items()})
     positions = check_positions(contract, measured, outside=profile.start_outside)
     return (
@@ -162,15 +182,44 @@ def survey(
         *(check for check, _ in readings.values()),
         *(_input_check(name, state) for name, state in states.items() if name not in (CONTENTION, SENSOR_TOPICS)),
         positions,
+        *joints,
+        *_motion_checks(motion, moved, readers),
     )
 
 
-def _input_check(name: str, state: str) -> Check:
-    if state == "ok":
+def _motion_checks(
+    motion: OdometryCheck | None, moved: Iterable[ReceivedMessage], readers: Mapping[str, SensorReader]
+) -> Iterator[Check]:
+    """Compare the odometry of a base with itself and with the commands of another node, if the base moved."""
+    if motion is None:
+        return
+    title, problem = f"motion.{motion.sensor}", ""
+    for arrival in moved:
+        if arrival.key == _COMMANDS:
+            twist = getattr(arrival.message, "twist", arrival.message)
+            motion.add_command(arrival.arrival_ns, {axis: attrgetter(axis)(twist) for axis in AXES})
+            continue
+        with suppress(InvalidReadingError):  # reported with the readings
+            motion.add_reading(arrival.arrival_ns, readers[motion.sensor].read(arrival.message))
+        problem = motion.text or problem
+    if problem:
+        remedy = (
+            f"correct the driver, leave wrong fields of sensors.{motion.sensor} out, or lower the limits of the base"
+        )
+        yield failed(title, problem, remedy, "motion")
+    elif motion.has_moved:
+        yield passed(title, "the base moves as its odometry and the commands of the other node say")
+    else:
+        remedy = "drive it with another node while doctor runs, or read the report of a run"
+        yield Check(name=title, passed=None, detail="not checked: the base stood still", remedy=remedy)
+
+
+def _input_check(name: str, state: InputState) -> Check:
+    if state.is_ok:
         return passed(f"state.{name}", "permits motion")
     (finding,) = safety_input_findings({name: state})
-    problem, _, remedy = state.partition("; ") if finding.severity is Severity.ESTOP else (state, "", "")
-    return failed(f"state.{name}", problem, remedy or INPUT_REMEDIES[finding.code], finding.code)
+    problem, _, remedy = str(state).partition("; ") if finding.severity is Severity.ESTOP else (str(state), "", "")
+    return failed(f"state.{name}", problem, remedy or CODE_TABLE[finding.code].remedy, finding.code)
 
 
 def _ahead_s(contract: Contract, sensor: SensorSpec, clock: ClockSpec) -> float:
@@ -183,15 +232,17 @@ def _ahead_s(contract: Contract, sensor: SensorSpec, clock: ClockSpec) -> float:
 
 
 def _reading(
-    sensor: SensorSpec, name: str, arrival: ReceivedMessage, reader: SensorReader, ahead_s: float
+    contract: Contract, profile: RealProfile, name: str, arrival: ReceivedMessage, reader: SensorReader
 ) -> tuple[Check, Mapping[str, Any]]:
     """Return the check of a sensor's newest message, and the values of a valid one."""
+    sensor = contract.sensors[name]
+    ahead_s = _ahead_s(contract, sensor, profile.clock_of(name))
     title = f"readings.{name}"
     try:
         values = reader.read(arrival.message)
-    except MalformedMessageError as error:
+    except InvalidReadingError as error:
         return failed(title, str(error), "", "obs.invalid"), {}
-    if sensor.timeline == "receive":
+    if sensor.timeline == "receive" or profile.use_sim_time:  # simulated time is compared with /clock while it runs
         return passed(title, "message received"), values
     arrival_ns = arrival.info["received_timestamp"] or arrival.arrival_system_ns
     age_s = (arrival_ns - stamp_ns(arrival.message)) / NS_PER_S

@@ -10,10 +10,11 @@ import numpy as np
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.json_objects import INVALID_MESSAGE
+from embodied_env.contract.json_messages import INVALID_MESSAGE
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.measured_joints import nearest_turn
+from embodied_env.core.safety_input_state import INPUT_OK, InputState, InputStatus
 from embodied_env.core.types import ActuationEvidence, ApprovedCommand, Finding, GateReport, SentCommand, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.messages.message_types import message_class
@@ -74,13 +75,13 @@ class RelayClient:
         self._publisher = node.create_publisher(self._message, COMMAND_TOPIC, RELIABLE)
         self._arm_service = ServiceCaller(listener, ARM_SERVICE, clock)
         self._clear_estop_service = node.resolve_service_name(CLEAR_ESTOP_SERVICE)
-        self._tag = CommandId(epoch=0, seq=0)  # of our last command
+        self._tag = CommandId(epoch=0, seq=0)  # id of our last command
         self._answer: RelayReport | None = None  # on that command
-        self._published_ns = self._answered_ns = 0  # of our last command and its answer, on our steady clock
+        self._published_ns = self._answered_ns = 0  # times of our last command and its answer, on our steady clock
         self._evidence: ActuationEvidence | None = None
         self._last: RelayReport | None = None  # on any command or tick: what is in force
         self._state: RelayState | None = None
-        self._state_problem = ""  # of the newest message on the state topic
+        self._state_problem = ""  # problem of the newest message on the state topic
         self._invalid = ""  # problem of the first invalid report since the relay was armed
         self._silent = 0  # commands in a row without a report
         listener.subscribe("relay/report", _STRING, REPORT_TOPIC, _REPORTS, self._on_report)
@@ -106,16 +107,18 @@ class RelayClient:
         try:
             self._state, self._state_problem = RelayState.from_text(arrival.message.data), ""
         except ValueError as error:
-            self._state, self._state_problem = None, f": {error}"
+            self._state, self._state_problem = None, str(error)
 
-    def estop(self) -> str:
-        """Return the relay as a safety input, under the listener's lock: "active" is an ESTOP latched there."""
+    def estop(self) -> InputState:
+        """Return the relay as a safety input, under the listener's lock: active is an ESTOP latched there."""
         if self._state is not None and self._state.state != "estop":
-            return "ok"
-        remedy = f"call {self._clear_estop_service} by hand"
-        text = f"unknown{self._state_problem}" if self._state is None else f"active: {self._state.detail}; {remedy}"
-        publishers = publisher_names(self._node, STATE_TOPIC)
-        return f"{text}; {STATE_TOPIC} is published by {', '.join(publishers)}" if len(publishers) > 1 else text
+            return INPUT_OK
+        status, detail = InputStatus.UNKNOWN, self._state_problem
+        if self._state is not None:
+            status, detail = InputStatus.ACTIVE, f"{self._state.detail}; call {self._clear_estop_service} by hand"
+        if len(publishers := publisher_names(self._node, STATE_TOPIC)) > 1:
+            detail = f"{detail}; {STATE_TOPIC} is published by {', '.join(publishers)}".removeprefix("; ")
+        return InputState(status, detail)
 
     # ----------------------------------------------------------------------------------------------- arming
 

@@ -3,64 +3,50 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from embodied_env.ros.transport.node import RosNode  # first: it reports missing ROS packages
+from embodied_env.core.safety_input_state import INPUT_UNKNOWN, InputStates
+from embodied_env.ros.transport.node import RosNode, warn_of_simulated_time  # first: it reports missing ROS packages
 
 # isort: split
-from embodied_env.backends.backend import Capabilities
-from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.types import (
-    DRY_RUN_DETAIL,
     ActuationEvidence,
     ApprovedCommand,
     Observer,
     ResetReport,
     ResetRequest,
-    Sample,
     SentCommand,
     Snapshot,
     check_approved,
 )
-from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
+from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.processes.signals import deferred_signals
 from embodied_env.ros.robot.actuation import ActuatorPublishers, ControllerState
 from embodied_env.ros.robot.contract_checks import check_positions, chosen_check, contract_checks
-from embodied_env.ros.robot.diagnostics import Diagnostics
+from embodied_env.ros.robot.diagnostics import THRESHOLDS, Diagnostics
 from embodied_env.ros.robot.graph_checks import surroundings
 from embodied_env.ros.robot.operator_confirmation import Prompt, RosConfirmation, make_confirmation
 from embodied_env.ros.robot.preflight import preflight
 from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
 from embodied_env.ros.robot.reset_service import ResetService
-from embodied_env.ros.robot.robot_profile import (
-    BACKEND,
-    EMULATOR_RESET,
-    RESET_LEVELS,
-    inputs_by_variant,
-    load_real_profile,
-)
+from embodied_env.ros.robot.robot_options import RobotOptions
+from embodied_env.ros.robot.robot_profile import BACKEND, RealProfile, load_real_profile
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
 from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS
 from embodied_env.ros.robot.sensor_set import SensorSet
-from embodied_env.ros.transport.checks import raise_unless_passed
+from embodied_env.ros.transport.checklist import raise_unless_passed
 from embodied_env.ros.transport.fastdds import warn_if_segment_too_small
 from embodied_env.ros.transport.publishers import LEASE_NS
 from embodied_env.ros.transport.qos import ANY
 from embodied_env.ros.transport.receive_thread import ReceiveThread
-from embodied_env.ros.transport.setup_checks import (
-    check_namespace_and_domain,
-    check_node_name,
-    ros_arguments,
-    timeout_s,
-)
-from embodied_env.ros.wire.transforms import Frames
-from embodied_env.timing.clock import NS_PER_S, Clock
-from embodied_env.timing.pacing import Pacer
+from embodied_env.ros.transport.setup_checks import ros_arguments
+from embodied_env.timing.clock import NS_PER_S, Pacer
 
 
 @dataclass(kw_only=True)
@@ -78,6 +64,17 @@ class _Connection:
     confirmation: Prompt | RosConfirmation | None = None
 
 
+@functools.wraps(RobotOptions, assigned=(), updated=())  # the signature of its options
+def make_real_backend(*args: Any, **options: Any) -> RealBackend:  # noqa: ANN401 - those of RobotOptions
+    """Return the backend `real`; raises ContractError for its profile, UsageError for its options.
+
+    The profile is `backends.real`, without the `ignore_inputs`.
+    """
+    given = RobotOptions(*args, **options)
+    profile = load_real_profile(given.contract, ignored=given.ignore_inputs)
+    return RealBackend(given, given.applied_to(profile))
+
+
 class RealBackend:
     """Sends commands to the actuators' topics or to a relay, and reads the sensors that a thread receives.
 
@@ -89,113 +86,21 @@ class RealBackend:
     """
 
     name = "real"
-    capabilities = Capabilities(
-        free_running=True,
-        transport=True,
-        estop_inputs=True,
-        trajectories=True,
-        simulated=False,
-        reset_levels=RESET_LEVELS,
-    )
 
-    def __init__(  # noqa: PLR0913 - the public options
-        self,
-        contract: Contract,
-        *,
-        clock: Clock,
-        namespace: str | None = None,
-        domain_id: int | None = None,
-        step_timeout_s: float | None = None,
-        reset_timeout_s: float | None = None,
-        connect_timeout_s: float | None = None,
-        relay: bool | None = None,
-        armed: bool = True,
-        emulator: bool = False,
-        confirm_chosen: bool = False,
-        node_name: str = "environment",
-        ros_args: Sequence[str] = (),
-        ignore_inputs: Sequence[str] = (),
-        frames: Frames | None = None,
-        on_sample: Callable[[Sample], None] | None = None,
-    ) -> None:
-        """Check the options and the profile; `open` starts the node.
-
-        Args:
-            contract: the sensors and actuators of the robot.
-            clock: paces the steps and stamps arrivals; a steady one.
-            namespace: absolute ROS namespace of the robot; None: the root.
-            domain_id: None: ``ROS_DOMAIN_ID``, or 0.
-            step_timeout_s: without any reading for this long the robot counts as lost; None: from the profile.
-            reset_timeout_s: how long a reset may take; None: from the profile.
-            connect_timeout_s: how long topics or services may be missing at a reset; None: from the profile.
-            relay: whether to send commands to a running relay; None: from the profile.
-            armed: False selects a dry run: everything is started and checked, readings are real, and the gate judges
-                every action; but no command is published, no reset service is called, no confirmation is requested,
-                and no relay is armed.
-            emulator: whether the robot emulator (``embodied-env sim --free-running``) is behind the topics. It resets
-                itself by seed and options, in place of ``backends.real.reset``; a robot refuses, before any motion.
-            confirm_chosen: whether to accept the chosen values of the robot file (`Contract.unconfirmed`) for now.
-            node_name: unique in the namespace.
-            ros_args: arguments after ``--ros-args`` for this node alone, e.g. ``["-r", "joint_states:=arm/states"]``.
-                Those in the command line of this process apply too.
-            ignore_inputs: names of safety inputs to move without, because their message package is not installed;
-                recorded in the manifest.
-            frames: source of the transforms that the profile needs; None: tf2.
-            on_sample: called with each reading as it arrives, in the receiving thread; it must be fast.
-
-        Raises:
-            ContractError: for a missing or invalid profile ``backends.real``, or a relay that cannot enforce all of
-                the contract.
-            UsageError: for a virtual clock or any other invalid option.
-        """
-        if clock.virtual:
-            raise UsageError(f"invalid clock for a real robot: {type(clock).__name__} (expected clock='steady')")
-        check_namespace_and_domain(namespace, domain_id)
-        check_node_name(node_name)
-        self._node_name, self._ros_args = node_name, tuple(ros_arguments(ros_args))
+    def __init__(self, options: RobotOptions, profile: RealProfile) -> None:
+        """Create a backend with the applied `profile` (`RobotOptions.applied_to`); `open` starts the node."""
+        self._options, self._profile = options, profile
+        contract, clock = options.contract, options.clock
         self._contract, self._clock = contract, clock
-        self._namespace, self._domain_id = namespace or "/", domain_id
         self._layout = ActionLayout(contract)
-        profile = load_real_profile(contract, ignored=ignore_inputs)
-        self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.step_timeout_s)
-        self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.reset_timeout_s)
-        connect_s = timeout_s("connect_timeout_s", connect_timeout_s, profile.connect_timeout_s)
-        if relay not in (None, True, False):
-            raise UsageError(f"invalid relay={relay!r} (expected True, False or None)")
-        profile = self._profile = replace(
-            profile, relay=profile.relay if relay is None else bool(relay), connect_timeout_s=connect_s
-        )
-        for option, value in (("armed", armed), ("emulator", emulator), ("confirm_chosen", confirm_chosen)):
-            if value not in (True, False):
-                raise UsageError(f"invalid {option}={value!r} (expected True or False)")
-        self._is_armed, self._is_confirmed = bool(armed), bool(emulator or confirm_chosen or not armed)
-        if emulator or not armed:
-            profile = self._profile = replace(profile, reset=EMULATOR_RESET if armed else None)
-        if profile.relay and profile.use_sim_time:
-            raise UsageError("relay=True conflicts with backends.real.use_sim_time: the relay runs on wall time")
-        if contract.trajectory_steps is not None and (profile.relay or profile.use_sim_time):
-            raise UsageError(
-                "trajectory_steps conflicts with a relay and with use_sim_time; remove the key or the other"
-            )
-        has_evidence = profile.relay or profile.controller_state is not None or profile.actuation_s is not None
-        self.capabilities = replace(
-            self.capabilities,
-            acknowledges_commands=profile.relay and self._is_armed,
-            actuation=has_evidence and self._is_armed,
-            actuates=self._is_armed,
-            ignored_inputs=tuple(ignore_inputs),
-            variants=inputs_by_variant(profile),
-            emulated=bool(emulator),
-            chosen_confirmed=bool(confirm_chosen),
-            seedable=profile.reset_spec.parameters,
-        )
+        self.step_timeout_s, self.reset_timeout_s = profile.step_timeout_s, profile.reset_timeout_s
+        self.capabilities = options.capabilities_with(profile)
         on_wall_time = not profile.relay and not profile.use_sim_time
         self.downstream_timeout_s = profile.downstream_timeout_s if on_wall_time else None
-        self.routine = profile.reset_spec.routine() if self._is_armed else None
+        self.routine = profile.reset_spec.routine() if options.armed else None
         self.pacer = Pacer(clock, contract.control_period_ns)
         self.feed = MessageTap()
         self.publisher_environment: Mapping[str, str] = os.environ
-        self._frames, self._on_sample = frames, on_sample
         self._diagnostics = Diagnostics(contract, clock)
         self.observers: tuple[Observer, ...] = (self._diagnostics,)
         self._connection: _Connection | None = None
@@ -211,20 +116,24 @@ class RealBackend:
 
     def _open(self) -> _Connection:
         self._is_watched = False
-        chosen = chosen_check(self._contract, is_confirmed=self._is_confirmed)
+        options = self._options
+        moves_robot = options.armed and not options.emulator
+        chosen = chosen_check(self._contract, is_confirmed=options.is_confirmed, moves_robot=moves_robot)
         raise_unless_passed([chosen, *contract_checks(self._contract, self._profile)])  # no node without SROS2
         warn_if_segment_too_small(self._contract, self.publisher_environment)
         with contextlib.ExitStack() as cleanup:
             ros = RosNode(
-                self._node_name,
-                namespace=self._namespace,
+                self._options.node_name,
+                namespace=self._options.namespace or "/",
                 clock=self._clock,
-                domain_id=self._domain_id,
-                ros_args=self._ros_args,
-                parameters=self._node_parameters(),
+                domain_id=self._options.domain_id,
+                ros_args=tuple(ros_arguments(self._options.ros_args)),
+                parameters={**self._node_parameters(), **THRESHOLDS},
                 feed=self.feed,
             )
             cleanup.callback(ros.close)
+            if not self._profile.use_sim_time:
+                warn_of_simulated_time(ros.node, "for simulated time set backends.real.use_sim_time: true")
             listener = ReceiveThread(ros.node, self._clock)
             cleanup.callback(listener.stop)
             cleanup.callback(self._diagnostics.disconnect)
@@ -256,14 +165,14 @@ class RealBackend:
             clock,
             silence_s=self.step_timeout_s,
             publishers=inputs.publishers,
-            frames=self._frames,
-            on_sample=self._on_sample,
+            frames=self._options.frames,
+            on_sample=self._options.on_sample,
         )
         connection = _Connection(ros=ros, listener=listener, sensors=sensors, inputs=inputs)
         if (state := profile.controller_state) is not None:
             connection.controller = ControllerState(state, self._layout)
             listener.subscribe("controller state", state.type, state.topic, ANY, connection.controller.on_message)
-        if self._is_armed:
+        if self._options.armed:
             if profile.relay:
                 connection.sink = connection.relay = RelayClient(contract, listener, clock)
             else:
@@ -316,14 +225,8 @@ class RealBackend:
         connection.sensors.await_clock(deadline_ns)
         connection.inputs.check_active(deadline_ns)
         if connection.reset_service is None:
-            text = "no command is published, no reset service is called, no confirmation is requested"
-            report = ResetReport(
-                level="none",
-                seed_applied=None,
-                sampled={},
-                details={DRY_RUN_DETAIL: text},
-                ignored=tuple(request.options),
-            )
+            ignored = tuple(request.options)
+            report = ResetReport(level="none", seed_applied=None, sampled={}, ignored=ignored, dry_run=True)
         else:
             if connection.relay is not None:
                 connection.relay.arm(deadline_ns)
@@ -417,7 +320,7 @@ class RealBackend:
 
     def _take_evidence(self, connection: _Connection) -> ActuationEvidence | None:
         """Return the best evidence that a command acts: a relay's report, a controller's state, a declared delay."""
-        if not self._is_armed:
+        if not self._options.armed:
             return None
         if connection.relay is not None:
             return connection.relay.take_evidence()
@@ -430,11 +333,11 @@ class RealBackend:
         acted_ns = sent_ns + round(self._profile.actuation_s * NS_PER_S)
         return ActuationEvidence(seq=seq, acted_ns=acted_ns, method="declared")
 
-    def estops(self) -> Mapping[str, str]:
+    def estops(self) -> InputStates:
         """Return the state of each safety input (`EstopInputs.states`). Any thread may call it."""
         relay_state = [RELAY_STATE] if self.capabilities.acknowledges_commands else []
         names = (*self._profile.estop, *self._profile.active, CONTENTION, SENSOR_TOPICS, *relay_state)
-        connection, unknown = self._connection, dict.fromkeys(names, "unknown")
+        connection, unknown = self._connection, dict.fromkeys(names, INPUT_UNKNOWN)
         if connection is None:
             return unknown
         with connection.listener.condition:  # `close` takes it before it destroys the node

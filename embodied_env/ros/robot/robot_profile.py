@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Literal, TypeAlias
+
+from annotated_types import MinLen
 
 from embodied_env.contract import Contract, SensorSpec
-from embodied_env.contract.contract_loader import backend_profile, parse_as
+from embodied_env.contract.contract_loader import backend_profile
+from embodied_env.contract.field_paths import check_messages
+from embodied_env.contract.key_types import NotNegative, Positive, Share, Topic, exactly_one
 from embodied_env.contract.required_sensors import commanded_joint_names
-from embodied_env.contract.value_checks import allow, check_positive, check_topic, one_of, require
-from embodied_env.core.reset_spec import ResetRoutine, validate_home
+from embodied_env.contract.robot_files import rules_with_defaults
+from embodied_env.contract.tightening_rules import (
+    AtLeast,
+    AtMost,
+    Fixed,
+    Free,
+    Keeps,
+    Kept,
+    NoneBut,
+    Rule,
+    tighten,
+    towards,
+)
+from embodied_env.contract.typed_values import parse_as
+from embodied_env.contract.value_checks import allow, one_of, require
+from embodied_env.core.reset_draws import ResetRoutine, validate_home
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.messages.message_types import JOINT_SENSOR
+from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 from embodied_env.ros.robot.estops import (
     EstopSpec,
     SafetyInputSpec,
@@ -42,11 +60,7 @@ Fast DDS repeats its announcements every 3 s; running nodes discovered each othe
 EVERY_SENSOR = "default"
 """The key of ``backends.real.clocks`` for all other sensors."""
 
-TRANSFORMABLE = (
-    "geometry_msgs/msg/PointStamped",
-    "geometry_msgs/msg/PoseStamped",
-    "geometry_msgs/msg/PoseWithCovarianceStamped",
-)
+TRANSFORMABLE = sorted(name for name, message in SENSOR_MESSAGES.items() if message.is_pose)
 """Types whose transform needs only the pose of a frame, not its motion."""
 
 GET_STATE = "lifecycle_msgs/srv/GetState"
@@ -62,16 +76,19 @@ _TOPIC_KEYS = (*_INPUT_KEYS, "reason")
 class ResetSpec:
     """Start of an episode: a service call, then homing, then an operator's confirmation; each only if declared."""
 
-    service: str | None = None  # a `std_srvs/srv/Trigger`, called once before an episode
-    parameters: bool = False  # the service's node accepts `reset.seed` and `reset.options`, as the emulator does
-    home: Mapping[str, float] | None = None  # joint to position, rad or m: every joint commanded by position
-    speed: float = 0.2  # share of the velocity limits used for homing, in (0, 1]
-    tolerance: float = 0.02  # maximum measured distance from home, rad or m, > 0
-    timeout_s: float | None = None  # time limit of homing; null: that of the reset
+    service: Fixed[Topic | None] = None  # a `std_srvs/srv/Trigger`, called once before an episode
+    parameters: Free[bool] = False  # the service's node accepts `reset.seed` and `reset.options`, as the emulator does
+    home: Kept[Mapping[str, float] | None] = None  # joint to position, rad or m: every joint commanded by position
+    speed: AtMost[Share] = 0.2  # share of the velocity limits used for homing
+    tolerance: AtMost[Positive] = 0.02  # maximum measured distance from home, rad or m
+    timeout_s: AtMost[Positive | None] = None  # time limit of homing; null: that of the reset
     # how an operator confirms that the episode may begin
-    confirm: Literal["none", "prompt", "topic", "service"] = "none"
-    confirm_topic: str | None = None  # a `std_msgs/msg/Bool`; null: `~/confirm`
-    confirm_service: str | None = None  # a `std_srvs/srv/Trigger` that the environment offers; null: `~/confirm`
+    confirm: Annotated[
+        Literal["none", "prompt", "topic", "service"], tighten(lambda robot, own: robot in ("", "none", own))
+    ] = "none"
+    confirm_topic: Fixed[Topic | None] = None  # a `std_msgs/msg/Bool`; null: `~/confirm`
+    # a `std_srvs/srv/Trigger` that the environment offers; null: `~/confirm`
+    confirm_service: Fixed[Topic | None] = None
 
     def routine(self) -> ResetRoutine:
         """Return the steps that follow the service call."""
@@ -102,16 +119,16 @@ StartOutside: TypeAlias = Literal["refuse", "inward"]
 class ActiveSpec:
     """Something that must be active: a lifecycle `node`, a `controller` of a `manager`, or a value of a `topic`."""
 
-    node: str | None = None  # lifecycle node
-    controller: str | None = None  # ros2_control controller
-    manager: str = "/controller_manager"  # controller manager of the controller
-    topic: str | None = None  # topic that reports the state
+    node: Topic | None = None  # lifecycle node
+    controller: Topic | None = None  # ros2_control controller
+    manager: Topic = "/controller_manager"  # controller manager of the controller
+    topic: Topic | None = None  # topic that reports the state
     type: str = "std_msgs/msg/Bool"  # message type of the topic
     path: str = "data"  # field of the message to compare with `safe`
-    safe: tuple[bool | int | float | str, ...] = (True,)  # values that mean active
+    safe: Annotated[tuple[bool | int | float | str, ...], MinLen(1)] = (True,)  # values that mean active
     reason: str | None = None  # path of a text that explains why it is inactive
     latched: bool = False  # published on a change only; the last value does not expire
-    timeout_s: float = 2.0  # inactive without a message or response for this time, > 0
+    timeout_s: Positive = 2.0  # inactive without a message or response for this time
     variant: Variant | None = None  # type and path in use where the message package of `type` is not installed
 
     def as_input(self) -> SafetyInputSpec:
@@ -134,43 +151,75 @@ class ActiveSpec:
         return (LIST_CONTROLLERS,) if self.controller is not None else (self.type,)
 
 
+Active: TypeAlias = Annotated[ActiveSpec, exactly_one(*_ACTIVE_KINDS)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ControllerStateSpec:
     """The topic on which a controller reports the active command."""
 
-    topic: str  # topic of the controller
+    topic: Topic  # topic of the controller
     type: str = "sensor_msgs/msg/JointState"  # message type
     path: str | None = None  # field with the values, in the order of the joints; not for a JointState
     names: str | None = None  # field with the names of the joints
+
+
+def starts_as_safely(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings of a reset, None: nothing moves
+    """Require every stage of a reset, the operator's confirmation by the same channel, and homing that is no looser."""
+    if own is None:
+        return robot is None
+    stages, rules = robot or {}, rules_with_defaults(ResetSpec)
+    return all(rule(stages.get(key, each), own.get(key, each)) for key, (each, rule) in rules.items())
+
+
+def starts_inside(robot: Any, own: Any) -> bool:  # noqa: ANN401 - words, or mappings by joint
+    """Accept fewer joints that may start outside their limits."""
+
+    def inward(start_outside: Any) -> set[str]:  # noqa: ANN401 - as above
+        if isinstance(start_outside, str):
+            return set() if start_outside == "refuse" else {""}  # all joints
+        return {joint for joint, word in start_outside.items() if word != "refuse"}
+
+    return robot == "inward" or inward(own) <= inward(robot)
+
+
+def is_stamped_alike(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings of clocks by sensor
+    """Require the same clock of every sensor."""
+
+    def clock(clocks: Any, name: str) -> dict[str, Any]:  # noqa: ANN401 - a mapping of clocks
+        return {**asdict(ClockSpec()), **(clocks.get(name) or clocks.get(EVERY_SENSOR) or {})}
+
+    return all(clock(robot, name) == clock(own, name) for name in (*robot, *own))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RealProfile:
     """A robot that is driven over its topics."""
 
-    reset: ResetSpec | None = None  # how an episode starts; null: nothing moves
-    estop: Mapping[str, SafetyInputSpec] = field(default_factory=dict)  # safety inputs
+    reset: Annotated[ResetSpec | None, tighten(starts_as_safely)] = None  # how an episode starts; null: nothing moves
+    estop: Keeps[Mapping[str, SafetyInputSpec]] = field(default_factory=dict)  # safety inputs
     # what must be active while the robot moves: exactly one of `node`, `controller`, `topic`
-    active: Mapping[str, ActiveSpec] = field(default_factory=dict)
-    tf: Mapping[str, str] = field(default_factory=dict)  # target frame of a pose or point sensor, by tf2
-    shared: tuple[str, ...] = ()  # joint sensors whose topic has several publishers, of different joints
-    relay: bool = False  # route commands through a [relay](#relay)
-    downstream_timeout_s: float | None = None  # command timeout of the robot's own controller, above `control_period_s`
-    allow_no_downstream_timeout: bool = False  # allow velocity commands without it
+    active: Keeps[Mapping[str, Active]] = field(default_factory=dict)
+    tf: Free[Mapping[str, str]] = field(default_factory=dict)  # target frame of a pose or point sensor, by tf2
+    shared: NoneBut[tuple[str, ...]] = ()  # joint sensors whose topic has several publishers, of different joints
+    relay: AtLeast[bool] = False  # route commands through a [relay](#relay)
+    # command timeout of the robot's own controller, above `control_period_s`
+    downstream_timeout_s: Fixed[float | None] = None
+    allow_no_downstream_timeout: AtMost[bool] = False  # allow velocity commands without it
     # what to do with joints outside their limits, or by joint with `refuse` for the others; `inward`: they may only
     # move inwards
-    start_outside: StartOutside | Mapping[str, StartOutside] = "refuse"
-    security: Literal["off", "required"] = "off"  # SROS2
+    start_outside: Annotated[StartOutside | Mapping[str, StartOutside], tighten(starts_inside)] = "refuse"
+    security: Annotated[Literal["off", "required"], towards("required")] = "off"  # SROS2
     # topic on which a controller reports the active command: evidence for `actuation_s`
-    controller_state: ControllerStateSpec | None = None
-    actuation_s: float | None = None  # declared delay from a command to its effect, if no topic shows it, >= 0
-    use_sim_time: bool = False  # stamps and ages use `/clock`; not with a relay
+    controller_state: Free[ControllerStateSpec | None] = None
+    actuation_s: Free[NotNegative | None] = None  # declared delay from a command to its effect, if no topic shows it
+    use_sim_time: AtMost[bool] = False  # stamps and ages use `/clock`; not with a relay
     # clock that stamps each sensor; `default` for sensors without an entry
-    clocks: Mapping[str, ClockSpec] = field(default_factory=dict)
-    discovery_s: float = SETTLE_S  # how long the graph must stay valid before the first motion
-    step_timeout_s: float = 1.0  # without any reading for this time the robot is lost
-    reset_timeout_s: float = 30.0  # maximum duration of a reset, > 0
-    connect_timeout_s: float = 8.0  # a reset fails if topics or services are still missing after this time, > 0
+    clocks: Annotated[Mapping[str, ClockSpec], Rule("fixed", is_stamped_alike)] = field(default_factory=dict)
+    discovery_s: AtLeast[NotNegative] = SETTLE_S  # how long the graph must stay valid before the first motion
+    step_timeout_s: AtMost[float] = 1.0  # without any reading for this time the robot is lost
+    reset_timeout_s: Free[Positive] = 30.0  # maximum duration of a reset
+    connect_timeout_s: Free[Positive] = 8.0  # a reset fails if topics or services are still missing after this time
 
     @property
     def reset_spec(self) -> ResetSpec:
@@ -233,6 +282,7 @@ def load_real_profile(contract: Contract, *, ignored: Sequence[str] = ()) -> Rea
     Raises ContractError, MissingDependencyError for messages, or UsageError for `ignored`.
     """
     profile = with_inputs_in_use(parse_real_profile(contract), ignored)
+    check_messages(contract.sensors, contract.source)
     try:
         _check_times(profile, contract)
         for name, clock in profile.clocks.items():
@@ -264,12 +314,8 @@ def load_real_profile(contract: Contract, *, ignored: Sequence[str] = ()) -> Rea
 def _check_times(profile: RealProfile, contract: Contract) -> None:
     period_s, step_s, reset_s = contract.control_period_s, profile.step_timeout_s, profile.reset_timeout_s
     allow(step_s > period_s, f"{PATH}.step_timeout_s", step_s, f"more than the control period of {period_s} s")
-    allow(profile.connect_timeout_s > 0, f"{PATH}.connect_timeout_s", profile.connect_timeout_s, "seconds > 0")
-    allow(reset_s > 0, f"{PATH}.reset_timeout_s", reset_s, "seconds > 0")
-    allowed = f"0 to less than reset_timeout_s {reset_s}"
-    allow(0 <= profile.discovery_s < reset_s, f"{PATH}.discovery_s", profile.discovery_s, allowed)
-    if (actuation_s := profile.actuation_s) is not None:
-        allow(actuation_s >= 0, f"{PATH}.actuation_s", actuation_s, "seconds >= 0, or null")
+    expected = f"less than reset_timeout_s {reset_s}"
+    allow(profile.discovery_s < reset_s, f"{PATH}.discovery_s", profile.discovery_s, expected)
     if (timeout_s := profile.downstream_timeout_s) is not None:
         allowed = f"more than the control period of {period_s} s, or null"
         allow(timeout_s > period_s, f"{PATH}.downstream_timeout_s", timeout_s, allowed)
@@ -280,27 +326,21 @@ def _check_clock(path: str, name: str, clock: ClockSpec, contract: Contract) -> 
     sensors = (*contract.sensors, EVERY_SENSOR)
     require(name in sensors, path, one_of(name, sensors))
     if clock.sync in ("ptp", "chrony"):
-        is_bound = error_s is not None and 0 < error_s < math.inf
-        allow(is_bound, f"{path}.error_s", error_s, f"seconds > 0, the error bound of sync: {clock.sync}")
+        allow(error_s is not None, f"{path}.error_s", error_s, f"seconds > 0, the error bound of sync: {clock.sync}")
     else:
         allow(error_s is None, f"{path}.error_s", error_s, "none unless sync is ptp or chrony")
-    is_delay = least_s is None or (0 <= least_s < math.inf and clock.sync in ("auto", "none"))
-    allow(is_delay, f"{path}.least_delay_s", least_s, "seconds >= 0, with sync: none or auto")
+    is_delay = least_s is None or clock.sync in ("auto", "none")
+    allow(is_delay, f"{path}.least_delay_s", least_s, "none unless sync is none or auto")
 
 
 def _check_reset(profile: RealProfile, contract: Contract) -> None:
     spec, path = profile.reset_spec, f"{PATH}.reset"
-    for key in ("service", "confirm_topic", "confirm_service"):
-        if (name := getattr(spec, key)) is not None:
-            check_topic(f"{path}.{key}", name)
     if spec.parameters:
         allowed = "with the service of a node, as <node>/<service>"
         allow("/" in (spec.service or ""), f"{path}.parameters", "true", allowed)
-    allow(0.0 < spec.speed <= 1.0, f"{path}.speed", spec.speed, "0 < speed <= 1, a share of the velocity limits")
-    allow(spec.tolerance > 0.0, f"{path}.tolerance", spec.tolerance, "> 0, in the unit of each joint")
     if spec.timeout_s is not None:
-        allowed = f"0 to reset_timeout_s {profile.reset_timeout_s}, or null"
-        allow(0.0 < spec.timeout_s <= profile.reset_timeout_s, f"{path}.timeout_s", spec.timeout_s, allowed)
+        allowed = f"at most reset_timeout_s {profile.reset_timeout_s}, or null"
+        allow(spec.timeout_s <= profile.reset_timeout_s, f"{path}.timeout_s", spec.timeout_s, allowed)
     for kind in ("topic", "service"):
         name = getattr(spec, f"confirm_{kind}")
         is_used = name is None or spec.confirm == kind
@@ -315,9 +355,6 @@ def check_active(active: Mapping[str, ActiveSpec], path: str) -> None:
     """Check the profile's ``active``, at `path`; raises ContractError, or MissingDependencyError for messages."""
     for name, spec in active.items():
         where = f"{path}.{name}"
-        given = [key for key in _ACTIVE_KINDS if getattr(spec, key) is not None]
-        allow(len(given) == 1, where, ", ".join(given) or "nothing", f"exactly one of {', '.join(_ACTIVE_KINDS)}")
-        check_positive(f"{where}.timeout_s", spec.timeout_s, "seconds")
         if spec.topic is not None:
             check_input(spec.as_input(), where)
             if spec.reason is not None:
@@ -327,15 +364,12 @@ def check_active(active: Mapping[str, ActiveSpec], path: str) -> None:
             continue
         for key in _TOPIC_KEYS:
             is_default = getattr(spec, key) == getattr(ActiveSpec(), key)
-            require(is_default, f"{where}.{key}", f"not available for a {given[0]} (expected only with a topic)")
-        check_topic(f"{where}.{given[0]}", spec.node or spec.controller or "")
-        check_topic(f"{where}.manager", spec.manager)
+            require(is_default, f"{where}.{key}", "only a topic has this key (expected with a topic); remove it")
 
 
 def check_controller_state(spec: ControllerStateSpec, path: str) -> None:
     """Check a controller's state topic against its message type; raises ContractError."""
-    check_topic(f"{path}.topic", spec.topic)
-    is_joint_state = spec.type == "sensor_msgs/msg/JointState"
+    is_joint_state = spec.type == JOINT_SENSOR
     require(
         is_joint_state == (spec.path is None),
         f"{path}.path",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from embodied_env.contract import Contract
+from embodied_env.core.safety_input_state import INPUT_OK, INPUT_UNKNOWN, InputState, InputStatus
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.robot.activation_monitor import ActivationMonitor
 from embodied_env.ros.robot.estops import EstopInputs
@@ -36,7 +37,7 @@ class SafetyInputs:
         self._clock = clock
         self._estops = EstopInputs(profile.inputs(), clock)
         self._checked_ns = 0  # the graph, on the steady clock
-        self._contention = "ok"
+        self._contention = INPUT_OK
         self._topics = {spec.name: spec.topic for spec in self._estops.specs}
         self.publishers = SensorPublishers(
             contract, self._node, clock, shared=profile.shared, inputs=self._topics.values()
@@ -52,18 +53,18 @@ class SafetyInputs:
 
     def clear_contention(self) -> None:
         """Report no contention until the next check, since preflight has just found none."""
-        self._contention = "ok"
+        self._contention = INPUT_OK
 
     def missing(self) -> list[str]:
         """Return the names of the inputs without a message or response, under the lock."""
         states = self._estops.states()
-        return [name for name in states if states[name] == "unknown"] + self._activation.missing()
+        return [name for name in states if states[name] == INPUT_UNKNOWN] + self._activation.missing()
 
     def wait_for_inputs(self, deadline_ns: int) -> None:
         """Wait until every input has a message; raises BackendNotReadyError at `deadline_ns` (steady clock)."""
 
         def missing() -> list[str]:
-            return [spec.topic for spec in self._estops.specs if self._estops.states()[spec.name] == "unknown"]
+            return [spec.topic for spec in self._estops.specs if self._estops.states()[spec.name] == INPUT_UNKNOWN]
 
         if not self._listener.wait_until(lambda: not missing(), deadline_ns):
             raise BackendNotReadyError(f"no message from safety inputs on {', '.join(missing())}")
@@ -72,7 +73,7 @@ class SafetyInputs:
         """Raise BackendNotReadyError unless everything in ``backends.real.active`` is active."""
         self._activation.begin(deadline_ns)
 
-    def states(self, *, is_moving: bool) -> dict[str, str]:
+    def states(self, *, is_moving: bool) -> dict[str, InputState]:
         """Return the state of each input, under the lock. `is_moving`: also check for foreign command publishers."""
         now_ns, node = self._clock.now_ns(), self._node
         self._estops.forget_unpublished(lambda topic: node.count_publishers(node.resolve_topic_name(topic)))
@@ -81,7 +82,7 @@ class SafetyInputs:
                 f"{', '.join(publishers)} on {node.resolve_topic_name(topic)}"
                 for topic, publishers in contention(self._contract, self._profile, node).items()
             ]
-            self._contention = f"contention: {'; '.join(found)}" if found else "ok"
+            self._contention = InputState(InputStatus.CONTENTION, "; ".join(found)) if found else INPUT_OK
             self._checked_ns = now_ns
         topics = {CONTENTION: self._contention, SENSOR_TOPICS: self.publishers.state()}
         return {**self._estops.described(), **self._activation.states(), **topics}

@@ -9,8 +9,9 @@ from rclpy.node import Node
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.safety_input_state import INPUT_OK, InputState, InputStatus
 from embodied_env.messages.message_types import JOINT_SENSOR
-from embodied_env.ros.transport.checks import Check, failed, passed
+from embodied_env.ros.transport.checklist import Check, failed, passed
 from embodied_env.ros.transport.publishers import TopicPublishers, log_wait_for_lease, publisher_names
 from embodied_env.ros.transport.receiver import ReceivedMessage
 from embodied_env.timing.clock import NS_PER_S, Clock
@@ -21,8 +22,8 @@ SENSOR_TOPICS = "sensor topics"
 CONFLICT, REMEDY = "pub.conflict", "stop all publishers of a joint but one"
 """The code and the remedy of a failed check."""
 
-_SEVEREST_FIRST = ("contention", "restarted", "unclear")
-_COUNT_PERIOD_NS = NS_PER_S // 2  # of the publishers in the graph
+_SEVEREST_FIRST = (InputStatus.CONTENTION, InputStatus.RESTARTED, InputStatus.UNCLEAR)
+_COUNT_PERIOD_NS = NS_PER_S // 2  # period of counting the publishers in the graph
 
 
 class SensorPublishers:
@@ -58,7 +59,7 @@ class SensorPublishers:
     def settle(self) -> bool:
         """Return whether the robot may begin to move; a publisher that has restarted may, as the only one."""
         for topic, each in self._topics.items():
-            if each.state.startswith("restarted") and not self._beyond(topic):
+            if each.state.status is InputStatus.RESTARTED and not self._beyond(topic):
                 each.begin()
         return not self.problems()
 
@@ -81,24 +82,24 @@ class SensorPublishers:
         is_alone = topic in self._shared or each.separate == 1
         return is_alone and each.continues and not each.jump(self._clock.now_ns())
 
-    def state(self) -> str:
-        """Return "ok", or the most severe state of a topic (`TopicPublishers.state`) with its publishers."""
-        found = {topic: each.state for topic, each in self._topics.items() if each.state != "ok"}
-        for kind in _SEVEREST_FIRST:
+    def state(self) -> InputState:
+        """Return ok, or the most severe state of a topic (`TopicPublishers.state`) with its publishers."""
+        found = {topic: each.state for topic, each in self._topics.items() if not each.state.is_ok}
+        for status in _SEVEREST_FIRST:
             for topic, state in found.items():
-                if state.startswith(kind):
-                    return f"{kind}: {self._described(topic, state.partition(': ')[2])}"
+                if state.status is status:
+                    return InputState(status, self._described(topic, state.detail))
         now_ns = self._clock.now_ns()
         if now_ns - self._counted_ns >= _COUNT_PERIOD_NS:
             self._counted_ns = now_ns
             surplus = [self._beyond(topic) for topic, each in self._topics.items() if each.needs_count]
-            self._surplus = next((f"contention: {text}" for text in surplus if text), "")
-        return self._surplus or "ok"
+            self._surplus = next((text for text in surplus if text), "")
+        return InputState(InputStatus.CONTENTION, self._surplus) if self._surplus else INPUT_OK
 
     def problem(self, topic: str) -> str:
         """Return why the robot must not begin to move on what `topic` reports, or ""."""
         each = self._topics[topic]
-        why = each.jump(self._clock.now_ns()) if each.state == "ok" else each.state.partition(": ")[2]
+        why = each.jump(self._clock.now_ns()) if each.state.is_ok else each.state.detail
         return self._described(topic, why) if why else self._beyond(topic)
 
     def problems(self) -> list[str]:

@@ -10,7 +10,7 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import Contract, FloatArray, SensorSpec
-from embodied_env.contract.contract_schema import is_latched
+from embodied_env.contract.qos_schema import is_latched
 from embodied_env.core.types import ResetReport, Sample, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.robot.contract_checks import measured_positions

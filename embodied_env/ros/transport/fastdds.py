@@ -18,12 +18,19 @@ import gymnasium
 import numpy as np
 
 from embodied_env.contract import Contract, SensorSpec
-from embodied_env.messages.message_types import ENCODINGS
+from embodied_env.contract.spaces import field_layouts
+from embodied_env.messages.images import ENCODINGS
+from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 
 PROFILE = Path(__file__).with_name("large_messages.xml")
 
 VARIABLES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")
 """Environment variables that name the profile: up to Jazzy, and from Kilted on. Each Fast DDS reads its own."""
+
+SEGMENT_REMEDY = (
+    f"set {VARIABLES[0]}={PROFILE} ({VARIABLES[1]} from Kilted on) for this process and for the publisher, before they "
+    "start"
+)
 
 LARGE_BYTES = 500_000
 """Size above which a message and its overhead do not fit into the default segment."""
@@ -31,17 +38,15 @@ LARGE_BYTES = 500_000
 _DEFAULT_SEGMENT = 512 * 1024
 _SEGMENT_SIZE = re.compile(r"<segment_size>\s*(\d+)\s*<")
 _FAST_DDS = "rmw_fastrtps"
-_CLOUD, _IMAGE = "sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/Image"
-_BYTES_PER_COORDINATE = 4
 _warned: set[str] = set()  # topics, in this process
 
 
 def topics_above_limit(contract: Contract) -> dict[str, int]:
     """Return the topics of `contract` with large messages, and the least size of their data, bytes.
 
-    These are images and point clouds; the size of a compressed image does not follow from the contract.
+    The size of a compressed image does not follow from the contract.
     """
-    sizes = {sensor.topic: _bytes_of(sensor) for sensor in contract.sensors.values()}
+    sizes = {sensor.topic: _bytes_of(name, sensor) for name, sensor in contract.sensors.items()}
     return {topic: size for topic, size in sizes.items() if size > LARGE_BYTES}
 
 
@@ -72,30 +77,31 @@ def segment_bytes(found: Mapping[str, str] = os.environ) -> int:
     return max(sizes)
 
 
-def warn_if_segment_too_small(contract: Contract, found: Mapping[str, str] = os.environ) -> None:
-    """Warn of each topic whose messages do not fit into the shared-memory segment, once per topic and process.
+def segment_problems(contract: Contract, found: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the topics whose messages do not fit into the shared-memory segment, each with the reason.
 
     The segment is the publisher's, and cannot be inspected; `found` is assumed to be its environment.
     """
     if not found.get("RMW_IMPLEMENTATION", _FAST_DDS).startswith(_FAST_DDS):
-        return
+        return {}
     segment = segment_bytes(found)
-    for topic, size in topics_above_limit(contract).items():
-        if size < segment or topic in _warned:
-            continue
-        _warned.add(topic)
-        gymnasium.logger.warn(
-            f"{topic}: messages of {size / 1e6:.1f} MB do not fit into the shared-memory segment of Fast DDS "
-            f"({segment / 1e6:.1f} MB), and may stall for 10 ms or be lost; set {VARIABLES[0]}={PROFILE} "
-            f"({VARIABLES[1]} from Kilted on) for this process and for the publisher, before they start"
-        )
+    reason = f"do not fit into the shared-memory segment of Fast DDS ({segment / 1e6:.1f} MB), and may stall for 10 ms "
+    sizes = topics_above_limit(contract).items()
+    return {topic: f"messages of {size / 1e6:.1f} MB {reason}or be lost" for topic, size in sizes if size >= segment}
 
 
-def _bytes_of(sensor: SensorSpec) -> int:
-    shapes = [field.shape for field in sensor.fields.values() if field.shape is not None]
-    if sensor.type == _CLOUD:
-        return sum(math.prod(shape) for shape in shapes) * _BYTES_PER_COORDINATE
-    if sensor.type == _IMAGE and (encoding := ENCODINGS.get(sensor.encoding or "")) is not None:
-        pixels = sum(math.prod(shape[:2]) for shape in shapes)
-        return pixels * encoding.channels * np.dtype(encoding.dtype).itemsize
-    return 0
+def warn_if_segment_too_small(contract: Contract, found: Mapping[str, str] = os.environ) -> None:
+    """Warn of each of these topics, once per topic and process."""
+    for topic, problem in segment_problems(contract, found).items():
+        if topic not in _warned:
+            _warned.add(topic)
+            gymnasium.logger.warn(f"{topic}: {problem}; {SEGMENT_REMEDY}")
+
+
+def _bytes_of(name: str, sensor: SensorSpec) -> int:
+    """Return the size of the arrays in a message, bytes; that of a compressed image is unknown, 0."""
+    if sensor.encoding is None:
+        return sum(math.prod(layout.raw_shape) * layout.dtype.itemsize for layout in field_layouts(name, sensor))
+    is_compressed = SENSOR_MESSAGES[sensor.type].is_computed
+    pixel = 0 if is_compressed else np.dtype(ENCODINGS[sensor.encoding].dtype).itemsize
+    return sum(math.prod(layout.raw_shape) * pixel for layout in field_layouts(name, sensor))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +71,7 @@ class RosNode:
 
         Raises:
             BackendNotReadyError: if ROS 2 cannot be initialised, or after a fork.
-            UsageError: for ROS arguments that rcl cannot parse.
+            UsageError: for ROS arguments that rcl cannot parse, or a threshold that is not a positive number.
         """
         _first_use.append(os.getpid())
         if _first_use[0] != os.getpid():  # Fast DDS does not survive a fork: its first call would block
@@ -95,7 +96,10 @@ class RosNode:
                     enable_rosout=False,
                 )
                 if parameters is not None:
-                    _declare_read_only(self.node, parameters)
+                    declare_read_only(self.node, parameters)
+        except UsageError:
+            self._context.try_shutdown()
+            raise
         except Exception as error:  # rclpy raises its own RCLError and many others here
             self._context.try_shutdown()
             if type(error).__name__ in _WRONG_ARGUMENTS:
@@ -149,8 +153,23 @@ class RosNode:
                 rclpy.shutdown(context=self._context)
 
 
-def _declare_read_only(node: Node, parameters: Mapping[str, bool | int | float | str]) -> None:
+class Threshold(float):
+    """A default value that ROS arguments may replace by another positive number."""
+
+
+def declare_read_only(node: Node, parameters: Mapping[str, bool | int | float | str]) -> None:
+    """Declare read-only parameters; ROS arguments change only a `Threshold`."""
     for key, value in parameters.items():
-        node.declare_parameter(key, value, ParameterDescriptor(read_only=True), ignore_override=True)
-    reason = "parameters of an environment are read-only"  # also rclpy's own, such as use_sim_time
+        is_fixed = not isinstance(value, Threshold)
+        descriptor = ParameterDescriptor(read_only=True, dynamic_typing=True)
+        found = node.declare_parameter(key, value, descriptor, ignore_override=is_fixed).value
+        if not is_fixed and (type(found) not in (int, float, Threshold) or not 0.0 < found < math.inf):
+            raise UsageError(f"invalid parameter {key}: {found!r} (expected a positive number); correct it")
+    reason = "the parameters of this node are read-only"  # also rclpy's own, such as use_sim_time
     node.add_on_set_parameters_callback(lambda _: SetParametersResult(successful=False, reason=reason))
+
+
+def warn_of_simulated_time(node: Node, remedy: str) -> None:
+    """Log a warning if the parameter ``use_sim_time`` is set, which changes nothing here."""
+    if node.get_parameter("use_sim_time").value:
+        node.get_logger().warning(f"use_sim_time has no effect: commands and ages are in wall time; {remedy}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from rclpy.node import Node
 
+from embodied_env.core.safety_input_state import INPUT_OK, InputState, InputStatus
 from embodied_env.ros.transport.receiver import ReceivedMessage
 from embodied_env.timing.clock import NS_PER_S
 
@@ -43,8 +44,8 @@ class TopicPublishers:
     """The publishers of one topic, as far as its messages show them.
 
     Attributes:
-        state: "ok"; "unclear: <why>" after a number that did not rise; two messages later "contention: <why>", if the
-            numbers alternate, or "restarted: <why>", if they continue. `begin` ends it.
+        state: ok; unclear after a number that did not rise; two messages later contention, if the numbers alternate, or
+            restarted, if they continue. `begin` ends it.
         needs_count: the messages prove nothing; the number of publishers in the graph decides.
     """
 
@@ -52,16 +53,16 @@ class TopicPublishers:
         """Start without messages. `is_by_joint`: they are joint states; `step`: joint -> distance in one period."""
         self._is_by_joint, self._step = is_by_joint, step
         self._streams: list[_Stream] = []
-        self.state = "ok"
+        self.state = INPUT_OK
         self.begin()
 
     def begin(self) -> None:
         """Clear a conflict, and with it what earlier messages have shown."""
-        if self.state != "ok":
+        if not self.state.is_ok:
             self._streams = []
-        self.state, self.needs_count = "ok", False
+        self.state, self.needs_count = INPUT_OK, False
         self._highest = self._in_a_row = 0  # the number before the first that did not rise; messages since
-        self._jump = "", 0  # of a joint, and when it was received
+        self._jump = "", 0  # jump of a joint, and when it was received
 
     @property
     def separate(self) -> int:
@@ -75,7 +76,11 @@ class TopicPublishers:
     @property
     def continues(self) -> bool:
         """Whether there are messages, and their numbers continue, perhaps from a new start."""
-        return bool(self._streams) and not self.needs_count and self.state.startswith(("ok", "restarted"))
+        return (
+            bool(self._streams)
+            and not self.needs_count
+            and self.state.status in (InputStatus.OK, InputStatus.RESTARTED)
+        )
 
     def jump(self, now_ns: int) -> str:
         """Return which joint two publishers may have reported in two places during the last second, or ""."""
@@ -124,20 +129,21 @@ class TopicPublishers:
 
     def _judge(self, number: int, last: int, same: Sequence[_Stream]) -> None:
         """Compare a number with those of the messages before it that have a name in common with its own."""
-        is_unclear, is_old = self.state.startswith("unclear"), any(number == each.before_gap + 1 > 1 for each in same)
-        if self.state.startswith("contention"):
+        status, is_old = self.state.status, any(number == each.before_gap + 1 > 1 for each in same)
+        is_unclear, why = status is InputStatus.UNCLEAR, f"message number {number} after {last}"
+        if status is InputStatus.CONTENTION:
             return
         if any(one in other.others for one, other in itertools.combinations(same, 2)):
-            self.state = "contention: joints of two publishers in one message"
+            self.state = InputState(InputStatus.CONTENTION, "joints of two publishers in one message")
         elif not self._highest and number <= last:
             self._highest, self._in_a_row = last, 1
-            self.state = f"{'contention' if is_old else 'unclear'}: message number {number} after {last}"
+            self.state = InputState(InputStatus.CONTENTION if is_old else InputStatus.UNCLEAR, why)
         elif self._highest and (number <= last or (number > self._highest and (is_unclear or number != last + 1))):
-            self.state = f"contention: message number {number} after {last}"
+            self.state = InputState(InputStatus.CONTENTION, why)
         elif is_unclear:
             self._in_a_row += 1
             if self._in_a_row >= _RESTARTED:
-                self.state = f"restarted: message number {number} after {self._highest}"
+                self.state = InputState(InputStatus.RESTARTED, f"message number {number} after {self._highest}")
 
     def _find_jump(self, arrival: ReceivedMessage, same: Sequence[_Stream]) -> None:
         """Find a joint that is further from where it was before than one step, where the numbers do not continue."""

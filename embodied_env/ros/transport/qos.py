@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from embodied_env.contract import ActuatorSpec, SensorSpec
-from embodied_env.contract.contract_schema import COMMAND_QOS, PRESETS, SENSOR_QOS, QosSpec, resolved
+from embodied_env.contract.qos_schema import COMMAND_QOS, PRESETS, SENSOR_QOS, QosSpec, resolved
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors
 
 with rclpy_import_errors("a backend over ROS 2"):

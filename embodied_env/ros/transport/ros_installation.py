@@ -12,7 +12,7 @@ from pathlib import Path
 
 from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.transport.checks import Check
+from embodied_env.ros.transport.checklist import Check
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors
 
 _PACKAGE = "embodied_env"

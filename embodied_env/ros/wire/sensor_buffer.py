@@ -7,14 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from embodied_env.contract import SensorSpec
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 from embodied_env.core.types import Sample
 from embodied_env.errors import BackendNotReadyError
+from embodied_env.messages.declaration import InvalidReadingError
 from embodied_env.ros.transport.layout_cache import as_message
 from embodied_env.ros.transport.receiver import ReceivedMessage
-from embodied_env.ros.wire.message_fields import MalformedMessageError
 from embodied_env.ros.wire.sensor_readers import SensorReader, stamp_ns
-from embodied_env.ros.wire.stamp_translation import NO_STAMP, StampTranslator, TranslatedStamp, TransportTiming
+from embodied_env.ros.wire.stamp_translation import (
+    NO_STAMP,
+    ArrivalAges,
+    StampTranslator,
+    TranslatedStamp,
+    TransportTiming,
+)
+
+Stamping = StampTranslator | ArrivalAges
 
 _MAX_UNSTAMPED = 64  # messages without a stamp that are kept for `assign_stamp`
 _NO_TRANSPORT = TransportTiming()
@@ -32,7 +40,7 @@ class SensorBuffer:
     """
 
     def __init__(
-        self, name: str, sensor: SensorSpec, stamping: StampTranslator | None = None, reader: SensorReader | None = None
+        self, name: str, sensor: SensorSpec, stamping: Stamping | None = None, reader: SensorReader | None = None
     ) -> None:
         """Start empty. `reader` None: the reader of the sensor's type.
 
@@ -46,7 +54,7 @@ class SensorBuffer:
         self._counts: Counter[str] = Counter()  # lost, duplicated, reordered
         self._newest: tuple[ReceivedMessage, TranslatedStamp, TransportTiming] | None = None
         self._newest_valid: TranslatedStamp | None = None  # the newest that is not in the future
-        self._last_number = 0  # of the publisher, which counts from 1
+        self._last_number = 0  # number of the publisher, which counts from 1
         self._unstamped: dict[int, ReceivedMessage] = {}  # by publication number
         self._seq = -1
         self._sample: Sample | None = None
@@ -128,7 +136,7 @@ class SensorBuffer:
         counts, self._counts = self._counts, Counter()
         return replace(sample, lost=counts["lost"], duplicated=counts["duplicated"], reordered=counts["reordered"])
 
-    def _translated(self, arrival: ReceivedMessage, stamping: StampTranslator) -> TranslatedStamp:
+    def _translated(self, arrival: ReceivedMessage, stamping: Stamping) -> TranslatedStamp:
         return stamping.translate(arrival, stamp_ns(arrival.message) if self._by_header else None)
 
     def _add_stamped(self, arrival: ReceivedMessage, stamp: TranslatedStamp, transport: TransportTiming) -> None:
@@ -155,7 +163,7 @@ class SensorBuffer:
         message = as_message(arrival.message)
         try:
             values = self._reader.read(message)
-        except MalformedMessageError as error:
+        except InvalidReadingError as error:
             quality, reason = Quality.INVALID, str(error)
             values = {}
         if stamp.quality is not Quality.OK:
@@ -172,6 +180,7 @@ class SensorBuffer:
             quality=quality,
             reason=reason,
             raw_sha256=dict(self._reader.raw_sha256) if values else {},
+            driver=dict(self._reader.driver) if values else {},
             confidence=self._reader.confidence(message),
             header_ns=stamp.header_ns if self._is_wall else None,  # simulated time is not on the middleware's clock
             stamp_quality=stamp.stamp_quality,

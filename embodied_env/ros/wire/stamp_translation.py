@@ -10,7 +10,7 @@ from enum import StrEnum
 from rclpy.node import Node
 
 from embodied_env.contract.safety_schema import ObservationAge
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 from embodied_env.core.types import SuspectClock
 from embodied_env.ros.transport.receiver import ReceivedMessage
 from embodied_env.ros.wire.world_clock import ClockSpec, SystemClockMonitor, WorldClock
@@ -206,6 +206,26 @@ class StampTranslator:
             return False
         age_ns = self._utc.at_ns(arrival.arrival_ns) - stamp_ns
         return age_ns < 0 or age_ns - step.size_ns <= _SETTLED_NS  # by UTC as it was before
+
+
+class ArrivalAges:
+    """Places stamps of UTC on the steady clock by their age at arrival, for a node without a world clock."""
+
+    is_wall = False
+
+    def __init__(self, future_tolerance_s: float) -> None:
+        """Mark stamps that are further ahead of their arrival as in the future."""
+        self._future_ns = round(future_tolerance_s * NS_PER_S)
+
+    def translate(self, arrival: ReceivedMessage, header_ns: int | None) -> TranslatedStamp:
+        """Return the stamp of a message; `header_ns` None: its arrival."""
+        age_ns = 0 if header_ns is None else arrival.arrival_system_ns - header_ns
+        quality = Quality.FUTURE if age_ns < -self._future_ns else Quality.OK
+        return TranslatedStamp(stamp_ns=arrival.arrival_ns - age_ns, quality=quality)
+
+    def transport(self, arrival: ReceivedMessage) -> TransportTiming:  # noqa: ARG002 - of StampTranslator
+        """Return that nothing is known of the middleware's stamps."""
+        return TransportTiming()
 
 
 def suspect_clock(age_s: float) -> SuspectClock:

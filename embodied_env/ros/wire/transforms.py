@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from rclpy.clock import ClockType
 from rclpy.node import Node
 from rclpy.time import Time
 
 from embodied_env.contract import FloatArray, SensorSpec
 from embodied_env.errors import MissingDependencyError
+from embodied_env.messages.declaration import InvalidReadingError, Message, Values
 from embodied_env.ros.transport.setup_checks import apt_package
-from embodied_env.ros.wire.message_fields import MalformedMessageError, Message
-from embodied_env.ros.wire.sensor_readers import SensorReader, Values, stamp_ns
+from embodied_env.ros.wire.sensor_readers import SensorReader, stamp_ns
 
 
-class NoTransformError(MalformedMessageError):
+class NoTransformError(InvalidReadingError):
     """No transform between two frames at the requested time."""
 
 
@@ -51,8 +52,8 @@ class TransformedReader(SensorReader):
         self._target = target
         self._frames = frames
 
-    def read(self, message: Message) -> Values:
-        """Return field -> array; raises MalformedMessageError, also without a transform."""
+    def read(self, message: Message) -> dict[str, NDArray[Any]]:
+        """Return field -> array; raises InvalidReadingError, also without a transform."""
         values = super().read(message)
         if message.header.frame_id == self._target:
             return values
@@ -144,10 +145,10 @@ def rotated_covariance(rotation: FloatArray, covariance: FloatArray) -> FloatArr
     return rotated_rows.reshape(36)
 
 
-def transformed(values: Values, transform: Transform) -> Values:
+def transformed(values: Values, transform: Transform) -> dict[str, NDArray[Any]]:
     """Return a reading's fields in the target frame, in their dtype; raises ValueError for an invalid rotation."""
     rotation = unit(transform.rotation)
-    moved: Values = {}
+    moved: dict[str, NDArray[Any]] = {}
     for field, value in values.items():
         exact = np.asarray(value, dtype=np.float64)
         if field == "position":

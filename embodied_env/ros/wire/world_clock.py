@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
+from embodied_env.contract.key_types import NotNegative, Positive
 from embodied_env.core.types import ClockStatus
 from embodied_env.timing.clock import NS_PER_S, Clock
 
@@ -36,8 +37,8 @@ class ClockSpec:
 
     # relation of the sensor's clock to ours, see [clocks](../concepts/clocks.md)
     sync: Literal["auto", "same_host", "ptp", "chrony", "none"] = "auto"
-    error_s: float | None = None  # bound of a `ptp` or `chrony` clock, > 0
-    least_delay_s: float | None = None  # least transport delay, for `auto` and `none`, >= 0
+    error_s: Positive | None = None  # bound of a `ptp` or `chrony` clock
+    least_delay_s: NotNegative | None = None  # least transport delay, for `auto` and `none`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ Disarmed, it publishes only braking. `arm` begins an epoch at the measured posit
 increasing numbers, pass the joint limits and filters. ``hold_steps`` periods after the last one, each `tick` brakes;
 after ``stop_steps`` a STOP is latched, which only `arm` clears. `clear_estop` reduces an ESTOP to a STOP.
 
-With `setpoint_rate_hz` a command is reached in several setpoints (`safety.setpoints`), sent by the caller.
+With `setpoint_rate_hz` a command is reached in several setpoints (`safety.publishing.setpoints`), sent by the caller.
 
 At rest, a robot commanded only by position receives nothing but the goals of its grippers at a STOP. Joints commanded
 by velocity receive zero at every tick while armed: their controller may have a timeout, or have lost a message. Nothing
@@ -22,14 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.measured_joints import TURN, MeasuredPositions, MeasuredVelocities, Reading
+from embodied_env.core.safety_input_state import InputStates, texts_of
 from embodied_env.core.types import ApprovedCommand, Finding, SentCommand
-from embodied_env.errors import ContractError, InternalFaultError
-from embodied_env.safety import Arbiter, SafetyGate
+from embodied_env.errors import InternalFaultError
+from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.findings import latched_finding
-from embodied_env.safety.interlocks import safety_input_findings
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.input_findings import safety_input_findings
+from embodied_env.safety.publishing import make_publishing
+from embodied_env.safety.relay.relay_checks import check_relayed
 from embodied_env.safety.relay.relay_protocol import (
     Armed,
     Command,
@@ -46,24 +49,6 @@ from embodied_env.timing.clock import NS_PER_S, Clock
 
 NS_PER_US = 1_000
 _MAX_LOST = 1_000  # commands in a row; accepting a larger number would lock out the client that sends the next one
-
-
-def check_relayed(contract: Contract) -> None:
-    """Raise ContractError unless a relay can enforce `contract`."""
-    if contract.safety.mode != "enforce":
-        problem = f"mode is {contract.safety.mode!r} (expected 'enforce', as a relay guarantees the limits)"
-        raise ContractError("safety.mode", problem, source=contract.source)
-    if contract.trajectory_steps is not None:
-        problem = f"trajectory_steps: {contract.trajectory_steps} (expected null for a relay: one point per command)"
-        raise ContractError("actuators", problem, source=contract.source)
-
-
-def stopping_time_s(contract: Contract) -> float:
-    """Return the longest time to brake to rest: the slowest joint from its velocity limit, plus one period."""
-    limits = ActionLayout(contract).limits
-    moving = ~limits.is_goal
-    longest = (limits.fastest[moving] / limits.deceleration[moving]).max(initial=0.0)
-    return float(longest) + contract.control_period_s
 
 
 class RelayPublisher(Protocol):
@@ -113,7 +98,7 @@ class Relay:
         """Create a disarmed relay.
 
         `clock` is the steady clock of every deadline. `gate` defaults to that of `contract` without filters. See
-        `Arbiter` for `downstream_timeout_s`. Raises ContractError if a relay cannot enforce `contract`.
+        `SingleCommands` for `downstream_timeout_s`. Raises ContractError if a relay cannot enforce `contract`.
         """
         check_relayed(contract)
         self._outlet, self._gripper_accounts = outlet, gripper_accounts
@@ -125,12 +110,14 @@ class Relay:
         self.arbiter = Arbiter(
             self._send,
             self._gate,
+            make_publishing(
+                self._gate,
+                setpoints_per_step=contract.setpoints_per_step,
+                downstream_timeout_s=downstream_timeout_s,
+                measured_velocities=self._measured_velocities if self._velocities.sensors else None,
+            ),
             clock=clock,
-            control_period_s=contract.control_period_s,
             free_running=True,
-            downstream_timeout_s=downstream_timeout_s,
-            measured_velocities=self._measured_velocities if self._velocities.sensors else None,
-            setpoints_per_step=contract.setpoints_per_step,
         )
         self._period_ns = contract.control_period_ns
         self._hold_ns = contract.safety.watchdog.hold_steps * contract.control_period_ns
@@ -145,10 +132,10 @@ class Relay:
         self._start: FloatArray | None = None  # as measured, until the first target of the epoch
         self._fed_ns: int | None = None
         self._published_ns = clock.now_ns()
-        self._inputs: Mapping[str, str] = {}
+        self._inputs: InputStates = {}
         grippers = [actuator.gripper for actuator in contract.actuators.values() if actuator.gripper is not None]
         self._has_stop_goals = any(gripper.on_stop != "hold" for gripper in grippers)
-        self._owes_goals = False  # of a STOP, also to grippers at rest
+        self._owes_goals = False  # owes goals of a STOP, also to grippers at rest
         self._state: RelayState | None = None
         self.refused: Counter[str] = Counter()
         self.accepted = self.trips = 0
@@ -175,7 +162,7 @@ class Relay:
             detail="" if latched is None else latched.detail,
             fingerprint=self._fingerprint,
             limits=self._limits,
-            inputs=dict(self._inputs),
+            inputs=texts_of(self._inputs),
         )
 
     def announce(self) -> None:
@@ -193,10 +180,10 @@ class Relay:
         """Store a reading, field -> values, of a velocity sensor, acquired at `acquired_ns` of the steady clock."""
         self._moving[sensor] = values, acquired_ns
 
-    def inputs(self, inputs: Mapping[str, str]) -> None:
-        """Store the states of the robot's safety inputs. While armed or in motion, latch those not "ok", and brake.
+    def inputs(self, inputs: InputStates) -> None:
+        """Store the states of the robot's safety inputs. While armed or in motion, latch those not ok, and brake.
 
-        Disarmed and at rest, nothing is latched, but `arm` is refused until all are "ok".
+        Disarmed and at rest, nothing is latched, but `arm` is refused until all are ok.
         """
         self._inputs, latched = inputs, self._gate.latched
         for finding in safety_input_findings(inputs) if self._armed or not self.at_rest else []:
@@ -349,6 +336,7 @@ class Relay:
                 velocity_si=reference.velocities,
                 number=0,
                 published_ns=self._published_ns,
+                setpoints=None,
                 grippers=self._gripper_accounts(),
             )
         )

@@ -19,32 +19,19 @@ import math
 import re
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 import numpy as np
 
 from embodied_env.contract import FloatArray
-from embodied_env.contract.json_objects import (
-    ANY_NUMBER,
-    COUNT,
-    FLAG,
-    OBJECTS,
-    QUANTITY,
-    TEXT,
-    Kind,
-    check_object,
-    enum_of,
-    list_of,
-    object_of,
-    object_with,
-    or_null,
-    read_object,
-)
+from embodied_env.contract.json_messages import AnyNumber, JsonMessage, finite_or_text, read_only_array
+from embodied_env.contract.key_types import Quantity, WholeNumber
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.codes import CODES, Severity
-from embodied_env.core.types import Finding, field_values
-from embodied_env.safety.findings import GATES
+from embodied_env.contract.typed_values import From, Keywords
+from embodied_env.core.code_table import CODES, GATES
+from embodied_env.core.code_types import Severity
+from embodied_env.core.types import Finding
 
 NODE = "relay"
 COMMAND_TOPIC = f"{NODE}/command"  # sensor_msgs/msg/JointState: write_command
@@ -59,20 +46,26 @@ DIAGNOSTICS_TOPIC = "/diagnostics"  # diagnostic_msgs/msg/DiagnosticArray, 1 Hz
 STOP = "stop"
 """The only name, without values, of a command that brakes as a STOP."""
 
-SETPOINT_FIELDS = {"rate_hz": QUANTITY, "sent": COUNT, "worst_gap_s": QUANTITY}
-"""Account of the setpoints since the last command."""
-
 GRIPPER_ENDED = ("rejected", "failed", "reached", "stalled")
 """States of a goal that is not sent again."""
 
-GRIPPER_FIELDS = {
-    "goal": or_null(QUANTITY),
-    "state": enum_of(("idle", "unsent", "sent", "accepted", *GRIPPER_ENDED), "the state of a goal"),
-    "goals_sent": COUNT,
-}
-"""Account of a gripper with an action server."""
-
 _TAG = re.compile(r"([0-9]{1,19})/([0-9]{1,19})(?:\+([0-9]{1,19}))?")
+
+
+class SetpointAccount(TypedDict):
+    """Account of the setpoints since the last command."""
+
+    rate_hz: Quantity
+    sent: WholeNumber
+    worst_gap_s: Quantity
+
+
+class GripperAccount(TypedDict):
+    """Account of a gripper with an action server."""
+
+    goal: Quantity | None
+    state: Literal["idle", "unsent", "sent", "accepted", "rejected", "failed", "reached", "stalled"]
+    goals_sent: WholeNumber
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -105,7 +98,7 @@ class JointFields:
     names: tuple[str, ...]
     positions: tuple[float, ...]
     velocities: tuple[float, ...]
-    stamp_ns: int = 0  # of the sender's system clock; 0: none
+    stamp_ns: int = 0  # stamp of the sender's system clock; 0: none
 
     @classmethod
     def of(cls, message: Any) -> JointFields:  # noqa: ANN401 - a generated type
@@ -215,28 +208,39 @@ def limits_fingerprint(layout: ActionLayout) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
+_Numbers = Annotated[FloatArray, From(list[AnyNumber], read_only_array)]
+_Vector = Annotated[FloatArray, From(list[Quantity], read_only_array)]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Armed:
+class Armed(JsonMessage):
     """The answer to arming: a new epoch and the limits enforced. `outside`: joints found outside their limits."""
 
-    epoch: int
-    fingerprint: str  # of the contract
+    place = ARM_SERVICE
+
+    epoch: WholeNumber
+    fingerprint: str  # fingerprint of the contract
     limits: str  # limits_fingerprint
-    outside: tuple[str, ...] = ()
+    outside: tuple[str, ...]
 
-    def to_text(self) -> str:
-        """Return the message as JSON."""
-        return json.dumps(vars(self))
 
-    @classmethod
-    def from_text(cls, text: str) -> Armed:
-        """Parse the JSON; raises ValueError that names the field."""
-        plain = read_object(text, ARM_SERVICE, _ARMED)
-        return cls(**{**plain, "outside": tuple(plain["outside"])})
+class _FindingFields(TypedDict):
+    gate: Annotated[str, Keywords(enum=GATES)]
+    severity: Severity
+    code: Annotated[str, Keywords(enum=tuple(CODES))]
+    joints: tuple[str, ...]
+    before: _Numbers | None
+    after: _Numbers | None
+    limit: _Numbers | None
+    margin: _Numbers | None
+    detail: str
+
+
+_Finding = Annotated[Finding, From(_FindingFields, lambda fields: Finding(**fields))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelayReport:
+class RelayReport(JsonMessage):
     """The result of one command or one braking tick.
 
     `tag` is None if the command's tag was invalid. `cause`: ``command``, ``brake`` (a command that requested it) or
@@ -247,160 +251,55 @@ class RelayReport:
     server.
     """
 
-    tag: CommandId | None
-    cause: str
+    place = REPORT_TOPIC
+
+    tag: Annotated[CommandId, From(str, CommandId.from_text)] | None
+    cause: Annotated[str, Keywords(enum=("command", "brake", "tick"))]
     published: bool
     disposition: Severity
-    findings: tuple[Finding, ...]
-    dt_s: float
+    findings: tuple[_Finding, ...]
+    dt_s: Quantity
     guaranteed: Mapping[str, bool]
     joints: tuple[str, ...]
-    applied: FloatArray
-    applied_si: FloatArray
-    velocity_si: FloatArray
-    number: int
-    published_ns: int
-    setpoints: Mapping[str, float] | None = None
-    grippers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    applied: _Vector
+    applied_si: _Vector
+    velocity_si: _Vector
+    number: WholeNumber
+    published_ns: WholeNumber
+    setpoints: Annotated[Mapping[str, float], From(SetpointAccount)] | None
+    grippers: Mapping[str, Annotated[Mapping[str, Any], From(GripperAccount)]]
 
-    def to_text(self) -> str:
-        """Return the report as JSON; floats keep every bit, non-finite ones are strings."""
-        plain = {
-            **vars(self),
-            "tag": None if self.tag is None else self.tag.to_text(),
-            "disposition": int(self.disposition),
-            "findings": [_finding_to_plain(finding) for finding in self.findings],
-            "dt_s": _number_to_plain(self.dt_s),
-            "guaranteed": dict(self.guaranteed),
-            **{name: _to_plain(getattr(self, name)) for name in _VECTORS},
-        }
-        return json.dumps(plain, allow_nan=False)
+    def as_mapping(self) -> dict[str, Any]:
+        """Return the fields, with text for the tag and for a duration that is not finite."""
+        tag = None if self.tag is None else self.tag.to_text()
+        return {**vars(self), "tag": tag, "dt_s": finite_or_text(self.dt_s)}
 
     @classmethod
-    def from_text(cls, text: str) -> RelayReport:
-        """Parse the JSON; raises ValueError that names the field."""
-        plain = read_object(text, REPORT_TOPIC, _REPORT)
-        for name in _VECTORS:
-            if len(plain[name]) != len(plain["joints"]):
-                found = f"{len(plain[name])} values (expected one for each of {len(plain['joints'])} joints)"
-                raise ValueError(f"{REPORT_TOPIC}: field {name}: {found}")
-        return cls(
-            **{
-                **plain,
-                "tag": None if plain["tag"] is None else CommandId.from_text(plain["tag"]),
-                "disposition": Severity(plain["disposition"]),
-                "findings": tuple(_finding_from_plain(finding) for finding in plain["findings"]),
-                "dt_s": float(plain["dt_s"]),
-                "joints": tuple(plain["joints"]),
-                **{name: _from_plain(plain[name]) for name in _VECTORS},
-            }
-        )
+    def from_text(cls, text: str) -> Self:
+        """Parse an untrusted report; raises ValueError that names the field."""
+        report = super().from_text(text)
+        for name in ("applied", "applied_si", "velocity_si"):
+            if (found := len(getattr(report, name))) != len(report.joints):
+                expected = f"expected one for each of {len(report.joints)} joints"
+                raise ValueError(f"{REPORT_TOPIC}: {name}: {found} values ({expected})")
+        return report
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelayState:
+class RelayState(JsonMessage):
     """The state of the relay: ``disarmed`` (initially), ``armed``, ``stopped`` or ``estop`` (latched).
 
     `braking`: it is braking and not yet at rest. `latched` is the code of the latched finding, or "". `inputs` are the
     robot's safety inputs (`embodied_env.core.types.SafetyContext.estops`).
     """
 
-    state: str
-    epoch: int
+    place = STATE_TOPIC
+
+    state: Annotated[str, Keywords(enum=("disarmed", "armed", "stopped", "estop"))]
+    epoch: WholeNumber
     braking: bool
     latched: str
     detail: str
     fingerprint: str
     limits: str
-    inputs: Mapping[str, str] = field(default_factory=dict)
-
-    def to_text(self) -> str:
-        """Return the message as JSON."""
-        return json.dumps({**vars(self), "inputs": dict(self.inputs)})
-
-    @classmethod
-    def from_text(cls, text: str) -> RelayState:
-        """Parse the JSON; raises ValueError that names the field."""
-        return cls(**read_object(text, STATE_TOPIC, _STATE))
-
-
-_VECTORS = ("applied", "applied_si", "velocity_si")  # of a report
-_ARRAYS = ("before", "after", "limit", "margin")  # of a finding
-
-_SEVERITY = Kind(
-    expected=f"one of {[int(severity) for severity in Severity]}",
-    is_valid=lambda value: COUNT.is_valid(value) and value <= max(Severity),
-)
-_TAG_TEXT = Kind(
-    expected="text like 1700000000000000/12+1",
-    is_valid=lambda value: isinstance(value, str) and _TAG.fullmatch(value) is not None,
-)
-_ARMED = {"epoch": COUNT, "fingerprint": TEXT, "limits": TEXT, "outside": list_of(TEXT)}
-_REPORT = {
-    "tag": or_null(_TAG_TEXT),
-    "cause": enum_of(("command", "brake", "tick"), "'command', 'brake' or 'tick'"),
-    "published": FLAG,
-    "disposition": _SEVERITY,
-    "findings": OBJECTS,
-    "dt_s": QUANTITY,
-    "guaranteed": object_of(FLAG),
-    "joints": list_of(TEXT),
-    **dict.fromkeys(_VECTORS, list_of(QUANTITY)),
-    "number": COUNT,
-    "published_ns": COUNT,
-    "setpoints": or_null(object_with(SETPOINT_FIELDS)),
-    "grippers": object_of(object_with(GRIPPER_FIELDS)),
-}
-_FINDING = {
-    "gate": enum_of(GATES, "the name of a gate"),
-    "severity": _SEVERITY,
-    "code": enum_of(CODES, "a code of findings"),
-    "joints": list_of(TEXT),
-    **dict.fromkeys(_ARRAYS, or_null(list_of(ANY_NUMBER))),
-    "detail": TEXT,
-}
-_STATE = {
-    "state": enum_of(("disarmed", "armed", "stopped", "estop"), "'disarmed', 'armed', 'stopped' or 'estop'"),
-    "epoch": COUNT,
-    "braking": FLAG,
-    "latched": TEXT,
-    "detail": TEXT,
-    "fingerprint": TEXT,
-    "limits": TEXT,
-    "inputs": object_of(TEXT),
-}
-
-
-def _to_plain(array: FloatArray) -> list[float | str]:
-    return [_number_to_plain(value) for value in array.tolist()]
-
-
-def _number_to_plain(value: float) -> float | str:
-    return float(value) if math.isfinite(value) else repr(float(value))
-
-
-def _from_plain(values: list[float | str]) -> FloatArray:
-    array = np.array([float(value) for value in values], dtype=np.float64)
-    array.flags.writeable = False
-    return array
-
-
-def _finding_to_plain(finding: Finding) -> dict[str, Any]:
-    arrays = {name: getattr(finding, name) for name in _ARRAYS}
-    return {
-        **field_values(finding),
-        "severity": int(finding.severity),
-        **{name: None if value is None else _to_plain(np.atleast_1d(value)) for name, value in arrays.items()},
-    }
-
-
-def _finding_from_plain(plain: Mapping[str, Any]) -> Finding:
-    check_object(plain, f"{REPORT_TOPIC}: findings", _FINDING)
-    return Finding(
-        **{
-            **plain,
-            "severity": Severity(plain["severity"]),
-            "joints": tuple(plain["joints"]),
-            **{name: None if plain[name] is None else _from_plain(plain[name]) for name in _ARRAYS},
-        }
-    )
+    inputs: Mapping[str, str]

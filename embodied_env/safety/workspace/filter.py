@@ -40,7 +40,7 @@ import numpy as np
 
 from embodied_env.contract import FloatArray, KinematicModel
 from embodied_env.contract.safety_schema import WorkspaceSpec
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.errors import UsageError
 from embodied_env.safety.command_filters import FilterDecision, ProposedCommand
 from embodied_env.safety.joint_limits import JointBounds

@@ -13,7 +13,6 @@ As a context manager, in tests::
 Only `ChaosNode` needs ROS.
 """
 
-from embodied_env.testing.fault_injection.fault_channel import FaultChannel
 from embodied_env.testing.fault_injection.faults import (
     Burst,
     Corrupt,
@@ -22,6 +21,7 @@ from embodied_env.testing.fault_injection.faults import (
     Duplicate,
     Edit,
     Fault,
+    FaultChannel,
     Freeze,
     Reorder,
     Restamp,

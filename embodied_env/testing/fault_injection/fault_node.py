@@ -15,11 +15,10 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from embodied_env.errors import BackendNotReadyError, UsageError
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.transport.node import RosNode
-from embodied_env.testing.fault_injection.fault_channel import FaultChannel
-from embodied_env.testing.fault_injection.faults import Fault, Message, Restamp
+from embodied_env.testing.fault_injection.faults import Fault, FaultChannel, Message, Restamp
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
-_DEPTH = 1000  # of the queues, so that only faults lose messages
+_DEPTH = 1000  # depth of the queues, so that only faults lose messages
 _POLL_S = 0.05
 
 

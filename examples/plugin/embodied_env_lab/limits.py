@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.types import SafetyContext
 from embodied_env.safety.command_filters import FilterDecision, ProposedCommand
 

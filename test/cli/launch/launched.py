@@ -1,7 +1,5 @@
 """Run our launch files to their end: ``python launched.py NAME ... [name:=value ...]``; exits with the launch status."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

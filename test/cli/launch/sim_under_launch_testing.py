@@ -1,6 +1,4 @@
-"""For launch_test: the simulator prints its contract and exits with 0."""
-
-from __future__ import annotations
+"""For launch_test: the simulator prints its contract; it and an evaluation that the end of the test interrupts exit with 0."""
 
 import sys
 import unittest
@@ -16,7 +14,7 @@ from launched import including
 
 
 def generate_test_description():
-    description = including("sim", {"contract": "arm_reach"})
+    description = including("sim", {"contract": "arm_reach", "policy": "hold", "episodes": "1000"})
     description.add_action(ReadyToTest())
     return description
 

@@ -1,215 +1,13 @@
-"""The launch files describe the processes in the table of launch targets, tested with stand-ins for launch."""
+"""The processes in the table of launch targets, for the values of their arguments."""
 
-from __future__ import annotations
-
-import importlib.util
-import sys
-import types
 from pathlib import Path
 
 import pytest
 import yaml
-from shipped_contracts import changed_text
 
-from embodied_env.cli.launch.ros_launch import ProcessFailedError, describe_launch
 from embodied_env.cli.launch.targets import TARGETS
 from embodied_env.errors import ContractError, MissingDependencyError, UsageError
 from embodied_env.ros.transport.fastdds import PROFILE, VARIABLES
-
-LAUNCH = Path(__file__).parents[3] / "launch"
-
-
-class Recorded:
-    """Any class of launch: stores its arguments."""
-
-    def __init__(self, *arguments, **keywords):
-        self.arguments, self.keywords = arguments, keywords
-
-
-class LaunchConfiguration(Recorded):
-    def perform(self, context):
-        return context.given[self.arguments[0]]
-
-
-class Node(Recorded):
-    pass
-
-
-class ExecuteProcess(Recorded):
-    pass
-
-
-class Shutdown(Recorded):
-    pass
-
-
-class OpaqueFunction(Recorded):
-    pass
-
-
-class DeclareLaunchArgument(Recorded):
-    pass
-
-
-@pytest.fixture(params=TARGETS)
-def target(request):
-    return TARGETS[request.param]
-
-
-@pytest.fixture
-def packages(monkeypatch, tmp_path):
-    """Programs of the ROS packages that Gazebo needs, and a world beside a readable contract."""
-    for package, program in (
-        ("ros_gz_bridge", "parameter_bridge"),
-        ("robot_state_publisher", "robot_state_publisher"),
-        ("controller_manager", "spawner"),
-    ):
-        file = tmp_path / "lib" / package / program
-        file.parent.mkdir(parents=True)
-        file.write_text("")
-    monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path))
-    worlds = tmp_path / "config" / "gazebo"
-    worlds.mkdir(parents=True)
-    contract = tmp_path / "config" / "arm.yaml"
-    contract.write_text(changed_text("arm_reach"))
-    for name in ("arm.sdf", "arm.bridge.yaml"):
-        (worlds / name).write_text("")
-    return contract
-
-
-@pytest.fixture
-def given(target, packages, tmp_path):
-    """Return argument values with which each target can start here."""
-    script = tmp_path / "learn.py"
-    script.write_text("")
-    values = {argument.name: argument.default for argument in target.arguments}
-    values |= {"contract": str(packages)}
-    return {**values, "script": str(script)} if target.name == "train" else values
-
-
-@pytest.fixture
-def launch(monkeypatch):
-    names = {
-        "launch": {"LaunchDescription": Recorded},
-        "launch.actions": {
-            "DeclareLaunchArgument": DeclareLaunchArgument,
-            "ExecuteProcess": ExecuteProcess,
-            "OpaqueFunction": OpaqueFunction,
-            "Shutdown": Shutdown,
-        },
-        "launch.substitutions": {"LaunchConfiguration": LaunchConfiguration},
-        "launch_ros": {},
-        "launch_ros.actions": {"Node": Node},
-    }
-    for module_name, attributes in names.items():
-        module = types.ModuleType(module_name)
-        vars(module).update(attributes)
-        monkeypatch.setitem(sys.modules, module_name, module)
-
-
-@pytest.fixture
-def description(target, launch):
-    spec = importlib.util.spec_from_file_location(f"{target.name}_launch", LAUNCH / f"{target.name}.launch.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.generate_launch_description().arguments[0]
-
-
-def started(description, given):
-    (start,) = [entity for entity in description if isinstance(entity, OpaqueFunction)]
-    return start.keywords["function"](types.SimpleNamespace(given=given))
-
-
-def command(action):
-    if isinstance(action, Node):
-        return [action.keywords["executable"], *action.keywords["arguments"]]
-    return action.keywords["cmd"]
-
-
-def test_launch_starts_supervised_processes_of_the_table(target, description, given):
-    given = {**given, "python": "/some/python"}
-    specs = target.processes(given)
-    actions = started(description, given)
-    assert [command(action) for action in actions] == [spec.supervised_command("/some/python") for spec in specs]
-    assert [isinstance(action, Node) for action in actions] == [bool(spec.module) for spec in specs]
-    assert [action.keywords["cwd"] or "" for action in actions] == [spec.folder for spec in specs]
-
-
-def test_launch_waits_for_the_supervisor_before_sigkill(target, description, given):
-    for action, spec in zip(started(description, given), target.processes(given), strict=True):
-        assert float(action.keywords["sigkill_timeout"]) >= spec.longest_end_s >= 3 * spec.grace_s
-
-
-def test_every_argument_has_default_and_description(target, description):
-    declared = {e.arguments[0]: e.keywords for e in description if isinstance(e, DeclareLaunchArgument)}
-    assert list(declared) == [argument.name for argument in target.arguments]
-    assert all(keywords["default_value"] and keywords["description"] for keywords in declared.values())
-    assert {name: tuple(k["choices"] or ()) for name, k in declared.items()} == {
-        argument.name: argument.allowed for argument in target.arguments
-    }
-
-
-def test_every_target_has_exactly_one_launch_file():
-    assert {file.name for file in LAUNCH.glob("*.py")} == {f"{name}.launch.py" for name in TARGETS}
-
-
-def test_missing_launch_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "launch", None)
-    with pytest.raises(MissingDependencyError, match=r"apt install ros-.*-launch-ros"):
-        describe_launch(TARGETS["sim"])
-
-
-# -------------------------------------------------------------------------------------------- exit of a process
-
-
-def exits(launch, name="gazebo", **given):
-    """Return the handler of a process exit, by role."""
-    target = TARGETS[name]
-    values = {**{argument.name: argument.default for argument in target.arguments}, **given}
-    actions = started(describe_launch(target).arguments[0], values)
-    roles = [spec.role for spec in target.processes(values)]
-    handlers = dict(zip(roles, [action.keywords["on_exit"] for action in actions], strict=True))
-
-    def ended(role, status, *, is_shutdown=False):
-        event, context = types.SimpleNamespace(returncode=status), types.SimpleNamespace(is_shutdown=is_shutdown)
-        return handlers[role](event, context)
-
-    return ended
-
-
-def test_end_of_work_shuts_down(launch):
-    assert isinstance(exits(launch, "sim", policy="hold")("evaluation", 0), Shutdown)
-
-
-def test_failed_work_fails_the_launch(launch):
-    with pytest.raises(ProcessFailedError, match="evaluation exited with status 1"):
-        exits(launch, "sim", policy="hold")("evaluation", 1)
-
-
-def test_simulator_exit_before_work_fails_the_launch(launch):
-    with pytest.raises(ProcessFailedError, match="simulator exited with status 0"):
-        exits(launch, "sim", policy="hold")("simulator", 0)
-
-
-def test_exit_during_shutdown_is_not_a_failure(launch):
-    assert isinstance(exits(launch, "sim", policy="hold")("simulator", 130, is_shutdown=True), Shutdown)
-
-
-def test_interrupted_work_is_a_failure(launch):
-    """The end of another evaluation in the same launch, and Ctrl-C, shut down all of it."""
-    with pytest.raises(ProcessFailedError, match="evaluation exited with status 130"):
-        exits(launch, "sim", policy="hold")("evaluation", 130, is_shutdown=True)
-
-
-def test_controller_spawner_may_exit(launch, packages):
-    (packages.parent / "gazebo" / "arm.controllers.yaml").write_text("controller_manager:\n  a: 1\nsteering:\n  b: 1\n")
-    ended = exits(launch, contract=str(packages))
-    assert ended("controllers", 0) is None
-    with pytest.raises(ProcessFailedError):
-        ended("controllers", 1)
-
-
-# ----------------------------------------------------------------------------------------- table of targets
 
 
 def roles(name, **given):
@@ -227,11 +25,10 @@ def test_sim_without_policy_is_only_the_simulator():
 
 def test_sim_with_policy_evaluates_on_that_simulator():
     assert roles("sim", policy="hold") == ["simulator", "evaluation"]
-    evaluation = words("sim", "evaluation", policy="hold", namespace="/a")
+    evaluation = words("sim", "evaluation", policy="hold")
     assert evaluation[:4] == ["evaluate", "arm_reach", "--backend", "mujoco_ros"]
     assert "--policy=hold" in evaluation
     assert "--attach" in evaluation
-    assert evaluation[evaluation.index("--namespace") + 1] == "/a"
 
 
 @pytest.mark.parametrize(("name", "given"), [("real", {}), ("evaluate", {"backend": "real"})])
@@ -243,6 +40,7 @@ def test_robot_is_dry_run_unless_armed(name, given):
 
 MOVING = [
     ("real", {}),
+    ("runner", {}),
     *((name, {"backend": "real"}) for name in ("evaluate", "train")),
     ("evaluate", {"backend": "mine"}),
 ]
@@ -263,11 +61,25 @@ def test_a_backend_without_a_dry_run_must_be_armed(name, backend):
     TARGETS[name].processes({"backend": backend, "armed": "arm_reach"})
 
 
+@pytest.mark.parametrize("armed", ["False", "no", "0"])
+def test_a_robot_is_not_armed_by_another_spelling_of_false(armed):
+    assert "--dry-run" in words("real", "evaluation", armed=armed)
+
+
 def test_robot_has_relay_unless_disabled():
     assert roles("real") == ["relay", "evaluation"]
     assert "--relay" in words("real", "evaluation")
     assert roles("real", relay="false") == ["evaluation"]
     assert "--relay" not in words("real", "evaluation", relay="false")
+
+
+def test_a_runner_is_configured_and_activated_only_if_it_is_armed():
+    assert roles("runner") == ["relay", "runner"]
+    assert "--autostart" not in words("runner", "runner")
+    assert "--autostart" in words("runner", "runner", armed="arm_reach")
+    assert words("runner", "runner", relay="false", policy="hold")[:3] == ["runner", "arm_reach", "--policy=hold"]
+    with pytest.raises(UsageError, match=r"several policies: .*expected one"):
+        TARGETS["runner"].processes({"policy": "[hold, scripted]"})
 
 
 def test_robot_and_relay_take_the_options_of_an_emulator_and_of_its_inputs():
@@ -296,6 +108,15 @@ def test_gazebo_starts_paused_with_bridge_and_evaluation(packages):
     assert server.folder == str(packages.parent / "gazebo")
     assert bridge.arguments[-1] == f"config_file:={packages.parent / 'gazebo' / 'arm.bridge.yaml'}"
     assert evaluation.arguments[3] == "gazebo"
+
+
+@pytest.mark.parametrize(("factor", "option"), [("none", []), ("0", ["-z", "1000000000.0"]), ("2", ["-z", "2000.0"])])
+def test_gazebo_runs_at_a_real_time_factor_by_its_physics_step(packages, factor, option):
+    contract = yaml.safe_load(packages.read_text())
+    contract["backends"]["gazebo"] = {"world": "arm", "step_s": 0.001}
+    packages.write_text(yaml.safe_dump(contract))
+    arguments = words("gazebo", "gazebo", contract=str(packages), real_time_factor=factor)
+    assert list(arguments[6:-1]) == option
 
 
 def test_gazebo_with_gui_is_not_headless(packages):
@@ -382,10 +203,12 @@ def test_example_is_found_by_name(tmp_path, monkeypatch):
     [
         ("sim", {"polcy": "hold"}, UsageError, "'polcy' .*contract, namespace"),
         ("real", {"armed": "yes"}, UsageError, "armed:=yes .*false, arm_reach"),
-        ("sim", {"namespace": "a"}, UsageError, "'a'"),
+        ("sim", {"namespace": "a b"}, UsageError, "'/a b'"),
         ("real", {"contract": "arm_rech"}, ContractError, "did you mean 'arm_reach'"),
         ("train", {"script": "nowhere.py"}, UsageError, "no such script: nowhere.py"),
         ("gazebo", {"world": "/no.sdf", "policy": "hold"}, UsageError, "no such file: world:=/no.sdf"),
+        ("gazebo", {"real_time_factor": "-1"}, UsageError, "real_time_factor:=-1 .*from 0 to 1000"),
+        ("gazebo", {"real_time_factor": "fast"}, UsageError, "real_time_factor:=fast .*from 0 to 1000"),
     ],
 )
 def test_invalid_argument_is_named_with_expected_values(name, given, error, problem):
@@ -409,3 +232,45 @@ def test_a_policy_is_trusted_only_where_the_user_asks():
 def test_a_policy_file_is_passed_on():
     (process,) = TARGETS["evaluate"].processes({"policy": "onnx:p.onnx", "policy_file": "p.yaml"})
     assert "--policy-file=p.yaml" in process.arguments
+
+
+@pytest.mark.parametrize(("spelled", "count"), [("True", 1), ("yes", 1), ("1", 1), ("FALSE", 0), ("off", 0)])
+def test_a_flag_is_spelled_as_in_python_or_yaml(spelled, count):
+    assert words("evaluate", "evaluation", report=spelled).count("--report") == count
+
+
+def test_several_policies_are_a_yaml_list_with_their_files():
+    given = {"policy": "[onnx:p.onnx, 'm:f(1, \"a\")', hold]", "policy_file": "[p.yaml, none]"}
+    assert words("evaluate", "evaluation", **given)[4:8] == [
+        "--policy=onnx:p.onnx", "--policy-file=p.yaml", '--policy=m:f(1, "a")', "--policy=hold",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"policy": "[hold"}, r"policy:=\[hold \(expected"),
+        ({"policy": "[1]"}, r"policy:=\[1\] \(expected"),
+        ({"policy_file": "[a.yaml, b.yaml]"}, r"policy_file:=.*at most one for each of the policies: scripted"),
+    ],
+)
+def test_a_wrong_list_of_policies_is_named(given, problem):
+    with pytest.raises(UsageError, match=problem):
+        TARGETS["evaluate"].processes(given)
+
+
+def test_every_option_of_evaluate_is_available():
+    assert words("real", "evaluation", extra_args="--clock virtual --view 'a b'")[-4:] == [
+        "--clock", "virtual", "--view", "a b",
+    ]  # fmt: skip
+
+
+def test_our_nodes_get_ros_arguments_and_their_namespace(tmp_path):
+    file = tmp_path / "p.yaml"
+    file.write_text("")
+    given = {"namespace": "robot_1/", "log_level": "warn", "params_file": str(file)}
+    for spec in TARGETS["real"].processes(given):
+        ros = ["--ros-args", "--log-level", "warn", "--params-file", str(file), "-r", "__ns:=/robot_1"]
+        assert spec.command()[-7:] == ros
+    (plain, _) = TARGETS["real"].processes({})
+    assert "--ros-args" not in plain.command()

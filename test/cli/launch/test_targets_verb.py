@@ -1,7 +1,5 @@
 """``embodied-env launch``: the processes of a target without ROS launch, and their cleanup."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """``embodied-env audit``: output and exit status."""
 
-from __future__ import annotations
-
 import io
 import json
 
@@ -32,14 +30,14 @@ def unclosed(path):
 
 def test_valid_run_exits_0_with_one_line(path, capsys):
     assert main(["audit", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}: sound, 2 transitions (simulator)\n"
+    assert capsys.readouterr().out == f"{path}: sound, 2 transitions (simulator), head {read_run(path).chain.head}\n"
 
 
 def test_invalid_run_exits_1_with_a_line_per_problem(unclosed, capsys):
     assert main(["audit", str(unclosed)]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "manifest.json: the run was never closed [run.unclean]",
-        f"{unclosed}: not sound, 2 transitions (simulator)",
+        f"{unclosed}: not sound, 2 transitions (simulator), head {read_run(unclosed).chain.head}",
     ]
 
 
@@ -47,6 +45,7 @@ def test_valid_run_as_json(path, capsys):
     assert main(["audit", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "path": str(path), "transitions": 2, "sound": True, "problems": [], "counts": {}, "violations": [], "warnings": [],
+        "head": read_run(path).chain.head,
         "solved_at_reset": 0, "solved_at_first_step": 0, "world": "simulator",
     }  # fmt: skip
 
@@ -97,7 +96,7 @@ def test_rows_are_checked_against_given_contract(tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     file.write_text(PLAIN)
     assert main(["audit", str(file), "--contract", "arm_reach"]) == 1
-    assert "info.contract is missing [row.shape]" in capsys.readouterr().out
+    assert "info.contract: missing key [row.shape]" in capsys.readouterr().out
 
 
 def test_contract_option_is_rejected_for_a_run(path, capsys):

@@ -1,7 +1,5 @@
 """Audit of a run: violations of rows, of the run as a whole, and leaks."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 import strategies
 from gymnasium.wrappers import FlattenObservation
-from run_files import as_journal, rewrite_log
+from run_files import relink, rewrite_log, with_a_chunk_per_row
 from shipped_contracts import with_hidden_velocities
 
 from embodied_env.envs.embodied_env import EmbodiedEnv
@@ -19,7 +17,7 @@ from embodied_env.extensions.audit import audit_run
 from embodied_env.extensions.audit.evaluator_leaks import STEPS, LeakDetector
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.row_log import LogReader
-from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.record.row_types import RESET, TRANSITION
 from embodied_env.record.summary import Summary
 
 
@@ -64,9 +62,6 @@ def leaks_of(path):
     return [problem for problem in audit_run(path).problems if "the agent sees" in problem]
 
 
-# ------------------------------------------------------------------------------------------------------- runs that pass
-
-
 def test_requested_evaluator_info_passes(tmp_path):
     assert audit_run(record(fake(evaluator_info=True), tmp_path, 30)).problems == ()
 
@@ -100,9 +95,6 @@ def test_a_run_with_cameras_passes_and_its_rows_refer_to_their_images(tmp_path, 
     assert run.array(row["inner"]["evaluator"]["truth"]["image"]).tobytes() == depth.tobytes()
 
 
-# -------------------------------------------------------------------------------------------------- leaks through wrappers
-
-
 def test_leak_of_an_evaluator_reading_by_a_wrapper_is_reported(tmp_path):
     report = audit_run(record(Leaking(fake()), tmp_path, 25))
     assert not report.sound
@@ -127,9 +119,6 @@ def test_leak_is_reported_among_many_row_problems(tmp_path):
     assert "the agent sees" in report.problems[0]
     assert len(report.problems) == 101
     assert report.problems[-1] == "and 51 more problems"
-
-
-# -------------------------------------------------------------------------------------------------------- leaks of numbers
 
 
 def step(observation, evaluator):
@@ -275,9 +264,6 @@ def test_observation_with_new_fields_restarts_the_count():
     assert leaks_in([START, *steps(pairs), *other]) == []
 
 
-# ------------------------------------------------------------------------------------------------------ runs that fail
-
-
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
@@ -297,6 +283,7 @@ def rewrite(path, change):
 def change_manifest(path, **values):
     file = path / "manifest.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+    relink(path)
 
 
 def the_problem(path):
@@ -305,7 +292,7 @@ def the_problem(path):
 
 
 def test_damaged_log_is_reported_and_its_earlier_rows_are_audited(path):
-    log = as_journal(path)
+    log = with_a_chunk_per_row(path)
     log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
     report = audit_run(path)
     assert "its writer was stopped" in report.problems[0]
@@ -324,7 +311,7 @@ def test_row_problem_is_reported_with_its_number(path):
 
 def test_incomplete_reset_is_reported(path):
     rewrite(path, lambda rows: [{k: v for k, v in rows[0].items() if k != "info"}, *rows[1:]])
-    assert the_problem(path) == "row 0: info is missing"
+    assert the_problem(path) == "row 0: info: missing key"
 
 
 def test_reset_invented_by_a_wrapper_is_reported(path):
@@ -351,14 +338,14 @@ def test_a_report_is_frozen(path):
         report.transitions = 0
 
 
-@pytest.mark.parametrize("count", ["_successes", "_clipped", "_truncated", "_steps"])
+@pytest.mark.parametrize("count", ["successes", "clipped", "truncated", "steps"])
 def test_wrong_summary_is_detected(tmp_path, monkeypatch, count):
     """The independent count of the audit reveals errors in the writer of the summary."""
     add = Summary.add
 
     def add_wrongly(self, row):
-        add(self, row)
-        setattr(self, count, getattr(self, count) + 1)
+        self._counts[count] += 1
+        return add(self, row)
 
     monkeypatch.setattr(Summary, "add", add_wrongly)
     assert set(audit_run(record(fake(), tmp_path, 3)).counts) == {"summary.differs"}

@@ -1,7 +1,5 @@
 """Clean episodes pass the audit: the small edition of ``tools/clean_episodes.py``."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

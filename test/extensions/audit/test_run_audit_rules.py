@@ -1,7 +1,5 @@
 """Every audit rule has rows, or a run, that violate only this rule."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools
@@ -15,22 +13,24 @@ import pytest
 import strategies
 from delayed_fake import FakeDelays
 from gymnasium.wrappers import TimeLimit
-from run_files import rewrite_log
+from run_files import relink, rewrite_log
 from scripted_tasks import OneClock
 from shipped_contracts import with_hidden_velocities
 
 from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.contract_schema import RobotSource
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Finding
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.extensions.audit import audit_lines, audit_run
-from embodied_env.extensions.audit.order_rules import BLOCK, STILL
+from embodied_env.extensions.audit.annotation_rules import AccountRules
+from embodied_env.extensions.audit.row_history_rules import BLOCK, STILL
 from embodied_env.extensions.audit.run_rules import check_robot
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.manifest import describe_robot
-from embodied_env.record.rows import RESET
+from embodied_env.record.row_types import RESET, TRANSITION
+from embodied_env.safety.publishing.trajectory import Trajectories
 from embodied_env.timing.clock import ManualClock
 
 ABSENT = strategies.ABSENT
@@ -72,8 +72,18 @@ def following():
     trajectory = {"type": "trajectory_msgs/msg/JointTrajectory", "trajectory_steps": 3}
     contract = small(**{f"actuators__arm__{key}": value for key, value in trajectory.items()})
     env = EmbodiedEnv(contract, backend="fake", free_running=True, clock=ManualClock())
-    env.stepper._arbiter._has_trajectories = True
+    env.stepper._arbiter.publishing = Trajectories(env.stepper.gate)
     return env
+
+
+class OtherActions(EmbodiedEnv):
+    """Executes other actions than those of the chunks that it is given."""
+
+    def step(self, action):
+        place = {"id": self.step_index, "born": self.step_index, "age": 0, "weight": 1.0, "length": 1, "older": []}
+        account = {"mode": "wait", **place, **dict.fromkeys(("underruns", "expired", "failed"), 0)}
+        self.annotate("chunk", {**account, "actions": [np.zeros(6)]})
+        return super().step(action)
 
 
 def latch(env):
@@ -89,6 +99,8 @@ GRIPPER = {
     "joints": {"a": {"position": [0.0, 0.8], "velocity": 2.0}},
     "gripper": {"open": 0.8, "closed": 0.0},
 }
+
+DEGREES = {"unit": "deg"}
 
 WORLDS = {  # environment, steps of each episode, episodes
     "plain": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 4, 2),
@@ -117,7 +129,16 @@ WORLDS = {  # environment, steps of each episode, episodes
     "slow": (slow_paced, 2 * BLOCK, 1),
     "streamed": (lambda: EmbodiedEnv(small(actuators__arm__setpoint_rate_hz=100), backend="fake"), 4, 2),
     "gripper": (lambda: EmbodiedEnv(small(actuators={"gripper": GRIPPER}), backend="fake"), 4, 2),
+    "in_degrees": (
+        lambda: EmbodiedEnv(
+            small(sensors__joints__fields__position__driver=DEGREES, actuators__arm__joints__a__driver=DEGREES),
+            backend="fake",
+        ),
+        3,
+        1,
+    ),
     "following": (following, 4, 1),
+    "altered": (lambda: OtherActions("arm_reach", backend="fake"), 2, 1),
     "latched": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 1, 1),
     "limited": (
         lambda: TimeLimit(
@@ -341,6 +362,11 @@ LINES |= {
     "gripper.goal": ("gripper", gripping(9, goal=0.9, state="unsent")),
     "gripper.sent": ("gripper", gripping(4, goals_sent=2)),
     "limits.trajectory": ("following", with_points(3, lambda points: points.insert(2, [9.0] * len(points[0])))),
+    "driver.command": ("in_degrees", lambda rows: at(rows[2], info__action__applied_driver__a=1.0)),
+    "driver.reading": (
+        "in_degrees",
+        lambda rows: at(rows[2], inner__sensors__joints__driver={"position": [9.0, 9.0]}),
+    ),
     "action.observed": ("applied", lambda rows: both(rows[2], observation__applied_actions=[0.0, 0.0, 0.5, 0.5])),
     "option.observed": ("drawn", lambda rows: both(rows[3], observation__goal=[0.5])),
     "latency.stage": ("plain", lambda rows: at(rows[2], info__latency__gate_s=0.5)),
@@ -489,6 +515,8 @@ def manifest(**values):
         content = json.loads(file.read_text())
         at(content, **values)
         file.write_text(json.dumps(content))
+        if "contract__fingerprint" in values:
+            relink(path)
 
     return change
 
@@ -501,8 +529,10 @@ def summary(path):
 RUNS |= {
     "row.schema": ("plain", lambda rows: at(rows[2], schema="somebody/1"), None),
     "row.number": ("plain", lambda rows: rows.pop(7), None),
+    "chunk.actions": ("altered", None, None),
     "array.missing": ("seeing", unchanged, None),  # rewritten without its arrays
     "run.unclean": ("plain", None, manifest(clean=False)),
+    "run.head": ("plain", None, None),
     "run.empty": ("empty", None, None),
     "manifest.shape": ("plain", None, manifest(host=[])),
     "manifest.contract": ("plain", None, manifest(contract__text=None)),
@@ -552,7 +582,7 @@ def test_every_documented_rule_has_an_example():
 
 
 def test_unmodified_worlds_pass(worlds):
-    unsound = {"empty", "slow", "latched"}
+    unsound = {"empty", "slow", "latched", "altered"}
     assert {name: audit_run(worlds(name)).problems for name in WORLDS if name not in unsound} == dict.fromkeys(
         set(WORLDS) - unsound, ()
     )
@@ -586,6 +616,34 @@ def test_modified_rows_violate_only_one_rule(worlds, rule):
 def test_account_of_a_chunk(worlds, rule, changes):
     report = audited_lines(worlds("plain"), chunked(4, **changes))
     assert set(report.counts) == ({rule} if rule else set()), report.problems
+
+
+CHUNK = np.array([[0.1, np.nan], [0.2, 0.3]])
+
+
+@pytest.mark.parametrize(
+    ("is_sound", "account", "array", "requested"),
+    [
+        (True, {}, CHUNK, [0.1, None]),
+        (True, {"age": 1}, CHUNK, [0.2, 0.3]),
+        (True, {"weight": 0.5, "older": [[0, 0, 0.5]]}, CHUNK, [9.0, 9.0]),
+        (True, {"id": 2}, None, [9.0, 9.0]),  # its actions are not recorded
+        (False, {}, CHUNK, [0.1, 0.1]),
+        (False, {"age": 2}, CHUNK, [0.2, 0.3]),
+        (False, {"id": 2}, CHUNK, [0.1, None]),
+        (False, {"length": 3}, CHUNK, [0.1, None]),
+        (False, {}, CHUNK.astype(np.float32), [0.1, None]),
+        (False, {}, CHUNK[0], [0.1, None]),
+    ],
+)
+def test_actions_of_a_chunk(is_sound, account, array, requested):
+    place = {"id": 1, "born": 3 - account.get("age", 0), "age": 0, "weight": 1.0, "length": 2, "older": [], **account}
+    account = {"mode": "crossfade", **place, **dict.fromkeys(("underruns", "expired", "failed"), 0)}
+    inputs = {} if array is None else {"chunk": {"id": 1, "born": account["born"], "actions": None}}
+    inner = {"action": requested, "report": {"requested": requested}, "external_inputs": inputs}
+    row = {"schema": TRANSITION, "info": {"step_index": 4, "annotations": {"chunk": account}}, "inner": inner}
+    found = {violation.rule for violation in AccountRules(None, lambda _: array).add(row)}
+    assert found == (set() if is_sound else {"chunk.actions"})
 
 
 @pytest.mark.parametrize(
@@ -673,7 +731,7 @@ def test_modified_run_violates_only_one_rule(worlds, tmp_path, rule):
         rewrite(path, of_rows)
     if of_folder is not None:
         of_folder(path)
-    report = audit_run(path)
+    report = audit_run(path, expected_head="0" * 64 if rule == "run.head" else None)
     assert set(report.counts) == {rule}, report.problems
 
 

@@ -1,7 +1,5 @@
 """Calibration moves slowly, returns to its start, and writes nothing unless it is complete."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -17,8 +15,9 @@ from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.cli.main import main
 from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.errors import UsageError
-from embodied_env.extensions.calibration.calibration import EnvWithoutTask, calibrate
-from embodied_env.extensions.calibration.excitation import Excitation, SampleLog, draw_velocities, find_joint_readings
+from embodied_env.extensions.calibration.calibration import calibrate
+from embodied_env.extensions.calibration.excitation import EnvWithoutTask, Excitation, SampleLog, find_joint_readings
+from embodied_env.extensions.calibration.planned_moves import draw_velocities, gentle_moves
 from embodied_env.timing.latency_profile import read_profile
 
 pytestmark = pytest.mark.realtime
@@ -52,7 +51,7 @@ def test_joint_motion_is_read_from_its_sensor():
 def test_twist_without_a_sensor_is_rejected():
     odom = replace(CART.sensors["odom"], fields={"position": CART.sensors["odom"].fields["position"]})
     blind = replace(CART, sensors={**CART.sensors, "odom": odom})
-    with pytest.raises(UsageError, match=r"cannot calibrate linear\.x"):
+    with pytest.raises(UsageError, match=r"cannot measure linear\.x"):
         find_joint_readings(blind, ["linear.x"])
 
 
@@ -75,8 +74,9 @@ def test_no_task_ends_a_move():
     solved = changed_contract("arm_reach", {"task.success_radius_m": 9.0})
     with EnvWithoutTask(solved, backend="mujoco") as env:
         assert env.contract.fingerprint == solved.fingerprint  # that of a relay
-        run = Excitation(env, SampleLog(), every_step=True, joints=["j1"], amplitude=0.01)
-        run.make_moves(repeats=2, seed=0, progress=lambda *_: None)
+        run = Excitation(env, SampleLog(), every_step=True)
+        moves = gentle_moves(solved, ["j1"], amplitude=0.01, repeats=2, seed=0)
+        run.make_moves(moves, seed=0, progress=lambda *_: None)
     assert len(run.traces) == 2
 
 
@@ -86,9 +86,6 @@ def test_usage_errors_write_nothing(arguments, tmp_path, monkeypatch, capsys):
     assert main(["calibrate", "arm_reach", *arguments]) == 2
     assert list(tmp_path.iterdir()) == []
     assert arguments[1] in capsys.readouterr().err
-
-
-# --------------------------------------------------------------------------------------------------- free-running worlds
 
 
 def quick_arm(max_age_s):

@@ -1,7 +1,5 @@
 """Calibration identifies the delays of the robot emulator, which runs in its own process, over ROS 2."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

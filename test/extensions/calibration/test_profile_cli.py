@@ -1,7 +1,5 @@
 """``embodied-env profile``: what it prints besides the table."""
 
-from __future__ import annotations
-
 import embodied_env
 from embodied_env.cli.main import main
 

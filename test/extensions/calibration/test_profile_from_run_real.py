@@ -1,7 +1,5 @@
 """Delays of the robot emulator, measured in a run and injected into the simulator, give equal latencies."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 
@@ -12,7 +10,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
 from embodied_env.contract.contract_loader import dump_contract
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 from embodied_env.extensions.calibration.profile_from_run import profile_of_run
 from embodied_env.processes.child_process import Child, simulator
 from embodied_env.record import read_run

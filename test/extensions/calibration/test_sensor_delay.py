@@ -1,7 +1,5 @@
 """Sensor delay relative to the joints, estimated from motion alone."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Features of a run: a uniform sample in bounded memory, means of episodes, and responses of joints."""
 
-from __future__ import annotations
-
 import math
 import sys
 
@@ -72,9 +70,6 @@ def test_event_counts_a_step_once():
     for step in (1, 1, 2, 7):
         event.add(step, step // 5)
     assert event.steps == {0: 2, 1: 1}
-
-
-# ------------------------------------------------------------------------------------------------------------ response
 
 
 JOINT = CommandedJoint("j1", "position", "rad", (-1.0, 1.0), 0.1, wraps=False)

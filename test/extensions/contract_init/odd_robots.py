@@ -1,8 +1,8 @@
 """Robots with uncommon interfaces as ROS 2 nodes: an arm in a namespace, a base, a gripper. Commands act at once."""
 
-from __future__ import annotations
-
+import math
 import threading
+import time
 
 import rclpy
 from geometry_msgs.msg import Twist
@@ -10,9 +10,12 @@ from nav_msgs.msg import Odometry
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState, LaserScan
 from std_msgs.msg import Bool, Float64, Float64MultiArray, String
 from trajectory_msgs.msg import JointTrajectory
+
+from embodied_env.messages.message_types import message_class
 
 BEST_EFFORT = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -51,9 +54,13 @@ class OddRobot:
         self.node.create_timer(self.period_s, self.publish)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
+        self.start()
         self._thread = threading.Thread(target=self._spin)
         self._ended = threading.Event()
         self._thread.start()
+
+    def start(self):
+        """Add further nodes."""
 
     def _spin(self):
         while not self._ended.is_set():
@@ -83,6 +90,7 @@ class NamespacedArm(OddRobot):
         self._stop.publish(Bool(data=False))
         self._description = self.node.create_publisher(String, "robot_description", LATCHED)
         self._description.publish(String(data=ARM_URDF))
+        self.node.declare_parameter("joints", ["waist", "shoulder", "elbow", "slide"])
         self.node.create_subscription(JointTrajectory, "arm_controller/joint_trajectory", self._move, 10)
 
     def _move(self, message):
@@ -164,3 +172,121 @@ class Gripper(OddRobot):
         message.header.stamp = self.stamp()
         self._states.publish(message)
         self._stop.publish(Bool(data=False))
+
+
+class ArmWithActionServer(OddRobot):
+    """Takes positions of two joints on a topic, and those of a finger by goals of an action server."""
+
+    def build(self):
+        from rclpy.action import ActionServer
+
+        self._type = message_class("control_msgs/action/GripperCommand")
+        self.positions = {"waist": 0.0, "elbow": 0.0, "left_finger": 0.01}
+        self.node.declare_parameter("joints", ["waist", "elbow"])
+        self.node.declare_parameter("joint", "left_finger")
+        self._states = self.node.create_publisher(JointState, "joint_states", 10)
+        self._description = self.node.create_publisher(String, "robot_description", LATCHED)
+        self._description.publish(String(data=ARM_URDF))
+        self.node.create_subscription(Float64MultiArray, "arm_controller/commands", self._move, 10)
+        self._server = ActionServer(self.node, self._type, "gripper_controller/gripper_cmd", self._grip)
+
+    def _move(self, message):
+        self.positions |= dict(zip(("waist", "elbow"), message.data, strict=True))
+
+    def _grip(self, handle):
+        self.positions["left_finger"] = handle.request.command.position
+        handle.succeed()
+        return self._type.Result(reached_goal=True)
+
+    def publish(self):
+        message = JointState(name=list(self.positions), position=list(self.positions.values()))
+        message.header.stamp = self.stamp()
+        self._states.publish(message)
+
+    def close(self):
+        self._ended.set()
+        self._thread.join()
+        self._server.destroy()
+        super().close()
+
+
+class Quadruped(OddRobot):
+    """Walks by a twist at a fifth of it; its odometry has no twist, its joint states no velocities."""
+
+    share = 0.2
+
+    def build(self):
+        self.velocity, self.pose, self.moved_s = (0.0, 0.0, 0.0), [0.0, 0.0, 0.0], time.monotonic()
+        self._states = self.node.create_publisher(JointState, "joint_states", 10)
+        self._odometry = self.node.create_publisher(Odometry, "odom", 10)
+        self.node.create_subscription(Twist, "cmd_vel_out", self._walk, 10)
+
+    def _walk(self, message):
+        self.velocity = tuple(self.share * v for v in (message.linear.x, message.linear.y, message.angular.z))
+
+    def publish(self):
+        (x, y, turn), (cos, sin) = self.velocity, (math.cos(self.pose[2]), math.sin(self.pose[2]))
+        elapsed_s, self.moved_s = time.monotonic() - self.moved_s, time.monotonic()
+        moved = cos * x - sin * y, sin * x + cos * y, turn
+        self.pose = [place + elapsed_s * speed for place, speed in zip(self.pose, moved, strict=True)]
+        message = Odometry(child_frame_id="base_link")
+        message.header.frame_id, message.header.stamp = "odom", self.stamp()
+        message.pose.pose.position.x, message.pose.pose.position.y = self.pose[:2]
+        message.pose.pose.orientation.z, message.pose.pose.orientation.w = (
+            math.sin(self.pose[2] / 2),
+            math.cos(self.pose[2] / 2),
+        )
+        self._odometry.publish(message)
+        legs = [f"{leg}_{part}_joint" for leg in ("FL", "FR", "RL", "RR") for part in ("hip", "thigh", "calf")]
+        states = JointState(name=legs, position=[0.1] * 12)
+        states.header.stamp = self.stamp()
+        self._states.publish(states)
+
+
+class SharedNode(OddRobot):
+    """Serves an arm of three joints, a lift and two fingers on one node, in simulated time.
+
+    Each controller is a node of its own for parameters only.
+    """
+
+    def build(self):
+        self.positions = dict.fromkeys(("lift", "a1", "a2", "a3", "left_finger", "right_finger"), 0.1)
+        self._states = self.node.create_publisher(JointState, "joint_states", 10)
+        self._description = self.node.create_publisher(String, "robot_description", LATCHED)
+        limit = '<limit lower="-1" upper="1" velocity="1" effort="1"/>'
+        joints = "".join(joint(name, "revolute", "b", f"{name}_link", limit) for name in self.positions)
+        links = "".join(f'<link name="{name}"/>' for name in ("b", *(f"{each}_link" for each in self.positions)))
+        self._description.publish(String(data=f'<robot name="r">{links}{joints}</robot>'))
+        self.received, self.controllers = [], []
+        self._clock = self.node.create_publisher(Clock, "/clock", 10)
+        self._start_s = time.monotonic()
+        for name, joints in (
+            ("arm_controller", ["a3", "a1", "a2"]),
+            ("torso_controller", ["lift"]),
+            ("gripper_controller", ["left_finger", "right_finger"]),
+        ):
+            controller = rclpy.create_node(name, context=self._context)
+            controller.declare_parameter("joints", joints)
+            self.controllers.append(controller)
+            self.node.create_subscription(JointTrajectory, f"{name}/joint_trajectory", self._move, 10)
+
+    def start(self):
+        for controller in self.controllers:
+            self._executor.add_node(controller)
+
+    def _move(self, message):
+        self.received.append(sorted(message.joint_names))
+        self.positions |= dict(zip(message.joint_names, message.points[-1].positions, strict=True))
+
+    def publish(self):
+        message = JointState(name=list(self.positions), position=list(self.positions.values()))
+        message.header.stamp.sec, message.header.stamp.nanosec = divmod(
+            int((time.monotonic() - self._start_s + 100.0) * 1e9), 10**9
+        )
+        self._clock.publish(Clock(clock=message.header.stamp))
+        self._states.publish(message)
+
+    def close(self):
+        super().close()
+        for controller in self.controllers:
+            controller.destroy_node()

@@ -1,7 +1,5 @@
 """`contract init --mjcf`: the draft runs in the user's model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``embodied-env evaluate`` and its policies, on in-process backends."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace
@@ -10,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evidence import assert_sound
+from mcap.records import Chunk
+from mcap.stream_reader import StreamReader
 from shipped_contracts import changed_contract
 
 import embodied_env
@@ -104,9 +104,20 @@ def test_pacing_and_scheduling_are_recorded_in_manifest(tmp_path, capsys):
     assert manifest["scheduling"]["switch_interval_s"] == {"asked": 0.002, "in_force": pytest.approx(0.002)}
 
 
-def test_make_with_record_messages_requires_record():
-    with pytest.raises(UsageError, match="record_messages=True without record"):
-        embodied_env.make("arm_reach", backend="fake", record_messages=True)
+@pytest.mark.parametrize(("option", "value"), [("record_messages", True), ("compression", "lz4")])
+def test_make_with_an_option_of_the_record_requires_record(option, value):
+    with pytest.raises(UsageError, match=f"{option}={value!r} without record"):
+        embodied_env.make("arm_reach", backend="fake", **{option: value})
+
+
+@pytest.mark.parametrize("compression", ["lz4", "none"])
+def test_the_record_is_compressed_as_requested(tmp_path, compression):
+    status = main(["evaluate", "arm_reach", "--backend", "fake", "--policy", "hold", "--episodes", "1",
+                   "--compression", compression, "--out", str(tmp_path)])  # fmt: skip
+    (log,) = tmp_path.glob("*/transitions.mcap")
+    with log.open("rb") as file:
+        chunks = [record for record in StreamReader(file, emit_chunks=True).records if isinstance(record, Chunk)]
+    assert (status, {chunk.compression for chunk in chunks}) == (0, {"" if compression == "none" else compression})
 
 
 def test_results_are_printed_although_the_record_is_incomplete(tmp_path, capsys, monkeypatch):

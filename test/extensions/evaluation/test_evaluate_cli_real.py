@@ -1,13 +1,9 @@
 """``embodied-env evaluate --backend real``: a user's policy on a free-running robot, interrupted by Ctrl-C."""
 
-from __future__ import annotations
-
 import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -23,7 +19,6 @@ from sensor_msgs.msg import JointState
 import embodied_env
 from embodied_env.cli.launch.targets import TARGETS
 from embodied_env.contract.contract_loader import dump_contract
-from embodied_env.processes.child_process import Child, simulator
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.receive_thread import ReceiveThread
 from embodied_env.timing.clock import SteadyClock
@@ -42,27 +37,6 @@ def turn(observation):
     steps += 1
     return np.array([0.3 * np.cos(steps / 20), 0, 0, 0, 0, 0.3])
 """
-
-
-@pytest.fixture
-def evaluation(domain_id, tmp_path):
-    """Start the emulator of an arm and the evaluation of a user's policy on it, each in its own process."""
-    (tmp_path / "their_policy.py").write_text(POLICY)
-    (tmp_path / "arm.yaml").write_text(dump_contract(QUICK))
-    arm = Child(simulator("-", namespace=NAMESPACE, free_running=True), first_line=dump_contract(QUICK))
-    command = ["evaluate", "arm.yaml", "--backend", "real", "--namespace", NAMESPACE, "--episodes", "100"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "embodied_env.cli", *command, "--policy", "their_policy:turn", "--out", "runs"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    yield process, tmp_path
-    process.kill()
-    process.communicate()
-    arm.stop()
 
 
 @contextlib.contextmanager
@@ -90,30 +64,6 @@ def wait_until(holds):
         time.sleep(0.01)
 
 
-def test_ctrl_c_brakes_and_leaves_a_valid_run(evaluation):
-    process, folder = evaluation
-    end = time.monotonic() + PATIENCE_S
-    while not list(folder.glob("runs/*/first_transition.json")) and time.monotonic() < end:
-        time.sleep(0.05)
-    time.sleep(10 * ARM.control_period_s)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130
-    assert "Traceback" not in said
-    with joint_speeds() as speeds:
-        wait_until(lambda: speeds)
-    assert speeds[-1] < 0.05
-    (path,) = (folder / "runs").iterdir()
-    assert_sound(path)
-    run = embodied_env.read_run(path)
-    rows = list(run.transitions())
-    assert run.clean
-    assert len(rows) >= 5
-    assert np.abs(rows[-1]["info"]["action"]["applied"]).max() > 0.1  # the robot was moving
-    summary = json.loads((path / "summary.json").read_text())
-    assert {"period_s", "jitter_s", "overrun_s", "driver_s[joints]", "data_age_s[joints]"} <= set(summary["latency"])
-
-
 def test_ctrl_c_to_all_processes_of_a_launch_ends_the_work_then_the_relay_then_the_robot(domain_id, tmp_path):
     """``ros2 launch`` starts each process under its supervisor, and a terminal signals all of them at once."""
     (tmp_path / "their_policy.py").write_text(POLICY)
@@ -127,7 +77,8 @@ def test_ctrl_c_to_all_processes_of_a_launch_ends_the_work_then_the_relay_then_t
     with joint_speeds() as speeds:
         processes = [subprocess.Popen(spec.supervised_command(), cwd=tmp_path) for spec in specs]
         try:
-            wait_until(lambda: speeds and speeds[-1] > 0.2)
+            wait_until(lambda: list(tmp_path.glob("runs/*/first_transition.json")))
+            wait_until(lambda: min(speeds[-10:], default=0.0) > 0.2)  # the robot moves, not for a moment only
             for process in processes:
                 process.send_signal(signal.SIGINT)
             statuses = [process.wait(PATIENCE_S) for process in processes]
@@ -136,4 +87,12 @@ def test_ctrl_c_to_all_processes_of_a_launch_ends_the_work_then_the_relay_then_t
                 process.kill()
                 process.wait()
     assert speeds[-1] < 0.05
-    assert statuses == [0, 0, 130]
+    assert statuses == [0, 0, 0]
+    (path,) = (tmp_path / "runs").iterdir()
+    assert_sound(path)
+    run = embodied_env.read_run(path)
+    rows = list(run.transitions())
+    assert run.clean
+    assert max(np.abs(row["info"]["action"]["applied"]).max() for row in rows) > 0.1
+    summary = json.loads((path / "summary.json").read_text())
+    assert {"period_s", "jitter_s", "overrun_s", "driver_s[joints]", "data_age_s[joints]"} <= set(summary["latency"])

@@ -1,7 +1,5 @@
 """Sensors that die and joints that do not follow: every result of a run names them."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

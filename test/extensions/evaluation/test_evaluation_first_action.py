@@ -1,7 +1,5 @@
 """A policy whose first action is implausible: a simulation warns, a robot asks its operator."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from distributions import install
@@ -11,7 +9,7 @@ from shipped_contracts import changed_contract
 import embodied_env
 from embodied_env.core.policy import NoAction
 from embodied_env.errors import UsageError
-from embodied_env.extensions.evaluation import evaluate
+from embodied_env.extensions.evaluation.evaluation import evaluate
 
 QUICK = {"episodes": 2, "seed": 3, "clock": "virtual"}
 ARM = changed_contract("arm_reach", {"episode.horizon_steps": 20})

@@ -1,7 +1,5 @@
 """Several policies in one evaluation: turns, paired seeds, a run of each, and their comparison."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
@@ -16,7 +14,8 @@ from embodied_env.cli.main import main
 from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity
 from embodied_env.errors import UsageError
-from embodied_env.extensions.evaluation import EvaluationJob, PolicySource, evaluate
+from embodied_env.extensions.evaluation.episode_runner import EvaluationJob, PolicySource
+from embodied_env.extensions.evaluation.evaluation import evaluate
 from embodied_env.extensions.evaluation.evaluation_engine import Engine
 from embodied_env.policies import policy_loader as loader
 from embodied_env.processes.child_process import Child, simulator
@@ -179,6 +178,8 @@ def test_missing_actions_are_not_clipped_ones(tmp_path):
         ([], {}, "no policy to evaluate"),
         ([lambda _: np.zeros(6), "hold"], {"engine": Engine(2)}, "expected an address"),
         (["hold"], {"episodes": 0}, "invalid episodes=0"),
+        (["hold"], {"seed": -1}, "invalid seed=-1"),
+        (["hold"], {"engine": 3}, "invalid engine: 3"),
         ([3], {}, "policy is not callable: 3"),
     ],
 )
@@ -194,20 +195,6 @@ def test_trials_of_three_policies_are_balanced():
     assert [job.trial(k)[0] for k in range(9)] == [0, 1, 2, 1, 2, 0, 2, 0, 1]
     assert [job.trial(k)[1] for k in range(9)] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert job.describe_trial(3) == "episode 1 of b"
-
-
-@pytest.mark.long
-@pytest.mark.ros
-def test_runs_over_ros_have_their_own_rows_and_messages(tmp_path, domain_id):
-    options = {"backend": "mujoco_ros", "episodes": 2, "clock": "virtual", "record_messages": True}
-    evaluation = evaluate(SHORT, ["scripted", "hold"], record=tmp_path, **options)
-    for result in evaluation.results:
-        assert_sound(result.path)
-        assert_replays(result.path)
-        commands = [m for m in embodied_env.read_run(result.path).messages() if m.is_ours and "command" in m.topic]
-        assert len(commands) >= 2 * 6
-    (comparison,) = evaluation.compare()
-    assert len(comparison.pairing.pairs) == 2
 
 
 @pytest.mark.ros
@@ -226,28 +213,3 @@ def test_policies_take_turns_on_one_robot(tmp_path, domain_id):
         assert result.summary["episodes"] == 2
         assert_sound(result.path)
         assert_replays(result.path)
-
-
-@pytest.mark.long
-def test_episode_of_killed_worker_is_repeated_for_its_policy(tmp_path, monkeypatch):
-    (tmp_path / "mortal_policies.py").write_text(
-        "import os, pathlib, signal\nHERE = pathlib.Path(__file__).parent\ncalls = 0\n"
-        "def mortal(observation):\n"
-        "    global calls\n"
-        "    calls += 1\n"
-        "    if calls == 9 and not (HERE / 'killed').exists():\n"
-        "        (HERE / 'killed').touch()\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return observation['target_position'].repeat(2)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("ROS_DOMAIN_ID", "7")
-    policies = ["hold", "mortal_policies:mortal"]
-    done = evaluate(SHORT, policies, record=tmp_path / "runs", engine=Engine(1), **QUICK)
-    assert not done.problem
-    assert next(result.losses for result in done.results) == ()
-    (loss,) = done.results[1].losses
-    assert "ended in episode 1 of mortal_policies:mortal, which was repeated" in loss
-    assert [len(result.parts) for result in done.results] == [2, 2]
-    assert [result.summary["episodes"] for result in done.results] == [3, 3]
-    assert len(done.compare()[0].pairing.pairs) == 3

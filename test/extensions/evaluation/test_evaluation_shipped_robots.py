@@ -1,7 +1,5 @@
 """Demonstration contracts of the shipped robots in the simulator: solved by the scripted policy, never at reset."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from evidence import assert_sound

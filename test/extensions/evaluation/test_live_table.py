@@ -1,12 +1,11 @@
 """The live display of `evaluate`."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import embodied_env
-from embodied_env.core.codes import CODES
-from embodied_env.extensions.evaluation import evaluate
+from embodied_env.core.code_table import CODES
+from embodied_env.core.terminal import LINE_PERIOD_S
+from embodied_env.extensions.evaluation.evaluation import evaluate
 from embodied_env.extensions.evaluation.live_table import LiveAccount, LiveTable
 
 ARM = embodied_env.load_contract("arm_reach")
@@ -115,3 +114,26 @@ def test_display_pauses_during_reset_of_a_robot(capsys):
         assert view.is_drawing
         view.resetting()
         assert not view.is_drawing
+
+
+def test_a_redirected_display_prints_a_line_every_period(capsys):
+    now_s = 0.0
+    with LiveTable(ARM, "hold", 2, 2, clock=lambda: now_s) as view:
+        for step in range(1, 26):
+            now_s += 1.0
+            view.stepped(info(step=step, end="time_limit" if step == 15 else ""))
+            if step == 15:
+                view.ended(1)
+        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("arm_reach")]
+    assert lines == [
+        "arm_reach · hold: 0 of 2 episodes; episode 1 of 2, step 10 of 200; success so far 0 of 0 ended, 10 s",
+        "arm_reach · hold: 1 of 2 episodes; episode 1 of 2, step 20 of 200; success so far 0 of 1 ended (0 %), 20 s",
+    ]
+
+
+def test_a_redirected_display_of_worker_processes_counts_episodes(capsys):
+    now_s = 0.0
+    with LiveTable(ARM, "hold", 2, 2, clock=lambda: now_s) as view:
+        now_s += LINE_PERIOD_S
+        view.ended(1)
+        assert "arm_reach · hold: 1 of 2 episodes, 10 s" in capsys.readouterr().err.splitlines()

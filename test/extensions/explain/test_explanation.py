@@ -1,7 +1,5 @@
 """`explain` describes one step in plain text."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -10,10 +8,10 @@ import pytest
 
 import embodied_env
 from embodied_env.backends.fake_backend import ScriptedFault
-from embodied_env.core.codes import CODES, END_REASONS
+from embodied_env.core.code_table import CODE_TABLE
+from embodied_env.core.code_types import AFTER_ESTOP, END_REASONS, Severity
 from embodied_env.errors import UsageError
 from embodied_env.extensions.explain import explanation
-from embodied_env.safety.interlocks import AFTER_ESTOP
 
 
 @pytest.fixture
@@ -28,7 +26,7 @@ def explanation_of(env, action):
 
 
 def test_every_code_and_end_reason_has_a_description():
-    assert explanation.CODE_WORDS.keys() == CODES.keys() - {""}
+    assert all(code.meaning for code in CODE_TABLE.values())
     assert explanation._ENDS.keys() == set(END_REASONS)
 
 
@@ -42,10 +40,25 @@ def test_unchanged_step(env):
     ]
 
 
+def test_refused_action_that_equals_the_braking_is_not_passed(env):
+    info = env.step(np.zeros(6))[4]
+    info["safety"]["disposition"] = Severity.HOLD
+    assert embodied_env.explain(info).splitlines()[1] == "The applied action equals the requested one."
+
+
 def test_limited_step_names_joints_and_gate(env):
     _, changed, gate, *_ = explanation_of(env, np.array([1.0, 0, 0, 0, 0, 0]))
     assert changed == "The action was changed: j1 from 1 to 0.1222."
     assert gate == "Gate joint_limits limited the action: acceleration limit (acc.limit: j1)."
+
+
+def test_a_suspect_odometry_is_named_with_its_reason(env):
+    info = env.step(np.zeros(6))[4]
+    info["sensors"]["joints"]["suspect_motion"] = "linear.x does not follow"
+    assert embodied_env.explain(info).splitlines()[2:4] == [
+        "Nothing was late.",
+        "The odometry joints is suspect: linear.x does not follow.",
+    ]
 
 
 def test_malformed_actions_until_the_stop(env):

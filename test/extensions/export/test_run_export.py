@@ -1,7 +1,5 @@
 """Exports: each, read by its own library, equals the run."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
@@ -15,7 +13,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from run_files import as_journal
+from run_files import with_a_chunk_per_row
 from shipped_contracts import changed_contract
 from strategies import ABSENT
 
@@ -25,8 +23,7 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.extensions.export.exported_episodes import EpisodeReader, ExportedStep, open_episodes
 from embodied_env.extensions.export.exported_fields import leaves_of_space
-from embodied_env.extensions.export.lerobot_columns import Columns
-from embodied_env.extensions.export.lerobot_statistics import ColumnStatistics
+from embodied_env.extensions.export.lerobot_columns import Columns, ColumnStatistics
 from embodied_env.extensions.export.run_export import FORMATS, export_run
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.testing import ScriptedFault
@@ -644,7 +641,7 @@ def test_existing_output_is_never_overwritten(run, tmp_path):
 
 def test_unclean_run_needs_allow_unclean_and_is_marked(run, tmp_path):
     cut = shutil.copytree(run, tmp_path / "cut")
-    log = as_journal(cut)
+    log = with_a_chunk_per_row(cut)
     log.write_bytes(log.read_bytes()[: log.stat().st_size * 2 // 3])
     with pytest.raises(RecordError, match=r"is not clean: .*--allow-unclean"):
         export_run(cut, tmp_path / "out", format="jsonl")
@@ -705,3 +702,17 @@ def test_usage_errors_of_the_export_verb_are_reported(run, tmp_path, capsys, arg
     words = [str(run) if word == "RUN" else word for word in arguments]
     assert main(["export", *words, "-o", str(tmp_path / "out")]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_lerobot_has_a_task_for_each_prompt(tmp_path):
+    needs("pyarrow", "PIL")
+    pq = pytest.importorskip("pyarrow.parquet")
+    with embodied_env.make(SHORT, backend="fake", clock="virtual", record=tmp_path) as env:
+        for prompt in ("wave", "rest", "wave"):
+            env.reset(options={"instruction": prompt})
+            env.step(np.zeros(6))
+    export_run(env.path, tmp_path / "out", format="lerobot")
+    tasks = pq.read_table(tmp_path / "out" / "meta" / "tasks.parquet").to_pydict()
+    assert tasks == {"task_index": [0, 1], "task": ["wave", "rest"]}
+    frames = pq.read_table(tmp_path / "out" / "data" / "chunk-000" / "file-000.parquet")
+    assert frames["task_index"].to_pylist() == [0, 1, 0]

@@ -1,7 +1,5 @@
 """Fixtures of the tests on a Gazebo server (pytest -m gazebo, with gz and ros_gz_bridge), and of its stand-ins."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil
@@ -15,8 +13,13 @@ from gazebo_server import GazeboServer
 import embodied_env
 
 _STAND_IN = Path(__file__).parent / "mujoco_as_gazebo.py"
+_DRAFTED = Path(__file__).parent / "drafted_stand_in.py"
+_SERVERS = {
+    "arm_reach": f"exec {sys.executable} {_STAND_IN}",
+    # the last argument is the world, next to which are the drafted contract and its bridge
+    "drafted": f'w="${{@: -1}}"; exec {sys.executable} {_DRAFTED} "${{w%.sdf}}".yaml "${{w%.sdf}}".bridge.yaml',
+}
 _PROGRAMS = {
-    "bin/gz": f'[ "$2" = --versions ] && {{ echo 8.14.0; exit; }}\nexec {sys.executable} {_STAND_IN}',
     "lib/ros_gz_bridge/parameter_bridge": "exec sleep 1000",
     "lib/robot_state_publisher/robot_state_publisher": "exec sleep 1000",
     "lib/controller_manager/spawner": "exit 0",
@@ -80,10 +83,12 @@ def stepped_by_services():
 
 
 @pytest.fixture
-def gazebo_programs(tmp_path, monkeypatch, message_package):
+def gazebo_programs(request, tmp_path, monkeypatch, message_package):
     """Install stand-ins for the programs of Gazebo, for the child processes of the test."""
     message_package("ros_gz_interfaces")
-    for name, lines in _PROGRAMS.items():
+    server = _SERVERS[getattr(request, "param", "arm_reach")]
+    gz = f'[ "$2" = --versions ] && {{ echo 8.14.0; exit; }}\n{server}'
+    for name, lines in {"bin/gz": gz, **_PROGRAMS}.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"#!/bin/bash\n{lines}\n")

@@ -1,7 +1,5 @@
 """The files of the Gazebo worlds, with the contracts and MuJoCo models that belong to them."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from functools import cache

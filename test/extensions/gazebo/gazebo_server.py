@@ -1,7 +1,5 @@
 """Start and end a Gazebo server with its bridge, by `embodied-env launch gazebo`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -3,8 +3,6 @@
 Each follows the source that it names, of gz-sim 8.14, 9.5 and 10.4 (Harmonic, Ionic, Jetty) unless stated otherwise.
 """
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from typing import Any

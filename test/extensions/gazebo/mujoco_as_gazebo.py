@@ -4,8 +4,6 @@ It publishes what the world of config/gazebo publishes, at its rates, and resets
 SIGTERM, so that a script named ``gz`` can start it: python mujoco_as_gazebo.py [ANYTHING ...]
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading
@@ -18,7 +16,7 @@ from simulator_stand_ins import STAND_INS, STEP_NS, Faults, RosGzStandIn, hosted
 
 from embodied_env.contract import load_contract
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.embedded_sim.sensor_messages import to_message
+from embodied_env.ros.embedded_sim.message_encoder import to_message
 from embodied_env.sim.world import World
 from embodied_env.sim.world_profile import load_profile
 

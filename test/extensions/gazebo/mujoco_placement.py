@@ -1,7 +1,5 @@
 """Place bodies of a MuJoCo world on request, as external simulators do."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from embodied_env.errors import UsageError

@@ -3,8 +3,6 @@
 A step and a reset take one control period each: time never goes back.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import functools

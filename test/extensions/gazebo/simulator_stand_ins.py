@@ -5,8 +5,6 @@ switched by `Faults`; the world itself behaves like Gazebo, as measured (`/clock
 and is repeated while paused; requests are queued until the end of an iteration).
 """
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import threading

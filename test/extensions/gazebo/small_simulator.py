@@ -3,8 +3,6 @@
 It takes requests itself, so that a reply can be early or missing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
@@ -18,7 +16,8 @@ from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
 
-from embodied_env.ros.embedded_sim.sensor_messages import set_stamp, to_message
+from embodied_env.messages.declaration import set_stamp
+from embodied_env.ros.embedded_sim.message_encoder import to_message
 
 TICK_NS = 5_000_000  # of physics
 SERVICES = ("/simulator/step_once", "/simulator/restart")

@@ -1,7 +1,5 @@
 """Auxiliary topics of a simulator: stamped entity poses, and forces that show contacts."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
@@ -67,8 +65,7 @@ def test_the_newest_pose_is_used_regardless_of_later_messages():
     auxiliary = topics_of("door_open")
     for x, stamp_ns in ((1.0, 50), (9.0, 40)):
         auxiliary.add(arrival("/state/tcp", odometry(x, stamp_ns)))
-    state = auxiliary.states()["tcp"]
-    assert (state.position[0], state.stamp_ns) == (1.0, 50)
+    assert auxiliary.states()["tcp"].position[0] == 1.0
 
 
 def test_a_pose_from_before_a_clock_rewind_is_dropped():

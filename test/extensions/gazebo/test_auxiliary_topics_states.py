@@ -1,7 +1,5 @@
 """`states` of a profile over real DDS: entities publish their poses, and sources are computed from them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 

@@ -1,7 +1,5 @@
 """Computed sensors of a simulator: relative poses, distances and contacts; and invalid profiles."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`SimulatorBackend` over MuJoCo, which steps, resets and places bodies by services."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import time

@@ -1,7 +1,5 @@
 """Simulator quirks as seen by the environment: faults end the episode, normal variations do not."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 
@@ -10,6 +8,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
+from shipped_contracts import arm_in_degrees
 from small_simulator import Faults, small_simulator
 
 import embodied_env
@@ -83,20 +82,12 @@ def test_each_fault_truncates_the_episode_with_its_reason(exact, small, habit, w
     assert end_of(exact) == f"backend_lost:{why}"
 
 
-def test_a_clock_jump_of_100_s_between_two_steps_ends_the_episode_without_a_command(exact, small):
+@pytest.mark.parametrize(("to_s", "reason"), [(100, "extra_steps"), (0, "clock_rewound")])
+def test_a_clock_jump_between_two_steps_ends_the_episode_without_a_command(exact, small, to_s, reason):
     sent = len(small.commands)
-    small.now_ns += 100_000_000_000
+    small.now_ns = to_s * 1_000_000_000 + small.now_ns if to_s else 0
     time.sleep(0.03)
-    assert end_of(exact) == "backend_lost:extra_steps"
-    time.sleep(0.03)
-    assert len(small.commands) == sent
-
-
-def test_a_clock_rewound_between_two_steps_ends_the_episode_without_a_command(exact, small):
-    sent = len(small.commands)
-    small.now_ns = 0
-    time.sleep(0.03)
-    assert end_of(exact) == "backend_lost:clock_rewound"
+    assert end_of(exact) == f"backend_lost:{reason}"
     time.sleep(0.03)
     assert len(small.commands) == sent
 
@@ -125,3 +116,14 @@ def test_reset_options_without_a_draw_are_reported(exact, small):
     with pytest.warns(UserWarning, match="gazebo: target"):
         _, info = exact.reset(seed=1, options={"target": np.array([-0.5, 0.0, 0.2])})
     assert info["reset"]["options_ignored"] == "target"
+
+
+def test_a_simulator_takes_and_reports_si_whatever_the_driver_of_the_robot_has(domain_id):
+    contract = arm_in_degrees(backends={"gazebo": PROFILE})
+    with small_simulator(ARM, domain_id) as small:
+        env = embodied_env.make(contract, backend="gazebo", domain_id=domain_id, reset_timeout_s=3.0)
+        env.reset(seed=1)
+        observation, *_, info = env.step(np.full(6, 0.3))
+        env.close()
+    applied_si = list(info["action"]["applied_si"].values())
+    assert small.commands[-1].tolist() == observation["joints_position"].tolist() == applied_si

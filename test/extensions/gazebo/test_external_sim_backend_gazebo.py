@@ -1,7 +1,5 @@
 """The backend over stand-ins that behave as Gazebo does with our worlds: forces as collisions, and joints at 0."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 

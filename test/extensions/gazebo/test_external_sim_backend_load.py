@@ -1,7 +1,5 @@
 """Messages that a step takes through rclpy while Gazebo publishes everything at every step of physics."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections import Counter
@@ -66,3 +64,16 @@ def test_a_step_takes_the_clock_and_the_newest_reading_of_each_sensor(env):
     env.unwrapped.feed.sink = None
     assert set(taken) == {"/clock", "/joint_states", "/tcp_pose", "/target_pose"}
     assert sum(taken.values()) / STEPS < MOST_PER_STEP, taken
+
+
+def test_the_first_reset_in_a_throttled_world_warns_once(domain_id, message_package, monkeypatch, caplog):
+    message_package("ros_gz_interfaces")
+    monkeypatch.setitem(STAND_INS, "busy", BusyArm)
+    monkeypatch.setattr(BusyArm, "pace_s", 0.0012)
+    profile = {**PROFILE, "sources": {"true_distance": {"distance": ["tcp", "target"]}}}
+    contract = dataclasses.replace(ARM, backends={"gazebo": profile})
+    with hosted("busy"), contextlib.closing(embodied_env.make(contract, backend="gazebo")) as made:
+        made.reset(seed=0)
+        made.reset(seed=1)
+    (warning,) = [record.getMessage() for record in caplog.records if "throttled" in record.getMessage()]
+    assert "launch gazebo real_time_factor:=0" in warning

@@ -1,7 +1,5 @@
 """`SimulatorBackend` over stand-ins for Gazebo's bridge and the standard interfaces, with one environment each."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools
@@ -15,7 +13,6 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from simulator_stand_ins import Faults, hosted
 
 import embodied_env
-from embodied_env.errors import BackendNotReadyError
 
 pytestmark = pytest.mark.ros
 
@@ -130,13 +127,6 @@ def test_a_soft_reset_homes_the_robot_and_time_continues(begun):
 def test_normal_variations_continue_and_faults_end_the_episode(begun, faults, reason):
     _, env, _ = begun(**faults)
     assert end_of(env) == reason
-
-
-@pytest.mark.long
-def test_a_reset_without_effect_does_not_start_an_episode(begun):
-    _, env, _ = begun(acts=False)
-    with pytest.raises(BackendNotReadyError, match="reset_not_seen"):
-        env.reset(seed=1)
 
 
 def test_a_service_that_is_discovered_late_is_awaited(message_package, domain_id):

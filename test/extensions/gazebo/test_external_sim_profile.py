@@ -1,7 +1,5 @@
 """Profiles of external simulators: each error names its path, the value and the allowed values."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -54,21 +52,22 @@ def test_a_missing_profile_lists_the_existing_ones():
         ("step_s", -0.001, "step_s", "-0.001"),
         ("step_s", 0.0, "step_s", "0.0"),
         ("settle_steps", 0, "settle_steps", "0"),
-        ("sensor_grace_s", 0.0, "sensor_grace_s", "seconds"),
-        ("step_timeout_s", 0.0, "step_timeout_s", "seconds"),
-        ("reset_timeout_s", -1.0, "reset_timeout_s", "seconds"),
-        ("command_settle_s", -0.1, "command_settle_s", "below step_timeout_s 5.0"),
-        ("command_settle_s", 5.0, "command_settle_s", "below step_timeout_s 5.0"),
-        ("world", "", "world", "name of a world"),
+        ("sensor_grace_s", 0.0, "sensor_grace_s", "0.0 (expected"),
+        ("step_timeout_s", 0.0, "step_timeout_s", "0.0 (expected"),
+        ("reset_timeout_s", -1.0, "reset_timeout_s", "-1.0 (expected"),
+        ("command_settle_s", -0.1, "command_settle_s", "-0.1 (expected at least 0"),
+        ("command_settle_s", 20.0, "command_settle_s", "below step_timeout_s 20.0"),
+        ("reply_timeout_s", 0.0, "reply_timeout_s", "0.0 (expected"),
+        ("world", "", "world", "not empty"),
         ("reset", "state", "reset", "state"),
         ("home", {}, "home.j1", "missing"),
         ("home", {**HOME, "j7": 0.0}, "home.j7", "no such joint"),
         ("home", {**HOME, "j1": 9.0}, "home.j1", "9.0 (expected"),
-        ("home_tolerance", 0.0, "home_tolerance", "0.0 (expected a finite number of rad or m > 0"),
+        ("home_tolerance", 0.0, "home_tolerance", "0.0 (expected at least 1e-09"),
         ("joint_zeros", {"j7": 1.0}, "joint_zeros.j7", "no such joint"),
         ("joint_zeros", {"j1": float("nan")}, "joint_zeros.j1", "finite"),
         ("echo", {"leg": "echo"}, "echo.leg", "'leg' (expected one of: arm"),
-        ("echo", {"arm": "a b"}, "echo.arm", "is not a ROS 2 topic name"),
+        ("echo", {"arm": "a b"}, "echo.arm", "expected a ROS 2 name"),
         ("entities", {"cart": {"position": [0, 0, 0], "orientation": [0, 0, 0, 2]}}, "entities.cart.orientation", "1"),
         ("draws", {"goal": {"entity": "goal"}}, "draws.goal", "no such reset option: 'goal'"),
         ("draws", {"target": {}}, "draws.target", "none given (expected one of: entity, pose)"),
@@ -117,20 +116,20 @@ def test_equal_seeds_draw_equal_places_and_an_option_changes_no_other():
         draws={"goal": {"entity": "flag"}, "start": {"pose": "cart"}},
         entities={"flag": {"position": [0.0, 0.0, 0.4]}, "cart": {"position": [0.0, 0.0, 0.1]}},
     )
-    first, again = (sample_poses(CART, profile, ResetRequest(epoch=i, seed=5)) for i in range(2))
-    set_goal = sample_poses(CART, profile, ResetRequest(epoch=3, seed=5, options={"goal": np.array([3.7, 1.0])}))
-    other = sample_poses(CART, profile, ResetRequest(epoch=3, seed=6))
-    assert first.places == again.places != other.places
-    assert set(first.sampled) == {"goal", "start"}
-    assert set_goal.places["flag"].position == (3.7, 1.0, 0.4)
-    assert set_goal.places["cart"] == first.places["cart"]
-    assert first.places["cart"].position[2] == 0.1
+    (first, sampled), (again, _) = (sample_poses(CART, profile, ResetRequest(epoch=i, seed=5)) for i in range(2))
+    set_goal, _ = sample_poses(CART, profile, ResetRequest(epoch=3, seed=5, options={"goal": np.array([3.7, 1.0])}))
+    other, _ = sample_poses(CART, profile, ResetRequest(epoch=3, seed=6))
+    assert first == again != other
+    assert set(sampled) == {"goal", "start"}
+    assert set_goal["flag"].position == (3.7, 1.0, 0.4)
+    assert set_goal["cart"] == first["cart"]
+    assert first["cart"].position[2] == 0.1
 
 
 def test_a_heading_turns_about_the_vertical():
     profile, _ = loaded(CART, draws={"start": {"pose": "cart"}})
     options = {"start": np.array([-3.5, 1.0, np.pi / 2])}
-    place = sample_poses(CART, profile, ResetRequest(epoch=0, seed=5, options=options)).places["cart"]
+    place = sample_poses(CART, profile, ResetRequest(epoch=0, seed=5, options=options))[0]["cart"]
     np.testing.assert_allclose(place.orientation, [0.0, 0.0, np.sqrt(0.5), np.sqrt(0.5)])
     assert place.position == (-3.5, 1.0, 0.0)
 

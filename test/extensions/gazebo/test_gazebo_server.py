@@ -1,12 +1,11 @@
 """Gazebo servers that a vector environment starts: stand-ins with the physics of MuJoCo, over real DDS."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -53,6 +52,7 @@ def vector(gazebo_programs):
     assert [servers(domain_id) for domain_id in domains] == [{}, {}]
 
 
+@pytest.mark.needs("vector")
 def test_each_slot_has_a_server_in_its_own_domain_and_partition(vector):
     env, domains = vector
     env.reset(seed=0)
@@ -64,6 +64,7 @@ def test_each_slot_has_a_server_in_its_own_domain_and_partition(vector):
     assert partitions[0] != partitions[1]
 
 
+@pytest.mark.needs("vector")
 @pytest.mark.long
 def test_a_killed_server_truncates_its_own_slot_and_is_restarted(vector):
     env, domains = vector
@@ -75,9 +76,27 @@ def test_a_killed_server_truncates_its_own_slot_and_is_restarted(vector):
     *_, truncations, infos = env.step(still)
     assert truncations.tolist() == [True, False], infos["end_reason"]
     env.step(still)
-    assert not env.step(still)[3].any()
+    *_, truncations, infos = env.step(still)
+    assert not truncations.any()
     (after,) = servers(domains[0])
     assert after != before
+    assert [processes[0]["starts"] for processes in env.call("processes")] == [2, 1]
+    assert infos["step_index"].tolist() == [1, 3]
+
+
+@pytest.mark.long
+def test_a_server_that_ends_during_a_reset_is_started_once_more(gazebo_programs, domain_id, close_later):
+    env = close_later(embodied_env.make("arm_reach", backend="gazebo", launch=True, domain_id=domain_id))
+    env.reset(seed=0)
+    (processes,) = servers(domain_id).values()
+    (gazebo,) = [process for process in processes if "mujoco_as_gazebo.py" in " ".join(process.cmdline())]
+    gazebo.suspend()
+    killer = threading.Timer(0.5, gazebo.kill)
+    killer.start()
+    env.reset(seed=1)
+    killer.join()
+    assert [process["starts"] for process in env.processes()] == [2]
+    assert env.step(np.zeros(6))[-1]["end_reason"] == ""
 
 
 @pytest.mark.long
@@ -93,6 +112,7 @@ def test_no_process_outlives_a_killed_parent(gazebo_programs, domain_id):
     assert servers(domain_id) == {}
 
 
+@pytest.mark.needs("vector")
 def test_without_gazebo_the_error_contains_the_apt_package(monkeypatch):
     monkeypatch.setenv("PATH", "")
     env = embodied_env.make_vec("arm_reach", num_envs=2, backend="gazebo", launch=True)

@@ -1,7 +1,5 @@
 """The shipped worlds on a real Gazebo server: exact steps, resets, parity with MuJoCo, faults, doctor and launch."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The tests for a real Gazebo server, run on a stand-in with the physics of MuJoCo: the suite itself is tested."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

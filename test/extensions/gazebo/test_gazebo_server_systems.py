@@ -3,8 +3,6 @@
 The systems are stand-ins that follow their sources (`gazebo_systems`).
 """
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 
 import mujoco

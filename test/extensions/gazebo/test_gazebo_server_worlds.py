@@ -3,8 +3,6 @@
 These tests read the files without Gazebo, and do not show how a server runs them.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -20,7 +18,7 @@ from gazebo_files import FOLDER, ROOT, contract_of, each_world, model_of, plugin
 from sdf_world import named, number_of, numbers, pose_frame, text_of
 
 from embodied_env.contract import Contract
-from embodied_env.contract.contract_schema import SensorSpec
+from embodied_env.contract.sensor_schema import SensorSpec
 from embodied_env.contract.urdf import parse_urdf
 
 IN_OUR_MODEL = {"left_wheel": "wheel_left", "right_wheel": "wheel_right", "bolt_slide": "bolt"}

@@ -1,7 +1,5 @@
 """`embodied-env doctor` with a simulator: each fault of server, bridge and world is named with its remedy."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import time
@@ -75,6 +73,16 @@ def test_a_running_simulator_passes_and_is_stepped(stand_in):
     busy = checks["readings.sensors.joints"]
     assert (busy.passed, busy.detail) == (True, "50 messages per control period")
     assert "update_frequency of its publisher to 20" in busy.remedy
+
+
+def test_a_throttled_world_passes_with_the_ways_to_unthrottle_it(stand_in):
+    stand_in.pace_s = 0.0012
+    step = surveyed(timeout_s=5.0)["step"]
+    stand_in.pace_s = 0.0
+    assert step.passed is True
+    assert "the world is throttled, or its host is too slow; set <real_time_factor>0<" in step.remedy
+    assert "launch gazebo real_time_factor:=0" in step.remedy
+    assert "gz service -s /world/toy/set_physics" in step.remedy
 
 
 def test_without_server_and_bridge_both_are_named_with_the_way_to_start_them(domain_id, message_package):

@@ -1,7 +1,5 @@
 """``embodied-env evaluate --engine ray`` with real Ray in separate processes; its start takes several seconds."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A Ray cluster started for an evaluation leaves nothing in the home folder, and no environment variable."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

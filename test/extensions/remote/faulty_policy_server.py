@@ -7,8 +7,6 @@ how many of them (`FAULT COUNT`; default: all), or the metadata of the connectio
 answer is `WRONG`, which a robot must never execute.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib
@@ -32,9 +30,6 @@ PROOF = "pickle_was_executed"
 BINARY, TEXT, PING, CLOSE = 2, 1, 9, 8
 LATE_S = 0.5
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
-
-
-# -------------------------------------------------------------------------------------------------- messages and frames
 
 
 def array(values, shape=None, dtype="<f8", data=None):
@@ -65,9 +60,6 @@ MOVING, WRONG_FRAME = frame(message(array(MOVE))), frame(message(array(WRONG)))
 class Evil:
     def __reduce__(self):
         return Path.touch, (Path(PROOF),)
-
-
-# ------------------------------------------------------------------------------------------------------------ a client
 
 
 class Client:
@@ -135,9 +127,6 @@ class Client:
                         fault(self)
 
 
-# --------------------------------------------------------------------------------------------- faults of a connection
-
-
 def silent(client):
     client.read(2**40)
 
@@ -184,9 +173,6 @@ METADATA = {
     "metadata_of_a_wrong_schema": {"embodied_env": {"inputs": 3}},
     "another_model": {"model": "other"},
 }
-
-
-# ------------------------------------------------------------------------------------------------ faults of an answer
 
 
 def sends(data, *, then=None):
@@ -312,9 +298,6 @@ ANSWERS = {
     "timing_of_nan": timed(float("nan")),
     "timing_of_text": timed("yesterday"),
 }
-
-
-# ------------------------------------------------------------------------------------------------------------ a server
 
 
 class Server:

@@ -1,7 +1,5 @@
 """openpi's MessagePack with arrays, written against its public format and without our code."""
 
-from __future__ import annotations
-
 import msgpack
 import numpy as np
 

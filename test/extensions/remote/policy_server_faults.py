@@ -4,8 +4,6 @@ docs/reference/policy_server_faults.md lists them. Two editions run them all: wi
 emulator with the published topic as evidence.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

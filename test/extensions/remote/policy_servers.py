@@ -1,7 +1,5 @@
 """Small policy servers of openpi and GR00T for tests, written against their public protocols."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import threading

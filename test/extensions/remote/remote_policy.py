@@ -1,13 +1,11 @@
 """Episodes of the robot emulator that a policy drives, such as one on the stand-in server."""
 
-from __future__ import annotations
-
 from policy_server_faults import check_motion
 from robot_rig import ARM, ATTEMPTS, LAYOUT, PERIOD_S, STALLED
 
 import embodied_env
 from embodied_env.core.policy import NoAction
-from embodied_env.policies.chunks import ChunkRunner
+from embodied_env.policies.chunk_execution import ChunkRunner
 
 MOST_STEPS = 200
 

@@ -1,7 +1,5 @@
 """The message formats of openpi and GR00T: byte for byte those of their own code, bounded, and without pickle."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

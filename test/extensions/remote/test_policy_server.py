@@ -1,7 +1,5 @@
 """``serve``: openpi's protocol, one client at a time, and an error frame for whatever cannot be answered."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import http.client
@@ -26,7 +24,7 @@ from embodied_env.cli.main import main
 from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity, find_n_action_steps
 from embodied_env.errors import UsageError
 from embodied_env.extensions.remote.policy_server import PolicyServer, ServedPolicy
-from embodied_env.policies.chunks import ChunkRunner
+from embodied_env.policies.chunk_execution import ChunkRunner
 from embodied_env.policies.policy_loader import load_model
 from embodied_env.policies.policy_model import ArraySpec
 
@@ -321,9 +319,6 @@ def test_policy_served_for_another_contract_is_refused(serve):
     problem = f"is served for another contract: {ARM.fingerprint:.12} \\(expected {other.fingerprint:.12}, arm_reach\\)"
     with pytest.raises(UsageError, match=problem):
         embodied_env.load_policy(f"openpi://127.0.0.1:{port}", other)
-
-
-# ---------------------------------------------------------------------------------------------------------- command line
 
 
 def wait_for_line(process):

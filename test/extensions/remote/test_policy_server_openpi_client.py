@@ -1,7 +1,5 @@
 """openpi's own client, from PyPI in a virtual environment of its own, against ``serve``."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import venv

@@ -3,8 +3,6 @@
 The page docs/reference/policy_server_faults.md lists them; `test_remote_model_faults_ros` has them on the robot emulator.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import time
@@ -18,7 +16,7 @@ import embodied_env
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import NoAction
 from embodied_env.errors import UsageError
-from embodied_env.policies.chunks import ChunkRunner
+from embodied_env.policies.chunk_execution import ChunkRunner
 
 pytest.importorskip("websockets", reason="needs websockets")
 

@@ -4,8 +4,6 @@ The page docs/reference/policy_server_faults.md lists those of servers; `test_re
 `test_robot_backend_faults` some of them in the default run.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 
@@ -23,7 +21,7 @@ from robot_rig import ARM, ENVIRONMENT, Rig
 import embodied_env
 from embodied_env.core.policy import FunctionPolicy, PolicyIdentity
 from embodied_env.errors import PolicyError, UsageError
-from embodied_env.policies.chunks import UNDERRUN, ChunkRunner
+from embodied_env.policies.chunk_execution import UNDERRUN, ChunkRunner
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime, pytest.mark.long]
 

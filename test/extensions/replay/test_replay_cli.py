@@ -1,7 +1,5 @@
 """``embodied-env replay``: output and exit status."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A run of any actions replays bit for bit under its own contract."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
 
@@ -17,7 +15,7 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.extensions.replay.run_replay import replay_run
 from embodied_env.record import RecordTransitions
 
-few = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 many = settings(few, max_examples=500)
 
 floats = st.floats(-2.0, 2.0) | st.floats()
@@ -28,7 +26,8 @@ actions = st.one_of(
     npst.arrays(np.float32, 6, elements=st.floats(width=32)),
     npst.arrays(npst.scalar_dtypes(), npst.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=7)),
     st.lists(floats, max_size=8),
-    st.sampled_from([None, "go", {}, object(), 10**2000, b"x", float("nan")]),
+    npst.arrays(np.complex128, 6),
+    st.sampled_from([None, "go", {1: 2}, object(), type(None), [True] * 6, 10**2000, b"x", float("nan")]),
 )
 faults = st.lists(
     st.builds(

@@ -1,7 +1,5 @@
 """Replay of ROS 2 runs without ROS 2 makes the same decisions, because rows record the timing."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Runs for reports, and the parsed HTML of pages and charts."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 import numpy as np

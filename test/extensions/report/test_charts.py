@@ -1,7 +1,5 @@
 """Charts of reports and comparisons: downsampling, escaped texts, accessible names, and degenerate data."""
 
-from __future__ import annotations
-
 import math
 import re
 

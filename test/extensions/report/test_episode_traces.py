@@ -1,7 +1,5 @@
 """The course of episodes in a report: joints in their own units, events, the choice of episodes, and their charts."""
 
-from __future__ import annotations
-
 import copy
 import math
 
@@ -13,9 +11,9 @@ from embodied_env.contract import load_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.extensions.report.episode_traces import MOST_TRACED, EpisodeTrace, EpisodeTraces
 from embodied_env.extensions.report.figures import FIGURES, draw_episode
-from embodied_env.record.outcomes import EpisodeOutcome
-from embodied_env.record.rows import TRANSITION
+from embodied_env.record.row_types import TRANSITION
 from embodied_env.record.step_values import Joints
+from embodied_env.record.summary import EpisodeOutcome
 
 
 @pytest.fixture(scope="module")

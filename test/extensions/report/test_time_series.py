@@ -1,7 +1,5 @@
 """Values and events over the steps of an episode, in bounded memory."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

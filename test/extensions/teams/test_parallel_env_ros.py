@@ -1,7 +1,5 @@
 """Several robots in one world: results over ROS 2 are bit-identical to those in process."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,11 +1,39 @@
-"""Comparison of two vector environments that are called alike."""
-
-from __future__ import annotations
+"""Comparison of two vector environments that are called alike, and contracts and actions with everything unusual."""
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from randomised_arm import DRAWS, OPTIONS, randomised_arm
+from strategies import document_of, parse
 
 import embodied_env
+from embodied_env import NoAction
+
+SHIPPED = ("arm_reach", "cart_goal", "door_open", "so101_reach", "turtlebot4_goal", "ur5e_reach")
+UNUSUAL = [NoAction("late"), None, np.full(6, np.nan), np.zeros(3), "text", np.full(6, 1e300), [0.5] * 6, {"arm": 1}]
+
+
+def arm_with_two_actuators():
+    """Return an arm whose wrist is an actuator of its own, in positions with limited jerk."""
+    document = document_of(embodied_env.load_contract("arm_reach"))
+    joints = document["actuators"]["arm"]["joints"]
+    wrist = {name: {**joints.pop(name), "jerk": 400.0} for name in ("j4", "j5", "j6")}
+    own = {"topic": "wrist/commands", "command": "position", "joints": wrist}
+    document["actuators"]["wrist"] = {**document["actuators"]["arm"], **own}
+    del document["robot"]
+    return parse(document)
+
+
+def unusual_arm():
+    """Return an arm with every kind of draw, histories, noise, delays, drop-outs and slow sensors."""
+    document = document_of(randomised_arm(OPTIONS, {**DRAWS, "camera_delay": {"delay": ["target"]}}))
+    document["applied_actions"] = 2
+    document["episode"] = {"horizon_steps": 9, "kind": "finite_horizon"}
+    document["sensors"]["joints"]["fields"]["position"]["history"] = 3
+    document["sensors"]["tcp"]["fields"]["position"] |= {"history": 2, "low": -0.4, "high": 0.4}
+    document["sensors"]["target"] |= {"rate_hz": 12.0, "max_age_s": 0.2}
+    sources = document["backends"]["mujoco"]["sources"]
+    sources["tcp"] |= {"noise": {"position": 0.01}, "delay_s": 0.02, "dropout": 0.4}
+    return parse(document)
 
 
 class Pair:
@@ -17,15 +45,27 @@ class Pair:
         ours.action_space.seed(7)
 
     @classmethod
-    def of(cls, contract, mode, num_envs=3, *, threads=None, **options):
-        """Compare with Gymnasium's `SyncVectorEnv`; episodes have different lengths."""
+    def of(cls, contract, mode, num_envs=3, *, threads=None, record=None, **options):
+        """Compare with Gymnasium's `SyncVectorEnv`; episodes have different lengths. `record`: a folder of both."""
         options = {"backend": "mujoco", "clock": "virtual", "host_timing": True, "evaluator_info": True, **options}
         horizon = embodied_env.load_contract(contract).episode.horizon_steps
         own = [{"max_episode_steps": min(6 + 4 * slot, horizon)} for slot in range(num_envs)]
+        folders = [None, *[None] * num_envs]
+        if record is not None:
+            folders = [record / "ours", *(record / "theirs" / f"slot_{slot}" for slot in range(num_envs))]
         ours = embodied_env.make_vec(
-            contract, num_envs=num_envs, autoreset_mode=mode, per_slot=own, threads=threads, **options
+            contract,
+            num_envs=num_envs,
+            autoreset_mode=mode,
+            per_slot=own,
+            threads=threads,
+            record=folders[0],
+            **options,
         )
-        makers = [lambda slot=slot: embodied_env.make(contract, **options, **own[slot]) for slot in range(num_envs)]
+        makers = [
+            lambda slot=slot: embodied_env.make(contract, record=folders[1 + slot], **options, **own[slot])
+            for slot in range(num_envs)
+        ]
         return cls(ours, SyncVectorEnv(makers, autoreset_mode=mode))
 
     def both(self, call):

@@ -1,7 +1,5 @@
 """The batched gate decides as the gate of each slot, bit for bit; `drive` compares them over sequences of steps."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -24,20 +22,23 @@ from safety_strategies import (
 )
 
 from embodied_env import load_contract
+from embodied_env.contract.actuator_schema import EffectiveLimits, JointLimits
 from embodied_env.contract.contract_loader import shipped_files
-from embodied_env.contract.contract_schema import EffectiveLimits, JointLimits
 from embodied_env.contract.required_sensors import required_sensors
-from embodied_env.contract.safety_schema import ForceLimit, Intervention, LatencyBudget, ObservationAge, Tracking
-from embodied_env.core.codes import CODES, Quality, Severity
+from embodied_env.contract.safety_schema import Intervention, ObservationAge
+from embodied_env.core.code_table import CODES
+from embodied_env.core.code_types import Quality, Severity
 from embodied_env.core.types import CommandState, Finding, SafetyContext, SensorStatus
 from embodied_env.errors import InternalFaultError
 from embodied_env.extensions.vector.batched_gate import BatchedGate, states_after
-from embodied_env.extensions.vector.batched_limiter import BatchedLimiter
-from embodied_env.extensions.vector.batched_limits import BatchedBounds, keep_limits, limit_joint_batch
-from embodied_env.extensions.vector.batches import CommandStateBatch, SafetyContextBatch
-from embodied_env.safety import SafetyGate
+from embodied_env.extensions.vector.batched_limiter import BatchedBounds, BatchedLimiter, keep_limits, limit_joint_batch
+from embodied_env.extensions.vector.batched_types import CommandStateBatch, SafetyContextBatch
 from embodied_env.safety.approved_commands import state_after
 from embodied_env.safety.findings import gate_arrays
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.interlocks.force import ForceLimit
+from embodied_env.safety.interlocks.latency import LatencyBudget
+from embodied_env.safety.interlocks.tracking import Tracking
 from embodied_env.safety.joint_limits import limit_joint, limit_velocity, limit_violation, velocity_interval
 
 SLOTS = 3

@@ -1,7 +1,5 @@
 """Vector environments equal SyncVectorEnv, and slots are independent."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading
@@ -46,9 +44,6 @@ def make_vec(close_later):
 
 def backend_of(env, slot):
     return env.envs[slot].unwrapped.stepper.backend
-
-
-# -------------------------------------------------------------------------------------- equality with SyncVectorEnv
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
@@ -110,21 +105,16 @@ def test_an_invalid_mask_raises_the_error_of_a_sync_vector_env(make_vec, mask):
     assert raised[0] is raised[1]
 
 
-@pytest.mark.parametrize("seed", [True, [0, False]])
-def test_a_bool_is_rejected_as_a_seed(make_vec, seed):
-    with pytest.raises(gymnasium.error.Error, match="Seed must be a python integer"):
-        make_vec(num_envs=2).reset(seed=seed)
-
-
-@pytest.mark.parametrize("seed", [[1], [1, 2, 3]])
-def test_a_wrong_number_of_seeds_is_rejected(make_vec, seed):
-    with pytest.raises(ValueError, match="wrong number of seeds"):
-        make_vec().reset(seed=seed)
-
-
-@pytest.mark.parametrize("seed", ["xy", 1.5])
-def test_a_seed_of_another_type_is_rejected(make_vec, seed):
-    with pytest.raises(TypeError, match="invalid seed"):
+@pytest.mark.parametrize(
+    ("seed", "error", "problem"),
+    [
+        *((seed, gymnasium.error.Error, "Seed must be a python integer") for seed in (True, [0, False])),
+        *((seed, ValueError, "wrong number of seeds") for seed in ([1], [1, 2, 3])),
+        *((seed, TypeError, "invalid seed") for seed in ("xy", 1.5)),
+    ],
+)
+def test_an_invalid_seed_is_rejected(make_vec, seed, error, problem):
+    with pytest.raises(error, match=problem):
         make_vec(num_envs=2).reset(seed=seed)
 
 
@@ -194,9 +184,6 @@ def test_attributes_and_methods_of_the_slots_are_reached_by_name(make_vec):
     assert env.np_random_seed == (4, 9)
     with pytest.raises(ValueError, match="2 environments"):
         env.set_attr("level", [1])
-
-
-# ------------------------------------------------------------------------------------------------ independent slots
 
 
 def test_a_slot_with_a_lost_world_is_truncated_and_reset_while_others_continue(make_vec):
@@ -298,9 +285,6 @@ def test_waiting_for_another_slot_does_not_count_as_policy_time(make_vec):
     assert infos["latency"]["inference_s"].tolist() == [0.0, 0.0]
 
 
-# ------------------------------------------------------------------------------------------------------- creation
-
-
 def test_gymnasium_makes_the_vector_by_the_registered_id():
     env = gymnasium.make_vec(ID, num_envs=2, backend="fake", autoreset_mode=SAME_STEP, max_episode_steps=3)
     env.reset(seed=0)
@@ -372,9 +356,6 @@ def test_a_closed_vector_raises_and_can_be_closed_again(make_vec):
 
 def test_a_vector_that_was_never_reset_can_be_closed(make_vec):
     make_vec(backend="mujoco", threads=1).close()
-
-
-# ----------------------------------------------------------------------------------------- recording and rendering
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])

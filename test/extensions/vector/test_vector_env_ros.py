@@ -1,7 +1,5 @@
 """A vector of simulator processes over ROS 2 equals in-process worlds, also when one is killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

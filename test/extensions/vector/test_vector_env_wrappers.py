@@ -3,8 +3,6 @@
 Where a wrapper works, it gives the same results as over a SyncVectorEnv of the same environments.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import re
@@ -144,9 +142,6 @@ BETTER = {("RecordEpisodeStatistics", AutoresetMode.DISABLED)}
 """SyncVectorEnv takes the mask away before the wrapper sees it, which then forgets the episodes that go on."""
 
 
-# ----------------------------------------------------------------------------------------------------------------- docs
-
-
 def documented():
     section = DOCS.read_text().split("## Wrappers by mode\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
@@ -159,9 +154,6 @@ def test_every_vector_wrapper_of_gymnasium_has_a_row():
 
 def test_the_docs_have_the_same_cells():
     assert [row[:5] for row in documented()] == [[row.name, row.base, *row.cells] for row in TABLE]
-
-
-# ---------------------------------------------------------------------------------------------------------------- cells
 
 
 def limits(slot):

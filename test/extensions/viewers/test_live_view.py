@@ -1,13 +1,11 @@
 """The view of steps: the same from an environment and from its run, and never in the way of a step."""
 
-from __future__ import annotations
-
-import json
+import socket
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -19,25 +17,23 @@ from embodied_env.contract import load_contract
 from embodied_env.errors import MissingDependencyError, UsageError
 from embodied_env.extensions.viewers import live_view, rerun_viewer
 from embodied_env.extensions.viewers.live_view import LiveView, view_run
+from embodied_env.extensions.viewers.robot_geometry import find_geometry
+from embodied_env.extensions.viewers.scene import Scene
+from embodied_env.extensions.viewers.view_target import scene_of_run
 from embodied_env.record import read_run
-
-ROOT = Path(__file__).parents[3]
 
 
 class Pages:
     """A viewer that keeps what it receives."""
 
     def __init__(self):
-        self.series, self.images, self.lines, self.is_closed = {}, {}, [], False
+        self.drawings, self.is_closed = [], False
 
-    def plot(self, path, steps, times_s, values):
-        self.series.setdefault(path, []).extend(zip(steps, times_s, values, strict=True))
+    def show(self, drawing):
+        self.drawings.append(drawing)
 
-    def show_image(self, name, image, encoding, step, time_s):
-        self.images.setdefault(name, []).append((step, encoding, image.copy()))
-
-    def log(self, text, step, time_s):
-        self.lines.append((step, text))
+    def flush(self):
+        yield
 
     def close(self):
         self.is_closed = True
@@ -45,22 +41,26 @@ class Pages:
     def abandon(self):
         self.is_abandoned = True
 
+    @property
+    def lines(self):
+        return [(drawing.step, line) for drawing in self.drawings for line in drawing.lines]
+
 
 class Stuck(Pages):
-    """A viewer that stops responding at the first series."""
+    """A viewer that stops responding at the first step."""
 
     def __init__(self):
         super().__init__()
         self.resume = threading.Event()
 
-    def plot(self, *_):
+    def show(self, drawing):
         self.resume.wait(30)
 
 
 class Broken(Pages):
     """A viewer that fails."""
 
-    def plot(self, *_):
+    def show(self, drawing):
         raise OSError("no connection to the viewer")
 
 
@@ -73,12 +73,17 @@ def fast(monkeypatch):
 @pytest.fixture
 def logged(monkeypatch):
     lines = []
-    monkeypatch.setattr(gymnasium.logger, "warn", lines.append)
+    monkeypatch.setattr(gymnasium.logger, "warn", lambda text, *values: lines.append(text % values))
     return lines
 
 
+def scene_of(contract):
+    loaded = load_contract(contract)
+    return Scene(loaded, geometry=find_geometry(loaded), start_ns=0, pacing="lockstep")
+
+
 def steps_with(viewer, count, *, contract="door_open", pause_s=0.0, **options):
-    view = LiveView(load_contract(contract), viewer, pacing="lockstep")
+    view = LiveView(scene_of(contract), viewer, pacing="lockstep")
     env = embodied_env.make(contract, backend="fake", observers=[view], **options)
     try:
         ended = True
@@ -98,24 +103,21 @@ def test_an_environment_and_its_run_are_shown_alike(fast, tmp_path):
     live, recorded = Pages(), Pages()
     view, env = steps_with(live, 12, record=tmp_path)
     assert (view.steps, view.dropped) == (12, 0)
-    assert view_run(read_run(env.path), load_contract("door_open"), recorded) == 12
-    assert recorded.series == live.series
-    assert recorded.lines == live.lines
+    run = read_run(env.path)
+    assert view_run(run, scene_of_run(run), recorded) == 12
     assert live.lines[0] == (0, "episode 0 begins")
     assert any("joint_limits: acc.limit (LIMIT)" in line for _, line in live.lines)
     assert any("ends after 1 steps: success" in line for _, line in live.lines)
-    assert {("joints", "j1", kind) for kind in ("requested", "applied", "measured")} <= live.series.keys()
-    assert {
-        ("reward", "reward"),
-        ("latency", "gate"),
-        ("age", "joints"),
-        ("gates", "joint_limits"),
-    } <= live.series.keys()
-    assert live.images.keys() == recorded.images.keys() == {"camera", "depth"}
-    for name, images in live.images.items():
-        for (step, encoding, image), again in zip(images, recorded.images[name], strict=True):
-            assert (step, encoding) == again[:2]
-            np.testing.assert_array_equal(image, again[2])
+    for drawing, again in zip(live.drawings, recorded.drawings, strict=True):
+        assert drawing.time_s == pytest.approx(drawing.step * 0.05)
+        for key in ("step", "time_s", "curves", "lines", "poses", "joints", "links", "root"):
+            assert getattr(drawing, key) == getattr(again, key), key
+        assert drawing.images.keys() == again.images.keys()
+        for name, image in drawing.images.items():
+            assert image.encoding == again.images[name].encoding
+            np.testing.assert_array_equal(image.pixels, again.images[name].pixels)
+        assert drawing.paths.keys() == again.paths.keys() == {"done", "intended"}
+        np.testing.assert_array_equal(drawing.paths["done"], again.paths["done"])
     assert live.is_closed
     assert recorded.is_closed
 
@@ -127,7 +129,7 @@ def test_a_full_queue_drops_steps_and_keeps_twice_as_many_ends(monkeypatch, logg
     monkeypatch.setattr(live_view, "DRAW_PERIOD_S", 60.0)
     viewer = Pages()
     view, _ = steps_with(viewer, 20, contract=contract)
-    assert len(viewer.series["reward", "reward"]) == shown
+    assert len(viewer.drawings) == shown
     assert view.dropped == 20 - shown
     assert logged == [f"view: {20 - shown} of 20 steps were not shown"]
 
@@ -159,8 +161,8 @@ def test_a_viewer_that_fails_is_reported_and_the_robot_goes_on(fast, logged):
 def test_make_evaluate_and_view_open_one_viewer(fast, monkeypatch, tmp_path):
     opened = []
 
-    def open_viewer(view, contract):
-        opened.append((rerun_viewer.checked_view(view), contract.name, Pages()))
+    def open_viewer(where, scene):
+        opened.append((where, scene.contract.name, Pages()))
         return opened[-1][2]
 
     monkeypatch.setattr(rerun_viewer, "RerunViewer", open_viewer)
@@ -169,11 +171,13 @@ def test_make_evaluate_and_view_open_one_viewer(fast, monkeypatch, tmp_path):
     assert main(["view", str(run), "--save", "b.rrd"]) == 0
     assert [each[:2] for each in opened] == [("a.rrd", "arm_reach"), ("b.rrd", "arm_reach")]
     assert opened[0][2].is_closed
-    assert opened[1][2].series["reward", "reward"]
+    assert ("reward", "reward") in opened[1][2].drawings[0].curves
     assert not [thread for thread in threading.enumerate() if thread.name == "embodied_env view"]
 
 
-@pytest.mark.parametrize("view", ["door.png", "web:0", "web:99999", "web:x", 3, "", "a\0.rrd"])
+@pytest.mark.parametrize(
+    "view", ["door.png", "web:0", "web:99999", "web:x", "foxglove:0", "foxglove:a", 3, "", "a\0.rrd"]
+)
 def test_an_invalid_view_is_refused(view):
     with pytest.raises(UsageError, match=r"invalid view=.*expected True, 'web'"):
         embodied_env.make("arm_reach", backend="fake", view=view)
@@ -186,30 +190,27 @@ def test_the_missing_package_is_named_before_anything_starts(monkeypatch):
         embodied_env.make("arm_reach", backend="fake", view="a.rrd")
 
 
+def test_the_address_of_the_page_is_logged_and_the_page_stays(monkeypatch, logged):
+    """An address has percent signs, which a logger may take for a format."""
+    calls = []
+    recording = SimpleNamespace(serve_grpc=lambda **_: "rerun+http://localhost:1/proxy", log=lambda *_, **__: None)
+    rerun = SimpleNamespace(serve_web_viewer=lambda **given: calls.append(given))
+    viewer = object.__new__(rerun_viewer.RerunViewer)
+    viewer._rerun, viewer._recording = rerun, recording
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    viewer._serve(port, None)
+    assert logged == [f"view: open http://localhost:{port}?url=rerun%2Bhttp%3A%2F%2Flocalhost%3A1%2Fproxy"]
+    assert calls[0]["web_port"] == port
+
+
 @pytest.mark.needs("evaluation", "vector")
 def test_several_robots_are_refused():
     with pytest.raises(UsageError, match="view shows a single robot"):
         embodied_env.make_vec("arm_reach", num_envs=2, backend="fake", view=True)
     with pytest.raises(UsageError, match="view shows a single robot"):
         embodied_env.evaluate("arm_reach", "hold", backend="fake", view=True, engine=object())
-
-
-def test_the_foxglove_layout_shows_channels_of_the_record():
-    layout = json.loads((ROOT / "config" / "foxglove_layout.json").read_text())
-    assert layout.keys() == {"configById", "globalVariables", "userNodes", "playbackConfig", "layout"}
-
-    def panels(node):
-        return {node} if isinstance(node, str) else panels(node["first"]) | panels(node["second"])
-
-    assert panels(layout["layout"]) == layout["configById"].keys()
-    contract = load_contract("door_open")
-    for name, config in layout["configById"].items():
-        if name.startswith("Image!"):
-            assert config["imageMode"]["imageTopic"].removeprefix("/") in contract.sensors
-        for path in config.get("paths", ()):
-            topic = path["value"].partition(".")[0].removeprefix("/")
-            assert topic in {"transition", *contract.sensors}
-            assert path["enabled"]
 
 
 @pytest.mark.long
@@ -225,7 +226,7 @@ def test_rerun_reads_what_is_shown(tmp_path):
     for path in (file, again):
         command = [sys.executable, "-m", "rerun", "rrd", "print", str(path)]
         printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-        for entity in ("/joints/j1/requested", "/joints/j1/measured", "/cameras/camera", "/reward/reward", "/log"):
+        for entity in ("/joints/j1/requested", "/joints/j1/measured", "/cameras/camera", "/scene/tool/part_", "/log"):
             assert entity in printed
 
 

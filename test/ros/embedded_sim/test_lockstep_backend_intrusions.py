@@ -1,7 +1,5 @@
 """Foreign clients of a simulator, malformed messages, interrupts, forks, and invalid environments."""
 
-from __future__ import annotations
-
 import array
 import os
 import signal

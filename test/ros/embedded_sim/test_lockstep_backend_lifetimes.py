@@ -1,7 +1,5 @@
 """Lifetimes of simulator processes: killed, orphaned, attached and terminated."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -18,7 +16,7 @@ from shipped_contracts import changed_text
 
 import embodied_env
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.processes.shared_memory import remove_orphaned_segments, segments_of
+from embodied_env.processes.child_process import remove_orphaned_segments, segments_of
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 

@@ -1,7 +1,5 @@
 """User models are bit-identical in process and over ROS 2, images included."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

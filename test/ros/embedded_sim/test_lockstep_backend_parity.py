@@ -1,10 +1,10 @@
 """Parity: the same world in process and over ROS 2 gives bit-identical results."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
+from identified_arm import identified_arm
 from randomised_arm import OPTIONS, randomised_arm
+from sideways_base import sideways_base
 
 import embodied_env
 from embodied_env.errors import UsageError
@@ -170,9 +170,6 @@ def test_three_resets_in_a_row_without_a_seed_are_bit_identical(pair):
     assert len({seed for _, seed, _ in results[0]}) == 3
 
 
-# ------------------------------------------------------------------------------------------ drawn episodes and delays
-
-
 def in_both(contract, seeds, steps, **options):
     """Return the drawn values and the accounts of random actions, in process and over ROS 2."""
     drawn, accounts = [], []
@@ -188,10 +185,23 @@ def in_both(contract, seeds, steps, **options):
     return drawn, accounts
 
 
+def test_a_base_that_moves_sideways_is_bit_identical():
+    _, accounts = in_both(sideways_base(), 1, 30)
+    assert len(accounts[0]) == 30
+    assert accounts[0] == accounts[1]
+
+
 @pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.long)])
 def test_randomised_episodes_are_bit_identical(seeds):
     drawn, accounts = in_both(randomised_arm(), seeds, 15)
     assert drawn[0][0].keys() == {*OPTIONS, "target"}
+    assert drawn[0] == drawn[1]
+    assert accounts[0] == accounts[1]
+
+
+def test_drawn_identified_parameters_are_bit_identical(tmp_path):
+    drawn, accounts = in_both(identified_arm(tmp_path, draw="intervals"), 2, 6)
+    assert drawn[0][0].keys() == {"identified", "target"}
     assert drawn[0] == drawn[1]
     assert accounts[0] == accounts[1]
 

@@ -1,7 +1,5 @@
 """The node that hosts the world, in this process, with faulty worlds."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

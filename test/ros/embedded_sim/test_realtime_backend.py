@@ -1,7 +1,5 @@
 """The embedded simulator in real time in its own process: it can be seeded, configured and restarted."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -37,6 +35,7 @@ def shared_env():
     """One simulator for all tests that leave it running."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        patch.setattr("sys.argv", ["evaluate", "--ros-args", "-r", "__ns:=/pushed"])  # by a launch file
         env = make()
         env.reset(seed=0)
         yield env

@@ -1,7 +1,5 @@
 """The free-running world in real time, in this process and in its own."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -16,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 import psutil
 import pytest
+from sideways_base import sideways_base
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -57,6 +56,19 @@ class UnstableWorld(World):
         if self.resets == 1 and self.now_ns > 100_000_000:
             raise BackendLostError("sim_unstable", "diverged on purpose")
         super().step(commands)
+
+
+class WatchedWorld(World):
+    """A world in which a command acts from the start of its tick; keeps the command and the reading of each tick."""
+
+    def reset(self, seed, options):
+        self.commands, self.readings = [], []
+        return super().reset(seed, options)
+
+    def step(self, commands=()):
+        super().step([(0, values) for _, values in commands])
+        self.commands.append(self.target)
+        self.readings.append(content(self.read()["odom"].values))
 
 
 class Driver:
@@ -117,6 +129,10 @@ class Driver:
             assert time.monotonic() < end, values
 
 
+def content(values):
+    return {field: np.asarray(value, dtype=np.float64).tobytes() for field, value in values.items()}
+
+
 @contextlib.contextmanager
 def driven(contract, world_class=World, command_timeout_s=None):
     """Host the world of a contract in a thread; yield its driver."""
@@ -132,6 +148,7 @@ def driven(contract, world_class=World, command_timeout_s=None):
     try:
         assert ready.wait(PATIENCE_S)
         driver = Driver(contract)
+        driver.world = world
         yield driver
         driver.ros.close()
     finally:
@@ -162,9 +179,6 @@ def arm(lasting_arm, domain_id):
     return lasting_arm
 
 
-# ---------------------------------------------------------------------------------------------------------- time
-
-
 def test_the_world_moves_without_a_client(arm):
     received = arm.collect(0.5)
     assert all(len(arrivals) > 10 for arrivals in received.values())  # of 50
@@ -187,9 +201,6 @@ def test_a_delayed_reading_is_as_old_as_its_delay(hosted):
     received = hosted(CART).collect(2.0)["goal"]
     ages_s = [(a.arrival_system_ns - stamp_ns(a.message)) / 1e9 for a in received[1:]]
     assert 0.2 <= min(ages_s) < 1.0
-
-
-# --------------------------------------------------------------------------------------------------------- reset
 
 
 def test_each_reset_draws_a_new_target(arm):
@@ -242,17 +253,6 @@ def test_after_a_reset_the_robot_is_home_and_an_old_command_is_dropped(arm):
     np.testing.assert_allclose(arm.newest("joints")["position"], home, atol=0.02)
 
 
-# ------------------------------------------------------------------------------------------------------ commands
-
-
-def test_one_command_is_reached_and_held(arm):
-    home = arm.newest("joints")["position"]
-    arm.command(*(home + 0.1))
-    arm.wait_for(lambda q: np.allclose(q, home + 0.1, atol=0.02), "joints", "position")
-    arm.collect(0.2)
-    np.testing.assert_allclose(arm.newest("joints")["position"], home + 0.1, atol=0.02)
-
-
 @pytest.mark.parametrize("values", [(0.0,), (math.nan,) * 6], ids=["of another length", "not finite"])
 def test_a_malformed_command_is_ignored(arm, values):
     home = arm.newest("joints")["position"]
@@ -280,6 +280,31 @@ def test_a_velocity_ends_at_the_timeout_of_the_profile(hosted):
     cart.wait_for(lambda w: abs(w[2]) < 0.05, "imu", "angular_velocity")
 
 
+def test_an_emulated_base_that_moves_sideways_equals_mujoco_bit_by_bit(hosted):
+    """In all but the time within a tick at which a command acts, which is wall time and here the start of the tick."""
+    contract = sideways_base()
+    base = hosted(contract, WatchedWorld)
+    received = []
+    for twist in np.random.default_rng(0).uniform(-0.5, 0.5, (12, 3)):
+        base.command(*twist)
+        received += base.collect(0.07)["odom"]
+    readings, commands = list(base.world.readings), list(base.world.commands)
+    assert len({command.tobytes() for command in commands}) > 6
+    in_ticks = replace(contract, control_period_s=base.world.tick_ns / 1e9)
+    world = World(in_ticks, load_profile(in_ticks, "mujoco"), as_messages=False)
+    world.reset(0, {})
+    expected = []
+    for command, _ in zip(commands, readings, strict=False):
+        world.command(command)
+        world.step()
+        expected.append(content(world.read()["odom"].values))
+    assert readings == expected
+    messages = [content(base.readers["odom"].read(each.message)) for each in received]
+    assert len(messages) > 20
+    remaining = iter(expected)
+    assert all(each in remaining for each in messages)  # in this order
+
+
 def test_a_position_is_held_beyond_the_timeout(hosted):
     arm = hosted(ARM, command_timeout_s=0.2)
     home = arm.newest("joints")["position"]
@@ -295,9 +320,6 @@ def test_a_diverged_world_publishes_nothing_until_a_reset(hosted):
         assert time.monotonic() < end
     arm.reset()
     arm.newest("joints")
-
-
-# ------------------------------------------------------------------------------------------------------ shutdown
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])

@@ -1,7 +1,5 @@
 """Delays and clocks of the robot emulator in its own process, as observed on its topics."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -154,8 +152,6 @@ def test_a_command_in_transit_at_a_reset_has_no_effect(observed):
     assert not any(np.allclose(a.message.position, never, atol=1e-9) for a in states)
     assert stamp_ns(observed.after[-1].message) == pytest.approx(observed.reset.stamp_ns, abs=SLACK_S * 1e9)
 
-
-# ---------------------------------------------------------------------------------------------------- policies
 
 SLOW = {"command_delay_s": 0.03, "command_jitter_s": 0.01, "servo_lag_s": 0.04, "controller_state": True}
 ROBOTS = {

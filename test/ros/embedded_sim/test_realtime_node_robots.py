@@ -1,7 +1,5 @@
 """Shipped robots on the emulator: doctor, 20 scripted episodes, and homing without the emulator's reset."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 
@@ -66,7 +64,7 @@ def test_doctor_passes(contract):
 @pytest.mark.long
 @pytest.mark.parametrize("contract", ROBOTS, indirect=True)
 def test_the_scripted_policy_solves_18_of_20_episodes(contract, tmp_path):
-    from embodied_env.extensions.evaluation import evaluate
+    from embodied_env.extensions.evaluation.evaluation import evaluate
 
     (result,) = evaluate(
         contract, "scripted", backend="real", episodes=20, seed=0, record=tmp_path, emulator=True, namespace=NAMESPACE

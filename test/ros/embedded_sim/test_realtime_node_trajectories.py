@@ -1,7 +1,5 @@
 """Trajectories on the robot emulator: the messages, and a policy that is killed while the robot moves."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -19,7 +17,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from embodied_env.contract import load_contract
 from embodied_env.errors import UsageError
 from embodied_env.ros.embedded_sim.realtime_node import run_free_running
-from embodied_env.ros.robot.robot_backend import RealBackend
+from embodied_env.ros.robot.robot_backend import make_real_backend
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.transport.receive_thread import ReceiveThread
@@ -138,4 +136,4 @@ def _first_after(states, time_ns):
 
 def test_trajectories_are_refused_with_a_relay(path):
     with pytest.raises(UsageError, match="trajectory_steps conflicts with a relay"):
-        RealBackend(load_contract(path), clock=SteadyClock(), relay=True)
+        make_real_backend(load_contract(path), clock=SteadyClock(), relay=True)

@@ -1,7 +1,5 @@
 """Activation checks through fake clients and a fake node, because controller_manager is on no registry."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import threading
@@ -13,6 +11,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
+from embodied_env.core.safety_input_state import texts_of
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot import activation_monitor
@@ -104,7 +103,7 @@ class Bench:
 def test_an_active_controller_lets_the_episode_begin():
     bench = Bench({"arm": "active"})
     bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
-    assert bench.watch.states() == {"arm": "ok"}
+    assert texts_of(bench.watch.states()) == {"arm": "ok"}
 
 
 def test_an_inactive_controller_is_reported_by_name():
@@ -118,13 +117,13 @@ def test_a_deactivated_controller_is_detected_at_the_next_poll_and_latched():
     bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
     bench.client.states = {"arm": "inactive"}
     bench.poll_and_wait()
-    assert bench.watch.states() == {"arm": "lapsed: arm is inactive"}
+    assert texts_of(bench.watch.states()) == {"arm": "lapsed: arm is inactive"}
     bench.client.states = {"arm": "active"}
     bench.poll_and_wait()
     bench.clock.advance_ns(BOUND_NS)
-    assert bench.watch.states() == {"arm": "inactive: arm is inactive"}
+    assert texts_of(bench.watch.states()) == {"arm": "inactive: arm is inactive"}
     bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
-    assert bench.watch.states() == {"arm": "ok"}
+    assert texts_of(bench.watch.states()) == {"arm": "ok"}
 
 
 def test_a_missing_controller_manager_is_reported_by_name():
@@ -142,9 +141,9 @@ def test_a_response_to_a_request_from_before_the_reset_is_ignored():
     old, new = bench.client.futures
     assert bench.client.removed == [old]
     old.complete(bench.client.response({"arm": "active"}))
-    assert bench.watch.states()["arm"].startswith("lapsed: no status received")
+    assert texts_of(bench.watch.states())["arm"].startswith("lapsed: no status received")
     new.complete(bench.client.response({"arm": "active"}))
-    assert bench.watch.states()["arm"].startswith("lapsed")  # the interlock holds until the next reset
+    assert texts_of(bench.watch.states())["arm"].startswith("lapsed")  # the interlock holds until the next reset
 
 
 def test_a_request_without_a_response_is_cancelled_and_repeated():

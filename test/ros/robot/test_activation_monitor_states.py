@@ -1,14 +1,14 @@
 """Activation states: any state but active, and no state at all, holds at once and stops after a delay."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
+from shipped_contracts import changed_contract
 
+from embodied_env.core.safety_input_state import texts_of
 from embodied_env.errors import ContractError
 from embodied_env.ros.robot.activation_monitor import ActivationStates, controller_state, lifecycle_state, topic_state
-from embodied_env.ros.robot.robot_profile import ActiveSpec, check_active
+from embodied_env.ros.robot.robot_profile import ActiveSpec, load_real_profile
 from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 BOUND_NS = NS_PER_S // 2
@@ -23,47 +23,47 @@ def activities(spec=DRIVER):
 
 def test_a_source_without_a_status_is_not_active():
     found, _ = activities()
-    assert found.states() == {"driver": "lapsed: no status received"}
+    assert texts_of(found.states()) == {"driver": "lapsed: no status received"}
     assert found.missing() == ["driver"]
 
 
 def test_a_source_that_reports_active_is_active():
     found, _ = activities()
     found.put("driver", ACTIVE)
-    assert found.states() == {"driver": "ok"}
+    assert texts_of(found.states()) == {"driver": "ok"}
 
 
 def test_a_deactivated_source_holds_then_stops_after_the_delay():
     found, clock = activities()
     found.put("driver", ACTIVE)
     found.put("driver", OFF)
-    assert found.states() == {"driver": "lapsed: /arm_driver is deactivating"}
+    assert texts_of(found.states()) == {"driver": "lapsed: /arm_driver is deactivating"}
     clock.advance_ns(BOUND_NS - 1)
-    assert found.states()["driver"].startswith("lapsed")
+    assert texts_of(found.states())["driver"].startswith("lapsed")
     clock.advance_ns(1)
-    assert found.states() == {"driver": "inactive: /arm_driver is deactivating"}
+    assert texts_of(found.states()) == {"driver": "inactive: /arm_driver is deactivating"}
 
 
 def test_a_reactivated_source_stays_lapsed_until_the_next_reset():
     found, clock = activities()
     found.put("driver", OFF)
     found.put("driver", ACTIVE)
-    assert found.states()["driver"].startswith("lapsed")
+    assert texts_of(found.states())["driver"].startswith("lapsed")
     clock.advance_ns(BOUND_NS)
-    assert found.states()["driver"].startswith("inactive")
+    assert texts_of(found.states())["driver"].startswith("inactive")
     found.begin()
     assert found.missing() == ["driver"]
     found.put("driver", ACTIVE)
-    assert found.states() == {"driver": "ok"}
+    assert texts_of(found.states()) == {"driver": "ok"}
 
 
 def test_a_silent_node_lapses():
     found, clock = activities()
     found.put("driver", ACTIVE)
     clock.advance_ns(2 * NS_PER_S)
-    assert found.states() == {"driver": "ok"}
+    assert texts_of(found.states()) == {"driver": "ok"}
     clock.advance_ns(NS_PER_S // 10)
-    assert found.states() == {"driver": "lapsed: no message from /arm_driver/get_state for 2.1 s"}
+    assert texts_of(found.states()) == {"driver": "lapsed: no message from /arm_driver/get_state for 2.1 s"}
 
 
 def test_the_last_value_of_a_latched_topic_survives_a_reset_and_never_expires():
@@ -71,10 +71,7 @@ def test_the_last_value_of_a_latched_topic_survives_a_reset_and_never_expires():
     found.put("driver", ACTIVE)
     clock.advance_ns(100 * NS_PER_S)
     found.begin()
-    assert (found.missing(), found.states()) == ([], {"driver": "ok"})
-
-
-# ---------------------------------------------------------------------------------------------------- states
+    assert (found.missing(), texts_of(found.states())) == ([], {"driver": "ok"})
 
 
 @pytest.mark.parametrize(
@@ -118,22 +115,20 @@ def test_a_message_with_another_value_is_not_active(message):
     assert not topic_state(message, ActiveSpec(topic="hardware"))[0]
 
 
-# ------------------------------------------------------------------------------------------------- the profile
-
-
 @pytest.mark.parametrize(
-    ("spec", "path", "problem"),
+    ("spec", "path"),
     [
-        (ActiveSpec(), "driver", "exactly one of node, controller, topic"),
-        (ActiveSpec(node="/arm", topic="state"), "driver", "node, topic .expected"),
-        (ActiveSpec(node="no good"), "driver.node", "not a ROS 2"),
-        (ActiveSpec(controller="arm", manager="no good"), "driver.manager", "not a ROS 2"),
-        (ActiveSpec(node="/arm", timeout_s=0.0), "driver.timeout_s", "seconds > 0"),
-        (ActiveSpec(node="/arm", latched=True), "driver.latched", "only with a topic"),
-        (ActiveSpec(controller="arm", reason="text"), "driver.reason", "only with a topic"),
+        ({}, "driver"),
+        ({"node": "/arm", "topic": "state"}, "driver"),
+        ({"node": "no good"}, "driver.node"),
+        ({"controller": "arm", "manager": "no good"}, "driver.manager"),
+        ({"node": "/arm", "timeout_s": 0.0}, "driver.timeout_s"),
+        ({"node": "/arm", "latched": True}, "driver.latched"),
+        ({"controller": "arm", "reason": "text"}, "driver.reason"),
     ],
 )
-def test_an_invalid_entry_is_rejected_with_its_path(spec, path, problem):
-    with pytest.raises(ContractError, match=problem) as caught:
-        check_active({"driver": spec}, "backends.real.active")
+def test_an_invalid_entry_is_rejected_with_its_path(spec, path):
+    contract = changed_contract("arm_reach", {"backends.real.active": {"driver": spec}})
+    with pytest.raises(ContractError, match="expected") as caught:
+        load_real_profile(contract)
     assert caught.value.path == f"backends.real.active.{path}"

@@ -1,15 +1,13 @@
 """Diagnostics: the level of each status follows from the steps by the documented rule."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import embodied_env
-from embodied_env.core.codes import Quality
-from embodied_env.ros.robot.diagnostics import DiagnosticLevel, DiagnosticsAggregator
+from embodied_env.core.code_types import Quality
+from embodied_env.ros.robot.diagnostics import THRESHOLDS, DiagnosticLevel, DiagnosticsAggregator, periodicity
 from embodied_env.testing import SpyObserver
 from embodied_env.timing.clock import NS_PER_S, ManualClock
 
@@ -48,8 +46,9 @@ def with_quality(transition, quality):
     return with_info(transition, sensors=sensors)
 
 
-ALL_STALE = {"gates": DiagnosticLevel.STALE, "latency": DiagnosticLevel.STALE, "sensors": DiagnosticLevel.STALE}
-ALL_OK = {"gates": DiagnosticLevel.OK, "latency": DiagnosticLevel.OK, "sensors": DiagnosticLevel.OK}
+NAMES = ("gates", "latency", "sensors", "periodicity")
+ALL_STALE = dict.fromkeys(NAMES, DiagnosticLevel.STALE)
+ALL_OK = dict.fromkeys(NAMES, DiagnosticLevel.OK)
 
 
 def test_before_the_first_step_everything_is_stale(bench):
@@ -133,3 +132,31 @@ def test_times_are_reported_as_percentiles_without_missing_values(bench, transit
     values = health.publishable()[1].values
     assert float(values["obs_to_command_s.p50"]) == pytest.approx(0.02)
     assert float(values["obs_to_command_s.p95"]) == pytest.approx(0.029)
+
+
+@pytest.mark.parametrize(
+    ("rates_hz", "level"),
+    [
+        ([20.0, 20.0], DiagnosticLevel.OK),
+        ([15.5, 15.5], DiagnosticLevel.OK),
+        ([14.5, 14.5], DiagnosticLevel.WARN),
+        ([31.0, 31.0], DiagnosticLevel.ERROR),
+        ([14.5, 25.5], DiagnosticLevel.WARN),  # of its deviation
+        ([9.5, 30.5], DiagnosticLevel.ERROR),
+        ([0.001], DiagnosticLevel.ERROR),
+    ],
+)
+def test_the_rate_has_the_thresholds_of_ros2_control(rates_hz, level):
+    status = periodicity([1.0 / rate for rate in rates_hz], 20.0, THRESHOLDS)
+    assert status.level is level
+    assert float(status.values["rate_hz"]) == pytest.approx(np.mean(rates_hz))
+    assert status.values["diagnostics.threshold.periodicity.mean_error.warn"] == "5.0"
+
+
+def test_the_rate_of_the_steps_is_that_since_the_last_message(bench, transitions):
+    health, _ = bench
+    for period_s, expected in ((0.05, DiagnosticLevel.OK), (0.1, DiagnosticLevel.ERROR), (0.05, DiagnosticLevel.OK)):
+        latency = {**transitions[0].info["latency"], "period_s": period_s, "quality": {}}
+        health.add(with_info(transitions[0], latency=latency))
+        mean_error = {name: 1.0 if name.endswith("error.error") else value for name, value in THRESHOLDS.items()}
+        assert health.publishable(mean_error)[-1].level is expected

@@ -1,11 +1,10 @@
 """Safety inputs: only a recent safe value is ok; a missing, invalid or unpublished one is not."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
 
+from embodied_env.core.safety_input_state import texts_of
 from embodied_env.errors import ContractError
 from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
 from embodied_env.timing.clock import NS_PER_S, ManualClock
@@ -24,31 +23,31 @@ def inputs(*specs):
 
 def test_an_input_is_unknown_before_its_first_message():
     found, _ = inputs()
-    assert found.states() == {"button": "unknown"}
+    assert texts_of(found.states()) == {"button": "unknown"}
 
 
 def test_a_safe_value_is_ok_until_it_expires():
     found, clock = inputs()
     found.put("button", data_message(False))
     clock.advance_ns(NS_PER_S // 2)
-    assert found.states() == {"button": "ok"}
+    assert texts_of(found.states()) == {"button": "ok"}
     clock.advance_ns(1)
-    assert found.states() == {"button": "expired"}
+    assert texts_of(found.states()) == {"button": "expired"}
 
 
 def test_any_other_value_is_active_and_does_not_expire():
     found, clock = inputs()
     found.put("button", data_message(True))
     clock.advance_ns(NS_PER_S)
-    assert found.states() == {"button": "active"}
+    assert texts_of(found.states()) == {"button": "active"}
 
 
 def test_an_unsafe_robot_mode_is_a_protective_stop():
     found, _ = inputs(EstopSpec(name="mode", topic="mode", safe=(7, 3), kind="robot_mode"))
     found.put("mode", data_message(3))
-    assert found.states() == {"mode": "ok"}
+    assert texts_of(found.states()) == {"mode": "ok"}
     found.put("mode", data_message(4))
-    assert found.states() == {"mode": "protective_stop"}
+    assert texts_of(found.states()) == {"mode": "protective_stop"}
 
 
 @pytest.mark.parametrize(
@@ -58,26 +57,26 @@ def test_an_unsafe_robot_mode_is_a_protective_stop():
 def test_a_value_of_another_type_is_not_safe(message):
     found, _ = inputs()
     found.put("button", message)
-    assert found.states() == {"button": "active"}
+    assert texts_of(found.states()) == {"button": "active"}
 
 
 def test_a_latched_value_does_not_expire_but_is_unknown_without_its_publisher():
     found, clock = inputs(EstopSpec(name="button", topic="button", latched=True))
     found.put("button", data_message(False))
     clock.advance_ns(3600 * NS_PER_S)
-    assert found.states() == {"button": "ok"}
+    assert texts_of(found.states()) == {"button": "ok"}
     found.forget_unpublished(lambda _: 1)
-    assert found.states() == {"button": "ok"}
+    assert texts_of(found.states()) == {"button": "ok"}
     found.forget_unpublished(lambda _: 0)
-    assert found.states() == {"button": "unknown"}
+    assert texts_of(found.states()) == {"button": "unknown"}
 
 
 def test_an_element_of_a_sequence_can_be_the_input():
     found, _ = inputs(EstopSpec(name="io", topic="io", path="states[1].on", safe=(True,)))
     found.put("io", SimpleNamespace(states=[SimpleNamespace(on=False), SimpleNamespace(on=True)]))
-    assert found.states() == {"io": "ok"}
+    assert texts_of(found.states()) == {"io": "ok"}
     found.put("io", SimpleNamespace(states=[]))
-    assert found.states() == {"io": "active"}
+    assert texts_of(found.states()) == {"io": "active"}
 
 
 def test_null_means_no_inputs():

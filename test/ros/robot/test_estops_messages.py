@@ -1,7 +1,5 @@
 """After an e-stop every message names the input, its topic and how to release it, and what starts the robot again."""
 
-from __future__ import annotations
-
 import re
 import threading
 from dataclasses import replace
@@ -56,7 +54,8 @@ def operator(domain_id):
     child.stop()
 
 
-def test_homing_and_the_operator_say_how_to_go_on(operator):
+@pytest.mark.needs("evaluation")
+def test_homing_the_operator_and_evaluate_say_how_to_go_on(operator, tmp_path, capsys):
     operator.press(True)
     with embodied_env.make(arm(home=HOME), backend="real", namespace=NAMESPACE) as env:
         with pytest.raises(BackendNotReadyError, match=f"homing refused: .*button is active: {RELEASE}; then call"):
@@ -73,10 +72,6 @@ def test_homing_and_the_operator_say_how_to_go_on(operator):
     operator.press(True)
     assert f"not ready: button is active: {RELEASE}" in question(operator)
 
-
-@pytest.mark.needs("evaluation")
-def test_evaluate_says_how_to_go_on(operator, tmp_path, capsys):
-    operator.press(True)
     path = tmp_path / "arm.yaml"
     path.write_text(dump_contract(arm()))
     options = ["--backend", "real", "--namespace", NAMESPACE, "--emulator", "--policy", "hold", "--episodes", "1"]

@@ -1,10 +1,6 @@
 """Grippers with action servers over DDS: servers that reach, stall, reject, never answer, or disappear."""
 
-from __future__ import annotations
-
 import contextlib
-import os
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,12 +11,11 @@ from evidence import assert_sound
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from gripper_servers import Arm, Gripper
+from gripper_servers import NAMESPACE, Arm, Gripper, relaying
 from grippers import ACTION, ARM, PARALLEL, TOPIC, gripper_contract, gripper_text
 
 import embodied_env
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.ros.relay.relay_node import run_relay
 from embodied_env.ros.robot.relay_client import RelayClient
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.receive_thread import ReceiveThread
@@ -29,7 +24,6 @@ from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
-NAMESPACE = "/cell"
 SILENT_S = 0.7
 PATIENCE_S = 10.0  # where silence is not the subject, since a busy machine is silent too
 LONG = pytest.mark.long
@@ -40,9 +34,19 @@ class Cell:
     """A robot, its gripper, optionally a relay, and an environment."""
 
     def __init__(
-        self, folder, domain_id, *, kind=ACTION, more="on_stop: open", record=None, relay=False, silent_s=PATIENCE_S
+        self,
+        folder,
+        domain_id,
+        *,
+        kind=ACTION,
+        more="on_stop: open",
+        units="",
+        record=None,
+        relay=False,
+        silent_s=PATIENCE_S,
     ):
         text = gripper_text(kind, scale="physical", more=f"max_silent_s: {silent_s}, {more}")
+        text = text.replace("velocity: 2.0", f"velocity: 2.0{units}")
         contract = gripper_contract(folder, text)
         profile = {"discovery_s": 0.0, "reset_timeout_s": 5.0, "relay": relay}
         self.contract = replace(contract, backends={**contract.backends, "real": profile})
@@ -112,21 +116,6 @@ class Cell:
         return self
 
 
-@contextlib.contextmanager
-def relaying(contract):
-    """Run a relay in a thread."""
-    stop, is_ready = threading.Event(), threading.Event()
-    options = {"namespace": NAMESPACE, "profile": {}, "stop": stop, "on_ready": lambda _: is_ready.set()}
-    thread = threading.Thread(target=run_relay, args=(contract,), kwargs=options)
-    thread.start()
-    try:
-        assert is_ready.wait(10.0)
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
 @pytest.fixture(scope="module")
 def shared_cell(lasting_domain, tmp_path_factory, message_package):
     message_package("control_msgs")
@@ -142,9 +131,6 @@ def make_cell(domain_id, tmp_path, message_package):
     message_package("control_msgs")
     with contextlib.ExitStack() as made:
         yield lambda **options: made.enter_context(contextlib.closing(Cell(tmp_path, domain_id, **options)))
-
-
-# ------------------------------------------------------------------------------ the servers, as in `howto/grippers.md`
 
 
 @pytest.mark.parametrize(
@@ -216,9 +202,6 @@ def test_a_server_without_an_answer_never_delays_a_step_and_ends_the_episode_by_
     assert (account["goal"], account["state"]) == (CLOSE, state)
 
 
-# ------------------------------------------------------------------------------------------------- cells of their own
-
-
 def test_a_goal_is_sent_again_to_a_restarted_server(make_cell):
     robot = make_cell().begin("accept")
     robot.step_until(CLOSE, "accepted")
@@ -276,24 +259,20 @@ def check_a_client_that_falls_silent(robot):
 
 
 @pytest.mark.long
-def test_a_silent_server_behind_a_relay_ends_the_episode_by_name_until_the_next(make_cell):
-    robot = make_cell(relay=True, silent_s=SILENT_S).begin("reject")
-    robot.step_to_the_end()
-    assert robot.info["end_reason"] == "safety_stop:gripper.silent"
-    robot.begin("reach")
-    robot.step_until(CLOSE, "reached")
+def test_goals_are_in_the_units_of_the_driver_and_accounts_in_those_of_the_contract(make_cell):
+    robot = make_cell(units=", driver: {unit: percent, scale: 0.8, sign: -1, offset: 0.8}")
+    robot.gripper.mode = "stall"
+    assert robot.step_until(HALF, "stalled")["goal"] == HALF
+    assert robot.step_until(0.2, "stalled")["goal"] == 0.2
+    assert robot.gripper.positions() == pytest.approx([50.0, 75.0])
 
 
-@pytest.mark.long
 def test_a_missing_server_is_refused_before_any_motion(make_cell):
     robot = make_cell()
     robot.gripper.close()
     time.sleep(0.2)
     with pytest.raises(BackendNotReadyError, match=r"service\.none.*gripper/command/_action/send_goal: no service"):
         robot.env.reset()
-
-
-# ------------------------------------------------------------------------------------------------------- in simulation
 
 
 JOINTS = {"message": f"{ARM}, j2: {{position: [-0.02, 0.82], velocity: 2.0, acceleration: 20.0}}"}
@@ -327,26 +306,3 @@ def test_simulators_drive_the_gripper_alike(kind, tmp_path, domain_id):
     assert positions.max() > positions[-1]
     if "/action/" in kind:
         assert applied.tolist() == [OPEN] * 12 + [CLOSE] * 8  # as on a robot
-
-
-@pytest.mark.long
-def test_the_robot_emulator_serves_the_action(tmp_path, domain_id, message_package, monkeypatch):
-    message_package("control_msgs")
-    import control_msgs
-
-    monkeypatch.setenv("PYTHONPATH", str(control_msgs.__path__[0]).removesuffix("/control_msgs"), prepend=os.pathsep)
-    contract = gripper_contract(tmp_path, gripper_text(scale="physical"))
-    env = embodied_env.make(contract, backend="mujoco_ros", pacing="realtime", domain_id=domain_id)
-    try:
-        env.reset(seed=1)
-        states = []
-        for _ in range(60):
-            observation, *_, info = env.step({"arm": np.zeros(1), "gripper": np.array([OPEN])})
-            states.append(info["annotations"]["grippers"]["gripper"]["state"])
-            if states[-1] == "reached":
-                break
-        assert states[-1] == "reached"
-        assert "accepted" in states
-        assert observation["joints_position"][1] == pytest.approx(0.8, abs=0.05)
-    finally:
-        env.close()

@@ -1,7 +1,5 @@
 """Preflight against a robot of real ROS 2 nodes with one fault at a time."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import threading
@@ -21,9 +19,11 @@ from rclpy.qos import (
     ReliabilityPolicy,
     qos_check_compatible,
 )
+from sideways_base import sideways_base
 from std_msgs.msg import Bool, Float64, Float64MultiArray
 
 import embodied_env
+from embodied_env.core.odometry_check import OdometryCheck
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot import graph_checks as graph_check_module
@@ -36,11 +36,13 @@ from embodied_env.ros.robot.graph_checks import (
     latched_remedy,
     surroundings,
 )
-from embodied_env.ros.robot.preflight import preflight, survey
+from embodied_env.ros.robot.preflight import _COMMANDS, _motion_checks, preflight, survey
 from embodied_env.ros.robot.robot_profile import ActiveSpec, RealProfile
-from embodied_env.ros.transport.checks import raise_unless_passed
+from embodied_env.ros.transport.checklist import raise_unless_passed
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE, sensor_qos
+from embodied_env.ros.transport.receiver import ReceivedMessage
+from embodied_env.ros.wire.sensor_readers import SensorReader
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
@@ -80,7 +82,7 @@ class Nodes:
     def publish(self, name, topic, message_type, qos=RELIABLE, namespace="/robot_1"):
         return self.node(name, namespace).node.create_publisher(message_type, topic, qos)
 
-    def robot(self, *, sensors=None, commands=RELIABLE, estop=True, namespace="/robot_1"):
+    def robot(self, *, sensors=None, commands=RELIABLE, controller=Float64MultiArray, estop=True, namespace="/robot_1"):
         """Start the robot; `sensors`: sensor -> (type, QoS) where they differ, None: no publisher."""
         node = self.node("driver", namespace).node
         for name, sensor in ARM.sensors.items():
@@ -88,7 +90,7 @@ class Nodes:
             if found is not None:
                 node.create_publisher(found[0], sensor.topic, found[1])
         if commands is not None:
-            node.create_subscription(Float64MultiArray, "arm_controller/commands", print, commands)
+            node.create_subscription(controller, "arm_controller/commands", print, commands)
         if estop:
             node.create_publisher(Bool, "estop", RELIABLE)
         return node
@@ -192,19 +194,42 @@ def test_two_publishers_of_a_sensor_are_rejected_by_name(nodes):
     assert "/robot_1/ghost" in nodes.check("sensors.joints", "pub.multiple").detail
 
 
-def test_a_type_mismatch_is_reported_with_both_types(nodes):
-    nodes.robot(sensors={"joints": (Float64MultiArray, RELIABLE)})
-    check = nodes.check("sensors.joints", "type.mismatch")
-    assert "std_msgs/msg/Float64MultiArray" in check.detail
-    assert "(expected sensor_msgs/msg/JointState)" in check.detail
-
-
-def test_a_best_effort_publisher_for_a_reliable_sensor_is_rejected(nodes):
-    nodes.robot(sensors={"tcp": (message_class("geometry_msgs/msg/PoseStamped"), BEST_EFFORT)})
-    check = nodes.check("sensors.tcp", "qos.incompatible")
-    assert "Best effort publisher and reliable subscription" in check.detail
-    remedy = "remove sensors.tcp.qos (the default suits any publisher), or change this policy in the other node"
-    assert check.remedy == remedy
+@pytest.mark.parametrize(
+    ("robot", "name", "code", "words", "remedy"),
+    [
+        (
+            {"sensors": {"joints": (Float64MultiArray, RELIABLE)}},
+            *("sensors.joints", "type.mismatch"),
+            "std_msgs/msg/Float64MultiArray (expected sensor_msgs/msg/JointState)",
+            "",
+        ),
+        (
+            {"sensors": {"tcp": (message_class("geometry_msgs/msg/PoseStamped"), BEST_EFFORT)}},
+            *("sensors.tcp", "qos.incompatible", "Best effort publisher and reliable subscription"),
+            "remove sensors.tcp.qos (the default suits any publisher), or change this policy in the other node",
+        ),
+        (
+            {"commands": LATCHED},
+            *("actuators.arm", "qos.incompatible", "Volatile publisher and transient local subscription"),
+            "set actuators.arm.qos: latched, or change this policy in the other node",
+        ),
+        (
+            {"commands": RELIABLE, "controller": Float64},
+            *("actuators.arm", "type.mismatch"),
+            "has type std_msgs/msg/Float64 (expected std_msgs/msg/Float64MultiArray)",
+            "",
+        ),
+        ({"commands": None}, "actuators.arm", "sub.none", "", ""),
+        ({"estop": False}, "estop.button", "pub.none", "", ""),
+        ({"commands": RELIABLE}, "actuators.arm", "", "", ""),
+        ({"commands": BEST_EFFORT}, "actuators.arm", "", "", ""),
+    ],
+)
+def test_an_endpoint_that_does_not_fit_is_reported_with_its_remedy(nodes, robot, name, code, words, remedy):
+    nodes.robot(**robot)
+    check = nodes.check(name, code)
+    assert words in check.detail
+    assert remedy in check.remedy
 
 
 @pytest.mark.parametrize("durability", [DurabilityPolicy.VOLATILE, DurabilityPolicy.TRANSIENT_LOCAL])
@@ -226,12 +251,6 @@ def test_a_sensor_without_qos_receives_from_every_kind_of_publisher(domain_id, r
     finally:
         receiving.close()
         sending.close()
-
-
-@pytest.mark.parametrize("qos", [RELIABLE, BEST_EFFORT])
-def test_commands_reach_reliable_and_best_effort_controllers(nodes, qos):
-    nodes.robot(commands=qos)
-    nodes.check("actuators.arm", "")
 
 
 def test_a_silent_latched_sensor_has_a_remedy_of_its_own(nodes):
@@ -272,53 +291,18 @@ def test_a_sensor_without_a_publisher_is_reported_with_topics_of_its_type(nodes)
 # -------------------------------------------------------------------------------------------- actuators
 
 
-def test_a_foreign_command_publisher_is_rejected_by_name(nodes):
+@pytest.mark.parametrize(
+    ("name", "kind", "named"),
+    [
+        ("rogue", Float64MultiArray, "/robot_1/rogue"),
+        ("rogue", Float64, "/robot_1/rogue"),
+        ("environment", Float64MultiArray, "another /robot_1/environment"),
+    ],
+)
+def test_a_foreign_command_publisher_is_rejected_by_name(nodes, name, kind, named):
     nodes.robot()
-    rogue = nodes.publish("rogue", "arm_controller/commands", Float64MultiArray)
-    nodes.check("actuators.arm", "robot.contention")
-    seen = nodes.ours.wait_until(
-        lambda: "/robot_1/rogue" in nodes.check("actuators.arm", "robot.contention").detail, GENEROUS_S
-    )
-    assert (seen, rogue.topic_name) == (True, "/robot_1/arm_controller/commands")
-
-
-def test_another_node_of_our_name_is_a_foreign_publisher(nodes):
-    nodes.robot()
-    nodes.publish("environment", "arm_controller/commands", Float64MultiArray)
-    nodes.check("actuators.arm", "robot.contention")
-    assert nodes.ours.wait_until(
-        lambda: "another /robot_1/environment" in nodes.check("actuators.arm", "robot.contention").detail, GENEROUS_S
-    )
-
-
-def test_a_foreign_publisher_of_another_type_is_rejected_too(nodes):
-    nodes.robot()
-    nodes.publish("rogue", "arm_controller/commands", Float64)
-    nodes.check("actuators.arm", "robot.contention")
-
-
-def test_a_controller_that_requests_latched_commands_is_rejected(nodes):
-    nodes.robot(commands=LATCHED)
-    check = nodes.check("actuators.arm", "qos.incompatible")
-    assert "Volatile publisher and transient local subscription" in check.detail
-    assert check.remedy == "set actuators.arm.qos: latched, or change this policy in the other node"
-
-
-def test_a_controller_type_mismatch_is_reported_with_both_types(nodes):
-    nodes.robot(commands=None)
-    nodes.node("other").node.create_subscription(Float64, "arm_controller/commands", print, RELIABLE)
-    check = nodes.check("actuators.arm", "type.mismatch")
-    assert "has type std_msgs/msg/Float64 (expected std_msgs/msg/Float64MultiArray)" in check.detail
-
-
-def test_commands_without_a_subscriber_are_rejected(nodes):
-    nodes.robot(commands=None)
-    nodes.check("actuators.arm", "sub.none")
-
-
-def test_an_estop_without_a_publisher_is_rejected(nodes):
-    nodes.robot(estop=False)
-    nodes.check("estop.button", "pub.none")
+    nodes.publish(name, "arm_controller/commands", kind)
+    assert nodes.ours.wait_until(lambda: named in nodes.check("actuators.arm", "robot.contention").detail, GENEROUS_S)
 
 
 # ------------------------------------------------------------------------------------------------- relay
@@ -388,12 +372,6 @@ def test_a_node_without_commands_may_inspect_a_relay_of_another_client(nodes):
 
 
 # --------------------------------------------------------------------------------------------- run time
-
-
-def test_a_quiet_robot_has_no_contention(nodes):
-    nodes.robot()
-    nodes.check("actuators.arm", "")
-    assert contention(ARM, PROFILE, nodes.ours.node) == {}
 
 
 def test_a_rogue_publisher_is_detected_during_motion_until_it_leaves(nodes):
@@ -541,18 +519,20 @@ def test_the_incompatible_policy_is_named_and_rclpy_agrees(offered, requested, p
     assert qos_check_compatible(offered, requested)[0] == QoSCompatibility.ERROR
 
 
-@pytest.mark.parametrize("qos", [RELIABLE, BEST_EFFORT, LATCHED, QoSProfile(depth=1, deadline=Duration(seconds=1))])
-def test_a_profile_is_compatible_with_itself(qos):
-    assert incompatible_policies(offered=qos, requested=qos) == ()
+@pytest.mark.parametrize(
+    ("offered", "requested"),
+    [
+        (LATCHED, BEST_EFFORT),
+        *((qos, qos) for qos in (RELIABLE, BEST_EFFORT, LATCHED, QoSProfile(depth=1, deadline=Duration(seconds=1)))),
+    ],
+)
+def test_an_equal_or_stronger_offered_policy_is_compatible(offered, requested):
+    assert incompatible_policies(offered=offered, requested=requested) == ()
 
 
 def test_an_unparsed_incompatibility_is_still_reported(monkeypatch):
     monkeypatch.setattr(graph_check_module, "qos_check_compatible", lambda *_: (QoSCompatibility.ERROR, "no match"))
     assert incompatible_policies(offered=LATCHED, requested=BEST_EFFORT) == ("no match",)
-
-
-def test_a_stronger_offered_policy_is_compatible():
-    assert incompatible_policies(offered=LATCHED, requested=BEST_EFFORT) == ()
 
 
 # ------------------------------------------------------------------------------- contract, keys, positions
@@ -604,26 +584,17 @@ def test_a_monitoring_gate_is_rejected():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("accepting", [{"allow_no_downstream_timeout": True}, {"downstream_timeout_s": 0.5}])
+def test_velocity_commands_with_a_timeout_or_without_by_choice_pass(accepting):
+    checks = contract_checks(CART, RealProfile(**accepting), environment={})
+    assert check_named(checks, "controller timeout").passed
+
+
 def test_velocity_commands_need_a_controller_timeout():
     check = check_named(contract_checks(CART, RealProfile(), environment={}), "controller timeout")
     assert (check.passed, check.code) == (False, "downstream.timeout")
     assert "['base'] are commanded by velocity" in check.detail
     assert "downstream_timeout_s" in check.remedy
-
-
-def test_velocity_commands_without_a_timeout_can_be_allowed():
-    profile = RealProfile(allow_no_downstream_timeout=True)
-    assert check_named(contract_checks(CART, profile, environment={}), "controller timeout").passed
-
-
-def test_a_declared_timeout_passes():
-    check = check_named(
-        contract_checks(CART, RealProfile(downstream_timeout_s=0.5), environment={}), "controller timeout"
-    )
-    assert (check.passed, check.detail) == (
-        True,
-        "the controller stops after 0.5 s without a command (downstream_timeout_s)",
-    )
 
 
 @pytest.fixture
@@ -691,14 +662,10 @@ def test_a_robot_outside_its_limits_is_rejected_with_joint_value_and_limit(posit
     assert (check.passed, check.code, check.detail) == (False, "start_out_of_limits", words)
 
 
-def test_start_outside_inward_accepts_a_robot_outside_its_limits():
-    check = check_positions(ARM, moved(2, 3.5), outside="inward")
-    assert (check.passed, check.detail) == (True, "j3 at 3.5 rad is above its limit 3.12; inward motion only")
-
-
-@pytest.mark.parametrize(("joint", "passes"), [("j3", True), ("j2", False)])
-def test_start_outside_may_be_given_by_joint(joint, passes):
-    assert check_positions(ARM, moved(2, 3.5), outside={joint: "inward"}).passed is passes
+@pytest.mark.parametrize(("outside", "passes"), [("inward", True), ({"j3": "inward"}, True), ({"j2": "inward"}, False)])
+def test_start_outside_may_be_accepted_for_all_joints_or_some(outside, passes):
+    check = check_positions(ARM, moved(2, 3.5), outside=outside)
+    assert (check.passed, "inward motion only" in check.detail) == (passes, passes)
 
 
 @pytest.mark.parametrize("outside", ["refuse", "inward"])
@@ -710,3 +677,59 @@ def test_an_unknown_position_is_never_inside(position, outside):
 
 def test_a_joint_without_limits_may_have_any_position():
     assert check_positions(CART, np.array([math.nan, 1e6])).passed
+
+
+# ------------------------------------------------------------------------------------------------ motion
+
+
+def motion_check(*, driven=0.5, reported=0.5, commanded=0.5, is_commanded=True):
+    """Return the check of a base whose odometry moves along x, with the commands of another node."""
+    contract = sideways_base(timeline="receive")
+    motion, readers = OdometryCheck.declared_by(contract), {"odom": SensorReader("odom", contract.sensors["odom"])}
+    arrivals = []
+    for k in range(50):
+        twist, odometry = message_class("geometry_msgs/msg/Twist")(), message_class("nav_msgs/msg/Odometry")()
+        twist.linear.x = commanded
+        odometry.pose.pose.position.x = driven * k / 10
+        odometry.pose.pose.orientation.w = 1.0
+        odometry.twist.twist.linear.x = reported
+        for key, message in ((_COMMANDS, twist), ("odom", odometry))[not is_commanded :]:
+            arrival = ReceivedMessage(
+                key=key, message=message, info={}, arrival_ns=k * NS_PER_S // 10, arrival_system_ns=0
+            )
+            arrivals.append(arrival)
+    (check,) = _motion_checks(motion, arrivals, readers)
+    return check
+
+
+@pytest.mark.parametrize(
+    ("motion", "passes", "words"),
+    [
+        ({}, True, ""),
+        ({"commanded": 1.0, "driven": 0.2, "reported": 0.2}, False, "1.00 m/s applied, 0.20 m/s driven"),
+        ({"reported": 0.0, "is_commanded": False}, False, "its twist of linear.x is 0.00 m/s"),
+        ({"driven": 0.0, "reported": 0.0, "is_commanded": False}, None, "stood still"),
+    ],
+    ids=["follows", "does not follow", "no twist", "stands"],
+)
+def test_the_doctor_compares_the_odometry_with_itself_and_with_commands(motion, passes, words):
+    check = motion_check(**motion)
+    assert check.passed is passes
+    assert words in check.detail
+
+
+def test_a_contract_without_a_base_has_no_check_of_its_motion():
+    assert list(_motion_checks(OdometryCheck.declared_by(ARM), (), {})) == []
+
+
+# ------------------------------------------------------------------------------------------------ simulated time
+
+
+def test_simulated_time_is_required_where_it_is_used_and_noted_where_it_is_not(nodes):
+    nodes.robot()
+    uses = dataclasses.replace(PROFILE, use_sim_time=True)
+    assert nodes.check("simulated time", "pub.none", profile=uses).detail == "/clock: no publisher"
+    nodes.publish("simulator", "/clock", message_class("rosgraph_msgs/msg/Clock"), namespace="/")
+    assert nodes.check("simulated time", "", profile=uses).detail.startswith("/clock is published by")
+    (check,) = [each for each in graph_checks(ARM, PROFILE, nodes.ours.node) if each.name == "simulated time"]
+    assert (check.passed, "not used" in check.detail) == (None, True)

@@ -1,7 +1,5 @@
 """The client of a relay over a channel in one process: each report of the relay has its result, and silence too."""
 
-from __future__ import annotations
-
 import json
 import threading
 from dataclasses import replace
@@ -17,7 +15,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Finding
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.robot.relay_client import RelayClient
@@ -97,7 +95,7 @@ class FakeRelay:
     """Arms, and responds to commands as configured; None: no response."""
 
     def __init__(self):
-        self.armed = dict(fingerprint=ARM.fingerprint, limits=limits_fingerprint(LAYOUT))
+        self.armed = dict(fingerprint=ARM.fingerprint, limits=limits_fingerprint(LAYOUT), outside=())
         self.refusal_of_arming, self.arms_from_ns, self.message = "", 0, ""
         self.begins, self.commands, self.armings = START, [], 0
         self.answer = self.report
@@ -135,6 +133,8 @@ class FakeRelay:
             velocity_si=np.zeros(6),
             number=1,
             published_ns=0,
+            setpoints=None,
+            grippers={},
         )
         return RelayReport(**{**plain, **changes})
 
@@ -161,10 +161,10 @@ INVALID = [
     (lambda _fake, _fields: "[" * 100_000, "nested deeper"),
     (lambda _fake, _fields: '"' + "x" * 300_000 + '"', "at most 262144"),
     (lambda fake, fields: altered(fake, fields, guaranteed=[]), r"guaranteed: \[\]"),
-    (lambda fake, fields: altered(fake, fields, findings=[{"gate": "nope"}]), "findings: field gate: 'nope'"),
+    (lambda fake, fields: altered(fake, fields, findings=[{"gate": "nope"}]), r'findings\[0\].gate: "nope"'),
     (lambda fake, fields: fake.report(fields, joints=("another",) * 6), r"joints: \['another'"),
     (lambda fake, fields: fake.report(fields, applied_si=np.zeros(2)), "applied_si: 2 values"),
-    (lambda fake, fields: fake.report(fields, applied_si=np.full(6, np.nan)), r"applied_si: \['nan'"),
+    (lambda fake, fields: fake.report(fields, applied_si=np.full(6, np.nan)), r'applied_si\[0\]: "nan"'),
 ]
 ANSWERS = {
     "applied": lambda fake, fields: fake.report(fields),
@@ -271,9 +271,6 @@ def test_an_unapproved_command_is_not_sent(fake):
         fake.client.send(np.zeros(6))
 
 
-# ------------------------------------------------------------------------------------------------------------- arming
-
-
 @pytest.mark.parametrize("key", ["fingerprint", "limits"])
 def test_a_relay_with_another_fingerprint_is_rejected(fake, key):
     fake.armed[key] = "0" * 64
@@ -320,6 +317,8 @@ def test_an_invalid_arm_response_is_rejected(fake):
 )
 def test_the_state_of_the_relay_is_a_safety_input(fake, state, expected):
     if state is not None:
-        message = RelayState(state=state, epoch=1, braking=False, latched="", detail="", fingerprint="", limits="")
+        message = RelayState(
+            state=state, epoch=1, braking=False, latched="", detail="", fingerprint="", limits="", inputs={}
+        )
         fake.channel.deliver("relay/state", message.to_text())
-    assert fake.client.estop().partition(":")[0] == expected
+    assert fake.client.estop().status == expected

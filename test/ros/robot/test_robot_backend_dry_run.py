@@ -1,7 +1,5 @@
 """A dry run with a robot and its relay checks and records every step, and publishes no command."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace
@@ -20,7 +18,7 @@ from std_msgs.msg import Float64MultiArray
 
 import embodied_env
 from embodied_env.contract.contract_loader import dump_contract
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.errors import UsageError
 from embodied_env.processes.child_process import Child, relay, simulator
 from embodied_env.ros.robot.relay_client import RELAY_STATE

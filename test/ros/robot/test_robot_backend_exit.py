@@ -3,8 +3,6 @@
 The evidence is the actuator's topic, and the exit status of the program.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -22,8 +20,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 import embodied_env
 from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.processes.child_process import Child, relay, simulator
-from embodied_env.processes.shared_memory import remove_orphaned_segments, segments_of
+from embodied_env.processes.child_process import Child, relay, remove_orphaned_segments, simulator
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.transport.receive_thread import ReceiveThread
@@ -342,19 +339,6 @@ def test_both_robots_brake(robots, tmp_path, text, status):
     assert returned == status, output
     for robot in robots.each:
         check_it_braked(robot, output)
-
-
-@pytest.mark.long  # test_real_relay.py has it by default, with the arm
-@pytest.mark.parametrize("robots", [ALONE["cart", True], ALONE["arm", True]], indirect=True)
-def test_relay_brakes_the_robot_of_a_killed_program(robots, tmp_path):
-    (robot,) = robots.each
-    robot.connect()
-    program = start("env = make(); drive(env); print('moving', flush=True)\nwhile True: env.step(forward(env))", robot)
-    assert program.stdout.readline() == "moving\n"
-    robots.remains.update(segments_of(program.pid))
-    program.kill()
-    output, _ = program.communicate()
-    check_it_braked(robot, output)
 
 
 @pytest.mark.parametrize("robots", [pytest.param(ALONE["cart", False], marks=pytest.mark.long)], indirect=True)

@@ -4,8 +4,6 @@ The page docs/reference/faults.md lists the tests of each fault. Each scenario h
 time, and ends with `Episode.check`: published commands are within every limit, and observations are in their space.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -57,13 +55,13 @@ from std_msgs.msg import Float64MultiArray, Int32
 from std_srvs.srv import SetBool, Trigger
 
 import embodied_env
-from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.code_types import Quality, Severity
 from embodied_env.core.policy import NoAction
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.processes.child_process import Child, ProcessSpec
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
-from embodied_env.testing.fault_injection import Burst, Corrupt, Delay, Drop, Duplicate, Edit, Freeze, Reorder, Restamp
+from embodied_env.testing.fault_injection import Burst, Corrupt, Delay, Freeze, Restamp
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
@@ -151,20 +149,9 @@ def test_f02_frozen_sensor_becomes_stale_and_stops_the_robot(rig, episode, recor
     assert counts_of(rows, "duplicated") > 0
     assert np.all(np.diff(ages_s(rows)[1:]) > 0)
     assert len(set(stamps(rows)[1:])) == 1
-    hold, rest = episode.note(record_property)
-    assert hold * PERIOD_S >= MAX_AGE_S - 2 * PERIOD_S  # the reading was already about 10 ms old when it froze
+    assert check_ages(rows) >= ARM.safety.observation.stop_steps
+    _hold, rest = episode.note(record_property)  # a stall of the machine can hold before the fault does
     assert rest * PERIOD_S <= MAX_AGE_S + 10 * PERIOD_S + BUSY_S
-
-
-@pytest.mark.long  # nothing happens: test_f03_..._in_motion has the same fault
-def test_f03_old_data_with_new_stamps_pass_as_fresh_at_rest(rig, episode):
-    """A documented limitation: no clock can detect this."""
-    episode.run(4)
-    rig.chaos.set_faults(Restamp(kind="old_data"))
-    rows = episode.run(8)
-    check_ages(rows)
-    assert holds(rows) - BUSY == set()
-    assert np.median(ages_s(rows)) < MAX_AGE_S
 
 
 def test_f03_old_data_with_new_stamps_are_a_tracking_error_in_motion(rig, episode, record_property):
@@ -193,57 +180,6 @@ def test_f04_reset_fails_with_non_finite_readings(rig):
         rig.env.reset(seed=SEED)
 
 
-def reversed_joints(message):
-    """Return the same joints in reverse order."""
-    order = [3, 1, 5, 0, 2, 4]
-    for name in ("name", "position", "velocity"):
-        values = list(getattr(message, name))
-        setattr(message, name, [values[i] for i in order])
-    return message
-
-
-@pytest.mark.long  # test_messages_roundtrip.py matches joints in any order
-def test_f05_reordered_joints_are_matched_by_name(rig, episode):
-    episode.run(4)
-    before = episode.rows[-1].observation["joints_position"]
-    rig.chaos.set_faults(Edit(edit=reversed_joints))
-    rows = episode.run(6)
-    assert holds(rows) - BUSY == set()
-    assert set(qualities(rows)) <= {Quality.OK, Quality.STALE}
-    np.testing.assert_allclose(rows[-1].observation["joints_position"], before, atol=0.02)
-
-
-def shorten(message):
-    message.position = list(message.position)[:-1]
-    return message
-
-
-def without_j3(message):
-    for name in ("name", "position", "velocity"):
-        values = list(getattr(message, name))
-        setattr(message, name, values[:2] + values[3:])
-    return message
-
-
-@pytest.mark.long  # test_sensor_readers.py reads both, and test_f04_... brakes for an invalid reading
-@pytest.mark.parametrize("edit", [shorten, without_j3])
-def test_f05_message_with_a_missing_joint_is_invalid(rig, episode, edit):
-    rig.chaos.set_faults(Edit(edit=edit))
-    rows = episode.run_to_end(SLOW)
-    assert episode.ended in {"safety_stop:obs.invalid", "safety_stop:obs.stale"}  # the last valid one grows old too
-    assert holds(rows) - BUSY == {"obs.invalid"}
-
-
-@pytest.mark.long  # test_sensor_buffer.py counts lost messages, and test_f14_... brakes for their age
-def test_f11_losing_a_third_of_the_messages_holds_only_stale_readings(rig, episode):
-    rig.chaos.set_faults(Drop(share=0.3))
-    rows = episode.run(18, SLOW)
-    assert rig.chaos.counts()["dropped"] > 0
-    assert check_ages(rows) < len(rows) / 2
-    assert holds(rows) - BUSY == set()
-    assert np.all(np.diff(stamps(rows)) >= 0)
-
-
 def test_f12_newest_message_of_a_late_burst_is_used(rig, episode):
     """Messages delayed beyond max_age_s hold the robot; afterwards readings are valid at once."""
     rig.chaos.set_faults(Burst(hold_s=0.3, every_s=0.5))
@@ -256,21 +192,6 @@ def test_f12_newest_message_of_a_late_burst_is_used(rig, episode):
     assert min(ages_s(newest)) < MAX_AGE_S
 
 
-@pytest.mark.long  # test_sensor_buffer.py and test_fault_injection.py count them
-def test_f13_duplicates_and_reordering_are_counted_and_stamps_never_decrease(rig, episode):
-    before = rig.chaos.counts()
-    rig.chaos.set_faults(Duplicate(share=0.3), Reorder(share=0.3))
-    rows = episode.run(12, SLOW)
-    after = rig.chaos.counts()
-    assert np.all(np.diff(stamps(rows)) >= 0)
-    made = after["duplicated"] - before["duplicated"]
-    assert after["reordered"] > before["reordered"]
-    assert counts_of(rows, "duplicated") + counts_of(rows, "reordered") > 0
-    assert counts_of(rows, "duplicated") <= made
-    check_ages(rows)
-    assert holds(rows) - BUSY == set()
-
-
 def test_f14_age_follows_a_growing_delay_and_exceeding_the_limit_holds(rig, episode):
     episode.inject(lambda: rig.chaos.set_faults(Delay(delay_s=0.5, ramp_s=0.6)))
     rows = episode.run_to_end(SLOW)
@@ -278,21 +199,6 @@ def test_f14_age_follows_a_growing_delay_and_exceeding_the_limit_holds(rig, epis
     ages = ages_s(rows)
     assert ages[-1] > MAX_AGE_S > min(ages)  # the first may be caused by a stall of the machine
     assert check_ages(rows) >= ARM.safety.observation.stop_steps
-
-
-@pytest.mark.long  # test_sensor_buffer.py drops readings without a stamp, and test_f02_... brakes for their age
-def test_f15_zero_stamp_is_never_fresh(rig, episode):
-    rig.chaos.set_faults(Restamp(kind="zero"))
-    rows = episode.run_to_end(SLOW)
-    assert episode.ended == "safety_stop:obs.stale"
-    assert counts_of(rows, "reordered") > 0
-
-
-@pytest.mark.long  # test_sensor_buffer.py has no sample of them
-def test_f15_reset_fails_without_stamps(rig):
-    rig.begin()
-    rig.chaos.set_faults(Restamp(kind="zero"))
-    check_reset_fails(rig, r"no reading newer than the reset from joints \(zero stamp")
 
 
 @pytest.mark.parametrize(
@@ -310,18 +216,6 @@ def test_f16_stamps_of_another_clock_are_never_fresh(rig, episode, offset_s, cod
     assert holds(rows) - BUSY <= {code}
 
 
-@pytest.mark.long  # every test here starts its episode after the fault of another
-def test_reset_after_a_fault_starts_a_normal_episode(rig, episode):
-    rig.chaos.set_faults(Restamp(offset_s=3600.0))
-    episode.run_to_end(SLOW)
-    again = rig.begin()
-    rows = again.run(6, SLOW)
-    check_ages(rows)
-    assert holds(rows) - BUSY == set()
-    assert Quality.OK in qualities(rows)
-    again.check()
-
-
 # ------------------------------------------------------------------------------------------ e-stop and robot mode
 
 
@@ -334,7 +228,7 @@ def test_f31_pressed_estop_stops_the_robot_and_only_an_operator_clears_it(rig, e
     hold, _rest = episode.note(record_property)
     assert hold * PERIOD_S < PERIOD_S + BUSY_S
     rig.monitor.pressed = False
-    wait_for(lambda: rig.env.unwrapped.stepper.backend.estops()["button"] == "ok")
+    wait_for(lambda: rig.env.unwrapped.stepper.backend.estops()["button"].is_ok)
     with pytest.raises(BackendNotReadyError, match=r"an ESTOP is latched \(estop\.active"):
         rig.env.reset()
     episode.check()
@@ -429,18 +323,6 @@ def test_f52_killed_policy_server_brakes_the_robot(rig, tmp_path, record_propert
         check_loss(remote, "connection refused", record_property)
 
 
-@pytest.mark.needs("remote")
-@pytest.mark.long  # test_chunks.py executes the last chunk to its end
-def test_f52_stalled_policy_server_brakes_the_robot_after_the_last_chunk(rig, tmp_path, record_property):
-    import policy_server_faults
-    from remote_policy import check_fault
-
-    pytest.importorskip("websockets", reason="needs websockets")
-    (fault,) = (each for each in policy_server_faults.FAULTS if each.name == "stalled")
-    with policy_server_faults.StandIn(tmp_path, rows=8) as stand_in:
-        check_fault(rig, stand_in, fault, record_property, chunks="crossfade")
-
-
 def test_f33_hanging_policy_brakes_the_robot_and_truncates_the_next_step(rig, episode, record_property):
     episode.run(6, FAST)
     hang(episode, 15 * PERIOD_S)
@@ -448,12 +330,6 @@ def test_f33_hanging_policy_brakes_the_robot_and_truncates_the_next_step(rig, ep
     watchdog = ARM.safety.watchdog
     assert hold >= watchdog.hold_steps - 1.5  # the previous step took most of a period
     assert rest <= watchdog.stop_steps + BUSY_S / PERIOD_S
-
-
-@pytest.mark.long
-def test_f33_watchdog_brakes_while_a_policy_hangs_for_ten_seconds(rig, episode):
-    episode.run(6, FAST)
-    hang(episode, 10.0)
 
 
 def hang(episode, seconds):

@@ -1,7 +1,5 @@
 """An environment among other ROS 2 nodes: names, parameters, QoS, diagnostics."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
@@ -23,11 +21,12 @@ from std_msgs.msg import Float64MultiArray
 
 import embodied_env
 from embodied_env.backends.backend_registry import make_backend
-from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.code_types import Quality, Severity
 from embodied_env.core.types import ResetRequest
 from embodied_env.errors import BackendNotReadyError, UsageError
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.embedded_sim.sensor_messages import to_message
+from embodied_env.ros.embedded_sim.message_encoder import to_message
+from embodied_env.ros.robot.diagnostics import THRESHOLDS
 from embodied_env.ros.robot.graph_checks import graph_checks
 from embodied_env.ros.robot.preflight import survey
 from embodied_env.ros.robot.robot_profile import load_real_profile
@@ -86,9 +85,6 @@ def check_of(robot, name, profile=PROFILE):
     return {check.name: check for check in graph_checks(SIMPLE, profile, robot._connection.ros.node)}[name]
 
 
-# ------------------------------------------------------------------------------------------------------- remapping
-
-
 def test_remapped_topics_are_used_and_checked_under_their_new_names(opened, backend):
     """One test of every use of a topic name: each needs the same robot and 0.5 s of discovery."""
     robot = opened(InProcessRobot(MOVED))
@@ -101,9 +97,9 @@ def test_remapped_topics_are_used_and_checked_under_their_new_names(opened, back
     foreign = node(opened, "foreign").node
     foreign.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)  # a topic without a subscriber
     time.sleep(0.6)  # longer than the period of graph checks
-    assert remapped.estops()[CONTENTION] == "ok"
+    assert remapped.estops()[CONTENTION].is_ok
     foreign.create_publisher(Float64MultiArray, "arm/commands", RELIABLE)
-    wait_for(lambda: remapped.estops()[CONTENTION].startswith("contention: "))
+    wait_for(lambda: remapped.estops()[CONTENTION].status == "contention")
 
 
 def test_command_line_remappings_apply_to_environment_and_doctor(opened, monkeypatch):
@@ -152,9 +148,6 @@ def test_a_duplicate_node_name_is_rejected_and_another_name_is_accepted(opened):
     assert check(node(opened, "environment_2")).passed
 
 
-# ------------------------------------------------------------------------------------------------------ parameters
-
-
 def call(of, service_type, name, request):
     return of.receiver.call(service_type, f"{NAMESPACE}/environment/{name}", request, GENEROUS_S, lambda: None)
 
@@ -179,7 +172,26 @@ def test_a_parameter_file_cannot_override_our_parameters(opened):
     assert ours.node.get_parameter("relay").value is False
 
 
-# ------------------------------------------------------------------------------------------------------------- QoS
+WARN = "diagnostics.threshold.periodicity.mean_error.warn"
+
+
+def test_thresholds_of_the_diagnostics_are_parameters_that_a_launch_sets(opened, backend):
+    backend(ros_args=["-p", f"{WARN}:=0.5"])
+    other = node(opened)
+    request = GetParameters.Request(names=[WARN, WARN.replace("warn", "error")])
+    values = call(other, GetParameters, "get_parameters", request).values
+    assert [value.double_value for value in values] == [0.5, 10.0]
+
+
+@pytest.mark.parametrize("value", ["0.0", "-1.0", ".nan", "some", "true"])
+def test_a_wrong_threshold_is_refused(opened, value):
+    with pytest.raises(UsageError, match=rf"{WARN}: .*expected a positive number"):
+        node(opened, "environment", ros_args=["-p", f"{WARN}:={value}"], parameters=THRESHOLDS)
+
+
+def test_simulated_time_that_a_launch_sets_gives_a_warning(backend, capfd):
+    backend(ros_args=["-p", "use_sim_time:=true"])
+    assert "use_sim_time has no effect" in capfd.readouterr().err
 
 
 def test_an_old_latched_goal_is_received(opened, backend):
@@ -202,9 +214,6 @@ def test_a_publisher_with_incompatible_qos_is_reported_by_name(opened, backend):
     robot = backend(replace(SIMPLE, sensors={**SIMPLE.sensors, "target": reliable}))
     wait_for(lambda: check_of(robot, "sensors.target").code == "qos.incompatible")
     assert "transient local subscription" in check_of(robot, "sensors.target").detail
-
-
-# ----------------------------------------------------------------------------------------------------- diagnostics
 
 
 class UnreachableTarget(InProcessRobot):
@@ -231,14 +240,12 @@ def test_diagnostics_are_published_every_second_and_when_a_level_rises(opened):
         received.extend(arrival.message for arrival in listener.receiver.receive(0.0))
         return [{status.name: status.level for status in message.status} for message in received]
 
-    wait_for(lambda: any(set(found.values()) == {b"\x00"} for found in levels(np.zeros(6))))
-    assert set(levels(np.zeros(6))[-1]) == {f"robot/environment: {name}" for name in ("gates", "latency", "sensors")}
+    names = [f"robot/environment: {name}" for name in ("gates", "latency", "sensors", "heartbeat", "periodicity")]
+    wait_for(lambda: any({found[name] for name in names[:4]} == {b"\x00"} for found in levels(np.zeros(6))))
+    assert set(levels(np.zeros(6))[-1]) == set(names)
     assert received[-1].status[0].hardware_id == f"arm_reach {SIMPLE.fingerprint[:12]}"
     env.step(np.full(6, np.nan))
     wait_for(lambda: any(found["robot/environment: gates"] == b"\x01" for found in levels(np.zeros(6))))
-
-
-# ---------------------------------------------------------------------------------------------------------- frames
 
 
 class FixedFrames:
@@ -275,9 +282,6 @@ def test_values_are_transformed_to_the_declared_frame(opened, backend):
     wait_for(lambda: robot.read(in_s(0), in_s(1)).samples["target"].quality is Quality.INVALID)
     sample = robot.read(in_s(0), in_s(1)).samples["target"]
     assert (sample.reason, sample.values) == ("no transform from world to base", {})
-
-
-# -------------------------------------------------------------------------------------------------- required states
 
 
 class Driver:
@@ -335,13 +339,13 @@ def test_a_driver_deactivated_during_an_episode_is_latched_until_reset(driven):
     driver, robot = driven
     driver.node.trigger_activate()
     reset_once_active(robot)
-    assert robot.estops()["driver"] == "ok"
+    assert robot.estops()["driver"].is_ok
     driver.node.trigger_deactivate()
-    wait_for(lambda: robot.estops()["driver"].startswith("lapsed"), 0.4)  # sooner than the next poll
+    wait_for(lambda: robot.estops()["driver"].status == "lapsed", 0.4)  # sooner than the next poll
     driver.node.trigger_activate()
-    wait_for(lambda: robot.estops()["driver"].startswith("inactive: driver is "))
+    wait_for(lambda: str(robot.estops()["driver"]).startswith("inactive: driver is "))
     reset_once_active(robot)
-    assert robot.estops()["driver"] == "ok"
+    assert robot.estops()["driver"].is_ok
 
 
 def test_deactivating_the_driver_brakes_then_ends_the_episode_with_a_reason(opened):

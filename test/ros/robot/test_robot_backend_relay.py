@@ -1,7 +1,5 @@
 """The environment behind a relay: relay reports are the evidence, and the robot stops when either process dies."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -29,18 +27,17 @@ import embodied_env
 from embodied_env.backends.backend_registry import make_backend
 from embodied_env.contract.contract_loader import dump_contract, load_contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.codes import CODES, Severity
+from embodied_env.core.code_table import CODES, GATES
+from embodied_env.core.code_types import Severity
 from embodied_env.core.policy import NoAction
 from embodied_env.envs.latency_info import ACTUATION_METHODS
 from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageError
-from embodied_env.processes.child_process import Child, relay, simulator
-from embodied_env.processes.shared_memory import remove_orphaned_segments, segments_of
+from embodied_env.processes.child_process import Child, relay, remove_orphaned_segments, segments_of, simulator
 from embodied_env.ros.robot.relay_client import RELAY_STATE
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.receive_thread import ReceiveThread
 from embodied_env.ros.transport.service_calls import ServiceCaller
 from embodied_env.ros.wire.sensor_readers import SensorReader, stamp_ns
-from embodied_env.safety import GATES
 from embodied_env.safety.relay.relay_protocol import CommandId, RelayReport, RelayState, write_command
 from embodied_env.sim.mujoco_kinematics import MujocoKinematics
 from embodied_env.sim.world_profile import load_profile
@@ -471,22 +468,6 @@ def test_a_killed_relay_first_holds_then_loses_the_robot(domain_id, leftovers, m
     assert list(no_response[-1]["action"]["applied_si"].values()) == list(sent)
 
 
-@pytest.mark.long
-def test_without_a_relay_the_controller_timeout_stops_a_base(domain_id, leftovers, learners, mortal, tmp_path):
-    contract = with_profile(CART)
-    (tmp_path / "cart.yaml").write_text(changed_text(CART, {"backends.real.discovery_s": 0.0}))
-    assert load_contract(tmp_path / "cart.yaml").fingerprint == contract.fingerprint
-    namespace, monitor, _ = mortal(contract, free_simulator)
-    learner = learners(tmp_path / "cart.yaml", namespace, domain_id=domain_id)
-    monitor.until(lambda: monitor.moves and abs(monitor.moves[-1][1][2]) > 1.0)
-    leftovers.update(segments_of(learner.pid))
-    learner.kill()
-    killed_ns = time.monotonic_ns()
-    learner.wait()
-    timeout_s = contract.backends["real"]["downstream_timeout_s"]
-    check_it_stays_at_rest(monitor, since_ns=killed_ns, within_s=timeout_s + 1.5)
-
-
 def hold_the_gil(learner, seconds):
     time.sleep(seconds)  # it waits for a line at the 30th step
     learner.stdin.write("\n")
@@ -703,17 +684,6 @@ def test_a_relayed_episode_passes_the_audit_and_records_what_the_relay_published
         assert account.dt_s == report.dt_s or not report.velocity_si.any()
 
 
-@pytest.mark.long
-def test_closing_during_motion_brakes_through_the_relay(make, monitor):
-    env = make()
-    env.reset(seed=1)
-    drive(env, monitor)
-    env.close()
-    assert monitor.published()[-1].cause in ("brake", "tick")
-    assert monitor.at_rest()
-    check_it_stopped(monitor)
-
-
 @pytest.mark.parametrize(
     ("contract", "option", "is_relayed"),
     [(ARM, None, False), (ARM, True, True), (RELAYED, None, True), (RELAYED, False, False)],
@@ -744,15 +714,11 @@ def test_killing_the_learner_stops_the_robot_until_it_is_armed_again(hosted, lef
     monitor.until(lambda: (monitor.states[-1].state, monitor.states[-1].epoch > epoch) == ("armed", True))
 
 
-@pytest.mark.parametrize("at_least_s", [0.0, pytest.param(5.0, marks=pytest.mark.long)])
 @pytest.mark.long
-def test_a_policy_that_holds_the_gil_leaves_the_robot_at_rest(hosted, learners, monitor, at_least_s):
-    """The policy holds the GIL until the robot is at rest, and for at least this long."""
+def test_a_policy_that_holds_the_gil_leaves_the_robot_at_rest(hosted, learners, monitor):
     hosted.close_env()
     learner = learner_at_speed(learners, monitor, hosted.path, hosted.namespace, hang_at=15)
-    fast_s = time.monotonic()
     check_it_stopped(monitor)
-    time.sleep(max(0.0, fast_s + at_least_s - time.monotonic()))
     assert learner.poll() is None
     published = len(monitor.published())
     line, _ = learner.communicate("\n", timeout=PATIENCE_S)
@@ -761,15 +727,3 @@ def test_a_policy_that_holds_the_gil_leaves_the_robot_at_rest(hosted, learners, 
     assert result["applied"] == [0.0] * 6
     assert len(monitor.published()) == published
     assert monitor.states[-1].state == "stopped"
-
-
-@pytest.mark.long
-def test_ctrl_c_brakes_at_once_through_the_relay(hosted, learners, monitor):
-    hosted.close_env()
-    learner = learner_at_speed(learners, monitor, hosted.path, hosted.namespace)
-    learner.send_signal(signal.SIGINT)
-    _, errors = learner.communicate(timeout=PATIENCE_S)
-    assert "KeyboardInterrupt" in errors
-    assert learner.returncode != 0
-    assert monitor.until(monitor.at_rest)
-    check_it_stopped(monitor)

@@ -1,7 +1,5 @@
 """Safety inputs of a UR5e on the emulator, with the manufacturer's messages and with stand-ins for missing ones."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import replace

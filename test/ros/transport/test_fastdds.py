@@ -1,7 +1,5 @@
 """Large topics: detection, Fast DDS settings, and the warning without them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Large messages over real ROS 2: which processes get more shared memory, and the effect on small messages."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -17,10 +15,9 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 import embodied_env
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.contract.contract_loader import dump_contract
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.processes.child_process import Child, relay, simulator
-from embodied_env.processes.shared_memory import segments_of
+from embodied_env.processes.child_process import Child, relay, segments_of, simulator
 from embodied_env.ros.transport import fastdds as large_messages
 from embodied_env.ros.transport.fastdds import PROFILE, VARIABLES
 

@@ -1,7 +1,5 @@
 """Messages read from their raw bytes equal the decoded ones, for any bytes."""
 
-from __future__ import annotations
-
 import array
 import struct
 
@@ -18,8 +16,9 @@ from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image, Imu, JointState, LaserScan, PointCloud2, PointField
 
 from embodied_env.contract import FieldSpec, SensorSpec
-from embodied_env.contract.reading_values import settle
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
+from embodied_env.messages.declaration import Field, Window, settle
+from embodied_env.messages.ranges import settle_ranges
 from embodied_env.ros.transport.byte_layout import PLAIN_VARIABLE
 from embodied_env.ros.transport.cdr import to_cdr
 from embodied_env.ros.transport.layout_cache import LayoutDecoder
@@ -176,7 +175,7 @@ MESSAGES = [
     Image(height=1, width=2, step=2, encoding="mono8", data=array.array("B", b"ab")),
     PoseStamped(),
     Imu(),
-    PointCloud2(fields=[PointField(name="x", datatype=7, count=1)], data=array.array("B", b"abcd")),
+    PointCloud2(fields=[PointField(sensor="s", name="x", datatype=7, count=1)], data=array.array("B", b"abcd")),
 ]
 
 
@@ -261,14 +260,13 @@ def test_sample_arrays_do_not_share_the_received_bytes():
 @settings(max_examples=50, deadline=None)
 def test_raw_ranges_are_checked_like_typed_ones(values):
     """The fast path of `settle_ranges` is taken only where the slow one changes nothing."""
-    from embodied_env.contract.reading_values import settle_ranges
-
-    ranges, field = np.array(values, dtype=np.float32), FieldSpec(unit="m", low=0.0, high=9.0, no_return=9.0, nan=8.0)
+    ranges = np.array(values, dtype=np.float32)
+    field = Field(sensor="s", name="it", shape=ranges.shape, dtype=ranges.dtype, no_return=9.0, nan=8.0)
     long = ranges.copy()
     long[(long > 4.0) & (long <= 4.0 * 1.01)] = 4.0
     np.copyto(long, np.nan, where=np.isfinite(long) & ((long < 0.5) | (long > 4.0)))
-    wanted = settle("it", long, field, near=0.5)
-    assert settle_ranges("it", ranges, field, 0.5, 4.0).tobytes() == wanted.tobytes()
+    wanted = settle(field, long, near=0.5)
+    assert settle_ranges(field, ranges, Window(0.5, 4.0)).tobytes() == wanted.tobytes()
 
 
 def test_a_stored_message_is_not_changed_by_the_next():

@@ -1,7 +1,5 @@
 """The publishers of a topic, separated by the numbers and joint names of its messages."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
@@ -27,7 +25,7 @@ def receive(publishers, *numbers, names=ARM, at=0.0, source_ns=None):
         publishers.add(
             ReceivedMessage(key="joints", message=message, info=info, arrival_ns=NS_PER_S, arrival_system_ns=0)
         )
-        states.append(publishers.state.partition(":")[0])
+        states.append(publishers.state.status)
     return states
 
 
@@ -66,7 +64,7 @@ def test_disjoint_names_are_separate_publishers_whatever_their_numbers(publisher
     for number in (1, 2, 3):
         receive(publishers, 500 + number)
         receive(publishers, number, names=FINGER)
-    assert (publishers.state, publishers.separate) == ("ok", 2)
+    assert (publishers.state.status, publishers.separate) == ("ok", 2)
 
 
 def test_one_publisher_with_two_kinds_of_messages_is_not_two(publishers):
@@ -74,7 +72,7 @@ def test_one_publisher_with_two_kinds_of_messages_is_not_two(publishers):
         receive(publishers, number)
         receive(publishers, number, source_ns=1)  # sent again
         receive(publishers, number + 1, names=FINGER)
-    assert (publishers.state, publishers.separate) == ("ok", 1)
+    assert (publishers.state.status, publishers.separate) == ("ok", 1)
 
 
 def test_a_third_publisher_of_all_joints_is_contention(publishers):
@@ -87,7 +85,7 @@ def test_a_third_publisher_of_all_joints_is_contention(publishers):
 def test_without_numbers_names_and_the_number_of_publishers_decide(publishers):
     receive(publishers, None, None)
     receive(publishers, None, names=FINGER)
-    assert (publishers.state, publishers.separate, publishers.needs_count) == ("ok", 2, True)
+    assert (publishers.state.status, publishers.separate, publishers.needs_count) == ("ok", 2, True)
 
 
 @pytest.mark.parametrize(("number", "at", "jumps"), [(2, 1.0, False), (9, 0.04, False), (9, 1.0, True)])

@@ -1,7 +1,5 @@
 """The receiver on real nodes."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """A service is called once, or again while its response is lost."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from types import SimpleNamespace
 

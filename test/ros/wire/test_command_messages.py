@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from rclpy.serialization import deserialize_message, serialize_message
 from std_msgs.msg import Float32, Int64MultiArray
 
 from embodied_env.contract import ActuatorSpec, JointLimits, load_contract
-from embodied_env.messages.message_types import ACTUATOR_MESSAGES
+from embodied_env.contract.driver_units import DriverUnits
+from embodied_env.messages.commands import COMMAND_MESSAGES
 from embodied_env.ros.robot.actuation import ActuatorPublishers
 from embodied_env.ros.transport.cdr import to_cdr
 from embodied_env.ros.transport.layout_cache import LayoutDecoder
@@ -60,7 +62,7 @@ def command(name, values=None):
 
 
 def test_every_command_type_has_a_test_case():
-    assert {spec.type for spec in ACTUATORS.values()} == {name for name in ACTUATOR_MESSAGES if "/msg/" in name}
+    assert {spec.type for spec in ACTUATORS.values()} == COMMAND_MESSAGES.keys()
 
 
 @pytest.mark.parametrize("name", ACTUATORS)
@@ -72,6 +74,22 @@ def test_a_command_round_trip_is_bit_identical(name, data):
     values = np.array(data.draw(st.lists(finite, min_size=size, max_size=size)))
     received = from_command(ACTUATORS[name], command(name, values))
     assert (received.dtype, received.shape, received.tobytes()) == (np.float64, (size,), values.tobytes())
+
+
+@pytest.mark.parametrize("name", ACTUATORS)
+def test_a_command_in_the_units_of_a_driver_is_read_back(name):
+    units = DriverUnits(unit="deg", scale=0.5, sign=-1, offset=0.0 if ACTUATORS[name].is_velocity else 0.3)
+    joints = {joint: replace(LIMITS, driver=units) for joint in ACTUATORS[name].joints}
+    spec = replace(ACTUATORS[name], joints=joints)
+    values = np.arange(1.0, 1.0 + len(joints))
+    published = from_command(ACTUATORS[name], to_command(spec, values, stamp_ns=0, period_s=PERIOD_S))
+    assert published == pytest.approx((units.offset - values) * 360.0 / math.pi)
+    found = from_command(spec, to_command(spec, values, stamp_ns=0, period_s=PERIOD_S))
+    assert found == pytest.approx(values)
+    if name == "trajectory":
+        points = [(10**8, values), (2 * 10**8, 2 * values)]
+        read = from_trajectory(spec, to_trajectory(spec, points, stamp_ns=0))
+        assert [each.tolist() for _, each in read] == pytest.approx(np.array([values, 2 * values]))
 
 
 @pytest.mark.parametrize("name", ["positions", "velocities", "trajectory", "twist_stamped"])

@@ -20,7 +20,9 @@ from embodied_env.messages.message_types import message_class
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.wire.command_messages import to_command
-from embodied_env.safety import Arbiter, SafetyGate
+from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.publishing import make_publishing
 from embodied_env.timing.clock import NS_PER_S, ManualClock, SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
@@ -97,7 +99,7 @@ def published(contract, steps, seed):
             publisher.publish(to_command(actuator, command.values, stamp_ns=clock.now_ns(), period_s=0.05))
             return SentCommand(seq=command.seq, values=command.values)
 
-        arbiter = Arbiter(send, gate, clock=clock, control_period_s=contract.control_period_s, free_running=True)
+        arbiter = Arbiter(send, gate, make_publishing(gate), clock=clock, free_running=True)
         limits = gate.layout.limits
         low, high = np.nan_to_num(limits.position_low, neginf=-1.0), np.nan_to_num(limits.position_high, posinf=1.0)
         middle = (low + high) / 2

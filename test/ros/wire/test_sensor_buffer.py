@@ -11,13 +11,13 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.contract.safety_schema import ObservationAge
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 from embodied_env.core.types import Sample, field_values
 from embodied_env.errors import BackendNotReadyError, ContractError
-from embodied_env.ros.embedded_sim.sensor_messages import to_message
+from embodied_env.ros.embedded_sim.message_encoder import to_message
 from embodied_env.ros.transport.receiver import ReceivedMessage
 from embodied_env.ros.wire.sensor_buffer import SensorBuffer
-from embodied_env.ros.wire.stamp_translation import StampTranslator
+from embodied_env.ros.wire.stamp_translation import ArrivalAges, StampTranslator
 from embodied_env.ros.wire.world_clock import ClockSpec, SimTimeTracker, SystemClockMonitor
 from embodied_env.timing.clock import NS_PER_S
 
@@ -235,6 +235,22 @@ def test_a_repeated_future_stamp_is_a_duplicate():
     judged = StampedBuffer()
     future = judged.publish(ahead_s=3600.0)
     assert judged.publish(header_ns=future.header_ns).duplicated == 1
+
+
+def test_ages_at_arrival_place_stamps_on_the_steady_clock():
+    """A newer stamp of UTC that was set back is not an older reading; a stamp ahead of its arrival gives way."""
+    buffer, samples = SensorBuffer("point", SENSOR, ArrivalAges(1.0)), []
+    for place, (utc_s, steady_s, age_s) in enumerate([(100, 7, 0.5), (40, 8, 0.5), (41, 9, -2.0)]):
+        found = arrival(stamp_ns=round((utc_s - age_s) * NS_PER_S), number=place + 1)
+        found.arrival_ns, found.arrival_system_ns = steady_s * NS_PER_S, utc_s * NS_PER_S
+        buffer.add(found)
+        samples.append(buffer.newest())
+    assert [sample.stamp_ns for sample in samples] == [6_500_000_000, 7_500_000_000, 11 * NS_PER_S]
+    assert [sample.quality for sample in samples] == [Quality.OK, Quality.OK, Quality.FUTURE]
+    late = arrival(stamp_ns=37 * NS_PER_S, number=4)
+    late.arrival_ns, late.arrival_system_ns = 10 * NS_PER_S, 42 * NS_PER_S
+    buffer.add(late)
+    assert (buffer.newest(), buffer.sample().reordered) == (samples[2], 1)
 
 
 def test_without_required_stamps_the_publication_time_is_used():

@@ -21,17 +21,17 @@ from shipped_contracts import resolved_document
 
 import embodied_env
 from embodied_env.contract import FieldSpec, SensorSpec
-from embodied_env.contract.contract_schema import ResampleSpec, ResizeSpec
 from embodied_env.contract.scan_resampling import resample_scan
+from embodied_env.contract.sensor_schema import ResampleSpec, ResizeSpec
 from embodied_env.core.image_processing import pixels_sha256, resize_image
+from embodied_env.messages.declaration import InvalidReadingError
 from embodied_env.messages.message_types import message_class
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.mcap_file import McapRecords
 from embodied_env.record.message_log import read_messages
 from embodied_env.record.row_decoder import RowDecoder
-from embodied_env.ros.embedded_sim.sensor_messages import to_message
+from embodied_env.ros.embedded_sim.message_encoder import to_message
 from embodied_env.ros.transport.node import RosNode
-from embodied_env.ros.wire.message_fields import MalformedMessageError
 from embodied_env.ros.wire.sensor_readers import SensorReader
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
@@ -209,7 +209,7 @@ def test_a_turtlebots_scan_of_340_to_361_rays_is_read_at_fixed_angles(domain_id,
 
 
 def test_another_number_of_rays_without_the_key_names_it():
-    with pytest.raises(MalformedMessageError) as caught:
+    with pytest.raises(InvalidReadingError) as caught:
         SensorReader("scan", laser()).read(scan_of(361))
     assert str(caught.value) == (
         "ranges has 361 values (expected 360); declare resample of the field to read scans with any number of rays"
@@ -223,7 +223,7 @@ def test_intensities_are_those_of_the_nearest_rays():
     message.intensities = [float(ray) for ray in range(348)]
     assert SensorReader("scan", spec).read(message)["intensities"].tolist() == [0.0, 87.0, 174.0, 261.0]
     message.intensities = []
-    with pytest.raises(MalformedMessageError, match="intensities cannot be resampled: 0 rays"):
+    with pytest.raises(InvalidReadingError, match="intensities cannot be resampled: 0 rays"):
         SensorReader("scan", spec).read(message)
 
 
@@ -243,5 +243,5 @@ def test_raw_and_compressed_images_give_the_same_array_and_hash(kind):
     values = reader.read(to_message(spec, {"image": PIXELS}, 1))["image"]
     assert np.array_equal(values, resize_image(PIXELS, resize))
     assert reader.raw_sha256 == {"image": pixels_sha256(PIXELS)}
-    with pytest.raises(MalformedMessageError, match=r"the image is 20 x 30 \(expected 40 x 30\)"):
+    with pytest.raises(InvalidReadingError, match=r"the image is 20 x 30 \(expected 40 x 30\)"):
         reader.read(to_message(spec, {"image": PIXELS[:, :20].copy()}, 1))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from embodied_env.contract.safety_schema import ObservationAge
-from embodied_env.core.codes import Quality
+from embodied_env.core.code_types import Quality
 from embodied_env.ros.wire.stamp_translation import SlidingMinimum, StampTranslator, Sync, is_on_our_host, suspect_clock
 from embodied_env.ros.wire.world_clock import ClockSpec, SimTimeTracker, SystemClockMonitor
 from embodied_env.timing.clock import NS_PER_S

@@ -14,10 +14,10 @@ from sensor_msgs.msg import JointState
 
 import embodied_env
 from embodied_env.errors import ContractError
+from embodied_env.messages.declaration import InvalidReadingError
 from embodied_env.ros.robot.robot_profile import check_frame, load_real_profile
 from embodied_env.ros.robot.sensor_set import MessageFilter
 from embodied_env.ros.transport.receiver import ReceivedMessage
-from embodied_env.ros.wire.message_fields import MalformedMessageError
 from embodied_env.ros.wire.sensor_readers import SensorReader
 from embodied_env.ros.wire.transforms import NoTransformError, Transform, TransformedReader
 from embodied_env.timing.clock import NS_PER_S
@@ -81,7 +81,7 @@ def test_a_reading_in_the_target_frame_is_unchanged():
     ],
 )
 def test_a_reading_without_a_transform_is_malformed_with_a_reason(message, frames, problem):
-    with pytest.raises(MalformedMessageError, match=problem):
+    with pytest.raises(InvalidReadingError, match=problem):
         reader(frames).read(message)
 
 
@@ -137,7 +137,7 @@ def test_only_messages_without_declared_joints_are_skipped():
 def test_arrays_shorter_than_the_names_are_malformed(position, velocity):
     joints = ARM.sensors["joints"]
     names = list(joints.fields["position"].joints)
-    with pytest.raises(MalformedMessageError, match="values for 6 names"):
+    with pytest.raises(InvalidReadingError, match="values for 6 names"):
         SensorReader("joints", joints).read(JointState(name=names, position=position, velocity=velocity))
     alone = replace(joints, fields={"position": joints.fields["position"]})
     if len(position) == 6:  # velocities are not required

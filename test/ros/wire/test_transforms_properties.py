@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_env.contract.reading_values import position_confidence
+from embodied_env.messages.vectors import position_confidence
 from embodied_env.ros.wire.transforms import Transform, matrix, product, rotated_covariance, transformed, unit
 
 many = settings(max_examples=60, deadline=None)

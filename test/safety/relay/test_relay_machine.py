@@ -3,8 +3,6 @@
 P-numbers: ``reference/safety.md`` A4.4. The machine keeps a small model of the relay and compares it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -17,7 +15,8 @@ from safety_strategies import contract_of, costly, finite_vectors
 
 from embodied_env.contract import JointLimits
 from embodied_env.contract.safety_schema import WatchdogSpec
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
+from embodied_env.core.safety_input_state import parse_states
 from embodied_env.safety.relay.relay import Relay
 from embodied_env.safety.relay.relay_protocol import (
     Armed,
@@ -281,7 +280,7 @@ class Relays(RuleBasedStateMachine):
     def the_button_changes(self, state):
         self.button = state
         was_live = self.armed or not self.core.at_rest
-        self.core.inputs({"button": state})
+        self.core.inputs(parse_states({"button": state}))
         assert self.states[-1].inputs == {"button": state}
         if was_live and state != "ok":
             self._model_latch(Severity.ESTOP)

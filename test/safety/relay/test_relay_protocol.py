@@ -13,7 +13,7 @@ from safety_strategies import contract_of, joint_limits, plain_contract
 
 import embodied_env
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.codes import Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Finding
 from embodied_env.safety.relay.relay_protocol import (
     STOP,
@@ -201,7 +201,7 @@ def test_foreign_text_is_a_value_error(kind, text):
 
 def test_report_with_an_unknown_key_is_rejected():
     plain = {**json.loads(report().to_text()), "more": 1}
-    with pytest.raises(ValueError, match="relay/report: field 'more' is unknown"):
+    with pytest.raises(ValueError, match="relay/report: more: unknown key 'more'"):
         RelayReport.from_text(json.dumps(plain))
 
 
@@ -215,7 +215,7 @@ def test_report_with_an_unknown_key_is_rejected():
     ],
 )
 def test_a_report_with_another_account_is_rejected(name, account):
-    with pytest.raises(ValueError, match=f"field {name}"):
+    with pytest.raises(ValueError, match=f"relay/report: {name}"):
         RelayReport.from_text(json.dumps({**json.loads(report().to_text()), name: account}))
 
 

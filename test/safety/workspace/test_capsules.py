@@ -1,7 +1,5 @@
 """Signed distances of capsules, against cases computed by hand and brute force."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -3,8 +3,6 @@
 Distances are those of `Workspace.h`; ``test/safety/workspace/test_capsules.py`` checks them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

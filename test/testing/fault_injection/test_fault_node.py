@@ -1,7 +1,5 @@
 """The fault injection relay over real ROS 2, as a node in a thread."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,4 +1,4 @@
-"""The APIs that control a simulator; each imports its message package only when it is built."""
+"""The APIs that control a simulator; each imports its messages only when it is built."""
 
 from __future__ import annotations
 
@@ -8,8 +8,5 @@ from embodied_env.extensions.gazebo.control.ros_gz import RosGz
 from embodied_env.extensions.gazebo.control.simulation_interfaces import SimulationInterfaces
 from embodied_env.extensions.gazebo.control.simulator_api import SimulatorApi
 
-APIS: Mapping[str, Callable[..., SimulatorApi]] = {
-    "ros_gz": RosGz,
-    "simulation_interfaces": SimulationInterfaces,
-}
+APIS: Mapping[str, Callable[..., SimulatorApi]] = {"ros_gz": RosGz, "simulation_interfaces": SimulationInterfaces}
 """Name in a profile -> API, built from ``world`` and ``prefix``."""

@@ -6,23 +6,18 @@ The rules are in `api`; `service_session` sends the requests.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.extensions.gazebo.control.service_session import CLOCK, REST_S, PendingRequest, ServiceSession
-from embodied_env.extensions.gazebo.control.simulator_api import (
-    ControlCapabilities,
-    EntityState,
-    SimulatorApi,
-    SimulatorNotReadyError,
-)
+from embodied_env.extensions.gazebo.control.simulator_api import ControlCapabilities, EntityState, SimulatorApi
 from embodied_env.ros.transport.receiver import POLL_S
+from embodied_env.timing.clock import NS_PER_S
 
 _PROBE_S = 0.05  # between two queries of the services in the graph
 _SILENT_S = 0.6  # without a stamp for this long a clock is silent while the simulator is at rest
+_THROTTLED = 0.95  # duration of a step of a throttled world, as a share of its simulated time
 _EARLY_S = 0.02  # a reply that precedes the end of its step by more was sent when the request was queued
 
 
@@ -34,6 +29,25 @@ class StepTimes:
     answered_s: float  # its reply arrived
     reached_s: float  # the clock first showed the end of the step
     at_rest_s: float  # the world was found at rest
+    duration_ns: int  # the simulated time of the step
+
+    def describe_throttle(self, world: str | None) -> str:
+        """Return that the step took its own simulated time or more, and a remedy; "" for a faster one.
+
+        `world` is the name of a world of Gazebo; None: another simulator.
+        """
+        took_s, duration_s = self.reached_s - self.sent_s, self.duration_ns / NS_PER_S
+        if took_s < _THROTTLED * duration_s:
+            return ""
+        problem = f"a step of {duration_s:g} s takes {took_s:.3g} s: the world is throttled, or its host is too slow"
+        if world is None:
+            return f"{problem}; let the simulator run as fast as it can"
+        return (
+            f"{problem}; set <real_time_factor>0</real_time_factor> in <physics> of the world, or start it with launch "
+            f"gazebo real_time_factor:=0; while it runs: gz service -s /world/{world}/set_physics --reqtype "
+            "gz.msgs.Physics --reptype gz.msgs.Boolean --timeout 2000 --req 'real_time_factor: 1000' (the bridge "
+            "has no SetPhysics, which ignores 0)"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +62,7 @@ class _Step:
 class LockstepControl:
     """Controls one simulator. `end` is always the monotonic time, s, by which a call returns.
 
-    Every call raises BackendLostError with a `why` of `FAULTS`; `connect` and `reset` raise SimulatorNotReadyError.
+    Every call raises BackendLostError with a `why` of `FAULTS`.
 
     Attributes:
         session: sends the requests.
@@ -118,17 +132,14 @@ class LockstepControl:
         A pause may have interrupted a step that was requested before. The simulator keeps the rest of it, through a
         reset of the world, and adds it to the next request.
 
-        Raises:
-            BackendNotReadyError: when a service is missing.
-            SimulatorNotReadyError: for any of `FAULTS`.
+        Raises BackendNotReadyError when a service is missing, and as all calls do.
         """
         self.probe(end)
-        with _not_ready_errors():
-            self._await_leftover_steps(end)
-            self.confirm_paused(end)
-            if self.capabilities.pause:
-                self._run_down(end)
-            self._store_reference()
+        self._await_leftover_steps(end)
+        self.confirm_paused(end)
+        if self.capabilities.pause:
+            self._run_down(end)
+        self._store_reference()
 
     def probe(self, end: float) -> None:
         """Find the services of the simulator and its `capabilities`; raises as `connect` does."""
@@ -140,9 +151,8 @@ class LockstepControl:
                 if time.monotonic() > end:
                     raise
             self.session.receive(_PROBE_S)
-        with _not_ready_errors():
-            for request in requests:
-                self.session.call(request, end)
+        for request in requests:
+            self.session.call(request, end)
 
     def _await_leftover_steps(self, end: float) -> None:
         """Wait until the steps requested before are over, for half of the time if a stalled simulator is silent."""
@@ -232,6 +242,7 @@ class LockstepControl:
             answered_s=pending.answered_s or pending.sent_s,
             reached_s=self.clock.changed_s,
             at_rest_s=time.monotonic(),
+            duration_ns=target_ns - before_ns,
         )
         self.session.receive(0.0)  # the messages of the step, which waited in their queues
 
@@ -293,29 +304,28 @@ class LockstepControl:
 
     def reset(self, end: float) -> None:
         """Reset the world, and wait until the clock shows the reset and is at rest."""
-        with _not_ready_errors():
-            self.settle(end)
-            clock = self.clock
-            must_rewind = self.capabilities.rewinds_time
-            if must_rewind and clock.now_ns == 0:
-                self.step(self.step_ns, end)  # a reset at time zero would not show
-            before_ns, rewinds, received = clock.now_ns, clock.rewinds, clock.received
+        self.settle(end)
+        clock = self.clock
+        must_rewind = self.capabilities.rewinds_time
+        if must_rewind and clock.now_ns == 0:
+            self.step(self.step_ns, end)  # a reset at time zero would not show
+        before_ns, rewinds, received = clock.now_ns, clock.rewinds, clock.received
 
-            def has_shown() -> bool:
-                return clock.received > received if before_ns is None or not must_rewind else clock.rewinds > rewinds
+        def has_shown() -> bool:
+            return clock.received > received if before_ns is None or not must_rewind else clock.rewinds > rewinds
 
-            def evidence() -> str:
-                return "; the clock shows the reset" if has_shown() else "; the clock shows no reset"
+        def evidence() -> str:
+            return "; the clock shows the reset" if has_shown() else "; the clock shows no reset"
 
-            pending = self.session.send(self._api.reset(), end)
-            self.session.await_reply(pending, end, evidence=evidence)
-            while clock.now_ns is None or (must_rewind and not has_shown()):
-                if time.monotonic() > end:
-                    detail = f"the reset was accepted, but the clock is still at {self.now_ns()} ns"
-                    raise BackendLostError("reset_not_seen", detail)
-                self.session.poll(pending, end)
-            self._await_still(end)
-            self._store_reference()
+        pending = self.session.send(self._api.reset(), end)
+        self.session.await_reply(pending, end, evidence=evidence)
+        while clock.now_ns is None or (must_rewind and not has_shown()):
+            if time.monotonic() > end:
+                detail = f"the reset was accepted, but the clock is still at {self.now_ns()} ns"
+                raise BackendLostError("reset_not_seen", detail)
+            self.session.poll(pending, end)
+        self._await_still(end)
+        self._store_reference()
 
     def state(self, entity: str, end: float) -> EntityState:
         """Return the pose of an entity."""
@@ -325,13 +335,3 @@ class LockstepControl:
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray, end: float) -> None:
         """Place an entity; m, and quaternion x, y, z, w. Sensors show it after the next step."""
         self.session.call(self._api.set_state(entity, position, orientation), end, entity)
-
-
-@contextmanager
-def _not_ready_errors() -> Iterator[None]:
-    """Raise SimulatorNotReadyError instead of BackendLostError: no episode has started yet."""
-    try:
-        yield
-    except BackendLostError as error:
-        detail = str(error).removeprefix(f"{error.why}: ")
-        raise SimulatorNotReadyError(error.why, detail) from None

@@ -17,9 +17,9 @@ from embodied_env.extensions.gazebo.control.simulator_api import (
     Request,
     SimulatorApi,
     SimulatorRefusedError,
-    message_import_errors,
     write_pose,
 )
+from embodied_env.messages.message_types import message_class
 
 CONTROL, SET_POSE = "control", "set_pose"
 CONTROL_TYPE, SET_POSE_TYPE = "ros_gz_interfaces/srv/ControlWorld", "ros_gz_interfaces/srv/SetEntityPose"
@@ -37,9 +37,7 @@ class RosGz(SimulatorApi):
 
     def __init__(self, *, world: str, prefix: str | None) -> None:
         """Prepare; raises MissingDependencyError without ros_gz_interfaces. `prefix` None: ``/world/<world>``."""
-        with message_import_errors("ros_gz_interfaces"):
-            from ros_gz_interfaces.srv import ControlWorld, SetEntityPose
-        self._control_type, self._set_pose_type = ControlWorld, SetEntityPose
+        self._control_type, self._set_pose_type = message_class(CONTROL_TYPE), message_class(SET_POSE_TYPE)
         self._prefix = f"/world/{world}" if prefix is None else prefix.rstrip("/")
 
     def probe(self, offered: Mapping[str, tuple[str, ...]]) -> tuple[Request, ...]:

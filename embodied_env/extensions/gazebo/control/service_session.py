@@ -35,7 +35,6 @@ class ClockMonitor:
     """
 
     def __init__(self) -> None:
-        """Start before the first stamp."""
         self.now_ns: int | None = None
         self.seen = self.received = self.rewinds = 0
         self.from_ns: int | None = None

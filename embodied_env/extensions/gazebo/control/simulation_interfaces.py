@@ -21,10 +21,9 @@ from embodied_env.extensions.gazebo.control.simulator_api import (
     Request,
     SimulatorApi,
     SimulatorRefusedError,
-    message_import_errors,
     write_pose,
 )
-from embodied_env.timing.clock import NS_PER_S
+from embodied_env.messages.message_types import message_class
 
 PACKAGE = "simulation_interfaces"
 FEATURES_SERVICE = "get_simulator_features"
@@ -63,9 +62,7 @@ class SimulationInterfaces(SimulatorApi):
 
     def __init__(self, *, world: str, prefix: str | None) -> None:  # noqa: ARG002 - it has one world
         """Prepare; raises MissingDependencyError without the package. `prefix` None: the only one in the graph."""
-        with message_import_errors(PACKAGE):
-            from simulation_interfaces import srv
-        self._srv = srv
+        message_class(SERVICES[FEATURES_SERVICE])
         self._prefix = None if prefix is None else prefix.rstrip("/")
         self._offered: frozenset[str] = frozenset()
         self._features: frozenset[int] = frozenset()
@@ -119,7 +116,12 @@ class SimulationInterfaces(SimulatorApi):
     def step(self, steps: int) -> Request:
         """Return the request for `steps`. The reply to a goal of the action, used last, means that it was accepted."""
         if self._steps_by_action:
-            return self._step_by_action(steps)
+            send_goal = message_class(f"{PACKAGE}/action/SimulateSteps").Impl.SendGoalService
+            message = send_goal.Request()
+            message.goal_id.uuid = np.frombuffer(uuid.uuid4().bytes, dtype=np.uint8)
+            message.goal.steps = steps
+            name = f"{self._prefix}/{STEP_GOAL_SERVICE}"
+            return Request(service=name, type=send_goal, message=message, read=_check_accepted)
         if steps > 1 and STEP_MULTIPLE not in self._features:
             raise UsageError(
                 f"too many steps in one request: {steps} (expected 1, since the simulator lacks the feature "
@@ -127,16 +129,6 @@ class SimulationInterfaces(SimulatorApi):
             )
         waits = _GAZEBO not in (self._prefix or "").split("/")
         return self._request("step_simulation", _check_result, is_done=waits, steps=steps)
-
-    def _step_by_action(self, steps: int) -> Request:
-        from simulation_interfaces.action import SimulateSteps
-
-        send_goal = SimulateSteps.Impl.SendGoalService
-        message = send_goal.Request()
-        message.goal_id.uuid = np.frombuffer(uuid.uuid4().bytes, dtype=np.uint8)
-        message.goal.steps = steps
-        name = f"{self._prefix}/{STEP_GOAL_SERVICE}"
-        return Request(service=name, type=send_goal, message=message, read=_check_accepted)
 
     def reset(self) -> Request:
         """Return the request for a reset of the world."""
@@ -154,7 +146,7 @@ class SimulationInterfaces(SimulatorApi):
         return request
 
     def _request(self, service: str, read: Callable[[Any], Any], *, is_done: bool = False, **fields: Any) -> Request:  # noqa: ANN401 - generated types
-        kind = getattr(self._srv, SERVICES[service].rpartition("/")[2])
+        kind = message_class(SERVICES[service])
         message = kind.Request(**fields)
         name = f"{self._prefix}/{service}"
         return Request(service=name, type=kind, message=message, read=read, is_done_at_reply=is_done)
@@ -198,13 +190,8 @@ def _check_accepted(reply: Any) -> None:  # noqa: ANN401 - a generated type
 
 def _read_state(reply: Any) -> EntityState:  # noqa: ANN401 - a generated type
     _check_result(reply)
-    state = reply.state
-    stamp_ns = state.header.stamp.sec * NS_PER_S + state.header.stamp.nanosec
-    return EntityState(
-        position=_vector(state.pose.position, "xyz"),
-        orientation=_vector(state.pose.orientation, "xyzw"),
-        stamp_ns=stamp_ns or None,  # 0: not stamped
-    )
+    pose = reply.state.pose
+    return EntityState(position=_vector(pose.position, "xyz"), orientation=_vector(pose.orientation, "xyzw"))
 
 
 def _vector(message: Any, axes: str) -> FloatArray:  # noqa: ANN401 - a generated type

@@ -11,20 +11,18 @@ carried out, in the same way for every family. Its rules:
 5. Before the first request the clock must be at rest: steps that a dead client requested have to finish. A pause keeps
    what remains of a step, so none is sent while a step may run, and connecting ends with a step that runs it down.
 
-A fault is a `BackendLostError`, in `connect` and `reset` a `SimulatorNotReadyError`; its `why` is a key of `FAULTS`.
+A fault is a `BackendLostError`, in the reset of a backend a `SimulatorNotReadyError`; its `why` is a key of `FAULTS`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from embodied_env.core.types import FloatArray
-from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
-from embodied_env.ros.transport.setup_checks import apt_package
+from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 
 FAULTS: Mapping[str, str] = {
     "clock_stopped": "the clock does not move, or stopped before the step was over",
@@ -62,14 +60,10 @@ class ControlCapabilities:
 
 @dataclass(frozen=True, kw_only=True)
 class EntityState:
-    """The pose of an entity in the world frame.
+    """The pose of an entity in the world frame."""
 
-    `position` m, shape (3,); `orientation` quaternion x, y, z, w, shape (4,); `stamp_ns` simulated time, None: unknown.
-    """
-
-    position: FloatArray
-    orientation: FloatArray
-    stamp_ns: int | None = None
+    position: FloatArray  # m, shape (3,)
+    orientation: FloatArray  # quaternion x, y, z, w, shape (4,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +91,9 @@ class SimulatorNotReadyError(BackendNotReadyError):
         why: a key of `FAULTS`.
     """
 
-    def __init__(self, why: str, detail: str) -> None:
-        """Store `why`; `detail` is part of the message."""
-        self.why = why
-        super().__init__(f"{why}: {detail}")
+    def __init__(self, fault: BackendLostError) -> None:
+        self.why = fault.why
+        super().__init__(f"reset: {fault}")
 
 
 class SimulatorApi(ABC):
@@ -144,16 +137,6 @@ class SimulatorApi(ABC):
     @abstractmethod
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
         """Return the request that places an entity, at rest where the family can; m, and quaternion x, y, z, w."""
-
-
-@contextmanager
-def message_import_errors(package: str) -> Iterator[None]:
-    """Raise MissingDependencyError for an ImportError in the block, which imports a message package."""
-    try:
-        yield
-    except ImportError as error:
-        remedy = f"apt install {apt_package(package)}, which the wheels of the extra ros lack, and source it"
-        raise MissingDependencyError(f"{package} ({error})", needed_for="simulator control", remedy=remedy) from None
 
 
 def write_pose(pose: Any, position: FloatArray, orientation: FloatArray) -> None:  # noqa: ANN401 - a geometry_msgs/Pose

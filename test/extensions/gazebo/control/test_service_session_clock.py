@@ -1,7 +1,5 @@
 """The clock of a simulator, from its stamps alone."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given

@@ -1,9 +1,8 @@
 """Simulator APIs: the requests they build, and how they interpret features and replies; without a node."""
 
-from __future__ import annotations
-
 import re
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +16,7 @@ from embodied_env.errors import BackendNotReadyError, MissingDependencyError, Us
 from embodied_env.extensions.gazebo.control import APIS
 from embodied_env.extensions.gazebo.control.simulation_interfaces import set_state_flags
 from embodied_env.extensions.gazebo.control.simulator_api import FAULTS, SimulatorRefusedError
+from embodied_env.messages.message_types import message_class
 
 pytestmark = pytest.mark.ros
 
@@ -124,9 +124,11 @@ def test_states_are_set_with_and_without_the_flags_of_newer_versions(flags):
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_missing_messages_are_named_with_their_package(monkeypatch, name):
-    for module in (PACKAGES[name], f"{PACKAGES[name]}.srv"):
-        monkeypatch.setitem(sys.modules, module, None)
-    apt = rf"apt install ros-\w+-{PACKAGES[name].replace('_', '-')}, "
+    for module in [each for each in sys.modules if each.partition(".")[0] == PACKAGES[name]]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(sys, "meta_path", [each for each in sys.meta_path if each is not PathFinder])
+    message_class.cache_clear()
+    apt = rf"apt install ros-\$ROS_DISTRO-{PACKAGES[name].replace('_', '-')}\)"
     with pytest.raises(MissingDependencyError, match=apt):
         APIS[name](world="toy", prefix=None)
 

@@ -1,0 +1,1 @@
+"""Identification of the parameters of the embedded simulator from recorded runs."""

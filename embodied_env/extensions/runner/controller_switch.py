@@ -1,0 +1,85 @@
+"""The contract block ``runner``, and the switch of the robot's controllers that it declares."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from embodied_env.contract.key_types import Positive, Topic
+from embodied_env.core.contract_blocks import ContractBlock
+from embodied_env.errors import BackendNotReadyError
+from embodied_env.timing.clock import NS_PER_S, SteadyClock
+
+SWITCH_CONTROLLER = "controller_manager_msgs/srv/SwitchController"
+DURATION = "builtin_interfaces/msg/Duration"
+
+_REPEAT_NS = NS_PER_S  # of the request for the list, which changes nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerControllers:
+    """The controllers of ros2_control that are switched when the runner is activated, and back afterwards."""
+
+    activate: tuple[Topic, ...] = ()  # active while the runner is, such as the one that takes our commands
+    deactivate: tuple[Topic, ...] = ()  # inactive meanwhile, such as the one that the robot boots with
+    manager: Topic = "/controller_manager"  # controller manager of them
+    timeout_s: Positive = 5.0  # time limit of a switch
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerBlock:
+    """The keys of the block ``runner``."""
+
+    controllers: RunnerControllers | None = None  # null: nothing is switched
+
+
+BLOCK = ContractBlock(schema=RunnerBlock, in_fingerprint=False)
+
+
+def switch_controllers(controllers: RunnerControllers, *, back: bool = False, **node: Any) -> None:  # noqa: ANN401 - of RosNode
+    """Switch the controllers strictly, all or none; those that are in their state already are left out.
+
+    `back`: to the state outside of the runner. `node` has the options of the node that calls the services. Raises
+    BackendNotReadyError when the manager does not respond, lacks a controller or refuses, and MissingDependencyError
+    without its message package.
+    """
+    from embodied_env.messages.message_types import message_class
+    from embodied_env.ros.robot.robot_profile import LIST_CONTROLLERS
+    from embodied_env.ros.transport.node import RosNode
+    from embodied_env.ros.transport.receive_thread import ReceiveThread
+    from embodied_env.ros.transport.service_calls import ServiceCaller
+
+    clock, manager = SteadyClock(), controllers.manager
+    on, off = controllers.activate, controllers.deactivate
+    if back:
+        on, off = off, on
+    with ExitStack() as stack:
+        ros = RosNode(clock=clock, **node)
+        stack.callback(ros.close)
+        listener = ReceiveThread(ros.node, clock)
+        stack.callback(listener.stop)
+        listing = ServiceCaller(listener, f"{manager}/list_controllers", clock, LIST_CONTROLLERS)
+        switching = ServiceCaller(listener, f"{manager}/switch_controller", clock, SWITCH_CONTROLLER)
+        listener.start()
+        deadline_ns = clock.now_ns() + round(controllers.timeout_s * NS_PER_S)
+        states = {each.name: each.state for each in listing.call(deadline_ns, _REPEAT_NS).controller}
+        if absent := [name for name in (*on, *off) if name not in states]:
+            expected = f"expected one of: {', '.join(sorted(states)) or 'none is loaded'}"
+            raise BackendNotReadyError(f"{manager} has no controller {', '.join(absent)} ({expected})")
+        start = [name for name in on if states[name] != "active"]
+        end = [name for name in off if states[name] == "active"]
+        if not (start or end):
+            return
+        response = switching.call(
+            deadline_ns,
+            activate_controllers=start,
+            deactivate_controllers=end,
+            strictness=2,  # STRICT
+            activate_asap=True,
+            timeout=message_class(DURATION)(sec=int(controllers.timeout_s), nanosec=0),
+        )
+        if not response.ok:
+            wanted = f"activate {', '.join(start) or 'none'}, deactivate {', '.join(end) or 'none'}"
+            why = getattr(response, "message", "") or "no reason given"  # not in every ROS 2 distribution
+            raise BackendNotReadyError(f"{manager} refused to switch controllers: {wanted} ({why})")

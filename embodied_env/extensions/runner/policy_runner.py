@@ -1,0 +1,337 @@
+"""Keep one policy and one robot ready, and run goals with them in a thread; no ROS interface of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping
+from concurrent import futures
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+
+from embodied_env.backends.backend import find_estop_source
+from embodied_env.contract import Contract, load_contract
+from embodied_env.contract.contract_schema import INSTRUCTION
+from embodied_env.core.contract_blocks import check_blocks, load_block
+from embodied_env.core.policy import NoAction, Observation, policy_errors, policy_seed
+from embodied_env.core.types import Finding, Transition
+from embodied_env.envs.action_chunks import attach_action
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.envs.stepper_lifecycle import latched_estop
+from embodied_env.errors import (
+    BackendError,
+    BackendNotReadyError,
+    ClosedError,
+    PolicyError,
+    RecordError,
+    TaskError,
+    UsageError,
+)
+from embodied_env.extensions.runner.controller_switch import SWITCH_CONTROLLER, RunnerControllers, switch_controllers
+from embodied_env.extensions.runner.policy_goal import GoalResult, PolicyGoal, check_goal
+from embodied_env.messages.message_types import message_class
+from embodied_env.policies.chunk_execution import ChunkRunner, longest_wait_s
+from embodied_env.policies.plausibility import find_implausible
+from embodied_env.policies.policy_calls import STOP_TIMEOUT_S
+from embodied_env.policies.policy_loader import load_policy, policy_accepts
+from embodied_env.record import RecordTransitions
+from embodied_env.ros.robot.preflight import survey
+from embodied_env.ros.robot.robot_options import RobotOptions
+from embodied_env.ros.robot.robot_profile import RealProfile, load_real_profile
+from embodied_env.ros.transport.checklist import Check, raise_unless_passed
+from embodied_env.safety.input_findings import safety_input_findings
+from embodied_env.safety.relay.relay_checks import stopping_time_s
+from embodied_env.timing.clock import NS_PER_S, SteadyClock
+
+_POLL_NS = NS_PER_S // 50
+_MOST_CHECKED = 10_000  # actions of the first chunk
+_TIME_OVER = "the time of the goal is over"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerOptions:
+    """The contract and the policy of a runner, and the options of its robot (`RobotOptions`)."""
+
+    contract: str
+    policy: str
+    policy_file: str | None = None
+    trust_policy: bool = False
+    chunks: str = "wait"  # one of `CHUNK_MODES`
+    seed: int = 0
+    out: str = "runs"  # parent of the run directories, one for each goal
+    robot: Mapping[str, Any]
+
+
+class PolicyRunner:
+    """Runs goals on a robot, each recorded into a run directory, with a policy that stays loaded.
+
+    `configure` and `cleanup`, `activate` and `deactivate` are pairs, called in this order by one thread; so are `start`
+    and `stop`. A goal runs in a thread of its own.
+
+    Attributes:
+        goal: the goal that is executed, or the last one.
+        result: its result so far.
+        contract: loaded by `configure`.
+    """
+
+    contract: Contract
+    _profile: RealProfile
+
+    def __init__(self, options: RunnerOptions) -> None:
+        """Load nothing."""
+        self._options = options
+        self._clock = SteadyClock()
+        self._env: EmbodiedEnv | None = None
+        self._policy: ChunkRunner | None = None
+        self._controllers: RunnerControllers | None = None
+        self._is_switched = False
+        self._thread = futures.ThreadPoolExecutor(1, "embodied_env goal")
+        self.goal = PolicyGoal()
+        self.result = GoalResult()
+        self._future: futures.Future[GoalResult] | None = None
+        self._begun_ns = self._goals = 0
+        self._stop_reason = ""
+        self._is_resetting = self._is_stepping = False
+        self._is_plausible = False  # the first action of the goal has been checked
+
+    # ------------------------------------------------------------------------------------------- transitions
+
+    def configure(self) -> None:
+        """Load the contract and the policy, and check the robot without any publisher; raises EmbodiedEnvError."""
+        options = self._options
+        contract = self.contract = load_contract(options.contract)
+        check_blocks(contract)
+        self._controllers = load_block(contract, "runner").controllers if "runner" in contract.blocks else None
+        if self._controllers is not None:
+            message_class(SWITCH_CONTROLLER)  # raises without its package
+        robot = RobotOptions(contract, clock=self._clock, **options.robot)
+        self._profile = robot.applied_to(load_real_profile(contract, ignored=robot.ignore_inputs))
+        own = {"backend": "real"} if policy_accepts(options.policy, "backend") else {}
+        policy = load_policy(
+            options.policy, contract, policy_file=options.policy_file, trust=options.trust_policy, **own
+        )
+        self._policy = ChunkRunner(policy, options.chunks, pacing="realtime", wait_s=longest_wait_s(contract))
+        try:
+            self._check_robot(lambda check: not check.name.startswith("state."))  # it may be switched off yet
+        except BaseException:
+            self.cleanup()
+            raise
+
+    def activate(self) -> None:
+        """Check the robot and its safety inputs, switch its controllers, and open the environment.
+
+        Nothing is published before a goal. After an error the controllers are as before; raises EmbodiedEnvError.
+        """
+        inactive = {f"state.{name}" for name in self._profile.active}  # the switch may activate them
+        self._check_robot(lambda check: check.name not in inactive)
+        try:
+            self._switch()
+            self._open()
+        except BaseException:
+            self.deactivate("activation failed")
+            raise
+
+    def deactivate(self, why: str) -> None:
+        """Brake, end the goal, close the environment, and switch the controllers back; raises BackendNotReadyError."""
+        self.stop(why)
+        self.wait()  # a policy that hangs does not keep the robot: the environment brakes it
+        try:
+            if self._env is not None:
+                self._env.close()
+        finally:
+            self._env = None
+            if self._is_switched:
+                self._switch(back=True)
+
+    def cleanup(self) -> None:
+        """Close the policy. Idempotent."""
+        if self._policy is not None:
+            policy, self._policy = self._policy, None
+            with policy_errors(f"policy {self._options.policy!r}", "close"):
+                policy.close()
+
+    def close(self) -> None:
+        """End the thread of the goals, after `deactivate`."""
+        self._thread.shutdown()
+
+    def _check_robot(self, is_wanted: Callable[[Check], bool]) -> None:
+        namespace, limit_s = self._options.robot["namespace"], self._profile.connect_timeout_s
+        checks = survey(self.contract, self._profile, namespace=namespace, timeout_s=limit_s, settle_s=0.0)
+        raise_unless_passed(filter(is_wanted, checks))
+
+    def _switch(self, *, back: bool = False) -> None:
+        if self._controllers is not None:
+            self._is_switched = not back
+            robot = self._options.robot
+            ros_args = ("-r", f"__node:={robot['node_name']}_controllers")
+            switch_controllers(
+                self._controllers, back=back, name="controllers", namespace=robot["namespace"], ros_args=ros_args
+            )
+
+    def _open(self) -> EmbodiedEnv:
+        """Open the armed environment, and wait until every safety input permits motion."""
+        env = self._env = EmbodiedEnv(self.contract, backend="real", **self._options.robot)
+        env.stepper.lifecycle.open()
+        last_ns = self._clock.now_ns() + round(self._profile.connect_timeout_s * NS_PER_S)
+        while found := self.findings():
+            if self._clock.now_ns() > last_ns:
+                problem = "; ".join(f"[{each.code}] {each.detail}" for each in found)
+                raise BackendNotReadyError(f"safety inputs do not permit motion: {problem}")
+            self._clock.sleep_until_ns(self._clock.now_ns() + _POLL_NS)
+        return env
+
+    # ------------------------------------------------------------------------------------------------ goals
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a goal is executed."""
+        return self._future is not None and not self._future.done()
+
+    @property
+    def last_transition(self) -> Transition | None:
+        """The last step of the episode, or None during its reset."""
+        return None if self._env is None or not self._is_stepping else self._env.last_transition
+
+    @property
+    def progress(self) -> float:
+        """The share of the goal that is done, by its episodes or its time."""
+        goal, step = self.goal, self.last_transition
+        share = 0.0 if step is None else step.info["step_index"] / self.contract.episode.horizon_steps
+        by_time = self._elapsed_s() / goal.seconds if goal.seconds else 0.0
+        return min(1.0, max((self.result.episodes + min(1.0, share)) / goal.last_episode, by_time))
+
+    def _elapsed_s(self) -> float:
+        return (self._clock.now_ns() - self._begun_ns) / NS_PER_S if self._begun_ns else 0.0
+
+    def findings(self, inputs: Collection[str] | None = None) -> list[Finding]:
+        """Return the findings of the robot's safety `inputs` that prevent motion; None: of all."""
+        source = None if self._env is None else find_estop_source(self._env.stepper.backend)
+        states = {} if source is None else source.estops()
+        return safety_input_findings({name: states[name] for name in states if inputs is None or name in inputs})
+
+    def check(self, goal: PolicyGoal) -> None:
+        """Raise UsageError or BackendNotReadyError for a goal that cannot be executed now."""
+        if self.is_running:
+            step = self.last_transition
+            at = "its reset" if step is None else f"step {step.info['step_index']} of episode {self.result.episodes}"
+            raise UsageError(f"another goal is executed, at {at} (expected one at a time); cancel it, or wait")
+        changes, env = check_goal(goal, self.contract), self._env
+        if changes and self._profile.relay:
+            raise UsageError("limits of a goal with a relay, which enforces those of its own contract; omit them")
+        if env is not None and (latched := latched_estop(env.stepper.gate)):
+            raise BackendNotReadyError(f"{latched}: deactivate and activate the runner")
+        if found := self.findings(self._profile.estop):
+            raise BackendNotReadyError(f"[{found[0].code}] {found[0].detail}")
+
+    def start(self, goal: PolicyGoal) -> futures.Future[GoalResult]:
+        """Execute a goal that `check` accepts; the future has its result, or an error that is no fault of the goal."""
+        self.goal, self.result, self._stop_reason = goal, GoalResult(), ""
+        self._is_plausible, self._begun_ns, self._goals = False, 0, self._goals + 1
+        self._future = self._thread.submit(self._run)
+        return self._future
+
+    def stop(self, why: str) -> None:
+        """Let the goal brake the robot and end, if there is one; any thread may call it."""
+        if not self.is_running:
+            return
+        self._stop_reason = self._stop_reason or why
+        if self._is_resetting and (env := self._env) is not None:
+            env.stepper.lifecycle.close()  # nothing else ends a reset, which may drive the robot home
+
+    def wait(self) -> bool:
+        """Wait until the robot is at rest after `stop`; return False if the policy does not return in time."""
+        if self._future is None:
+            return True
+        return not futures.wait([self._future], STOP_TIMEOUT_S + stopping_time_s(self.contract)).not_done
+
+    def _run(self) -> GoalResult:
+        result = self.result
+        try:
+            self._run_episodes(result)
+        except ClosedError:
+            if not self._stop_reason:
+                raise
+            self._env = None
+        except (BackendError, PolicyError, RecordError, TaskError, UsageError) as error:
+            result.message = str(error)
+        finally:
+            self._is_stepping = False
+        result.message = self._stop_reason or result.message
+        return result
+
+    def _run_episodes(self, result: GoalResult) -> None:
+        policy, env, own = self._policy, self._env or self._open(), self._options
+        assert policy is not None  # noqa: S101 - for the type checker
+        if not env.capabilities.acknowledges_commands:
+            env.change_limits(check_goal(self.goal, self.contract))  # those of the goal before end with the reset
+        seed = policy_seed(own.seed, self._goals)
+        identity = policy.identity.as_mapping() | ({} if own.chunks == "wait" else {"chunks": own.chunks})
+        recorder = RecordTransitions(_KeptOpen(env), own.out, policy=identity)
+        try:
+            for episode in itertools.count():
+                with policy_errors(f"policy {own.policy!r}", f"the reset of episode {episode}"):
+                    policy.reset(seed=policy_seed(seed, episode), episode_index=episode)
+                self._is_stepping, self._is_resetting = False, True
+                try:
+                    if self._stop_reason:
+                        return
+                    options = {INSTRUCTION: self.goal.instruction} if self.goal.instruction else None
+                    observation, info = recorder.reset(seed=None if episode else seed, options=options)
+                finally:
+                    self._is_resetting = False
+                policy.instruct(info["instruction"])
+                env.require(policy.required_sensors)
+                self._begun_ns = self._begun_ns or self._clock.now_ns()
+                self._run_episode(recorder, env, policy, observation, result)
+                if result.message or self._reason_to_end() or result.episodes >= self.goal.last_episode:
+                    return
+        finally:
+            recorder.close()
+            result.run = str(recorder.path.absolute()) if recorder.path.exists() else ""
+
+    def _reason_to_end(self) -> str:
+        is_over = 0.0 < self.goal.seconds <= self._elapsed_s()
+        return self._stop_reason or (_TIME_OVER if is_over else "")
+
+    def _run_episode(
+        self,
+        recorder: RecordTransitions,
+        env: EmbodiedEnv,
+        policy: ChunkRunner,
+        observation: Observation,
+        result: GoalResult,
+    ) -> None:
+        """Step to the end of the episode; one that must end earlier holds until the contract ends it."""
+        is_over, reason = False, ""
+        while not is_over:
+            reason = reason or self._reason_to_end()
+            action: Any = NoAction(reason)
+            if not reason:
+                try:
+                    with policy_errors(f"policy {self._options.policy!r}", f"step {env.step_index + 1}"):
+                        action = policy(observation)
+                    self._check_plausible(policy, observation, action)
+                    attach_action(env, policy, action)
+                except (PolicyError, UsageError) as error:
+                    reason, result.message = "the policy failed", str(error)
+                    action = NoAction(reason)
+            observation, _, terminated, truncated, info = recorder.step(action)
+            is_over, self._is_stepping = terminated or truncated, True
+        result.add_episode(info, is_cut=reason == _TIME_OVER)
+
+    def _check_plausible(self, policy: ChunkRunner, observation: Observation, action: Any) -> None:  # noqa: ANN401
+        """Check the first action of a goal; raises UsageError for an implausible policy."""
+        if self._is_plausible or isinstance(action, NoAction):
+            return
+        first = [action, *policy.upcoming(_MOST_CHECKED)]
+        if lines := find_implausible(policy.policy, self.contract, observation, first):
+            raise UsageError(f"implausible policy: {'; '.join(lines)}; correct its unit, scale or statistics")
+        self._is_plausible = True
+
+
+class _KeptOpen(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Keeps the environment open when the recorder of a goal is closed."""
+
+    def close(self) -> None:
+        """Do nothing; the runner closes the environment."""

@@ -1,0 +1,348 @@
+"""The lifecycle node of the runner: its transitions, the action ``run_policy``, and what replaces it without types."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable
+from concurrent import futures
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError, MissingDependencyError, described
+from embodied_env.extensions.runner.policy_goal import GoalResult, PolicyGoal
+from embodied_env.extensions.runner.policy_runner import PolicyRunner, RunnerOptions
+from embodied_env.messages.message_types import message_class
+from embodied_env.ros.transport.setup_checks import rclpy_import_errors, ros_init_errors
+from embodied_env.timing.clock import NS_PER_S, SteadyClock
+
+with rclpy_import_errors("the runner"):
+    import rclpy
+    from rcl_interfaces.msg import ParameterDescriptor
+    from rclpy.action import ActionServer, CancelResponse, GoalResponse
+    from rclpy.clock import Clock as RosClock
+    from rclpy.clock import ClockType
+    from rclpy.context import Context
+    from rclpy.executors import SingleThreadedExecutor
+    from rclpy.lifecycle import LifecycleNode, TransitionCallbackReturn
+    from rclpy.parameter import Parameter
+    from rclpy.signals import SignalHandlerOptions
+
+    from embodied_env.ros.transport.qos import LATCHED
+
+NODE = "runner"
+ACTION = "embodied_env_interfaces/action/RunPolicy"
+CHECK = "embodied_env_interfaces/srv/CheckGoal"
+
+_FEEDBACK_S = 0.1
+_SPIN_S = 0.05
+_SENT_NS = NS_PER_S // 5  # in which the last results and the state reach their readers
+_RESULT_S = 60  # how long the server keeps the result of a goal
+_READ_ONLY = ParameterDescriptor(read_only=True)
+_SCALARS: dict[str, Any] = {"instruction": "", "episodes": 0, "seconds": 0.0}  # parameters of a goal
+_ARRAYS = {
+    "limit_joints": Parameter.Type.STRING_ARRAY,
+    "limit_velocities": Parameter.Type.DOUBLE_ARRAY,
+    "limit_accelerations": Parameter.Type.DOUBLE_ARRAY,
+}
+
+
+class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type information
+    """A managed node around a `PolicyRunner`. All callbacks run in the thread that spins it.
+
+    A transition answers when it has ended. ``~/status`` has the last state and why it is not another one.
+    """
+
+    def __init__(self, options: RunnerOptions, *, namespace: str | None, context: Context) -> None:
+        """Create the node with its interfaces; `options` are the defaults of its parameters."""
+        super().__init__(NODE, context=context, namespace=namespace)
+        self._status = self.create_publisher(message_class("std_msgs/msg/String"), "~/status", LATCHED)
+        self._state, self._reason = "unconfigured", ""
+        self._fault = ""  # of a goal; it leads to error processing
+        self._handle: Any = None  # of the goal of an action client
+        self._runner = PolicyRunner(self._with_parameters(options))
+        for service in self.services:
+            if service.srv_type is message_class("lifecycle_msgs/srv/ChangeState"):
+                service.callback = self._guarded(service.callback)
+        trigger = message_class("std_srvs/srv/Trigger")
+        self.create_service(trigger, "~/run", self._on_run)
+        self.create_service(trigger, "~/stop", self._on_stop)
+        self._offers = [f"{self.get_name()}/run", f"{self.get_name()}/stop"]
+        self._server: Any = None
+        try:
+            self._create_action(message_class(ACTION), message_class(CHECK))
+        except MissingDependencyError as error:
+            self.get_logger().warning(f"no action run_policy: {error}")
+        self.declare_parameter("offers", self._offers, _READ_ONLY, ignore_override=True)
+        self.create_timer(_FEEDBACK_S, self._on_timer, clock=RosClock(clock_type=ClockType.STEADY_TIME))
+        self._report()
+
+    def _with_parameters(self, options: RunnerOptions) -> RunnerOptions:
+        """Declare the parameters; those that decide what is loaded can be set at the start only."""
+        values = {}
+        for name in ("contract", "policy", "policy_file", "chunks", "out", "seed"):
+            default = getattr(options, name)
+            values[name] = self.declare_parameter(name, "" if default is None else default, _READ_ONLY).value
+        for name, value in _SCALARS.items():
+            self.declare_parameter(f"goal.{name}", value)
+        for name, kind in _ARRAYS.items():
+            self.declare_parameter(f"goal.{name}", kind)
+        values["policy_file"] = values["policy_file"] or None
+        names = (f"{self.get_name()}_environment", self.get_namespace())
+        remapped = ("-r", f"__node:={names[0]}", "-r", f"__ns:={names[1]}")  # those of the command line are this node's
+        robot = {**options.robot, "node_name": names[0], "namespace": names[1], "ros_args": remapped}
+        return replace(options, **values, robot=robot)
+
+    def _create_action(self, action: Any, check: Any) -> None:  # noqa: ANN401 - generated types
+        self.create_service(check, "~/check_goal", self._on_check)
+        self._server = _GoalServer(
+            self,
+            action,
+            "run_policy",
+            self._begin,
+            goal_callback=self._on_goal,
+            cancel_callback=self._on_cancel,
+            result_timeout=_RESULT_S,
+        )
+        self._offers = ["run_policy", f"{self.get_name()}/check_goal", *self._offers]
+
+    # ------------------------------------------------------------------------------------------- transitions
+
+    def _guarded(self, change: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Refuse a transition that the state does not have: the service of rclpy would raise, and end the process."""
+
+        def on_change_state(request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
+            try:
+                return change(request, response)
+            except RuntimeError as error:  # RCLError, which rclpy does not export
+                self._report(reason=f"no such transition from {self._state}: {request.transition.id} ({error})")
+                response.success = False
+                return response
+
+        return on_change_state
+
+    def on_configure(self, _state: Any) -> Any:  # noqa: ANN401 - of rclpy
+        """Load the contract and the policy, and check the robot."""
+        return self._change("inactive", self._runner.configure)
+
+    def on_activate(self, _state: Any) -> Any:  # noqa: ANN401
+        """Check the safety inputs, switch the controllers, and accept goals."""
+        return self._change("active", self._runner.activate)
+
+    def on_deactivate(self, _state: Any) -> Any:  # noqa: ANN401
+        """Brake and hold, and switch the controllers back; an error brakes too."""
+        if self._fault:
+            return TransitionCallbackReturn.ERROR
+        done = self._change("inactive", partial(self._runner.deactivate, "the runner is deactivated"))
+        return done if done == TransitionCallbackReturn.SUCCESS else TransitionCallbackReturn.ERROR
+
+    def on_cleanup(self, _state: Any) -> Any:  # noqa: ANN401
+        """Close the policy."""
+        return self._change("unconfigured", self._runner.cleanup)
+
+    def on_shutdown(self, _state: Any) -> Any:  # noqa: ANN401
+        """Brake and hold, switch the controllers back, and close the policy."""
+
+        def shut_down() -> None:
+            try:
+                self._runner.deactivate("the runner is shut down")
+            finally:
+                self._runner.cleanup()
+
+        return self._change("finalized", shut_down)
+
+    def on_error(self, _state: Any) -> Any:  # noqa: ANN401
+        """Brake and hold, and close the policy, so that the node can be configured again."""
+        reason, self._fault = self._fault or self._reason, ""
+        for act in (partial(self._runner.deactivate, "an error occurred"), self._runner.cleanup):
+            self._change("unconfigured", act, reason)
+        self._report("unconfigured", reason)
+        return TransitionCallbackReturn.SUCCESS
+
+    def _change(self, state: str, act: Callable[[], None], reason: str = "") -> Any:  # noqa: ANN401
+        """Run `act` and enter `state` for a reason; after an error of ours the node remains in its state, with it."""
+        try:
+            act()
+        except EmbodiedEnvError as error:
+            self._report(self._state, str(error))
+            return TransitionCallbackReturn.FAILURE
+        except Exception as error:
+            self._reason = described(error)
+            raise
+        self._report(state, reason)
+        return TransitionCallbackReturn.SUCCESS
+
+    def start(self) -> None:
+        """Configure and activate; raises BackendNotReadyError with the reason of a failure."""
+        if self.trigger_configure() == TransitionCallbackReturn.SUCCESS:
+            self.trigger_activate()
+        if self._state != "active":
+            raise BackendNotReadyError(self._reason)
+
+    def end(self) -> None:
+        """Shut down from any state. `is_busy` is True until the goal has its result."""
+        if self._state != "finalized":
+            self.trigger_shutdown()
+        self._runner.close()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the result of a goal has not been sent."""
+        return self._handle is not None
+
+    def _report(self, state: str | None = None, reason: str = "") -> None:
+        if reason and reason != self._reason:
+            self.get_logger().error(f"{self._state}: {reason}")
+        self._state, self._reason = state or self._state, reason
+        status = {"state": self._state, "reason": reason, "running": self._runner.is_running, "offers": self._offers}
+        status |= asdict(self._runner.result)
+        self._status.publish(message_class("std_msgs/msg/String")(data=json.dumps(status)))
+
+    # ------------------------------------------------------------------------------------------------- goals
+
+    def _refusal(self, goal: PolicyGoal) -> str:
+        """Return why a goal is rejected, or ""."""
+        if self._state != "active":
+            return f"the runner is {self._state} (expected active)"
+        try:
+            self._runner.check(goal)
+        except EmbodiedEnvError as error:
+            return str(error)
+        return ""
+
+    def _on_goal(self, request: Any) -> Any:  # noqa: ANN401 - a generated type
+        if reason := self._refusal(PolicyGoal.of(request)):
+            self._report(reason=f"goal rejected: {reason}")
+            return GoalResponse.REJECT
+        return GoalResponse.ACCEPT
+
+    def _on_cancel(self, _handle: Any) -> Any:  # noqa: ANN401
+        self._runner.stop("canceled")
+        return CancelResponse.ACCEPT
+
+    def _on_check(self, request: Any, response: Any) -> Any:  # noqa: ANN401
+        response.reason = self._refusal(PolicyGoal.of(request))
+        response.accepted = not response.reason
+        return response
+
+    def _on_run(self, _request: Any, response: Any) -> Any:  # noqa: ANN401
+        values = {name: self.get_parameter(f"goal.{name}").value for name in _SCALARS}
+        values |= {name: tuple(self.get_parameter_or(f"goal.{name}").value or ()) for name in _ARRAYS}
+        goal = PolicyGoal(**values)
+        reason = self._refusal(goal)
+        response.success, response.message = not reason, reason or "the goal is executed; ~/status has its result"
+        if response.success:
+            self._start(goal)
+        return response
+
+    def _on_stop(self, _request: Any, response: Any) -> Any:  # noqa: ANN401
+        self._runner.stop("stopped by ~/stop")
+        response.success = self._runner.wait()
+        response.message = "at rest" if response.success else "braked, but the policy does not return"
+        return response
+
+    def _begin(self, handle: Any) -> None:  # noqa: ANN401
+        self._handle = handle
+        self._start(PolicyGoal.of(handle.request))
+
+    def _start(self, goal: PolicyGoal) -> None:
+        future = self._runner.start(goal)
+        future.add_done_callback(lambda done: self.executor.create_task(self._end_goal, done))
+        self._report()
+
+    def _end_goal(self, future: futures.Future[GoalResult]) -> None:
+        """Send the result; an error that is no fault of the goal leads to error processing."""
+        result, error = self._runner.result, future.exception()
+        if error is not None:
+            result.message = self._fault = described(error)
+        if self._handle is not None:
+            self._server.notify_execute(self._handle, partial(self._conclude, result))
+        self._report(reason=self._reason)
+        if self._fault and self._state == "active":
+            self.trigger_deactivate()
+
+    def _conclude(self, result: GoalResult, handle: Any) -> Any:  # noqa: ANN401
+        if self._handle is handle:  # the next goal may have begun
+            self._handle = None
+        if not result.message:
+            handle.succeed()
+        elif handle.is_cancel_requested:
+            handle.canceled()
+        else:
+            handle.abort()
+        return self._server.action_type.Result(**asdict(result))
+
+    def _on_timer(self) -> None:
+        """Publish the feedback of the goal."""
+        if self._handle is None or not self._runner.is_running:
+            return
+        step, feedback = self._runner.last_transition, self._server.action_type.Feedback()
+        feedback.episode, feedback.progress = self._runner.result.episodes, self._runner.progress
+        feedback.oldest_reading_s = math.nan
+        if step is not None:
+            feedback.step = step.info["step_index"]
+            feedback.oldest_reading_s = float(step.info["latency"]["obs_age_max_s"])
+            feedback.gates = list(dict.fromkeys(found.code for found in step.report.findings))
+        self._handle.publish_feedback(feedback)
+
+
+class _GoalServer(ActionServer):  # type: ignore[misc] # rclpy has no type information
+    """Lets a goal run outside of the executor, whose awaiting tasks would keep it busy."""
+
+    def __init__(self, node: Any, action: Any, name: str, begin: Callable[[Any], None], **options: Any) -> None:  # noqa: ANN401 - of rclpy
+        """Call `begin` with the handle of each accepted goal."""
+        self._begin = begin
+        super().__init__(node, action, name, begin, **options)
+
+    def notify_execute(self, goal_handle: Any, execute_callback: Any) -> None:  # noqa: ANN401
+        """Begin a goal that is now executing, or send the result that the callback returns."""
+        if execute_callback is None:
+            self._begin(goal_handle)
+        else:
+            super().notify_execute(goal_handle, execute_callback)
+
+
+def run_runner(
+    options: RunnerOptions,
+    *,
+    namespace: str | None,
+    stop: threading.Event,
+    autostart: bool = False,
+    on_ready: Callable[[str], None] = lambda _namespace: None,
+) -> None:
+    """Host the runner until `stop` is set, then brake the robot and shut down.
+
+    Args:
+        options: defaults of the parameters, and what no parameter can change.
+        namespace: absolute ROS namespace; None: the root, or that of ``--ros-args``.
+        stop: set it from a signal handler or another thread.
+        autostart: configure and activate at once.
+        on_ready: called with the namespace when the node offers its services.
+
+    Raises:
+        BackendNotReadyError: if ROS 2 cannot be initialised, or with `autostart` a transition fails.
+    """
+    context, clock = Context(), SteadyClock()
+    try:
+        with ros_init_errors(EmbodiedEnvError):
+            rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
+            node = RunnerNode(options, namespace=namespace, context=context)
+        executor = SingleThreadedExecutor(context=context)
+        executor.add_node(node)
+        try:
+            on_ready(node.get_namespace())
+            if autostart:
+                node.start()
+            while not stop.is_set():
+                executor.spin_once(timeout_sec=_SPIN_S)
+        finally:
+            node.end()
+            last_ns = clock.now_ns() + _SENT_NS
+            while node.is_busy or clock.now_ns() < last_ns:
+                executor.spin_once(timeout_sec=_SPIN_S)
+            executor.shutdown()
+            node.destroy_node()
+    finally:
+        context.try_shutdown()

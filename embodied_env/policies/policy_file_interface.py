@@ -1,0 +1,246 @@
+"""The interface of a model by a policy file: its inputs and outputs in terms of a contract, checked before use."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract
+from embodied_env.contract.spaces import field_layouts
+from embodied_env.contract.value_checks import allow, one_of, require
+from embodied_env.core.policy import NoAction, Observation, PolicyIdentity
+from embodied_env.core.types import EpisodeStart
+from embodied_env.errors import ContractError, UsageError
+from embodied_env.policies.action_mapping import ActionMapping
+from embodied_env.policies.input_mapping import ImageInput, VectorInput
+from embodied_env.policies.policy_file import PolicyFile
+from embodied_env.policies.policy_model import (
+    ArraySpec,
+    Inputs,
+    Interface,
+    Outputs,
+    PolicyModel,
+    check_inference,
+    plausible_observation,
+)
+
+_Seen = tuple[Observation, Mapping[str, NDArray[Any]], dict[str, NDArray[Any]]]
+"""An observation, the last outputs before it, and the inputs that have been read from them."""
+
+_log = logging.getLogger(__name__)
+
+_ROUNDING = 1e-6
+_LONGEST = 10_000  # history, in control periods
+_MOST_VALUES = 2**26  # values of all inputs
+_MOST_BYTES = 2**30  # bytes of a history
+
+
+class PolicyFileInterface(Interface):
+    """Connects a model with a contract by its policy file.
+
+    Attributes:
+        inputs: reader of each vector and image, by the model's names.
+        actions: the mapping of the outputs.
+    """
+
+    def __init__(self, file: PolicyFile, contract: Contract) -> None:
+        """Find everything that `file` names in `contract`; raises UsageError for what does not fit."""
+        self.file, self._contract, self._label = file, contract, f"policy file {file.source}"
+        if difference := file.difference(contract):
+            problem = f"{contract.name} is not the contract of the training: {difference}"
+            raise UsageError(f"{self._label}: {problem}; train again, or remove the key contract if that is harmless")
+        self.inputs: dict[str, VectorInput | ImageInput] = {}
+        self._texts: dict[str, str] = {}
+        self._lags: dict[str, list[int]] = {}
+        try:
+            self.actions = ActionMapping(file, contract)
+            self._add_inputs()
+            self._check_joint_names()
+        except ContractError as error:
+            raise UsageError(f"{self._label}: {error}") from None
+        self.required_sensors = _read_sensors(file, contract)
+        self._outputs_seen = {
+            part.last_output for spec in file.inputs.values() for part in spec.parts or () if part.last_output
+        }
+        longest = max((lag for lags in self._lags.values() for lag in lags), default=0)
+        boxes = contract.observation_space.spaces.values()
+        size = sum(math.prod(box.shape or ()) * np.dtype(box.dtype).itemsize for box in boxes)
+        n_bytes = longest * (size + sum(4 * math.prod(reader.shape) for reader in self.inputs.values()))
+        if n_bytes > _MOST_BYTES:
+            problem = f"history of {longest} observations of the contract, {n_bytes / 2**20:.0f} MiB"
+            raise UsageError(f"{self._label}: {problem} (expected at most {_MOST_BYTES / 2**20:g} MiB)")
+        self._seen: deque[_Seen] = deque(maxlen=longest + 1)
+        self.has_history = longest > 0
+        self.is_stateless = longest == 0 and not self._outputs_seen and not self.actions.is_relative
+        self.rows_per_step = None if self.actions.is_relative else 1.0 / self.actions.ratio
+        self.n_action_steps = self.actions.steps
+        self.reset()
+
+    def identify(self, identity: PolicyIdentity) -> PolicyIdentity:
+        """Return `identity` with the name and the SHA-256 of the policy file."""
+        return replace(identity, policy_file=self.file.source, policy_file_sha256=self.file.sha256)
+
+    def reset(self) -> None:
+        """Discard history and last outputs."""
+        self._seen.clear()
+        self._last_outputs = {name: np.zeros(self.actions.shapes[name]) for name in self._outputs_seen}
+
+    def instruct(self, instruction: str) -> bool:
+        """Use this prompt in the inputs with ``text: instruction``; return whether there are any."""
+        self._texts = dict.fromkeys(self._texts, instruction)
+        return bool(self._texts)
+
+    def observe(self, observation: Observation) -> None:
+        """Add the observation of a step to the history."""
+        kept = {key: np.array(value) for key, value in observation.items()} if self.has_history else observation
+        self._seen.append((kept, self._last_outputs, {}))  # copied: the next step may overwrite the arrays
+
+    def to_start(self, start: EpisodeStart) -> EpisodeStart:
+        """Return a recorded start by the joint names of the contract, without joints of another sign or zero."""
+        parts = (part for spec in self.file.outputs.values() for part in spec.parts)
+        same = [joint for part in parts if (part.sign, part.offset) == (1, 0.0) for joint in part.joints or ()]
+        named = {joint: self.file.joint_names.get(joint, joint) for joint in same if joint in start.positions}
+        return replace(start, positions={own: start.positions[joint] for joint, own in named.items()})
+
+    def to_inputs(self, observation: Observation) -> Inputs:
+        """Return the value of each input."""
+        self.observe(observation)
+        return {name: self._texts[name] if name in self._texts else self._read(name) for name in self.file.inputs}
+
+    def to_action(self, outputs: Outputs) -> Any:  # noqa: ANN401 - of the action space
+        """Return the action, the chunk, or `NoAction` for outputs that are not valid."""
+        action = self.actions.read(outputs, self._seen[-1][0])
+        if self._last_outputs and not isinstance(action, NoAction):
+            self._last_outputs = {name: np.asarray(outputs[name], dtype=np.float64) for name in self._last_outputs}
+        return action
+
+    def deviations(self, observation: Observation) -> list[tuple[str, float]]:
+        """Return name and distance of each input of a reset from its statistics; images are not compared."""
+        last = {name: np.zeros(shape) for name, shape in self.actions.shapes.items()}
+        vectors = [reader for reader in self.inputs.values() if isinstance(reader, VectorInput)]
+        return [each for reader in vectors for each in reader.deviations(observation, last)]
+
+    def check(self, model: PolicyModel) -> None:
+        """Raise UsageError unless `model` has these inputs and outputs; makes one inference."""
+        example = self.to_inputs(plausible_observation(self._contract))
+        arrays = {name: value for name, value in example.items() if isinstance(value, np.ndarray)}
+        labels = {name: reader.labels for name, reader in self.inputs.items() if isinstance(reader, VectorInput)}
+        try:
+            _check_shapes("input", model.inputs, {name: value.shape for name, value in arrays.items()}, labels)
+            _check_shapes("output", model.outputs, self.actions.shapes, self.actions.labels)
+            for name, spec in (model.inputs or {}).items():
+                require(name in example, f"inputs.{name}", f"no entry for the input {name!r} of the model")
+                dtype = arrays[name].dtype if name in arrays else spec.dtype
+                remedy = "" if name in labels else "; give the range of the training, or none for uint8"
+                problem = f"{dtype}, the model's is {spec.dtype} (expected the same kind){remedy}"
+                require(dtype.kind == spec.dtype.kind, f"inputs.{name}", problem)
+            for name in self._texts:
+                is_taken = model.inputs is None or name in model.inputs
+                require(is_taken, f"inputs.{name}", f"unknown input of the model: {one_of(name, model.inputs or ())}")
+            if _normalizes(model.identity):
+                for kind, specs in (("inputs", self.file.inputs), ("outputs", self.file.outputs)):
+                    for name, each in specs.items():
+                        problem = "LeRobot's processors normalise (expected no normalize); omit it for lerobot:DIR"
+                        require(each.normalize is None, f"{kind}.{name}.normalize", problem)
+        except ContractError as error:
+            raise UsageError(f"{self._label}: {error}") from None
+        check_inference(model, self, self._contract, label=self._label)
+
+    def _add_inputs(self) -> None:
+        size, cameras = 0, dict[str, str]()  # image of the observation -> first input with it
+        for name, spec in self.file.inputs.items():
+            path, contract = f"inputs.{name}", self._contract
+            if spec.text is not None:
+                problem = f"no task.instruction in the contract {contract.name}"
+                require(contract.task.instruction is not None, f"{path}.text", problem)
+                self._texts[name] = str(contract.task.instruction)
+                continue
+            if spec.image is not None:
+                if (other := cameras.setdefault(spec.image.field, name)) != name:
+                    text = "%s: inputs.%s and inputs.%s are the same image, %s (expected a camera each)"
+                    _log.warning(text, self._label, other, name, spec.image.field)
+                self.inputs[name] = ImageInput(self.file, contract, path, spec, spec.image)
+            else:
+                self.inputs[name] = VectorInput(self.file, contract, path, spec)
+            steps = (0,) if spec.history is None else spec.history.steps
+            self._lags[name] = [self._find_lag(f"{path}.history.steps", step) for step in steps]
+            size += len(steps) * math.prod(self.inputs[name].shape)
+            allow(size <= _MOST_VALUES, path, f"{size} values up to here", f"at most {_MOST_VALUES} of all inputs")
+
+    def _find_lag(self, path: str, step: int) -> int:
+        """Return the control periods between a row of an input and the newest observation."""
+        lag = -step * self.actions.ratio
+        is_whole = abs(lag - round(lag)) <= _ROUNDING * max(1.0, lag) and lag <= _LONGEST
+        problem = f"{step} is {lag:g} control periods ago (expected a whole number, at most {_LONGEST})"
+        require(is_whole, path, problem)
+        return round(lag)
+
+    def _check_joint_names(self) -> None:
+        """Raise ContractError for a joint of `joint_names` or `limits` that is in no input or output."""
+        used = {joint for _, spec in self.file.specs() for part in spec.parts or () for joint in part.joints or ()}
+        for key, named in (("joint_names", self.file.joint_names), ("limits", self.file.limits)):
+            for name in named:
+                require(name in used, key, f"unused joint {name!r} (expected a joint of inputs or outputs)")
+
+    def _read(self, name: str) -> NDArray[Any]:
+        reader, history = self.inputs[name], self.file.inputs[name].history
+        rows: list[NDArray[Any]] = []
+        for lag in self._lags[name]:
+            observation, last_outputs, known = self._seen[max(len(self._seen) - 1 - lag, 0)]
+            if name not in known:
+                known[name] = reader.read(observation, last_outputs)
+            value = known[name]
+            is_padded = lag >= len(self._seen) and history is not None and history.pad == "zeros"
+            rows.append(np.zeros_like(value) if is_padded else value)
+        if history is None:
+            values = rows[0]
+        elif history.layout == "by_part" and isinstance(reader, VectorInput):
+            values = np.concatenate([row[part] for part in reader.slices for row in rows])
+        else:
+            values = np.stack(rows) if history.layout == "stacked" else np.concatenate(rows)
+        return values if isinstance(reader, ImageInput) else values.astype(np.float32)
+
+
+def _read_sensors(file: PolicyFile, contract: Contract) -> tuple[str, ...]:
+    """Return the sensors of the inputs of `file`, without those that have a mask."""
+    keys = {part.field for spec in file.inputs.values() for part in spec.parts or ()}
+    keys |= {spec.image.field for spec in file.inputs.values() if spec.image is not None}
+    return tuple(
+        name
+        for name, sensor in contract.sensors.items()
+        if not sensor.mask and any(layout.key in keys for layout in field_layouts(name, sensor))
+    )
+
+
+def _normalizes(identity: PolicyIdentity) -> bool:
+    """Return whether a model, or that of a server of this package, is one of LeRobot with its processors."""
+    found: Any = identity.server
+    for key in ("embodied_env", "identity", "format"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return "lerobot" in (identity.format, found)
+
+
+def _check_shapes(
+    kind: str,
+    specs: Mapping[str, ArraySpec] | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    labels: Mapping[str, Sequence[str]],
+) -> None:
+    """Raise ContractError unless the inputs or outputs of a model, if known, have these names and shapes."""
+    if specs is None:
+        return
+    for name, shape in shapes.items():
+        path = f"{kind}s.{name}"
+        require(name in specs, path, f"unknown {kind} of the model: {one_of(name, specs)}")
+        of_what = f": {', '.join(labels[name])}" if name in labels else ""
+        wanted = specs[name].shape
+        remedy = "; declare the first axis as chunk.length" if kind == "output" and len(wanted) == 2 else ""
+        problem = f"shape {shape} (expected {wanted}, the model's){of_what}{remedy}"
+        require(specs[name].fits(shape), path, problem)

@@ -1,0 +1,346 @@
+"""Write MCAP files in chunks with an index: each chunk that was written survives a SIGKILL of the writer.
+
+The records of the `mcap` library are used, but not its `Writer`, which copies each message five times, compresses at
+one level, and cannot store a single chunk without compression. Whether a chunk survives a power failure depends on the
+file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from embodied_env._version import __version__
+from embodied_env.core.plugin_loading import import_optional
+from embodied_env.errors import RecordError, UsageError
+from embodied_env.record.mcap_file import LARGEST_CHUNK
+
+_library = partial(import_optional, needed_for="recording")
+
+CHUNK_SIZE = 2**20
+"""Size at which a chunk is full, in bytes before compression."""
+
+MOST_SHRINKING = 50
+"""A chunk that would shrink more is stored without compression, because readers limit the expansion of a file."""
+
+COMPRESSIONS = ("zstd", "lz4", "none")
+
+DEFAULT_COMPRESSION = "zstd"
+
+_ZSTD_LEVEL = 1  # level 3 takes up to six times as long for camera images, and gains 5 %
+_MESSAGE_HEAD = struct.Struct("<BQHIQQ")  # opcode, length, channel, sequence, log time, publish time
+_CHUNK_HEAD = struct.Struct("<BQQQQII")  # opcode, length, first and last time, size, checksum, length of the name
+_INDEX_HEAD = struct.Struct("<BQHI")  # opcode, length, channel, length of the entries
+_LENGTH = struct.Struct("<Q")
+_RECORD_HEAD_SIZE = 9  # opcode and length
+_MESSAGE, _CHUNK, _MESSAGE_INDEX, _FOOTER = 5, 6, 7, 2
+_INDEX_ENTRY_SIZE = 16
+_SMALL = 2**16  # bytes of a piece that is joined with its neighbours instead of being written by itself
+
+LARGEST_MESSAGE = LARGEST_CHUNK - _MESSAGE_HEAD.size
+"""Size of the largest message that is written, in bytes: it must fit into a chunk that readers accept."""
+
+Piece = bytes | memoryview
+
+
+def check_log_libraries(compression: str = DEFAULT_COMPRESSION) -> None:
+    """Raise UsageError for an unknown compression, MissingDependencyError if a library is not installed."""
+    if compression not in COMPRESSIONS:
+        raise UsageError(f"unknown compression {compression!r} (expected one of: {', '.join(COMPRESSIONS)})")
+    _library("mcap.records")
+    _library("orjson")
+    if compression != "none":
+        _library({"zstd": "zstandard", "lz4": "lz4.frame"}[compression])
+
+
+class McapFile:
+    """Writes a file in chunks, and locks it until it is closed. After a failed write it refuses further ones.
+
+    Attributes:
+        path: the file.
+        problem: why further writes are refused, or "".
+        flushed: offset after the last byte passed to the operating system.
+        chunk_count: the number of chunks that were written.
+    """
+
+    def __init__(
+        self, path: Path, *, profile: str = "", compression: str = DEFAULT_COMPRESSION, is_hashed: bool = False
+    ) -> None:
+        """Create the file; raises RecordError if it exists or cannot be written.
+
+        `is_hashed`: the messages have cryptographic hashes, so that chunks need no checksum of their own.
+        """
+        self._records, self._builder = _library("mcap.records"), _library("mcap.data_stream").RecordBuilder
+        self.path, self.problem = path, ""
+        self.flushed = self.chunk_count = 0
+        self._compress, self._is_hashed = _compressor(compression), is_hashed
+        self._compression = "" if compression == "none" else compression
+        self._checked = 0  # offset after the last byte that the last check found in the file
+        self._is_changed = False
+        try:  # appending, so that a file truncated by another process stays shorter than what was written to it
+            self._raw = FileIO(path, "x", opener=lambda name, flags: os.open(name, flags | os.O_APPEND, 0o666))
+        except OSError as error:
+            raise RecordError(f"cannot create the log {path}: {error}") from None
+        with contextlib.suppress(OSError):  # of a file system without locks
+            fcntl.flock(self._raw, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._chunk = _Chunk()
+        self._schemas: list[Any] = []
+        self._channels: list[Any] = []
+        self._counts: Counter[int] = Counter()  # messages by channel
+        self._times: list[int] = []  # earliest and latest log time of the file
+        self._chunk_indexes: list[bytes] = []
+        self._metadata_indexes: list[Any] = []
+        magic = _library("mcap.writer").MCAP0_MAGIC
+        self._magic: bytes = magic
+        self._outside = [magic, self._encode(self._records.Header(profile=profile, library="embodied_env"))]
+
+    @property
+    def kept(self) -> int:
+        """Offset after the last flushed byte that was still in the file at the last check."""
+        return self._checked if self._is_changed else self.flushed
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the chunk in progress should be ended."""
+        return self._chunk.size > CHUNK_SIZE
+
+    def register_schema(self, name: str, encoding: str, data: bytes) -> int:
+        """Add a schema, and return its number."""
+        schema = self._records.Schema(id=len(self._schemas) + 1, name=name, encoding=encoding, data=data)
+        self._schemas.append(schema)
+        self._outside.append(self._encode(schema))
+        return len(self._schemas)
+
+    def register_channel(
+        self, topic: str, encoding: str, schema_id: int, metadata: Mapping[str, str] | None = None
+    ) -> int:
+        """Add a channel, and return its number."""
+        number = len(self._channels) + 1
+        channel = self._records.Channel(
+            id=number, topic=topic, message_encoding=encoding, metadata=dict(metadata or {}), schema_id=schema_id
+        )
+        self._channels.append(channel)
+        self._outside.append(self._encode(channel))
+        return number
+
+    def begin(self) -> None:
+        """Write the header, the version of this package, and the channels registered so far."""
+        record = self._encode(self._records.Metadata(name="embodied_env", metadata={"version": __version__}))
+        offset = self.flushed + sum(map(len, self._outside))
+        index = self._records.MetadataIndex(offset=offset, length=len(record), name="embodied_env")
+        self._metadata_indexes.append(index)
+        self._outside.append(record)
+        self.flush()
+
+    def add_message(self, channel_id: int, data: Sequence[Piece], *, number: int, log_ns: int, publish_ns: int) -> None:
+        """Append the message that consists of the pieces `data`, which must not change, to the chunk in progress.
+
+        It ends the chunk first if both are too large for one; otherwise its owner ends the chunk by `flush`.
+
+        Raises:
+            RecordError: if the message is larger than `LARGEST_MESSAGE`. It is not written, and later ones may be.
+            OSError: if a chunk cannot be written.
+        """
+        size = sum(map(len, data))
+        if size > LARGEST_MESSAGE:
+            topic = self._channels[channel_id - 1].topic
+            raise RecordError(f"a message of {topic} has {size} bytes (expected at most {LARGEST_MESSAGE})")
+        if self._chunk.size + _MESSAGE_HEAD.size + size > LARGEST_CHUNK:
+            self._end_chunk()
+        length = _MESSAGE_HEAD.size - _RECORD_HEAD_SIZE + size
+        head = _MESSAGE_HEAD.pack(_MESSAGE, length, channel_id, number % 2**32, log_ns, publish_ns)
+        self._chunk.add(channel_id, log_ns, (head, *data))
+
+    def flush(self) -> None:
+        """End the chunk and pass it to the operating system, then check that `path` still has all; raises OSError."""
+        if self._raw.closed:
+            return
+        self._end_chunk()
+        problem, self._checked = self._foreign_change()
+        self._is_changed = bool(problem)
+        if problem:
+            raise OSError(f"{problem}; do not modify a run while it is being recorded")
+
+    @contextlib.contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """Guard a write of `what`: after a failure, raise RecordError for it and for every later write."""
+        if self.problem:
+            raise RecordError(f"{self.problem}; {what} was not written either")
+        try:
+            yield
+        except RecordError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of a library that compresses, for example: the chunk is lost
+            self.problem = f"{self.path}: cannot write {what}: {error}"
+            raise RecordError(self.problem) from None
+
+    def close(self) -> None:
+        """Write the index and close the file; idempotent. It never raises: `problem` has the error."""
+        if self._raw.closed:
+            return
+        with contextlib.suppress(RecordError), self.guarded("the index"):
+            self._end_chunk()
+            self._write_summary()
+            self.flush()
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._raw, fcntl.LOCK_UN)  # a forked process may have the file open too
+        with contextlib.suppress(OSError):
+            self._raw.close()
+
+    def _end_chunk(self) -> None:
+        """Write what is outside of chunks, then the chunk in progress with its index; on failure they are dropped."""
+        outside, self._outside = self._outside, []
+        chunk, self._chunk = self._chunk, _Chunk()
+        self._write(outside)
+        if not chunk.pieces:
+            return
+        compression, content, size = self._compression, chunk.pieces, chunk.size
+        if compression:
+            content = [self._compress(b"".join(chunk.pieces))]
+            if len(content[0]) * MOST_SHRINKING < size:
+                compression, content = "", chunk.pieces
+        stored = sum(map(len, content))
+        checksum = 0 if self._is_hashed else chunk.checksum()
+        name = compression.encode()
+        length = _CHUNK_HEAD.size - _RECORD_HEAD_SIZE + len(name) + _LENGTH.size + stored
+        head = _CHUNK_HEAD.pack(_CHUNK, length, *chunk.times, size, checksum, len(name))
+        start, index, places = self.flushed, b"", {}
+        for channel, entries in chunk.entries.items():
+            places[channel] = start + _RECORD_HEAD_SIZE + length + len(index)
+            entries_size = len(entries) // 2 * _INDEX_ENTRY_SIZE
+            head_of_index = _INDEX_HEAD.pack(_MESSAGE_INDEX, 6 + entries_size, channel, entries_size)
+            index += head_of_index + entries.tobytes()
+        self._write([head, name, _LENGTH.pack(stored), *content, index])
+        record = self._records.ChunkIndex(
+            chunk_start_offset=start, chunk_length=_RECORD_HEAD_SIZE + length, compression=compression,
+            compressed_size=stored, uncompressed_size=size, message_start_time=chunk.times[0],
+            message_end_time=chunk.times[1], message_index_offsets=places, message_index_length=len(index),
+        )  # fmt: skip
+        self._chunk_indexes.append(self._encode(record))  # as bytes, because a long run has many
+        self.chunk_count += 1
+        self._counts.update({channel: len(entries) // 2 for channel, entries in chunk.entries.items()})
+        times = [*self._times, *chunk.times]
+        self._times = [min(times), max(times)]
+
+    def _write_summary(self) -> None:
+        records, start, offsets = self._records, 0, b""
+        end = self._encode(records.DataEnd(0))
+        start = self.flushed + len(end)
+        first, last = self._times or (0, 0)
+        statistics = records.Statistics(
+            attachment_count=0, metadata_count=len(self._metadata_indexes), channel_count=len(self._channels),
+            channel_message_counts=dict(self._counts), chunk_count=self.chunk_count, schema_count=len(self._schemas),
+            message_count=self._counts.total(), message_start_time=first, message_end_time=last,
+        )  # fmt: skip
+        groups = (
+            [self._encode(schema) for schema in self._schemas],
+            [self._encode(channel) for channel in self._channels],
+            [self._encode(statistics)],
+            self._chunk_indexes,
+            [self._encode(index) for index in self._metadata_indexes],
+        )
+        summary = b""
+        for group in groups:
+            if content := b"".join(group):
+                offset = records.SummaryOffset(
+                    group_opcode=content[0], group_start=start + len(summary), group_length=len(content)
+                )
+                offsets += self._encode(offset)
+                summary += content
+        place = struct.pack("<QQ", start, start + len(summary))
+        head = struct.pack("<BQ", _FOOTER, len(place) + 4) + place
+        checksum = zlib.crc32(summary + offsets + head)
+        self._write([end, summary, offsets, head, struct.pack("<I", checksum), self._magic])
+
+    def _encode(self, record: Any) -> bytes:  # noqa: ANN401 - of mcap
+        builder = self._builder()
+        record.write(builder)
+        encoded: bytes = builder.end()
+        return encoded
+
+    def _write(self, pieces: Sequence[Piece]) -> None:
+        """Pass the pieces to the operating system; on failure, the file has a prefix of them."""
+        for data in _joined(pieces):
+            rest = memoryview(data)
+            while rest:
+                count = self._raw.write(rest)
+                self.flushed += count
+                rest = rest[count:]
+
+    def _foreign_change(self) -> tuple[str, int]:
+        """Return the change made by another process, or "", and the number of bytes that are certainly left."""
+        written = self.flushed
+        try:
+            found, own = os.stat(self.path), os.fstat(self._raw.fileno())  # noqa: PTH116 - faster, and called often
+        except FileNotFoundError:
+            return "the file was removed", 0
+        if not os.path.samestat(found, own):
+            return "the file was replaced", 0
+        if (size := found.st_size) != written:
+            kept = max(0, min(self._checked, size - (written - self._checked)))
+            return f"another process changed the file: {size} bytes (expected {written})", kept
+        return "", written
+
+
+class _Chunk:
+    """The messages of one chunk.
+
+    Attributes:
+        pieces: the content; no piece is copied.
+        size: its size in bytes.
+        entries: log time and offset of each message, by channel.
+        times: earliest and latest log time.
+    """
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.size = 0
+        self.entries: dict[int, array[int]] = {}
+        self.times = (2**64 - 1, 0)
+
+    def add(self, channel_id: int, log_ns: int, pieces: Sequence[Piece]) -> None:
+        self.entries.setdefault(channel_id, array("Q")).extend((log_ns, self.size))
+        self.times = min(self.times[0], log_ns), max(self.times[1], log_ns)
+        self.pieces += pieces
+        self.size += sum(map(len, pieces))
+
+    def checksum(self) -> int:
+        found = 0
+        for piece in self.pieces:
+            found = zlib.crc32(piece, found)
+        return found
+
+
+def _compressor(compression: str) -> Callable[[bytes], bytes]:
+    """Return the function that compresses a chunk."""
+    if compression == "zstd":  # its checksum takes a fifth of the time of that of a chunk
+        compress: Callable[[bytes], bytes] = (
+            _library("zstandard").ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compress
+        )
+        return compress
+    return partial(_library("lz4.frame").compress, store_size=True) if compression == "lz4" else bytes
+
+
+def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Yield large pieces as they are, and runs of small ones joined."""
+    small: list[Piece] = []
+    for piece in pieces:
+        if len(piece) < _SMALL:
+            small.append(piece)
+            continue
+        if small:
+            yield b"".join(small)
+            small.clear()
+        yield piece
+    if small:
+        yield b"".join(small)

@@ -1,0 +1,30 @@
+"""The ways to publish commands: one message each, setpoints between steps, or trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from embodied_env.contract import FloatArray
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.publishing.protocol import Publishing
+from embodied_env.safety.publishing.setpoints import Setpoints
+from embodied_env.safety.publishing.single import SingleCommands
+from embodied_env.safety.publishing.trajectory import Trajectories
+
+__all__ = ["Publishing", "make_publishing"]
+
+
+def make_publishing(
+    gate: SafetyGate,
+    *,
+    setpoints_per_step: int = 1,
+    has_trajectories: bool = False,
+    downstream_timeout_s: float | None = None,
+    measured_velocities: Callable[[], tuple[FloatArray, FloatArray]] | None = None,
+) -> Publishing:
+    """Return the way to publish the commands of `gate`; see `SingleCommands` for what a gap needs."""
+    if has_trajectories:
+        return Trajectories(gate)
+    if setpoints_per_step == 1:
+        return SingleCommands(gate, downstream_timeout_s, measured_velocities)
+    return Setpoints(gate, downstream_timeout_s, measured_velocities, per_step=setpoints_per_step)

@@ -1,0 +1,158 @@
+"""Drafts of SDF worlds: topics, rates, defaults, what is missing, and the configuration of the bridge."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from own_worlds import OWN_WORLDS, SYSTEMS, VEHICLE, system, world, write_world
+
+import embodied_env
+from embodied_env.cli.main import main
+
+ALSO = {"two_vehicles": ["--model", "green"]}
+BRIDGE_TYPES = {  # the pairs of ros_gz_bridge that a draft may use
+    ("geometry_msgs/msg/PoseStamped", "gz.msgs.Pose"),
+    ("geometry_msgs/msg/Twist", "gz.msgs.Twist"),
+    ("geometry_msgs/msg/TwistStamped", "gz.msgs.Twist"),
+    ("geometry_msgs/msg/WrenchStamped", "gz.msgs.Wrench"),
+    ("nav_msgs/msg/Odometry", "gz.msgs.Odometry"),
+    ("rosgraph_msgs/msg/Clock", "gz.msgs.Clock"),
+    ("sensor_msgs/msg/Image", "gz.msgs.Image"),
+    ("sensor_msgs/msg/Imu", "gz.msgs.IMU"),
+    ("sensor_msgs/msg/JointState", "gz.msgs.Model"),
+    ("sensor_msgs/msg/LaserScan", "gz.msgs.LaserScan"),
+    ("sensor_msgs/msg/NavSatFix", "gz.msgs.NavSat"),
+    ("std_msgs/msg/Float64", "gz.msgs.Double"),
+    ("trajectory_msgs/msg/JointTrajectory", "gz.msgs.JointTrajectory"),
+}
+SERVICES = {("ros_gz_interfaces/srv/ControlWorld", "control"), ("ros_gz_interfaces/srv/SetEntityPose", "set_pose")}
+
+
+def drafted(kind, folder, capsys, *options):
+    """Return the contract of a world, the entries of its bridge, and what is missing: reason -> remedy."""
+    file = folder / "own.yaml"
+    given = ["--from-sdf", str(write_world(kind, folder)), *ALSO.get(kind, []), "-o", str(file), *options]
+    assert main(["contract", "init", *given, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    gaps = {gap["unknown"]: gap["remedy"] for gap in result["gaps"]}
+    return embodied_env.load_contract(file), yaml.safe_load(Path(result["bridge"]).read_text()), gaps
+
+
+@pytest.mark.parametrize("kind", OWN_WORLDS)
+def test_a_bridge_has_the_topics_of_its_contract_by_types_that_it_converts(kind, tmp_path, capsys):
+    contract, bridge, _ = drafted(kind, tmp_path, capsys)
+    topics = {entry["ros_topic_name"]: entry for entry in bridge if "ros_topic_name" in entry}
+    for entry in topics.values():
+        assert (entry["ros_type_name"], entry["gz_type_name"]) in BRIDGE_TYPES
+    assert {
+        (e["ros_type_name"], e["service_name"].rpartition("/")[2]) for e in bridge if "service_name" in e
+    } == SERVICES
+    sensors = {sensor.topic: ("GZ_TO_ROS", sensor.type) for sensor in contract.sensors.values()}
+    actuators = {each.topic: ("ROS_TO_GZ", each.type) for each in contract.actuators.values()}
+    entries = {name: (each["direction"], each["ros_type_name"]) for name, each in topics.items() if name != "/clock"}
+    assert entries == {name: each for name, each in (sensors | actuators).items() if name in entries}
+    outside = {"controlled_arm": {"joint_states", "arm_controller/joint_trajectory"}, "broken": {"joint_states"}}
+    assert (sensors | actuators).keys() - entries.keys() == outside.get(kind, set())
+    assert contract.backends["gazebo"]["world"] == kind
+
+
+def test_a_vehicle_has_the_topics_limits_and_rates_of_its_world(tmp_path, capsys):
+    contract, bridge, gaps = drafted("wheels", tmp_path, capsys)
+    base, scan = contract.actuators["base"], contract.sensors["front_lidar"]
+    assert (base.topic, base.joints["linear.x"].velocity, base.joints["linear.x"].acceleration) == (
+        "model/rover/cmd_vel",
+        (-0.2, 0.5),
+        1.0,
+    )
+    assert (scan.topic, scan.fields["ranges"].shape, scan.fields["ranges"].high) == ("lidar", (36,), 8.0)
+    assert contract.sensors["imu"].topic == "world/wheels/model/rover/link/chassis/sensor/imu/imu"
+    assert [entry["gz_topic_name"] for entry in bridge if "gz_topic_name" in entry][:3] == [
+        "/world/wheels/clock",
+        "/model/rover/cmd_vel",
+        "/model/rover/odometry",
+    ]
+    throttled = "real_time_factor 1 (the default of SDF): a step takes at least 1 times its duration"
+    assert (
+        gaps[throttled] == "<real_time_factor>0</real_time_factor> in <physics>, or launch gazebo real_time_factor:=0"
+    )
+    text = (tmp_path / "own.yaml").read_text()
+    assert "# Found: odometry of DiffDrive of rover, 50 Hz; topic and rate by default of the plug-in." in text
+    assert "# Found: gpu_lidar front lidar, 10 Hz.\n" in text
+    assert "# step_s: found; settle_steps: chosen" in text
+
+
+def test_an_arm_of_gz_ros2_control_has_its_controllers_and_a_soft_reset(tmp_path, capsys):
+    contract, bridge, gaps = drafted("controlled_arm", tmp_path, capsys)
+    assert list(contract.actuators["arm"].joints) == ["shoulder", "elbow"]
+    profile = contract.backends["gazebo"]
+    assert (profile["reset"], dict(profile["home"])) == ("soft", {"shoulder": 0.0, "elbow": 0.54})
+    assert len([entry for entry in bridge if "ros_topic_name" in entry]) == 1
+    assert "robot_state_publisher and the spawner of the controllers" in gaps
+
+
+def test_joints_of_one_topic_each_are_actuators_of_their_own(tmp_path, capsys):
+    contract, _, _ = drafted("camera_arm", tmp_path, capsys)
+    assert {name: each.topic for name, each in contract.actuators.items()} == {
+        "turn": "model/robot/joint/turn/_0/cmd_pos",
+        "slide": "s",
+    }
+    assert contract.actuators["slide"].joints["slide"].unit == "m"
+    assert contract.sensors["camera"].fields["image"].shape == (24, 32, 3)
+
+
+def test_an_included_model_has_its_own_joints_and_merged_ones(tmp_path, capsys):
+    contract, _, gaps = drafted("included", tmp_path, capsys)
+    assert list(contract.actuators["arm"].joints) == ["j1", "j2"]
+    assert contract.sensors["joints"].topic == "world/included/model/left_arm/joint_state"
+    assert any(what.startswith("the model https://fuel.gazebosim.org") for what in gaps)
+
+
+@pytest.mark.parametrize(
+    ("what", "remedy"),
+    [
+        ("the system UserCommands:", 'add to <world>: <plugin filename="gz-sim-user-commands-system"'),
+        ("the system Sensors:", 'name="gz::sim::systems::Sensors"/>'),
+        ("joint states of hinge", '<plugin filename="gz-sim-joint-state-publisher-system"'),
+        ("contact bump is not observed", "after a world reset in gz-sim 8, 9, and 10 before 10.4"),
+        ("the plug-in 'acme::Mystery' of thing: unknown", "add its topics by hand"),
+        ("altimeter gauge: unknown", "add its topic by hand"),
+    ],
+)
+def test_what_lockstep_lacks_is_listed_with_the_line_to_add(what, remedy, tmp_path, capsys):
+    _, _, gaps = drafted("broken", tmp_path, capsys)
+    (found,) = [where for gap, where in gaps.items() if gap.startswith(what)]
+    assert remedy in found
+
+
+def test_several_models_with_commands_need_a_choice(tmp_path, capsys):
+    file = write_world("two_vehicles", tmp_path)
+    assert main(["contract", "init", "--from-sdf", str(file), "-o", str(tmp_path / "own.yaml")]) == 2
+    assert "blue, green (expected one); choose one with --model" in capsys.readouterr().err
+    assert not (tmp_path / "own.yaml").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["-o", "own.yaml", "--robot", "ur5e"]])
+def test_a_world_needs_a_contract_file_of_its_own(options, tmp_path, capsys):
+    assert main(["contract", "init", "--from-sdf", str(write_world("wheels", tmp_path)), *options]) == 2
+    assert "expected --output FILE" in capsys.readouterr().err
+
+
+def test_no_file_of_a_draft_is_overwritten(tmp_path, capsys):
+    (tmp_path / "own.bridge.yaml").write_text("mine")
+    options = ["--from-sdf", str(write_world("wheels", tmp_path)), "-o", str(tmp_path / "own.yaml")]
+    assert main(["contract", "init", *options]) == 2
+    assert "own.bridge.yaml exists" in capsys.readouterr().err
+
+
+def test_a_slow_sensor_is_due_at_its_own_rate_and_a_second_one_of_a_topic_is_left_out(tmp_path, capsys):
+    rates = "<odom_publish_frequency>3</odom_publish_frequency>"
+    plugins = system("OdometryPublisher", "odometry-publisher", rates)
+    text = world("slow", VEHICLE.format(name="rover", sensors="", more=plugins), systems=SYSTEMS)
+    text = text.replace("<left_joint>", "<odom_publish_frequency>3</odom_publish_frequency><left_joint>")
+    (tmp_path / "slow.sdf").write_text(text)
+    file = tmp_path / "own.yaml"
+    assert main(["contract", "init", "--from-sdf", str(tmp_path / "slow.sdf"), "-o", str(file)]) == 0
+    contract = embodied_env.load_contract(file)
+    assert {name: (each.rate_hz, each.max_age_s) for name, each in contract.sensors.items()} == {"odom": (3.0, 1.0)}
+    assert "belongs to odometry of DiffDrive of rover and OdometryPublisher of rover" in capsys.readouterr().out
