@@ -1,4 +1,4 @@
-"""Rules of the accounts in ``info.annotations``: action chunks, setpoints between steps, and grippers."""
+"""Rules of the accounts of action chunks, setpoints between steps and grippers in ``info.annotations``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Length(TypedDict, total=False):  # older runs do not have it
 
 
 class ChunkAccount(_Length):
-    """Account of the action chunks of a step; null: no chunk."""
+    """Account of the action chunks of a step, with null where there is no chunk."""
 
     mode: Annotated[str, Keywords(enum=CHUNK_MODES)]
     id: WholeNumber | None
@@ -60,7 +60,10 @@ class AccountRules:
     def __init__(
         self, contract: Contract | None, array: Callable[[Mapping[str, Any]], NDArray[Any]] | None = None
     ) -> None:
-        """Start without rows; `array` returns the array of a reference, and None skips the actions of chunks."""
+        """Start without rows.
+
+        `array` returns the array of a reference. With None the actions of chunks are not checked.
+        """
         self._array = array
         self._declared_hz = None if contract is None else contract.setpoints_per_step / contract.control_period_s
         actuators = {} if contract is None else contract.actuators
@@ -74,14 +77,17 @@ class AccountRules:
         self.forget()
 
     def forget(self) -> None:
-        """Discard the previous row: the next one does not directly follow it."""
+        """Discard the previous row, which the next one does not directly follow."""
         self._before: dict[str, Any] = {}  # the accounts of the previous step
         self._row: TransitionRow | None = None
         self._newest: tuple[int, int] | None = None  # id and birth of the newest chunk so far
         self._actions: tuple[int, NDArray[Any]] | None = None  # id and actions of the newest recorded chunk
 
     def add(self, row: AnyRow) -> Iterator[Violation]:
-        """Check the next row; after a reset, the counts of an episode begin at 0."""
+        """Check the next row.
+
+        After a reset, the counts of an episode begin at 0.
+        """
         if row["schema"] == RESET:
             self.forget()
             self._before["chunk"] = _AT_RESET
@@ -209,7 +215,7 @@ class AccountRules:
 
 
 def _chunks_of(account: ChunkAccount, where: str) -> list[tuple[int, int, float]]:
-    """Return id, birth and weight of the chunks of an action, the newest last; raises ValueError."""
+    """Return id, birth and weight of the chunks of an action, the newest last, or raise ValueError."""
     newest: list[float | None] = [account["id"], account["born"], account["weight"]]
     is_none = not account["older"] and [*newest, account["age"]] == [None] * 4
     found = []

@@ -1,4 +1,4 @@
-"""``embodied-env audit``: validate a recorded run, or transitions as JSON lines, row by row."""
+"""The command ``embodied-env audit``, which validates a recorded run or transitions as JSON lines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Audit one run, or one file of rows, and return the exit status: 1 if it is not sound."""
+    """Audit one run or one file of rows, and return 1 if it is not sound."""
     path = Path(args.run_directory)
     if args.run_directory != _STDIN and not (
         args.run_directory and os.path.exists(path)  # noqa: PTH110 - Path.exists raises for a name that is too long

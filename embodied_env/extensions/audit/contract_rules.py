@@ -40,7 +40,7 @@ def end_reasons(row: StepRow) -> list[str]:
 
 
 def reference_of(row: TransitionRow) -> ReferenceRecord | None:
-    """Return the reference of the command that was written: that of the braking where a delay has replaced it."""
+    """Return the reference of the command that was written, or of the braking that replaced it after a delay."""
     inputs = row["inner"]["external_inputs"]
     replaced = inputs["delay"]["reference"] if "delay" in inputs else None
     return replaced or inputs["reference"]
@@ -53,7 +53,7 @@ def _check_fingerprint(row: StepRow | ResetRow, contract: Contract) -> Iterator[
 
 
 def _check_observation(row: StepRow, contract: Contract) -> Iterator[Violation]:
-    """Check the observation against its space; a reading of quality OK must be within its range."""
+    """Check the observation against its space, and readings of quality OK against their range."""
     where, observation = observed(row)
     space = contract.observation_space
     if not isinstance(observation, dict):
@@ -78,9 +78,9 @@ def _check_observation(row: StepRow, contract: Contract) -> Iterator[Violation]:
 
 
 def _mismatch(value: Any, space: Any, judged: slice) -> str:  # noqa: ANN401 - JSON types, a Box
-    """Return what is expected instead of `value`, or ""; of a reference only dtype and shape are compared.
+    """Return the expectation that `value` does not meet, or "".
 
-    `judged`: the part that must be within the bounds.
+    `judged` is the part that must be within the bounds. Of a reference only dtype and shape are compared.
     """
     if is_reference(value):
         fits = value["dtype"] == space.dtype.name and value["shape"] == list(space.shape)
@@ -105,7 +105,10 @@ def _check_action(row: StepRow, contract: Contract) -> Iterator[Violation]:
 
 
 def _has_shape(action: Any, space: spaces.Space[Any]) -> bool:  # noqa: ANN401 - JSON types
-    """Return whether `action` has numbers in the shape of `space`; values that JSON cannot express always fit."""
+    """Return whether `action` has numbers in the shape of `space`.
+
+    Values that JSON cannot express always fit.
+    """
     if _is_described(action):
         return True
     if isinstance(space, spaces.Dict):

@@ -1,4 +1,4 @@
-"""Leaks: components of the agent's observation that equal an evaluator-only reading over many steps."""
+"""Find components of the agent's observation that equal an evaluator-only reading over many steps."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class LeakDetector:
 
 
 def _flatten(value: Any, path: str) -> tuple[list[Leaf], NDArray[np.float64]]:  # noqa: ANN401 - JSON types
-    """Return the numeric fields in `value`, and all their components in one array; null is NaN."""
+    """Return the numeric fields in `value`, and all their components in one array with NaN for null."""
     found = list(_fields(value, path))
     parts = [array.ravel() for _, array in found]
     return [(where, array.shape) for where, array in found], np.concatenate([np.empty(0), *parts])

@@ -1,4 +1,7 @@
-"""Rules of latency and samples: stages are differences of stamps, and info repeats the account of each sample."""
+"""Rules of latency and samples.
+
+Stages are differences of stamps, and info repeats the account of each sample.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,15 @@ def to_ns(seconds: float) -> int:
 
 
 def is_free_running(info: StepRecord) -> bool:
-    """Return whether the world of a step moves by itself: only then info has the jitter of the period."""
+    """Return whether the world of a step moves by itself.
+
+    Only then info has the jitter of the period.
+    """
     return "jitter_s" in info["latency"]
 
 
 def has_host_timing(info: Mapping[str, Any]) -> bool:
-    """Return whether the info of a step has durations of the host; a row always has them."""
+    """Return whether the info of a step has durations of the host, which a row always has."""
     latency = info.get("latency")
     return "latency_ms" in info or (isinstance(latency, dict) and not host_keys().isdisjoint(latency))
 
@@ -126,7 +132,7 @@ def _check_stage_qualities(row: StepRow) -> Iterator[Violation]:
 
 
 def _check_sensors(row: TransitionRow) -> Iterator[Violation]:
-    """Check the sensors in info against their samples; all ages must refer to one instant."""
+    """Check the sensors in info against their samples, and that all ages refer to one instant."""
     samples, sensors = row["inner"]["sensors"], row["info"]["sensors"]
     for name, sensor in sensors.items():
         where = f"info.sensors.{name}"

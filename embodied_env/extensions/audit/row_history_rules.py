@@ -1,4 +1,4 @@
-"""Rules with a memory: each takes the rows of a run in order and keeps a bounded part of the earlier ones."""
+"""Rules that take the rows of a run in order and keep a bounded part of the earlier ones."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _MIN_MOTION = 0.1  # rad or m of a joint, between two of these steps
 
 
 class EpisodeOrderRule:
-    """Resets, steps and episodes follow each other; there is no step after an end.
+    """Resets, steps and episodes follow each other, and no step follows an end.
 
-    Rows whose info has no ``episode_index`` and ``step_index`` are skipped. It takes any objects, for order counts in
+    Rows whose info has no ``episode_index`` and ``step_index`` are skipped. It takes any objects, since order counts in
     rows that do not fit their schema too.
     """
 
@@ -42,7 +42,7 @@ class EpisodeOrderRule:
         self._has_started = False
 
     def forget(self) -> None:
-        """Forget the previous row: the next one does not directly follow it."""
+        """Discard the previous row, which the next one does not directly follow."""
         self._before: tuple[int, int] | None = None  # episode and step of the previous row
         self._has_started, self._has_ended = True, False
 
@@ -99,7 +99,10 @@ def _place(row: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 class SequenceRule:
-    """Each row is consistent with the one directly before it; takes rows that fit their schema."""
+    """Each row is consistent with the one directly before it.
+
+    All rows must fit their schema.
+    """
 
     def __init__(self, contract: Contract | None) -> None:
         self._contract = contract
@@ -113,7 +116,7 @@ class SequenceRule:
         self._last: Any = None  # the newest observation
 
     def forget(self) -> None:
-        """Forget the previous row: the next one does not directly follow it."""
+        """Discard the previous row, which the next one does not directly follow."""
         self._before = self._start = self._last = self._missed = self._late = None
 
     def add(self, row: AnyRow) -> Iterator[Violation]:
@@ -172,7 +175,7 @@ class SequenceRule:
             yield wrong_value("ending.policy", "inner.end_reasons", inner["end_reasons"], expected)
 
     def _is_late(self, row: TransitionRow, before: AnyRow | None, contract: Contract) -> bool | None:
-        """Return whether the agent's time alone explains each stop of the step; None: unknown."""
+        """Return whether the agent's time alone explains each stop of the step, or None if that is unknown."""
         inner, seen = row["inner"], None if before is None else before["inner"]
         given, samples = inner["external_inputs"], {} if seen is None else seen["sensors"]
         names = {*required_sensors(contract), *given.get("required", ())}
@@ -215,7 +218,7 @@ class PeriodDriftRule:
         self.forget()
 
     def forget(self) -> None:
-        """Start a new grid: the next row does not directly follow the previous one."""
+        """Start a new grid for a row that does not directly follow the previous one."""
         self._grid_ns: int | None = None
         self._lateness_ns: list[int] = []  # those of the current block
         self._first_ns: int | None = None  # the minimum of the first block
@@ -261,7 +264,7 @@ class FrozenCameraRule:
         self._reported: set[str] = set()
 
     def forget(self) -> None:
-        """Forget the images: the next row does not directly follow the previous one."""
+        """Discard the images of the previous row, which the next one does not directly follow."""
         self._since.clear()
 
     def add(self, row: AnyRow) -> Iterator[Violation]:

@@ -1,4 +1,4 @@
-"""Rules across rows: each takes two consecutive rows of one episode and yields contradictions between them.
+"""Rules that find contradictions between two consecutive rows of one episode.
 
 Both rows fit their schema. The first may be that of the reset.
 """
@@ -132,7 +132,7 @@ def _check_held(before: AnyRow, row: StepRow, contract: MaybeContract) -> Iterat
 
 
 def _newest(value: Any, layout: FieldLayout) -> Any:  # noqa: ANN401 - JSON types
-    """Return the newest reading of a field in an observation; None for a history that is a reference."""
+    """Return the newest reading of a field in an observation, or None for a history that is a reference."""
     if layout.history is None:
         return value
     return value[-1] if isinstance(value, list) and value else None
@@ -162,7 +162,7 @@ def _check_history(before: AnyRow, row: StepRow, contract: MaybeContract) -> Ite
 
 
 def _stamps(ages_s: Any, now_ns: int | None) -> list[int]:  # noqa: ANN401 - JSON types
-    """Return the stamps of readings of these ages; none if they are not known."""
+    """Return the stamps of readings of these ages, or none if they are not known."""
     are_known = isinstance(ages_s, list) and all(isinstance(x, (int, float)) and abs(x) < _OLDEST_S for x in ages_s)
     return [now_ns - to_ns(age_s) for age_s in ages_s] if are_known and now_ns is not None else []
 
@@ -262,7 +262,10 @@ class LimitRule:
     def _start(
         self, before: StepRow | None, row: StepRow, reference: ReferenceRecord | None, *, is_dry: bool
     ) -> Mapping[str, float | None]:
-        """Return the command from which that of `row` moves: the one before, or the reference in a dry run."""
+        """Return the command from which that of `row` moves.
+
+        It is the command before, or the reference in a dry run.
+        """
         if is_dry:
             return {} if reference is None else dict(zip(self._limits, reference["positions"], strict=False))
         return {} if before is None or _has_moved_otherwise(before, row) else before["info"]["action"]["applied_si"]

@@ -1,4 +1,7 @@
-"""Audit of a run, or of a file of transitions: each row alone, each after the one before it, and the run as a whole."""
+"""Audit of a run or of a file of transitions.
+
+Each row is checked alone and after the one before it, and then the run as a whole.
+"""
 
 from __future__ import annotations
 
@@ -178,9 +181,10 @@ class _Auditor:
 def audit_run(
     path: str | Path, *, expected_head: str | None = None, watcher: Callable[[], None] | None = None
 ) -> AuditReport:
-    """Audit the run directory at `path`, reading its rows one by one; `watcher` is called after each.
+    """Audit the run directory at `path`, reading its rows one by one.
 
-    `expected_head` is the head of the run as it was printed when it was recorded; another one is a violation.
+    `watcher` is called after each row. `expected_head` is the head of the run as it was printed when it was recorded;
+    another one is a violation.
 
     Checks each rule of ``docs/reference/audit.md``: each row under the contract of the run, each row after the one
     before it, arrays, leaks of the evaluator's readings to the agent, and manifest and summary against the rows.
@@ -248,11 +252,11 @@ def audit_lines(
     contract: Contract | None = None,
     watcher: Callable[[], None] | None = None,
 ) -> AuditReport:
-    """Audit rows of any origin: one transition per line, as JSON; blank lines are skipped.
+    """Audit rows of any origin from lines with one transition each, as JSON.
 
-    The basic rules apply to every row. Rows with one of our schemas, or all rows if there is a `contract`, are also
-    checked against their account, alone and in sequence. `path` is the name of `lines` in the report; `watcher` is
-    called after each row.
+    Blank lines are skipped. The basic rules apply to every row. Rows with one of our schemas, or all rows if there is a
+    `contract`, are also checked against their account, alone and in sequence. `path` is the name of `lines` in the
+    report. `watcher` is called after each row.
     """
     auditor = _Auditor(contract, resets=False)
     version: str | None = None

@@ -1,4 +1,4 @@
-"""Rules of a whole run: its manifest, summary and first transition agree with its rows."""
+"""Rules by which the manifest, summary and first transition of a run agree with its rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _REL_TOLERANCE = 1e-9  # tolerance of means that were summed in another order
 
 
 def read_contract(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Violation]]:
-    """Return the contract of a run and its violations; None if rows cannot be checked against it."""
+    """Return the contract of a run and its violations.
+
+    The contract is None if rows cannot be checked against it.
+    """
     recorded = manifest.get("contract")
     recorded = recorded if isinstance(recorded, dict) else {}
     text, fingerprint, where = recorded.get("text"), recorded.get("fingerprint"), f"{MANIFEST}: contract.text"
@@ -76,7 +79,7 @@ def warn_overridden(contract: Contract | None) -> list[Violation]:
 
 
 def name_manifest(misfits: Iterable[Violation], *, is_contract_reported: bool) -> Iterator[Violation]:
-    """Yield the schema violations of a manifest; those of the contract unless already reported."""
+    """Yield the schema violations of a manifest, without those of a contract that is already reported."""
     for each in misfits:
         if not (is_contract_reported and each.field.startswith("contract")):
             field, text = f"{MANIFEST}: {each.field}", f"{MANIFEST}: {each.text}"
@@ -84,7 +87,10 @@ def name_manifest(misfits: Iterable[Violation], *, is_contract_reported: bool) -
 
 
 class ManifestRules:
-    """Rows have the backend, versions, task and seeds of the manifest; a changed value is reported once."""
+    """Rows have the backend, versions, task and seeds of the manifest.
+
+    A changed value is reported once.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         self._is_clean = manifest.get("clean") is True
@@ -104,7 +110,7 @@ class ManifestRules:
         }
 
     def check_run(self) -> Iterator[Violation]:
-        """Check that the recorder was the outermost wrapper: it does not see wrappers outside of it."""
+        """Check that the recorder was the outermost wrapper, since it does not record wrappers outside of it."""
         first = self._wrappers[0]["class"] if self._wrappers else RECORDER
         if first != RECORDER:
             text = f"{MANIFEST}: the outermost wrapper is {short_repr(first)} (expected {RECORDER})"
@@ -215,7 +221,10 @@ def warn_held(tally: RowTally, contract: Contract | None) -> Iterator[Violation]
 
 
 def check_summary(folder: Path, tally: RowTally, manifest: Manifest) -> Iterator[Violation]:
-    """Check ``summary.json`` against the counts of the rows; a run that was never closed has none."""
+    """Check ``summary.json`` against the counts of the rows.
+
+    A run that was never closed has none.
+    """
     file = folder / SUMMARY
     if not file.exists():
         if manifest.get("clean") is True:

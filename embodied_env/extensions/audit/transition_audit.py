@@ -1,4 +1,4 @@
-"""Audit of one row: its fields, its schema, its consistency and its contract.
+"""Audit the fields, the schema, the consistency and the contract of one row.
 
 A consistency rule takes a row that fits its schema. The environment's account (``inner``) is checked against itself,
 and the values of the outermost wrapper against the account, so each difference breaks one rule. Of two contradicting
@@ -33,7 +33,7 @@ _REPORTING = ("latency", "intervention", "joint_limits")
 
 
 def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -> list[str]:
-    """Return a message for each violation in `row`; none if it is sound.
+    """Return a message for each violation in `row`.
 
     The basic rules apply to any row. A row with one of our schemas, or any row if a contract is given, is also checked
     against its account. Images may be arrays, lists or references; of a reference the contract checks dtype and shape,
@@ -82,7 +82,7 @@ def _validate(row: Mapping[str, Any], *, is_ours: bool) -> Validated[StepRow]:
 
 
 def inspect_reset(row: Mapping[str, Any], contract: Contract | None) -> tuple[list[Violation], ResetRow | None]:
-    """Audit the row of a reset, in JSON types; see `inspect_transition`."""
+    """Audit the row of a reset in JSON types, as `inspect_transition` does for a step."""
     if row.get("inner", row) is None:
         text = "inner is null: an outer wrapper returned a reset without calling the environment"
         return [make_violation("row.made_up", "inner", None, text)], None
