@@ -1,1 +1,1 @@
-"""Backends without ROS: the protocol, the registry, in-process simulators, replay and delay injection."""
+"""Backends without ROS, their protocol and registry, replay and delay injection."""

@@ -81,12 +81,15 @@ class Capabilities:
 
     @property
     def world(self) -> World:
-        """World that the commands move: "simulator", "emulator", "robot", or "dry run" for nothing."""
+        """Return which world the commands move.
+
+        It is "simulator", "emulator", "robot", or "dry run" for none.
+        """
         return name_world(vars(self))
 
 
 class Backend(Protocol):
-    """A robot or simulator behind the environment; the docstring of the module defines each call."""
+    """Robot or simulator behind the environment, with calls as the docstring of the module defines them."""
 
     name: str
     capabilities: Capabilities
@@ -97,10 +100,10 @@ class Backend(Protocol):
         """Connect. Raises BackendNotReadyError or MissingDependencyError."""
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Start an episode; return a verified snapshot with a ResetReport."""
+        """Start an episode and return a verified snapshot with a ResetReport."""
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish an approved command; return what was sent."""
+        """Publish an approved command and return the command that was sent."""
 
     def advance(self, target_ns: int, deadline_ns: int) -> None:
         """Start the motion of the world to `target_ns`."""
@@ -130,7 +133,7 @@ class Resettable(Protocol):
     routine: ResetRoutine | None
 
     def confirm(self, question: str, deadline_ns: int) -> None:
-        """Ask the operator; raise BackendNotReadyError without a confirmation in time."""
+        """Ask the operator, or raise BackendNotReadyError without a confirmation in time."""
 
     def verify(self, deadline_ns: int) -> Snapshot:
         """Return a snapshot in which every sensor is newer than this call, or raise BackendNotReadyError."""
@@ -154,7 +157,10 @@ class NewestSource(Protocol):
 
 @runtime_checkable
 class CommandTimeout(Protocol):
-    """A backend whose controller obeys a velocity for `downstream_timeout_s`; None: indefinitely, or unknown."""
+    """Backend whose controller obeys a velocity command for `downstream_timeout_s`.
+
+    None stands for a time that is unlimited or unknown.
+    """
 
     downstream_timeout_s: float | None
 
@@ -168,7 +174,7 @@ class Paced(Protocol):
 
 @runtime_checkable
 class Delayed(Protocol):
-    """A backend with injected delays; `inference_ns` is the time from the newest observation until its command."""
+    """Backend with injected delays, where `inference_ns` is the time from the newest observation until its command."""
 
     inference_ns: int
 
@@ -203,7 +209,7 @@ class Polled(Protocol):
     """A backend whose step can be polled."""
 
     def has_arrived(self, timeout_s: float) -> bool:
-        """Return whether `read` would return without waiting; wait at most `timeout_s` for it."""
+        """Wait at most `timeout_s` until `read` would return without waiting, and return whether it would."""
 
 
 class ReplaySource(Protocol):
@@ -231,14 +237,14 @@ class Recorded(Protocol):
 
 
 class BackendFactory(Protocol):
-    """Builds a backend and starts nothing; the entries of the backend table.
+    """Entry of the backend table that builds a backend and starts nothing.
 
     A factory with several pacings takes the keyword `pacing` ("lockstep" or "realtime"), raises UsageError for one that
     it does not have, and sets `capabilities.free_running`.
     """
 
     def __call__(self, contract: Contract, *, clock: Clock, **options: Any) -> Backend:  # noqa: ANN401
-        """Build a backend for `contract`; raises UsageError for an unknown option."""
+        """Build a backend for `contract`, or raise UsageError for an unknown option."""
 
 
 @runtime_checkable

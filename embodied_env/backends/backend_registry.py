@@ -42,7 +42,7 @@ def make_backend(
     pacing: str | None = None,
     **options: Any,  # noqa: ANN401 - the factory declares them
 ) -> Backend:
-    """Build the backend called `name` without starting anything. `pacing` None: its default.
+    """Build the backend called `name` without starting anything, in its default pacing if `pacing` is None.
 
     Raises:
         UsageError: for an unknown name or option, or an unsupported pacing.
@@ -90,7 +90,7 @@ def unknown_backend(name: str) -> str:
 
 
 def backend_accepts(name: str, option: str, *, pacing: str | None = None) -> bool:
-    """Return whether the backend called `name` has the option; raises UsageError for an unknown name or pacing."""
+    """Return whether the backend called `name` has the option, or raise UsageError for an unknown name or pacing."""
     return option in inspect.signature(_find(name, pacing)[1]).parameters
 
 

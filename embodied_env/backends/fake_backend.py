@@ -1,4 +1,4 @@
-"""The fake backend: in-process and deterministic, with scripted faults; also a test double for users."""
+"""Deterministic in-process backend with scripted faults, which also serves users as a test double."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ class ScriptedFault:
 
 
 class FakeBackend:
-    """Joints reach their command at the end of each period; every other sensor reads a constant drawn by the seed.
+    """Backend whose joints reach their command at the end of each period.
 
-    Every sensor has a new reading at every step: rates, delays and noise of the contract are ignored. A sensor that has
-    the name of a reset option and a field of its shape reads the value of that option.
+    Every other sensor reads a constant drawn by the seed, or, if it has the name of a reset option and a field of its
+    shape, the value of that option. Every sensor has a new reading at every step, since rates, delays and noise of the
+    contract are ignored.
 
     Attributes:
         pacer: deadlines of a free-running world; None in lockstep.
@@ -78,7 +79,7 @@ class FakeBackend:
         step_timeout_s: float = 1.0,
         reset_timeout_s: float = 1.0,
     ) -> None:
-        """Prepare a world with `faults` in every episode; raises UsageError for an invalid timeout or fault."""
+        """Prepare a world with `faults` in every episode, or raise UsageError for an invalid timeout or fault."""
         self.capabilities = Capabilities(
             simulated=True,
             exact_step=not free_running,
@@ -119,7 +120,7 @@ class FakeBackend:
         """Do nothing."""
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
-        """Draw the constants by the seed; joints start in the middle of their range, or at zero without one."""
+        """Draw the constants by the seed and place each joint in the middle of its range, or at zero without one."""
         rng = np.random.default_rng(request.seed)
         sampled = draw_options(self._contract.reset_options, request.seed, request.options, rng)
         for name, sensor in self._contract.sensors.items():
@@ -142,7 +143,7 @@ class FakeBackend:
         return replace(self._read_after_pause(), reset=report)
 
     def confirm(self, question: str, deadline_ns: int) -> None:
-        """Confirm everything; tests may override it."""
+        """Confirm everything, unless a test overrides it."""
 
     def verify(self, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
         """Read again, a control period later."""
@@ -150,7 +151,7 @@ class FakeBackend:
         return self._read_after_pause()
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Store the command; it acts at the next `advance`."""
+        """Store the command, which acts at the next `advance`."""
         check_approved(command)
         self._check_usable()
         if self._fault("refuse", None, self._step + 1):
@@ -252,7 +253,7 @@ class FakeBackend:
         return values
 
     def _joints_of(self, sensor: SensorSpec) -> Iterator[tuple[str, list[int], list[int]]]:
-        """Yield the fields of a sensor that show commanded joints: their places in the field, and these joints."""
+        """Yield each field of a sensor that shows commanded joints, with their places in the field and these joints."""
         for field in {"position", "velocity"}.intersection(sensor.fields) if sensor.type == JOINT_SENSOR else ():
             shown = sensor.fields[field].joints or ()
             places = [place for place, joint in enumerate(shown) if joint in self._joints]

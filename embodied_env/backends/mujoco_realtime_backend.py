@@ -1,4 +1,4 @@
-"""The in-process MuJoCo simulator in real time: the world moves while the policy computes."""
+"""In-process MuJoCo simulator in real time, whose world moves while the policy computes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ class RealtimeStepper:
             self.tick(now_ns)
 
     def tick(self, due_ns: int) -> None:
-        """Run the next tick, whose result is valid from its end on; the patience counts from `due_ns`."""
+        """Run the next tick, whose result is valid from its end on.
+
+        The patience counts from `due_ns`.
+        """
         self._world.step()
         now_ns = self._clock.now_ns()
         late_ns = now_ns - self.next_ns
@@ -59,7 +62,7 @@ class RealtimeStepper:
             self._windows[-1] = start_ns, before_ns + dropped_ns
 
     def rtf(self) -> float:
-        """Return the real-time factor over the last seconds; 1: nothing was dropped."""
+        """Return the real-time factor over the last seconds, which is 1 if nothing was dropped."""
         now_ns = self._clock.now_ns()
         first_ns = self._windows[0][0]
         dropped_ns = sum(dropped for _, dropped in self._windows)
@@ -73,7 +76,7 @@ class RealtimeStepper:
 
 
 class RealtimeMujocoBackend(MujocoBackend):
-    """`MujocoBackend` in real time: a step ends at ``t0 + k * period`` on the steady clock.
+    """`MujocoBackend` in real time, where a step ends at ``t0 + k * period`` on the steady clock.
 
     There is no thread: calls advance the world. Before a command is accepted, the ticks that have passed run under the
     previous one, so that after an inference of three periods the world is three periods further. If the agent stops
@@ -89,7 +92,7 @@ class RealtimeMujocoBackend(MujocoBackend):
     )
 
     def __init__(self, contract: Contract, *, clock: Clock, step_timeout_s: float | None = None) -> None:
-        """Read the profile ``backends.mujoco`` of `contract`; the world is built by `open`."""
+        """Read the profile ``backends.mujoco`` of `contract`, of which `open` builds the world."""
         super().__init__(contract, clock=clock, step_timeout_s=step_timeout_s)
         self.pacer = Pacer(clock, contract.control_period_ns)
         self._lock = threading.RLock()  # the watchdog sends from its own thread

@@ -21,7 +21,10 @@ def forwarded(name: str, *default: Any) -> Any:  # noqa: ANN401 - the type of th
 
 
 class ReportedDelays:
-    """Adds the delays that a backend injects to its snapshots; its flags are those of the wrapped backend."""
+    """Wrapper that adds the delays that a backend injects to its snapshots.
+
+    Its flags are those of the wrapped backend.
+    """
 
     open = forwarded("open")
     send = forwarded("send")
@@ -33,7 +36,7 @@ class ReportedDelays:
     show = forwarded("show")
 
     def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
-        """Wrap `world`, which injects the delays of `model`; raises UsageError for a model of other sensors."""
+        """Wrap `world`, which injects the delays of `model`, or raise UsageError for a model of other sensors."""
         check_delays(model, contract)
         self.name = world.name
         self.capabilities = replace(world.capabilities, injected="whole" if model.has_actuation else "sensors")
@@ -49,7 +52,7 @@ class ReportedDelays:
         return self._schedule.plan(self._step).inference_ns
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Start an episode; its delays depend only on the seed of the request."""
+        """Start an episode, whose delays depend only on the seed of the request."""
         snapshot = self._world.reset(request, deadline_ns)
         self._schedule.begin(request.seed, snapshot.now_ns)
         self._step = 0

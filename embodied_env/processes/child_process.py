@@ -50,7 +50,7 @@ class ProcessSpec:
     folder: str = ""  # working directory; empty: the current one
 
     def command(self, python: str = sys.executable) -> list[str]:
-        """Return the command line; `python`: an interpreter with this package."""
+        """Return the command line for `python`, an interpreter in which this package is installed."""
         if not self.module:
             return list(self.arguments)
         remap = ("-r", f"__ns:=/{self.namespace.strip('/')}") if self.namespace else ()
@@ -65,7 +65,7 @@ class ProcessSpec:
 
     @property
     def longest_end_s(self) -> float:
-        """Longest time to end under a supervisor: the wait for others, then SIGINT, SIGTERM, SIGKILL."""
+        """Longest time to end under a supervisor, with the wait for others, SIGINT, SIGTERM and SIGKILL."""
         return 3 * self.grace_s + (0.0 if self.is_work else supervisor.LONGEST_WAIT_S)
 
 
@@ -79,10 +79,10 @@ def simulator(
     emulator_settings: str | None = None,
     delays: str | None = None,
 ) -> ProcessSpec:
-    """Return the embedded simulator of a contract: a name, a path, or ``-`` for a line on standard input.
+    """Return the specification of the embedded simulator of a contract.
 
-    `source`: where a contract on standard input was read from. `emulator_settings`: JSON merged over ``emulator``
-    of the profile. `delays`: file of the delays to inject.
+    `contract` is a name, a path, or ``-`` for a line on standard input, which was read from `source`.
+    `emulator_settings` is JSON merged over ``emulator`` of the profile, `delays` the file of the delays to inject.
     """
     options = {"namespace": namespace, "profile": profile, "source": source or None}
     options |= {"emulator-settings": emulator_settings, "delay-profile": delays}
@@ -100,7 +100,10 @@ def relay(
     ignore_inputs: Sequence[str] = (),
     grace_s: float = STOP_GRACE_S,
 ) -> ProcessSpec:
-    """Return the relay of a contract, given as for `simulator`; `backend`: whose profile has the e-stop inputs."""
+    """Return the specification of the relay of a contract, which is given as for `simulator`.
+
+    The e-stop inputs are those of the profile of `backend`.
+    """
     options = _as_arguments({"namespace": namespace, "backend": backend, "source": source or None})
     flags = [*["--confirm-chosen"] * confirm_chosen, *(f"--ignore-input={name}" for name in ignore_inputs)]
     return ProcessSpec(role=RELAY, module=CLI, arguments=("relay", contract, *flags, *options), grace_s=grace_s)
@@ -121,9 +124,11 @@ class Child:
     def __init__(
         self, spec: ProcessSpec, *, first_line: str = "", environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start `spec` with this interpreter and `environment` on top of ours; raises BackendNotReadyError.
+        """Start `spec` with this interpreter, or raise BackendNotReadyError.
 
-        The `first_line` is written to its standard input, which then stays open.
+        `environment` is added to that of this process. The `first_line` is written to the standard input of the child,
+        which
+        then stays open.
         """
         self.role = spec.role
         self._grace_s = spec.grace_s
@@ -151,7 +156,7 @@ class Child:
 
     @classmethod
     def close_all_inputs(cls) -> None:
-        """Close our pipes in a process forked from the parent: the children are not its own."""
+        """Close the pipes in a process forked from the parent, to which the children do not belong."""
         for child in cls._living:
             child.close_input()
         cls._living.clear()
@@ -163,7 +168,7 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code; None: still running."""
+        """Exit code, or None while the process runs."""
         return self._process.poll()
 
     def stderr_tail(self, limit: int = 2000) -> str:
@@ -189,7 +194,10 @@ class Child:
             self._process.wait(timeout_s)
 
     def stop(self, *, by_input: bool = True) -> None:
-        """Close its input, then SIGTERM, then SIGKILL. Idempotent. `by_input`: it ends when its input does."""
+        """Stop the child with SIGTERM, then SIGKILL, after closing its standard input.
+
+        `by_input` means that the child ends when its input does. Further calls have no effect.
+        """
         if self not in Child._living:
             return
         Child._living.discard(self)
@@ -221,7 +229,7 @@ _still_open: set[str] = set()  # ports to remove once they are closed
 
 
 def segments_of(pid: int | str) -> frozenset[str]:
-    """Return the names of the Fast DDS segments that a process has mapped; empty if it cannot be inspected."""
+    """Return the names of the Fast DDS segments that a process has mapped, or none if it cannot be inspected."""
     try:
         maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -231,7 +239,7 @@ def segments_of(pid: int | str) -> frozenset[str]:
 
 
 def remove_orphaned_segments(names: Iterable[str]) -> list[str]:
-    """Remove the segments in `names` that no living process owns, nor has open as a port; return their names."""
+    """Remove the segments in `names` that no living process owns or has open as a port, and return their names."""
     wanted = {*names, *_still_open}
     ports = {name for name in wanted if name.startswith(_PORT)}
     processes = Path("/proc").glob("[0-9]*") if ports else ()
@@ -242,7 +250,7 @@ def remove_orphaned_segments(names: Iterable[str]) -> list[str]:
 
 
 def _remove_if_abandoned(name: str) -> bool:
-    """Remove a segment unless a living process holds its lock; return whether it was removed."""
+    """Remove a segment unless a living process holds its lock, and return whether it was removed."""
     try:
         lock = os.open(_FOLDER / f"{name}{_LOCK}", os.O_RDWR)
     except FileNotFoundError:
@@ -264,7 +272,7 @@ def _remove_if_abandoned(name: str) -> bool:
 
 
 def read_first_line() -> str:
-    """In a child: read one line of standard input, unbuffered, since `watch_parent` reads the rest."""
+    """Read one line of standard input in a child, unbuffered, since `watch_parent` reads the rest."""
     line = bytearray()
     while (byte := os.read(0, 1)) not in (b"", b"\n"):
         line += byte
@@ -272,7 +280,7 @@ def read_first_line() -> str:
 
 
 def watch_parent(on_end: Callable[[], None], *, grace_s: float = STOP_GRACE_S) -> None:
-    """In a child: call `on_end` when standard input ends with the parent, and exit after `grace_s` at the latest."""
+    """Call `on_end` in a child when standard input ends with the parent, and exit after `grace_s` at the latest."""
 
     def watch() -> None:
         while os.read(0, 4096):

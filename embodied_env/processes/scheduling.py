@@ -20,7 +20,10 @@ class Scheduling:
     """
 
     def __init__(self, *, fifo_priority: int | None = None, switch_interval_s: float | None = None) -> None:
-        """Validate the settings, raising UsageError; they apply from `begin`. None leaves a setting unchanged."""
+        """Validate the settings, which apply from `begin`, or raise UsageError.
+
+        None leaves a setting unchanged.
+        """
         if fifo_priority is not None:
             if not hasattr(os, "SCHED_FIFO") or not hasattr(os, "SCHED_RESET_ON_FORK"):
                 raise UsageError(f"fifo_priority={fifo_priority!r} is not available on {sys.platform} (expected None)")
@@ -74,7 +77,7 @@ class Scheduling:
         }
 
     def _effective_priority(self) -> int | None:
-        """Return the SCHED_FIFO priority; None: another policy."""
+        """Return the SCHED_FIFO priority, or None under another policy."""
         if not hasattr(os, "sched_getscheduler"):
             return None
         thread = self._thread or 0

@@ -42,9 +42,9 @@ class _DeferringHandler:
 
 
 class deferred_signals(contextlib.ContextDecorator):  # noqa: N801 - used like a function, with `with` and as a decorator
-    """Defer the Python handlers of all signals, for short sections of the main thread; no effect in other threads.
+    """Defer the Python handlers of all signals during a short section of the main thread.
 
-    The program's handlers are wrapped, not replaced.
+    The program's handlers are wrapped, not replaced. In other threads it has no effect.
     """
 
     def _recreate_cm(self) -> deferred_signals:
@@ -133,7 +133,7 @@ class Terminated(SystemExit):
 
 
 def terminate(number: int, _frame: object) -> NoReturn:
-    """Handle a signal: exit with status 128 + number, 143 for SIGTERM."""
+    """Exit with status 128 + number when a signal arrives, 143 for SIGTERM."""
     raise Terminated(128 + number)
 
 
@@ -141,7 +141,7 @@ _exit_of_worker: Any = None
 
 
 def _close_at_exit_of_worker() -> None:
-    """Register with multiprocessing once: its forked workers run no exit handlers."""
+    """Register once with multiprocessing, whose forked workers run no exit handlers."""
     global _exit_of_worker  # noqa: PLW0603 - one per process
     util = sys.modules.get("multiprocessing.util")
     if util is not None and not (_exit_of_worker is not None and _exit_of_worker.still_active()):

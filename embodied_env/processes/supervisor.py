@@ -1,4 +1,6 @@
-"""``python supervisor.py [--grace S] [--order N] [--starter PID] -- PROGRAM ...``: end a program with its starter.
+"""Supervise a program and end it with the process that started it.
+
+The command line is ``python supervisor.py [--grace S] [--order N] [--starter PID] -- PROGRAM ...``.
 
 The program runs in a session of its own. When the supervisor gets SIGINT, SIGTERM, SIGHUP or SIGQUIT, or its parent or
 the starter ends in any way, the whole session gets SIGINT, after the grace period SIGTERM, then SIGKILL: ``gz sim``
@@ -43,7 +45,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run and supervise the program of `argv`; return its exit status."""
+    """Run and supervise the program of `argv`, and return its exit status."""
     parser = argparse.ArgumentParser(prog="supervisor")
     parser.add_argument(
         "--grace", type=float, default=5.0, help="seconds between SIGINT, SIGTERM and SIGKILL (default: 5)"
@@ -93,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _watch(starter: int, parent: int) -> Callable[[], bool]:
-    """Return a check whether the starter or the parent has ended; they differ under a launch prefix such as gdb."""
+    """Return a check whether the starter or the parent has ended, which differ under a launch prefix such as gdb."""
     handle = -1
     if starter != parent:  # the end of a parent shows in getppid
         try:
@@ -158,7 +160,7 @@ def _terminate_session(session: int, grace_s: float) -> None:
 
 
 def _signal_session(session: int, number: int) -> bool:
-    """Send a signal to every process group of a session; return whether there is one."""
+    """Send a signal to every process group of a session, and return whether there is one."""
     groups = _groups_of(session)
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -38,7 +38,7 @@ class SpyObserver:
 
 
 def approve(contract: Contract, action: Any, *, positions: Any = None, seq: int = 0, epoch: int = 0) -> ApprovedCommand:  # noqa: ANN401
-    """Pass `action` through the real gate, from rest at `positions` (default: zeros)."""
+    """Pass `action` through the real gate, from rest at `positions` or at zeros by default."""
     gate = SafetyGate(contract)
     start = np.zeros(gate.layout.size) if positions is None else np.asarray(positions, dtype=np.float64)
     reference = CommandState(positions=start, velocities=np.zeros_like(start), seq=seq, epoch=epoch)
@@ -67,7 +67,7 @@ class BackendContract(ABC):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Backend]:
-        """Open a new backend; close it at the end."""
+        """Open a new backend and close it at the end."""
         self.clock: Clock = self.make_clock()
         backend = self.make_backend(self.clock)
         try:
@@ -93,7 +93,7 @@ class BackendContract(ABC):
         return approve(self.contract, action, positions=positions)
 
     def step(self, backend: Backend, snapshot: Snapshot, command: ApprovedCommand | None = None) -> Snapshot:
-        """Send a command (default: hold), advance one control period, and read."""
+        """Send a command or hold by default, advance one control period, and read."""
         target_ns = snapshot.now_ns + self.contract.control_period_ns
         deadline_ns = self.deadline_ns(backend.step_timeout_s)
         backend.send(command if command is not None else self.hold(snapshot))
@@ -227,11 +227,11 @@ class EnvContract(ABC):
 
     @abstractmethod
     def make_env(self, **options: Any) -> gymnasium.Env[Any, Any]:  # noqa: ANN401 - passed on to make
-        """Return a new environment with `options` (default: ``clock="virtual"``)."""
+        """Return a new environment with `options`, or with ``clock="virtual"`` by default."""
 
     @contextlib.contextmanager
     def env(self, **options: Any) -> Iterator[gymnasium.Env[Any, Any]]:  # noqa: ANN401 - passed on
-        """Create an environment; close it at the end."""
+        """Create an environment and close it at the end."""
         env = self.make_env(**options)
         try:
             yield env

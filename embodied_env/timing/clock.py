@@ -28,7 +28,7 @@ class Clock(Protocol):
     virtual: bool
 
     def now_ns(self) -> int:
-        """Return the time of the steady clock, on which durations are measured; never decreases."""
+        """Return the time of the steady clock, which never decreases and on which durations are measured."""
 
     def system_ns(self) -> int:
         """Return UTC, the clock of middleware stamps."""
@@ -55,7 +55,7 @@ class SteadyClock:
         return time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)
 
     def sleep_until_ns(self, deadline_ns: int) -> None:
-        """Sleep to an absolute deadline; a deadline in the past returns at once.
+        """Sleep to an absolute deadline, or return at once when it has passed.
 
         It spins for the last `_SPIN_NS`, since the system wakes a sleeper late. Other Python threads still run.
         """
@@ -66,7 +66,7 @@ class SteadyClock:
                 select.select((), (), (), 0.0)  # releases the GIL; time.sleep(0) takes 50 us on Linux
 
     def on_world_advanced(self, period_ns: int) -> None:
-        """Do nothing: real time advances by itself."""
+        """Do nothing, since real time advances by itself."""
 
 
 def deadline_to_monotonic_s(deadline_ns: int, clock: Clock) -> float:
@@ -99,13 +99,13 @@ class ManualClock:
         self._ns = max(self._ns, deadline_ns)
 
     def on_world_advanced(self, period_ns: int) -> None:
-        """Do nothing: only `advance_ns` and sleeping move a manual clock."""
+        """Do nothing, since only `advance_ns` and sleeping move a manual clock."""
 
 
 class VirtualClock(ManualClock):
-    """Deterministic time of a lockstep world: it moves exactly when the world does, and inference takes no time.
+    """Deterministic time of a lockstep world, which moves exactly when the world does.
 
-    Two runs of one seed then have identical infos, latencies included.
+    Inference takes no time, so that two runs of one seed have identical infos, latencies included.
     """
 
     def on_world_advanced(self, period_ns: int) -> None:
@@ -145,7 +145,7 @@ class Pacer(DeadlineCounts):
     """
 
     def __init__(self, clock: Clock, period_ns: int) -> None:
-        """Start a grid of `period_ns` now; raises UsageError for a period of zero or less."""
+        """Start a grid of `period_ns` now, or raise UsageError for a period of zero or less."""
         if period_ns <= 0:
             raise UsageError(f"invalid period_ns={period_ns} (expected > 0)")
         self._clock = clock

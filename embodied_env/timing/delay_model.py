@@ -1,4 +1,4 @@
-"""Delay models of a lockstep world: delays to draw, instants of readings, and instants at which commands act.
+"""Delay models of a lockstep world, which give the instants of readings and of the effect of commands.
 
 All times are integer nanoseconds of world time. They depend only on the model and the seed of the reset, so that every
 process computes the same delays.
@@ -99,7 +99,7 @@ class DelayModel:
     steps: MeasuredStepDelays | None = None
 
     def __post_init__(self) -> None:
-        """Freeze the mapping; raise UsageError for an unknown order or options that exclude each other."""
+        """Freeze the mapping, or raise UsageError for an unknown order or options that exclude each other."""
         freeze(self, "sensors")
         if self.order not in ("keep", "as_drawn"):
             raise UsageError(f"unknown order {self.order!r} (expected 'keep' or 'as_drawn')")
@@ -132,7 +132,7 @@ class DelayModel:
 
 
 def parse_model(data: Mapping[str, Any]) -> DelayModel:
-    """Parse the result of `DelayModel.as_mapping`; raises UsageError for any other mapping."""
+    """Parse the result of `DelayModel.as_mapping`, or raise UsageError for any other mapping."""
     try:
         return parse_as(DelayModel, {key: value for key, value in data.items() if key != "schema"})
     except ContractError as error:
@@ -152,7 +152,7 @@ def _independent_delays(model: DelayModel, seed: int) -> Iterator[_DrawnDelays]:
 
 
 def _block_bootstrap(model: DelayModel, steps: MeasuredStepDelays, seed: int) -> Iterator[_DrawnDelays]:
-    """Draw blocks of measured steps; a step without an actuation time draws it from the model."""
+    """Draw blocks of measured steps, where a step without an actuation time draws it from the model."""
     block_rng, actuation_rng = _rng(seed, "steps"), _rng(seed, "actuation")
     while True:
         for *known, actuation in steps.blocks_ns[int(block_rng.integers(len(steps.blocks_ns)))]:
@@ -168,7 +168,7 @@ def _rng(seed: int, name: str) -> np.random.Generator:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedDelays:
-    """The delays of observation k (k = 0: the reset's), in world time."""
+    """Delays of observation k in world time, where k = 0 is the observation of the reset."""
 
     frozen_ns: int
     taken_ns: Mapping[str, int]  # when each sensor's reading is taken
@@ -189,9 +189,11 @@ class DelaySchedule:
     """
 
     def __init__(self, model: DelayModel, *, period_ns: int, intervals_ns: Mapping[str, float]) -> None:
-        """Start a first episode at 0; `intervals_ns` are the intervals between the readings of sensors with a rate.
+        """Start a first episode at 0.
 
-        A drawn instant too soon after the last reading of such a sensor repeats that reading.
+        `intervals_ns` are the intervals between the readings of sensors with a rate. A drawn instant too soon after the
+        last
+        reading of such a sensor repeats that reading.
         """
         self.model = model
         self._period_ns = period_ns
@@ -212,7 +214,7 @@ class DelaySchedule:
         self._next = 0
 
     def plan(self, k: int) -> PlannedDelays:
-        """Return the plan of observation `k`; old plans are dropped."""
+        """Return the plan of observation `k` and drop older plans."""
         while self._next <= k:
             self._plans[self._next] = self._plan_next(self._plans.get(self._next - 1))
             self._plans.pop(self._next - 2 * self.ahead - 4, None)
@@ -238,7 +240,7 @@ class DelaySchedule:
 
 
 def delays_of(profile: LatencyProfile, *, draw: Kind = "empirical", order: Order = "keep") -> DelayModel:
-    """Return the delays measured in `profile`; raises UsageError for a profile without sensors.
+    """Return the delays measured in `profile`, or raise UsageError for a profile without sensors.
 
     Args:
         profile: of a run (`profile_of_run`): ages are those at which the observation was frozen; or of a calibration
@@ -281,7 +283,7 @@ def _distribution(estimate: Estimate | None, kind: Kind, delays_ns: Sequence[int
 
 
 def load_delays(source: str | Path | LatencyProfile | DelayModel) -> DelayModel:
-    """Return the delay model of `source`: a latency profile, or the file of a profile or of a model's mapping."""
+    """Return the delay model of `source`, which may be a latency profile or a file of one or of a model's mapping."""
     if isinstance(source, DelayModel):
         return source
     if isinstance(source, LatencyProfile):
@@ -314,7 +316,7 @@ def schedule_of(model: DelayModel, contract: Contract) -> DelaySchedule:
 
 
 def write_delays_file(model: DelayModel) -> Path:
-    """Write the model to a new temporary file, for another process to load; the caller removes it."""
+    """Write the model to a new temporary file, which another process loads and the caller removes."""
     prefix, suffix = "embodied_env_delays_", ".json"
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix=prefix, suffix=suffix, delete=False) as file:
         json.dump(model.as_mapping(), file)

@@ -1,4 +1,7 @@
-"""Latency profiles: measured latencies of a robot or run, with methods and confidence intervals, and their file."""
+"""Files of latency profiles, which hold the latencies measured on a robot or in a run.
+
+Each latency has its method and confidence interval.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,7 @@ class BlockReservoir:
             self.end()
 
     def end(self) -> None:
-        """End the block: the next step does not follow the last one."""
+        """End the block, since the next step does not follow the last one."""
         if not self._block:
             return
         if self._seen % self._stride == 0:
@@ -186,7 +189,7 @@ def as_mapping(profile: LatencyProfile) -> dict[str, Any]:
 
 
 def write_profile(profile: LatencyProfile, path: str | Path) -> None:
-    """Write `profile` as JSON, a line per stage and one for the steps, atomically; raises LatencyProfileError."""
+    """Write `profile` atomically as JSON, a line per stage and one for the steps, or raise LatencyProfileError."""
     data = as_mapping(profile)
     steps = json.dumps(data.pop("steps"), separators=(",", ":"))
     path = Path(path)
@@ -200,7 +203,7 @@ def write_profile(profile: LatencyProfile, path: str | Path) -> None:
 
 
 def read_profile(path: str | Path) -> LatencyProfile:
-    """Read and validate a profile; raises LatencyProfileError with the path of the invalid value."""
+    """Read and validate a profile, or raise LatencyProfileError with the path of the invalid value."""
     try:
         data = parse_json(read_text_file(path, most_bytes=LARGEST_PROFILE), max_bytes=LARGEST_PROFILE)
         if isinstance(data, dict) and data.get("schema", SCHEMA) != SCHEMA:

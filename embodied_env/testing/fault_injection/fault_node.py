@@ -48,7 +48,7 @@ class ChaosNode:
         namespace: str = "/",
         qos: QoSProfile | None = None,
     ) -> None:
-        """Configure the relay from topic `source` to topic `target`; it starts on entering the context.
+        """Configure the relay from topic `source` to topic `target`, which starts on entering the context.
 
         `faults` are applied in their order, with a `seed` >= 0. `namespace` is the absolute one of relative topics,
         `qos` that of both sides (default: `chaos_qos`).
@@ -93,7 +93,7 @@ class ChaosNode:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop without sending pending messages; raise the error of the thread, if any."""
+        """Stop without sending pending messages, and raise the error of the thread, if any."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -104,7 +104,7 @@ class ChaosNode:
             raise self._error
 
     def wait_connected(self, timeout_s: float = 10.0) -> None:
-        """Wait for a publisher of the source and a subscriber of the target; raises BackendNotReadyError."""
+        """Wait for a publisher of the source and a subscriber of the target, or raise BackendNotReadyError."""
         ros, (source, target) = self._ros, self._topics
         if ros is None:
             raise BackendNotReadyError("chaos node is not running; use it in a with statement")

@@ -30,7 +30,7 @@ _LAST_STAMP_NS = (2**31 - 1) * NS_PER_S  # the seconds of a stamp are an int32
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A message in transit: its arrival number, and the time at which it leaves."""
+    """Message in transit with its arrival number and the time at which it leaves."""
 
     message: Message
     number: int
@@ -65,7 +65,7 @@ class FaultState:
     waiting: list[WaitingItem] = field(default_factory=list)  # to be overtaken (`Reorder`)
 
     def release(self, now_ns: int | None) -> list[Item]:
-        """Return the items that have waited long enough by now; None: all."""
+        """Return the items that have waited long enough by `now_ns`, or all items if it is None."""
         done = [each.item for each in self.waiting if now_ns is None or each.latest_ns <= now_ns]
         self.waiting = [each for each in self.waiting if now_ns is not None and each.latest_ns > now_ns]
         return done
@@ -93,11 +93,11 @@ class Fault:
             raise UsageError(f"invalid {type(self).__name__}.{name}: {getattr(self, name)!r} (expected {expected})")
 
     def hits(self, elapsed_s: float, rng: np.random.Generator) -> bool:
-        """Return whether it hits a message that arrives now, with these random numbers; always draws once."""
+        """Return whether the fault hits a message that arrives now, with one draw from `rng` in every case."""
         return bool(rng.random() < self.share) and self.after_s <= elapsed_s < self.after_s + self.duration_s
 
     def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item] | None:
-        """Return the items that replace `item` when the fault hits it; None: the fault does not apply to it."""
+        """Return the items that replace `item` when the fault hits it, or None if the fault does not apply to it."""
         raise NotImplementedError
 
     def skip(self, item: Item, state: FaultState) -> list[Item]:
@@ -168,7 +168,10 @@ class Duplicate(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Reorder(Fault):
-    """The message is overtaken by the next `places` that are not hit; it waits for at most `MAX_HELD_S`."""
+    """Fault that lets the next `places` messages that are not hit overtake the message.
+
+    The message waits for at most `MAX_HELD_S`.
+    """
 
     places: int = 1
     counted_as: ClassVar[str] = "reordered"
@@ -201,7 +204,7 @@ class Corrupt(Fault):
     counted_as: ClassVar[str] = "corrupted"
 
     def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item] | None:  # noqa: ARG002
-        """Corrupt a copy of the message; one without floating-point numbers passes."""
+        """Corrupt a copy of the message, unless it has no floating-point numbers."""
         message = copy.deepcopy(item.message)
         places = _float_places(message)
         if not places:
@@ -222,7 +225,7 @@ class Freeze(Fault):
     counted_as: ClassVar[str] = "frozen"
 
     def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item] | None:  # noqa: ARG002
-        """Return the last message instead; the first one is repeated from now on."""
+        """Return the last message instead, or None for the first one, which is repeated from now on."""
         return None if state.last is None else [replace(item, message=state.last)]
 
 
@@ -296,7 +299,10 @@ FAULTS: tuple[type[Fault], ...] = (Drop, Delay, Duplicate, Reorder, Corrupt, Fre
 
 
 def rng_of(seed: int, place: int, number: int, copy: int = 0) -> np.random.Generator:
-    """Return the random numbers of a message, or of a copy of it, at the fault at `place` in the list; all >= 0."""
+    """Return the random numbers of a message, or of a copy of it, at the fault at `place` in the list.
+
+    All arguments are at least 0.
+    """
     return np.random.default_rng((seed, place, number, copy))
 
 
@@ -322,7 +328,7 @@ class FaultChannel:
     """
 
     def __init__(self, faults: Sequence[Fault] = (), *, seed: int) -> None:
-        """Apply `faults` in this order; raises UsageError for a negative seed."""
+        """Apply `faults` in this order, or raise UsageError for a negative seed."""
         if seed < 0:
             raise UsageError(f"invalid seed: {seed} (expected 0 or more)")
         self._seed = seed
@@ -334,7 +340,7 @@ class FaultChannel:
         self.replace(faults)
 
     def replace(self, faults: Sequence[Fault]) -> None:
-        """Apply other faults from the next message on; messages in transit keep their time."""
+        """Apply other faults from the next message on, while messages in transit keep their time."""
         for place, (_, state) in enumerate(self._stages):
             for item in state.release(None):
                 self._forward(item, place + 1, item.due_ns)
@@ -361,7 +367,7 @@ class FaultChannel:
         return taken
 
     def next_ns(self) -> int | None:
-        """Return when the next message is due if none arrives before; None if none is in transit."""
+        """Return when the next message is due if none arrives before, or None if none is in transit."""
         waiting = [each.latest_ns for _, state in self._stages for each in state.waiting]
         return min([*waiting, *(due_ns for due_ns, _, _ in self._outbox[:1])], default=None)
 
