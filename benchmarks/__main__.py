@@ -23,7 +23,7 @@ from .targets import BENCHMARKS
 
 
 def main() -> int:
-    """Return the exit status: 1 if the smoke edition found a regression."""
+    """Return the exit status, which is 1 if the smoke edition found a regression."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def smoke(name: str, *, is_last: bool = False) -> int:
-    """Measure a benchmark briefly, and once more after a regression; return 1 for a second one."""
+    """Measure a benchmark briefly, and return 1 if two measurements in a row are regressions."""
     benchmark, recorded = BENCHMARKS[name], read_results().get(name, {}).get("samples", {})
     samples, status = benchmark.measure(smoke=True), 0
     for target in benchmark.targets:

@@ -1,4 +1,7 @@
-"""Shared parts of the benchmarks of `arm_reach`: a contract without ends, its compiled model, and actions."""
+"""Define the contract, the compiled model and the actions that the benchmarks of `arm_reach` share.
+
+Episodes of the contract never end.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Steps of many environments: `make_vec`, `mujoco.rollout`, Gymnasium's vector environments and EAGERx.
+"""Measure many environments with `make_vec`, `mujoco.rollout`, Gymnasium's vector environments and EAGERx.
 
-`arm_reach`; every figure is the time of one step of one environment, µs: that of a step of all, divided by N. The
-rollout gets controls on straight lines between the commands, as the servos here do, and computes one physics step more
-than it keeps, which is the ``mj_forward`` for its sensors. EAGERx 0.1.40 runs where ``EAGERX_PYTHON`` is an interpreter
-that has eagerx, gymnasium and mujoco.
+The task is `arm_reach`. Every figure is the time of one step of one environment in µs, which is the time of a step of
+all environments divided by their number. The rollout gets controls on straight lines between the commands, as the
+servos here do, and computes one physics step more than it keeps, which is the ``mj_forward`` for its sensors. EAGERx
+0.1.40 runs where ``EAGERX_PYTHON`` is an interpreter that has eagerx, gymnasium and mujoco.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def drawn_models() -> list[mujoco.MjModel]:
 
 
 def single(contract: Contract) -> embodied_env.EmbodiedEnv:
-    """Make one environment; importable, so that a spawned process can."""
+    """Make one environment in a function that a spawned process can import."""
     return embodied_env.make(contract, backend="mujoco")
 
 

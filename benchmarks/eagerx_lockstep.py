@@ -1,8 +1,9 @@
-"""Time EAGERx in lockstep, in its single-process backend: `plain_world.PlainEnv` behind its engine for Gymnasium.
+"""Time EAGERx in lockstep with its single-process backend.
 
     PYTHON_WITH_EAGERX benchmarks/eagerx_lockstep.py MODEL.mjb SUBSTEPS
 
-`batched.py` runs it. Each line on standard input is a number of steps; the answer is their mean duration, µs.
+Its engine for Gymnasium runs `plain_world.PlainEnv`. `batched.py` starts this script. Each line on standard input is a
+number of steps, and the script prints their mean duration in µs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class ForEagerx(PlainEnv):
 
 
 def make_env(model: str, substeps: int) -> EagerxGym:
-    """Return the environment: a graph of one object."""
+    """Return an EAGERx environment with a graph of one object."""
     gymnasium.register("Plain-v0", entry_point=ForEagerx, kwargs={"model": model, "substeps": substeps})
     graph = eagerx.Graph.create()
     arm = GymObject.make("arm", env_id="Plain-v0", rate=RATE_HZ, default_action=[0.0] * 6)

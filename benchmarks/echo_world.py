@@ -1,8 +1,10 @@
-"""A world without physics behind the node of the embedded simulator: joints follow each command immediately.
+"""Run a world without physics behind the node of the embedded simulator.
 
-    python benchmarks/echo_world.py NAMESPACE   (a contract, as one line of JSON, on standard input; ends with it)
+    python benchmarks/echo_world.py NAMESPACE
 
-Topics, services and messages are those of the embedded simulator, so a client of one works with the other.
+The joints follow each command immediately. The contract is one line of JSON on standard input, and the script ends when
+its standard input ends. Topics, services and messages are those of the embedded simulator, so a client of one works
+with the other.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class EchoWorld:
     renderer_library = ""
 
     def __init__(self, contract: Contract) -> None:
-        """Create the readings once; only the joints change."""
+        """Create the readings once, since only the joints change."""
         self.now_ns = 0
         self._period_ns = contract.control_period_ns
         self.target = np.zeros(sum(len(actuator.joints) for actuator in contract.actuators.values()))
@@ -45,7 +47,7 @@ class EchoWorld:
         self._joints = [values for values in self._values.values() if {"position", "velocity"} <= set(values)]
 
     def reset(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:  # noqa: ARG002 - a world's
-        """Continue: nothing is drawn."""
+        """Continue without drawing a state."""
         self.target = np.zeros_like(self.target)
         self.step()
         return {}

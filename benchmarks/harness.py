@@ -1,4 +1,6 @@
-"""Shuffled rounds of a run: one figure per case and round, and ratios of figures of the same round.
+"""Run the cases of a benchmark in shuffled rounds, with one figure per case and round.
+
+Ratios compare figures of the same round.
 
 The speed of a machine changes by the minute, so cases are compared within a round, which runs all of them in an order
 of its own. An estimate is the median over rounds, with a bootstrap interval.
@@ -78,7 +80,10 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return the median over rounds; equal values give equal intervals."""
+    """Return the median over rounds with a bootstrap interval.
+
+    Equal values give equal intervals.
+    """
     rounds = np.asarray(values, dtype=np.float64)
     draws = np.random.default_rng(0).integers(0, len(rounds), (RESAMPLES, len(rounds)))
     low, high = np.percentile(np.median(rounds[draws], axis=1), (2.5, 97.5))
@@ -101,7 +106,10 @@ def excess(more: str, less: str, unit: str) -> Figures:
 
 
 def idle_rate(part: str, whole: str, cores: int) -> Figures:
-    """Return the rate of `whole` to that of `part` on idle cores, from CPU times: the rest of `whole` is one thread."""
+    """Return the rate of `whole` relative to that of `part` on idle cores, from CPU times.
+
+    The rest of `whole` is one thread.
+    """
     return lambda samples: [a / (a + cores * (b - a)) for a, b in zip(samples[part], samples[whole], strict=True)]
 
 

@@ -102,10 +102,14 @@ def serve(size: str) -> None:
 
 
 class Client:
-    """Requests frames, and takes the samples of this package: checked against the contract, in new arrays."""
+    """Request frames and take the samples of this package, which are checked against the contract, in new arrays."""
 
     def __init__(self, size: str) -> None:
-        """Connect; raises SystemExit without a sender."""
+        """Connect to the sender.
+
+        Raises:
+            SystemExit: there is no sender.
+        """
         field = FieldSpec(unit="1", shape=SIZES[size], low=0.0, high=255.0)
         sensor = SensorSpec(
             topic="frame", type="sensor_msgs/msg/Image", fields={"image": field}, max_age_s=1.0, encoding="rgb8"
@@ -138,7 +142,7 @@ class Client:
 
 
 def durations(size: str, steps: int) -> dict[str, float]:
-    """Request frames; return percentiles of their latency, µs, and the number of lost ones."""
+    """Request frames, and return percentiles of their latency in µs and the number of lost frames."""
     client, took_us, lost, number = Client(size), [], 0, 0
     gc.disable()
     while number < WARM_UP + steps and lost <= MOST_LOST:

@@ -29,7 +29,11 @@ print(json.dumps([took_ns, [name for name in {later} if name in sys.modules]]))
 
 
 def measure(*, smoke: bool) -> Samples:
-    """Return the durations; raises AssertionError if `embodied_env` imports a module of `LATER`."""
+    """Return the durations of imports.
+
+    Raises:
+        AssertionError: `embodied_env` imports a module of `LATER`.
+    """
     return run_rounds({package: partial(import_ms, package) for package in PACKAGES}, 3 if smoke else 15)
 
 

@@ -1,8 +1,8 @@
-"""Resources that must not grow over a million steps: threads, file descriptors, shared memory and resident memory.
+"""Check that threads, file descriptors, shared memory and resident memory do not grow over a million steps.
 
     python -m benchmarks.memory STEPS BACKEND
 
-prints what the process holds after each tenth of the steps, as JSON; the first tenth is the warm-up.
+It prints the resources of the process after each tenth of the steps as JSON. The first tenth is the warm-up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def holdings() -> dict[str, int]:
 
 
 def over_steps(count: int, backend: str) -> Held:
-    """Step this often, with resets in between; return the resources after each tenth."""
+    """Step `count` times with resets in between, and return the resources after each tenth."""
     held: Held = {}
     with embodied_env.make("arm_reach", backend=backend) as env:
         env.reset(seed=0)
@@ -51,7 +51,7 @@ def over_steps(count: int, backend: str) -> Held:
 
 
 def over_steps_apart(count: int, backend: str) -> Held:
-    """Do the same in a separate process: free memory in this one would hide the growth."""
+    """Run `over_steps` in a separate process, since free memory in this one would hide the growth."""
     command = [sys.executable, "-m", "benchmarks.memory", str(count), backend]
     done = subprocess.run(command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, check=True)  # noqa: S603
     held: Held = json.loads(done.stdout)
@@ -59,7 +59,7 @@ def over_steps_apart(count: int, backend: str) -> Held:
 
 
 def grown(held: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Return the resources that grew after the first tenth; memory may vary by `FLAT_KB`."""
+    """Return the resources that grew after the first tenth, where memory may vary by `FLAT_KB`."""
     first, *_, last = held.values()
     more = {kind: last[kind] - first[kind] for kind in first}
     return {kind: by for kind, by in more.items() if by > (FLAT_KB if kind.startswith("resident") else 0)}

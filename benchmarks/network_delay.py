@@ -99,7 +99,7 @@ class Circles:
 
 
 def contract_at(rate_hz: int) -> Contract:
-    """Return the shipped arm, commanded by position; pauses do not end its episode."""
+    """Return the shipped arm with position commands and an episode that does not end by pauses."""
     shipped = load_contract("arm_reach")
     arm = replace(shipped.actuators["arm"], command="position", scale="physical")
     steps = 1000 * rate_hz
@@ -119,7 +119,11 @@ def contract_at(rate_hz: int) -> Contract:
 def measure(
     rate_hz: int, mode: str, delay_ms: int, seconds: float, backend: str = "mujoco", *, warm_up_s: float = WARM_UP_S
 ) -> tuple[list[float], float]:
-    """Run one episode; return the ages of the executed actions, ms, and the share of periods without an action, %."""
+    """Run one episode, and measure its actions.
+
+    Returns:
+        The ages of the executed actions, ms, and the share of periods without an action, %.
+    """
     contract = contract_at(rate_hz)
     policy = Circles(contract, delay_ms / 1e3)
     ages_ms: list[float] = []
@@ -148,7 +152,10 @@ def measure(
 
 
 def begun_ns(begun: Sequence[int], account: Mapping[str, Any] | None) -> float:
-    """Return when the inference of an action began, or the mean of those of a blended one; no account: the last."""
+    """Return when the inference of an action began, or the mean of those of a blended action.
+
+    Without an account it is the last inference that began.
+    """
     if account is None:
         return begun[-1]
     used = [(account["id"], account["weight"]), *((number, weight) for number, _, weight in account["older"])]
@@ -156,7 +163,7 @@ def begun_ns(begun: Sequence[int], account: Mapping[str, Any] | None) -> float:
 
 
 def main() -> None:
-    """Measure, and print a table for each result: a line for each rate and mode, a column for each delay."""
+    """Measure, and print a table for each result with a line for each rate and mode and a column for each delay."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rates", type=int, nargs="*", default=RATES_HZ, help="in Hz (default: 10 20 50)")
     parser.add_argument("--delays", type=int, nargs="*", default=DELAYS_MS, help="in ms (default: 0 to 500)")

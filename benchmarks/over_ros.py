@@ -133,7 +133,7 @@ class TypedWaitSet:
         time.sleep(0.2)  # until the server has discovered our subscriptions
 
     def store(self, name: str, message: Message) -> None:
-        """Read a message: its stamp and its values as an array."""
+        """Read the stamp of a message, and its values as an array."""
         stamp = message.header.stamp
         self.newest_ns[name] = stamp.sec * NS_PER_S + stamp.nanosec
         if hasattr(message, "position"):
@@ -145,7 +145,7 @@ class TypedWaitSet:
             self.found[name] = np.array((message.range,), dtype=np.float32)
 
     def step(self, command: Command) -> tuple[Command, Command]:
-        """Publish, and wait; return the positions of the joints, and the command."""
+        """Publish a command and wait, and return the positions of the joints and the command."""
         self.count += 1
         self.now_ns += self.contract.control_period_ns
         message = self.command_type()
@@ -201,7 +201,10 @@ class SpinOnce(TypedWaitSet):
 
 
 class Env:
-    """`env.step`: the command is an action, what the gates make of it must come back."""
+    """Client that steps with `env.step`.
+
+    The command is its action, and what the gates make of it must come back.
+    """
 
     def __init__(self, contract: Contract, namespace: str, *, is_recorded: bool = False) -> None:
         """Make it, and reset."""
@@ -211,7 +214,7 @@ class Env:
         self.env.reset(seed=0)
 
     def step(self, command: Command) -> tuple[Command, Command]:
-        """Step with the command as an action; return the positions of the joints, and what was published."""
+        """Step with the command as an action, and return the positions of the joints and the published command."""
         observation, _, _, truncated, info = self.env.step(command)
         if truncated:
             raise AssertionError(f"the episode ended: {info['end_reason']}")
@@ -224,7 +227,7 @@ class Env:
 
 
 def reset(namespace: str) -> tuple[int, int]:
-    """Reset the world; return its epoch, and its time, ns."""
+    """Reset the world, and return its epoch and its time in ns."""
     ros = RosNode("reset", namespace=namespace, clock=SteadyClock())
     epoch, call = (
         random.getrandbits(62),

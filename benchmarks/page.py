@@ -1,4 +1,4 @@
-"""The results of all benchmarks: a JSON file, and the tables of the page `docs/reference/performance.md`.
+"""Store the results of all benchmarks in a JSON file, and print them as tables of `docs/reference/performance.md`.
 
 A table of the page is between ``<!-- results: NAME -->`` and ``<!-- end -->``: that of all targets (`targets`), or that
 of a benchmark. Tables come from the file alone.
@@ -26,7 +26,7 @@ Results = dict[str, dict[str, Any]]  # by benchmark
 
 
 def read_results(file: Path = RESULTS) -> Results:
-    """Return the recorded results; none without a file."""
+    """Return the recorded results, which are empty without a file."""
     results: Results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     return results
 

@@ -1,4 +1,4 @@
-"""The same MuJoCo model without this package: in a bare loop, and behind a plain Gymnasium environment.
+"""Run the same MuJoCo model without this package, in a bare loop and behind a plain Gymnasium environment.
 
 It needs only `mujoco` and `gymnasium`, so that it runs in the virtual environments of others, too.
 """
@@ -52,7 +52,10 @@ class PlainWorld:
 
 
 class PlainEnv(gymnasium.Env[NDArray[np.float64], NDArray[np.float64]]):
-    """A minimal environment: commands in, an observation and a distance out. No limits, reports or recording."""
+    """Minimal environment that takes commands and returns an observation and a distance.
+
+    It has no limits, reports or recording.
+    """
 
     def __init__(self, model: mujoco.MjModel | str, substeps: int, horizon: int = 1000) -> None:
         """Step `model`, or that of the file (`mujoco.mj_saveModel`)."""

@@ -99,7 +99,7 @@ async def serve_ours() -> None:
 
 @contextmanager
 def server(kind: str) -> Iterator[int]:
-    """Run a server in a process of its own, which ends with its standard input; yield its port."""
+    """Run a server in a separate process that ends with its standard input, and yield its port."""
     command, folder = [sys.executable, "-m", "benchmarks.policy_server", kind], Path(__file__).parents[1]
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:  # noqa: S603
         assert process.stdout is not None  # noqa: S101 - it is a pipe
@@ -144,7 +144,10 @@ VARIANTS: Mapping[str, tuple[str, Callable[[int], Any]]] = {
 
 
 def measure(*, smoke: bool) -> Samples:
-    """Return the median of a round's requests, µs; the first after another case are slower and do not count."""
+    """Return the median duration of a round's requests, µs.
+
+    The first requests after another case are slower and do not count.
+    """
     requests = 10 if smoke else REQUESTS
 
     def case(call: Call) -> float:

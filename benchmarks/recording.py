@@ -47,7 +47,7 @@ def measure(*, smoke: bool) -> Samples:
 
 
 def camera_images(count: int) -> list[Image]:
-    """Return different images: gradients, a moving rectangle, and noise."""
+    """Return different images with gradients, a moving rectangle and noise."""
     generator = np.random.default_rng(0)
     y, x = np.mgrid[:480, :640]
     found = []

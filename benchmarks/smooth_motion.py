@@ -58,7 +58,10 @@ def drive(
     late: float = 0.0,
     **options: Any,  # noqa: ANN401 - the arbiter's
 ) -> Iterator[tuple[int, float]]:
-    """Track the sine with the shipped arm; yield time, ns, and action of each step. `send` gets the commands."""
+    """Track the sine with the shipped arm, and yield the time in ns and the action of each step.
+
+    `send` gets the commands.
+    """
     contract = load_contract("arm_reach")
     arm = replace(contract.actuators["arm"], command="position", scale="physical")
     contract = replace(contract, control_period_s=1.0 / control_hz, actuators={"arm": arm})

@@ -1,10 +1,10 @@
-"""Python calls and instructions of a step in process: counts, which the load of the machine does not change.
+"""Count the Python calls and the instructions of a step in process, which do not depend on the load of the machine.
 
     python -m benchmarks.step_counts FOLDER   (under callgrind; `count_instructions` runs it)
 
 Python calls are counted by `sys.setprofile`, instructions by valgrind's callgrind between client requests around the
 steps. Physics is one `mujoco.rollout` of a control period with the same commands, and the ``mj_forward`` that sensors
-need; the account is the rest of a step.
+need. The account is the rest of a step.
 """
 
 from __future__ import annotations

@@ -24,20 +24,20 @@ class Target:
 
     @property
     def bound(self) -> str:
-        """Return the bound as text; empty: none."""
+        """Return the bound as text, which is empty without a bound."""
         if self.at_most is None and self.at_least is None:
             return ""
         return (f"≥ {self.at_least:g}" if self.at_most is None else f"≤ {self.at_most:g}") + self.unit
 
     def measured(self, samples: Samples) -> Estimate | None:
-        """Return the figure; None where a case was not measured."""
+        """Return the figure, or None where a case was not measured."""
         try:
             return estimate(self.figures(samples))
         except KeyError:
             return None
 
     def is_reached(self, found: Estimate) -> bool | None:
-        """Return whether the median is within the bound; None: there is none."""
+        """Return whether the median is within the bound, or None without a bound."""
         if self.at_most is not None:
             return found.value <= self.at_most
         return None if self.at_least is None else found.value >= self.at_least
@@ -51,7 +51,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A measurement: the function that runs it, and the targets of its samples."""
+    """Measurement with the function that runs it and the targets of its samples."""
 
     run: str  # module:function
     targets: Sequence[Target]
@@ -60,7 +60,7 @@ class Benchmark:
     reference: str | None = None  # the case to which the others are compared
 
     def measure(self, *, smoke: bool) -> Samples:
-        """Run it; imports what it needs."""
+        """Import the module of the benchmark and run it."""
         module, _, function = self.run.partition(":")
         samples: Samples = getattr(importlib.import_module(f"benchmarks.{module}"), function)(smoke=smoke)
         return samples

@@ -1,4 +1,4 @@
-"""Call a policy from a behaviour tree: a small tree of ticked nodes whose leaf is a goal of the runner.
+"""Call a policy from a behaviour tree whose leaf is a goal of the runner.
 
 python examples/behavior_tree.py --attempts 2 --seconds 5
 
@@ -29,7 +29,7 @@ TICK_S = 0.1
 
 
 class Leaf:
-    """A leaf whose work is a chain of futures; `tick` looks at them and never waits."""
+    """Leaf whose work is a chain of futures, which `tick` polls without waiting."""
 
     def __init__(self) -> None:
         """Start nothing."""
@@ -53,7 +53,7 @@ class Leaf:
 
 
 class Change(Leaf):
-    """Requests a transition of the runner; the runner answers when it has ended."""
+    """Request a transition of the runner, which replies when the transition has ended."""
 
     def __init__(self, node: Node, transition: int) -> None:
         """Request `transition` of the node ``runner``."""
@@ -71,7 +71,10 @@ class Change(Leaf):
 
 
 class RunPolicyLeaf(Leaf):
-    """Runs episodes; SUCCESS if the last one succeeded. To halt it brakes the robot."""
+    """Run episodes, with the status SUCCESS if the last one succeeded.
+
+    Halting the leaf brakes the robot.
+    """
 
     def __init__(self, node: Node, **goal: Any) -> None:  # noqa: ANN401 - the fields of the goal
         """Send a goal with these fields at the first tick."""
@@ -99,7 +102,7 @@ class RunPolicyLeaf(Leaf):
         yield SUCCESS if is_complete and result.verdict == "success" else FAILURE
 
     def halt(self) -> None:
-        """Cancel the goal; its result, which is sent when the robot is at rest, is not awaited."""
+        """Cancel the goal without waiting for its result, which is sent when the robot is at rest."""
         if self._work is not None and self._handle is not None:
             self._handle.cancel_goal_async()
         super().halt()
@@ -132,7 +135,10 @@ def retry(child: Leaf, attempts: int) -> Iterator[str]:
 
 
 def run_tree(node: Node, tree: Iterator[str]) -> str:
-    """Tick a tree at a fixed rate until it has a result; the callbacks run between the ticks."""
+    """Tick a tree at a fixed rate until it has a result.
+
+    The callbacks run between the ticks.
+    """
     while (status := next(tree)) == RUNNING:
         end_s = time.monotonic() + TICK_S
         while (left_s := end_s - time.monotonic()) > 0:
@@ -141,7 +147,7 @@ def run_tree(node: Node, tree: Iterator[str]) -> str:
 
 
 def main() -> int:
-    """Run the tree; the exit status is 0 if an episode succeeded."""
+    """Run the tree and return the exit status, which is 0 if an episode succeeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--namespace", default="/", help="ROS 2 namespace of the runner (default: /)")
     parser.add_argument("--attempts", type=int, default=3, help="number of goals before the tree fails (default: 3)")

@@ -51,7 +51,7 @@ text { font: 13px system-ui, sans-serif; fill: #333; } .head { font-weight: 600;
 
 
 class Trained(NamedTuple):
-    """One training: points (steps, seconds, CPU seconds, success rate) of its curve, and success by backend."""
+    """Curve of one training as points (steps, seconds, CPU seconds, success rate), and its success by backend."""
 
     task: str
     algorithm: str
@@ -68,7 +68,11 @@ class Trained(NamedTuple):
 
 
 def train(task: str, algorithm: str, seed: int, args: argparse.Namespace) -> None:
-    """Train and evaluate in a process of its own; raises CalledProcessError."""
+    """Train and evaluate in a separate process.
+
+    Raises:
+        CalledProcessError: the process failed.
+    """
     settings = {"num-envs": NUM_ENVS[algorithm], **SETTINGS[task][algorithm], "seed": seed}
     settings |= {"curve": settings["steps"] // POINTS, "checkpoint-every": settings["steps"]}
     command = [sys.executable, FOLDER / f"train_{algorithm}.py", task, "--quiet", "--evaluate", "--out", args.out]

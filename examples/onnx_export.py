@@ -1,4 +1,6 @@
-"""Write a perceptron of PyTorch as an ONNX file, for ``embodied-env evaluate --policy onnx:FILE``.
+"""Write a PyTorch perceptron as an ONNX file for a policy address of the kind ``onnx``.
+
+``embodied-env evaluate --policy onnx:FILE`` runs it.
 
 The operators are written one by one, which needs no package but onnx. For another network, such as one with images, use
 ``torch.onnx.export`` (package onnxscript) with the names `INPUT` and `OUTPUT` and a dynamic batch axis.

@@ -182,7 +182,11 @@ def measure_policy_file(
 
 
 def resumed_policy_file(file: Path, contract: Contract) -> PolicyFile:
-    """Return the policy file of a checkpoint; raises UsageError for one of another contract."""
+    """Return the policy file of a checkpoint.
+
+    Raises:
+        UsageError: it was written for another contract.
+    """
     found = read_policy_file(file)
     if difference := found.difference(contract):
         raise UsageError(f"cannot resume {file.parent}: trained under another contract: {difference}")
@@ -216,7 +220,7 @@ def action_output(contract: Contract) -> OutputSpec:
 
 
 def _input_parts(contract: Contract, direction: str | None) -> tuple[InputPart, ...]:
-    """Return the vectors of the observation; images are left out."""
+    """Return the vectors of the observation without its images."""
     vectors = (key for key, box in contract.observation_space.items() if len(box.shape) <= 1)
     if not (parts := tuple(input_part(contract, key) for key in vectors)):
         raise UsageError(f"{contract.name}: every observation is an image (expected at least one vector)")

@@ -61,7 +61,7 @@ def policy_file_of(model: BaseAlgorithm, contract: Contract, statistics: VecNorm
 
 
 def _input(contract: Contract, key: str, statistics: VecNormalize | None) -> PolicyInputSpec:
-    """Return the input `key` of the model: an image as it is, or a vector."""
+    """Return the input `key` of the model, which is an unchanged image or a vector."""
     measured = {} if statistics is None or not statistics.norm_obs else statistics.obs_rms
     shape = contract.observation_space[key].shape
     if len(shape) > 1:
@@ -79,7 +79,7 @@ def _input(contract: Contract, key: str, statistics: VecNormalize | None) -> Pol
 
 
 def _save_onnx(path: Path, model: BaseAlgorithm, contract: Contract) -> None:
-    """Write the network: a batch of observations, by name, to actions without exploration noise."""
+    """Write the network that maps a batch of named observations to actions without exploration noise."""
     network = Actor(model, contract)
     examples = tuple(torch.zeros((2, *box.shape)).to(DTYPES[box.dtype.kind]) for box in network.boxes.values())
     with warnings.catch_warnings():

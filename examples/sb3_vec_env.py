@@ -1,4 +1,4 @@
-"""The vector environment of embodied_env as that of Stable-Baselines3: all slots move at the same time."""
+"""Adapt the vector environment of embodied_env to Stable-Baselines3, so that all slots step at the same time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SlotsVecEnv(VecEnv):
     """
 
     def __init__(self, worlds: Contract | str | VectorEnv[Any, Any, Any], num_envs: int = 1, **options: Any) -> None:  # noqa: ANN401
-        """Take `worlds`, or make them: `options` are those of `make_vec`."""
+        """Take the vector environment `worlds`, or make one with the `options` of `make_vec`."""
         if not isinstance(worlds, VectorEnv):
             worlds = embodied_env.make_vec(worlds, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
         self.slots, self._env, self._actions = worlds.unwrapped, DictInfoToList(worlds), np.zeros(0)

@@ -32,7 +32,7 @@ HOST_IS_LATE = ("policy_lost", "sensor_gap", "safety_stop:act.late", "safety_sto
 
 
 def features(observation: Mapping[str, Any]) -> Array:
-    """Return the inputs of the policy, shape (..., n): the way to the target, positions, velocities and 1."""
+    """Return the inputs of the policy, shape (..., n), which are the way to the target, positions, velocities and 1."""
     way = observation["target_position"] - observation["tcp_position"]
     joints = [observation[f"joints_{name}"] for name in ("position", "velocity")]
     return np.concatenate([10.0 * way, *joints, np.ones((*way.shape[:-1], 1))], axis=-1)

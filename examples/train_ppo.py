@@ -1,4 +1,6 @@
-"""Train a policy with PPO in plain PyTorch: the whole algorithm, with explicit treatment of terminated and truncated.
+"""Train a policy with PPO in plain PyTorch.
+
+The whole algorithm is in this file, with explicit treatment of terminated and truncated.
 
 python examples/train_ppo.py arm_reach --seed 0 --evaluate mujoco mujoco_ros
 
@@ -62,7 +64,7 @@ def perceptron(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def _orthogonal(network: nn.Sequential, *, gain: float) -> nn.Sequential:
-    """Initialise `network`; `gain` is that of its last layer."""
+    """Initialise `network` with orthogonal weights, with `gain` for its last layer."""
     for layer, its_gain in zip(network[::2], (2**0.5, 2**0.5, gain), strict=True):
         nn.init.orthogonal_(layer.weight, its_gain)
         nn.init.zeros_(layer.bias)

@@ -1,4 +1,6 @@
-"""Train a policy with PPO of Ray's RLlib, with environments in processes of a Ray cluster; then evaluate and record it.
+"""Train a policy with PPO of Ray's RLlib, then evaluate and record it.
+
+The environments run in processes of a Ray cluster.
 
 pip install torch==2.13.0 "ray[rllib]"
 python examples/train_rllib.py arm_reach --num-envs 4 --seed 0 --evaluate mujoco mujoco_ros
@@ -75,7 +77,10 @@ def configured(training: Training) -> PPOConfig:
 
 
 def actor_of(algorithm: PPO) -> nn.Sequential:
-    """Return the layers of the mean action: the first half of the last layer; the second half is the spread."""
+    """Return the layers of the mean action, which is the first half of the last layer.
+
+    The second half is the spread.
+    """
     (learned,) = algorithm.learner_group.foreach_learner(lambda learner: learner.module[DEFAULT_MODULE_ID])
     module: Any = learned.get()
     parts = (module.encoder.actor_encoder, module.pi)

@@ -47,7 +47,7 @@ def make(training: Training, worlds: VecEnv) -> SAC:
 
 
 def run(training: Training) -> None:
-    """Create the model, or load that of --resume; train, save and evaluate it.
+    """Create the model or load that of --resume, and train, save and evaluate it.
 
     `SlotsVecEnv` sets ``TimeLimit.truncated``, on which the learner bootstraps.
     """

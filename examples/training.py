@@ -1,4 +1,4 @@
-"""Shared code of the training examples: arguments, training directory, evaluation.
+"""Provide the arguments, the training directory and the evaluation that the training examples share.
 
 A training directory contains::
 
@@ -89,7 +89,7 @@ class Training:
 
 
 class Curve:
-    """Measures the success rate of a policy while it is trained; the clock of the training stops meanwhile."""
+    """Measure the success rate of a policy during its training, while the clock of the training is stopped."""
 
     def __init__(self, file: Path, worlds: Callable[[], MappedVectorEnv], every: int, start_s: FloatArray) -> None:
         """Measure after each `every` steps, if any, one episode in each of `worlds`."""
@@ -102,7 +102,10 @@ class Curve:
         return _clocks_s() - self._start_s
 
     def measure(self, steps: int, act: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
-        """Write a row of ``curve.csv`` if it is due after these steps; `act` is the policy without noise."""
+        """Write a row of ``curve.csv`` if one is due after these steps.
+
+        `act` is the policy without exploration noise.
+        """
         if not self._every or steps < self._due:
             return
         took_s, self._due = self.training_s, self._due + self._every
@@ -169,7 +172,7 @@ def parser(description: str | None, *, steps: int, num_envs: int, gamma: float) 
 
 @contextlib.contextmanager
 def started(algorithm: str, args: argparse.Namespace) -> Iterator[Training]:
-    """Create the training directory; an error of the package becomes a one-line message and exit status 2."""
+    """Create the training directory, and turn an error of the package into a one-line message and exit status 2."""
     try:
         yield _start(algorithm, args)
     except EmbodiedEnvError as error:
@@ -240,7 +243,10 @@ def evaluate(training: Training, folder: Path) -> None:
 def evaluate_policy(
     contract: Contract, policy: str, backend: str, episodes: int, path: Path, robot: str | None = None
 ) -> PolicyResult:
-    """Evaluate and record a policy in `path`; on ``real`` with the robot in this namespace, or the robot emulator."""
+    """Evaluate a policy and record the runs in `path`.
+
+    On ``real`` it runs on the robot in the namespace `robot`, or on the robot emulator.
+    """
     with _robot(contract, robot) if backend == "real" else contextlib.nullcontext({}) as options:
         evaluation = evaluate_with_progress(
             contract,

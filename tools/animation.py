@@ -1,4 +1,4 @@
-"""Draw `docs/pictures/arm_reach.gif`: the arm, with the requested and the applied command of one joint next to it.
+"""Draw `docs/pictures/arm_reach.gif` with the arm and the requested and applied command of one joint.
 
     python tools/animation.py [OUTPUT]
 

@@ -1,6 +1,8 @@
-"""The scripted policies solve their contracts and holding still does not: 50 seeds each, in `mujoco`.
+"""Check in `mujoco` that the scripted policies solve their contracts and that holding still does not.
 
 python tools/baselines.py [EPISODES] [CONTRACT ...]
+
+The default is 50 seeds of each contract.
 """
 
 from __future__ import annotations

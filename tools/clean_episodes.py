@@ -1,4 +1,4 @@
-"""Record clean episodes of every contract on every backend, and audit them: there must be no finding or warning.
+"""Record clean episodes of every contract on every backend, and check that the audit finds nothing in them.
 
 Usage: python tools/clean_episodes.py [EPISODES] [BACKEND ...]    (of all contracts and worlds together; default 1000)
 
@@ -60,7 +60,7 @@ def play(name: str, backend: str, episodes: int, folder: str) -> tuple[Counter, 
 
 
 def main(episodes: int, backends: list[str]) -> int:
-    """Record, audit and print; return the exit status."""
+    """Record, audit and print, and return the exit status."""
     found = played = 0
     for backend in backends:
         each = math.ceil(episodes * SHARES[backend] / len(CONTRACTS))

@@ -1,4 +1,4 @@
-"""One hour of robot time without faults, in `mujoco`: the gate never holds or stops without a reason.
+"""Drive for one hour of robot time in `mujoco`, and check that the gate never holds or stops without a reason.
 
 python tools/clean_hour.py [SECONDS] [CONTRACT ...]
 

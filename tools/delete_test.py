@@ -1,4 +1,4 @@
-"""The delete test: without an extension and its tests, the tests of everything else pass.
+"""Run the delete test, which removes an extension and its tests and runs the tests of everything else.
 
     python tools/delete_test.py [NAME ...] [--only PATH ...] [--collect] [--split]
 
@@ -44,7 +44,7 @@ assert not [name for name in sys.argv[1:] if find_spec(f"embodied_env.extensions
 
 
 def copy_without(names: Sequence[str], folder: Path) -> tuple[int, int]:
-    """Copy the files of the checkout that are not ignored; return the number of files and lines left out."""
+    """Copy the files of the checkout that are not ignored, and return the number of files and lines left out."""
     left_out = tuple(f"{place}/extensions/{name}/" for place in ("embodied_env", "test") for name in names)
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -59,7 +59,7 @@ def copy_without(names: Sequence[str], folder: Path) -> tuple[int, int]:
 
 
 def run_without(name: str, paths: Sequence[str], *, collect: bool) -> tuple[str, list[str]]:
-    """Run the tests without an extension, or `ALL`; return its row of the table, and the lines of failures."""
+    """Run the tests without an extension, or `ALL`, and return its row of the table and the lines of failures."""
     names = EXTENSIONS if name == ALL else removed_with(name)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"without_{name}_") as temporary:

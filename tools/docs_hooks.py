@@ -48,7 +48,7 @@ def _help(*words: str) -> str:
 
 
 def _choices(text: str) -> list[str]:
-    """Return the subcommands that a help text lists: four spaces of indent, below VERB or ACTION."""
+    """Return the subcommands that a help text lists with four spaces of indent below VERB or ACTION."""
     listed = re.search(r"^  (?:VERB|ACTION)\n((?: {4}.*\n)+)", text, re.MULTILINE)
     return re.findall(r"^ {4}(\w+)", listed[1], re.MULTILINE) if listed else []
 

@@ -1,4 +1,4 @@
-"""Mutation tests of the safety package: one textual mutant at a time, in a copy of the package.
+"""Run mutation tests of the safety package, with one textual mutant at a time in a copy of the package.
 
     python tools/mutants.py [part of a mutant's name ...]
 
@@ -32,7 +32,7 @@ SUPPORT = ("test/support", "test/extensions/vector")
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """In `file`, `old` becomes `new`; a test of `tests` that matches `by` should fail."""
+    """Mutant that turns `old` into `new` in `file`, which a test of `tests` that matches `by` should detect."""
 
     name: str
     file: str
@@ -65,7 +65,7 @@ def copy_of_the_package(folder: Path) -> Path:
 
 
 def run(folder: Path, tests: Iterable[str], by: str, *, timeout_s: float = 900) -> tuple[bool, str]:
-    """Run tests in `folder` up to the first failure; return whether all passed, and what failed."""
+    """Run tests in `folder` up to the first failure, and return whether all passed and which failed."""
     command = [sys.executable, "-m", "pytest", *tests, "-x", "-q", "--noconftest", "-p", "no:cacheprovider"]
     command += [
         "-c",

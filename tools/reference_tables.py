@@ -1,4 +1,6 @@
-"""Write the tables of the pages from the definitions that they document: `python tools/reference_tables.py --write`.
+"""Write the tables of the pages from the definitions that they document.
+
+    python tools/reference_tables.py --write
 
 A page has a table between `<!-- keys: MODULE:CLASS -->`, for the keys of a dataclass, or `<!-- table: NAME -->`, and
 `<!-- end -->`. Without `--write`, pages that are not current are listed.
@@ -39,7 +41,7 @@ def main() -> int:
 
 
 def fill(markdown: str) -> str:
-    """Return a page with current tables; that of a class of an extension that was removed stays."""
+    """Return a page with current tables, in which the table of a removed extension's class stays unchanged."""
     found = [(module, name) for _, module, name, _, _ in MARKER.findall(markdown) if name]
     classes = {each: cls for each in found if (cls := class_at(*each)) is not None}
 
@@ -57,7 +59,7 @@ def fill(markdown: str) -> str:
 
 
 def class_at(module: str, name: str) -> type | None:
-    """Return the class that a marker names; None if its extension was removed."""
+    """Return the class that a marker names, or None if its extension was removed."""
     cls: type | None = find_extension(f"embodied_env.{module}:{name}")
     return cls
 

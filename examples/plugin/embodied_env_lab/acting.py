@@ -14,7 +14,7 @@ from embodied_env.core.types import CommandState, Snapshot
 
 
 def make_gain(location: str, contract: Contract, *, trust: bool = False) -> Any:
-    """Return the policy ``lab_gain:VALUE``, which always acts with this value."""
+    """Return the policy ``lab_gain``, which always acts with the value in its address."""
     return lambda observation: np.full(contract.action_space.shape, float(location))
 
 
@@ -38,7 +38,7 @@ class Mirror:
         """Begin an episode."""
 
     def apply(self, action: Any, snapshot: Snapshot, commanded: CommandState) -> StagedAction | None:
-        """Return the opposite of an array; others, such as NoAction, pass unchanged."""
+        """Return the opposite of an array, and any other action, such as NoAction, unchanged."""
         if not isinstance(action, np.ndarray):
             return None
         return StagedAction(action=-self._gain * action, account={"gain": self._gain})

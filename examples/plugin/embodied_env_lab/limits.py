@@ -34,7 +34,7 @@ class JointsInside:
         """Begin an episode."""
 
     def judge(self, context: SafetyContext, commanded: FloatArray) -> dict[str, str]:
-        """Return the code while a joint is outside; an unknown position is outside too."""
+        """Return the code while a joint is outside or its position is unknown."""
         if (abs(context.measured) <= self._most_rad).all():
             return {}
         return {"joints.outside": f"{context.measured.tolist()} rad (maximum {self._most_rad} rad)"}

@@ -26,12 +26,12 @@ class Counter:
         """Never block."""
 
     def close(self) -> None:
-        """Write the file; the environment calls it."""
+        """Write the file when the environment closes."""
         self._file.write_text(f"{self._steps}\n")
 
 
 def open_counter(target: object, contract: Contract, *, pacing: str) -> Counter:
-    """Return the observer ``lab_count:FILE``."""
+    """Return the observer ``lab_count``, which counts into the file in its address."""
     return Counter(Path(str(target)))
 
 

@@ -12,13 +12,16 @@ from embodied_env.timing.clock import Clock
 
 
 class StillBackend(FakeBackend):
-    """A world under a name of its own; a real one implements `embodied_env.backends.backend.Backend`."""
+    """Fake backend under a name of its own.
+
+    A real one implements `embodied_env.backends.backend.Backend`.
+    """
 
     name = "lab_still"
 
 
 def make_still(contract: Contract, *, clock: Clock, **options: Any) -> StillBackend:
-    """Return the backend; its keyword parameters are the options of `make`."""
+    """Return the backend, whose keyword parameters are the options of `make`."""
     return StillBackend(contract, clock=clock, **options)
 
 
