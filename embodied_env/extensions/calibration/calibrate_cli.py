@@ -1,4 +1,4 @@
-"""``embodied-env calibrate``: measure latencies with small motions through the gate."""
+"""The command ``embodied-env calibrate``, which measures latencies with small motions through the gate."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Calibrate, write and print the profile; return 1 if the actuation latency is unknown or moves are missing."""
+    """Calibrate, write and print the profile, and return 1 if the actuation latency is unknown or moves are missing."""
     from embodied_env.extensions.calibration.calibration import calibrate
 
     contract = load_contract(args.contract)

@@ -1,4 +1,4 @@
-"""Calibration: gentle moves through the gate, and the latencies of a free-running backend that they show."""
+"""Measure the latencies of a free-running backend by gentle moves through the gate."""
 
 from __future__ import annotations
 

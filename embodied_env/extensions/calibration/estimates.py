@@ -1,4 +1,4 @@
-"""Estimates of a calibration: actuation, lag, and the age of sensor readings, from its moves."""
+"""Estimate actuation, lag and the age of sensor readings from the moves of a calibration."""
 
 from __future__ import annotations
 
@@ -129,13 +129,13 @@ def _stamps_s(trace: MoveTrace, samples: Sequence[Sample], offset_ns: int) -> Fl
 
 
 def _median_transit_s(samples: Sequence[Sample]) -> float:
-    """Return the median time from the publication of a message to its arrival; 0 where it is not known."""
+    """Return the median time from the publication of a message to its arrival, or 0 where it is not known."""
     transit_ns = [s.arrival_system_ns - s.source_ns for s in samples if s.arrival_system_ns and s.source_ns]
     return max(0.0, float(np.median(transit_ns)) / NS_PER_S) if transit_ns else 0.0
 
 
 def _by_messages(method: str, values: FloatArray, transit_s: float) -> Estimate:
-    """Return the actuation that messages report; they include up to `transit_s` of their own transport."""
+    """Return the actuation that messages report, including up to `transit_s` of their own transport."""
     covers = {
         "echo": "until the relay reported publishing the command; excludes everything after the relay",
         "controller": "until a controller state with this command as its reference arrived: an upper bound",

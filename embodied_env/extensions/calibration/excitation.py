@@ -36,15 +36,15 @@ _TWIST = {  # axis of a twist -> field of nav_msgs/msg/Odometry, component
 
 
 class CalibrationError(EmbodiedEnvError):
-    """A calibration could not be completed; nothing was written."""
+    """A calibration could not be completed, and nothing was written."""
 
 
 class _DisturbedError(CalibrationError):
-    """A late reading or step disturbed a move; the move can be repeated."""
+    """A late reading or step disturbed a move, which can be repeated."""
 
 
 class JointReading(NamedTuple):
-    """Source of the motion of a joint: sensor, field and component of the field."""
+    """Sensor, field and component of the field in which the motion of a joint is read."""
 
     sensor: str
     field: str
@@ -85,7 +85,9 @@ class SampleLog:
 
 
 def find_joint_readings(contract: Contract, joints: Sequence[str]) -> dict[str, JointReading]:
-    """Return where the motion of each joint is read: its velocity if it is commanded by velocity, else its position.
+    """Return where the motion of each joint is read.
+
+    It is the velocity of a joint that is commanded by velocity, and the position of any other.
 
     Raises:
         UsageError: for a joint that the contract does not have, or that no sensor of the agent reads.
@@ -157,7 +159,10 @@ class Excitation:
         *,
         every_step: bool,
     ) -> None:
-        """Prepare; with `every_step`, the readings of each step are added to `log`."""
+        """Prepare to move `env`.
+
+        With `every_step`, the readings of each step are added to `log`.
+        """
         self._env, self._log, self._every_step = env, log, every_step
         self._base: EmbodiedEnv = env.unwrapped
         self._contract = self._base.contract
@@ -257,7 +262,7 @@ class Excitation:
         return transition
 
     def _step(self, wanted: FloatArray) -> Transition:
-        """Take a step at these velocities; raise CalibrationError when the gate holds or stops it."""
+        """Take a step at these velocities, or raise CalibrationError when the gate holds or stops it."""
         layout, is_velocity = self._layout, self._layout.is_velocity
         self._reference = np.where(is_velocity, wanted, self._reference + wanted * self._contract.control_period_s)
         si = np.where(layout.is_delta, self._reference - self._applied, self._reference)

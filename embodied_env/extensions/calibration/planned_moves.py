@@ -33,7 +33,10 @@ _STEPS = (0.2, -1.0, 0.5)  # sizes of the steps of a joint
 
 
 class PlannedMove(NamedTuple):
-    """Velocities of all joints, unit/s, shape (n_periods, n_joints); `name` is that of the joint, or of the move."""
+    """Velocities of all joints in each period of a move.
+
+    They are in unit/s, with the shape (n_periods, n_joints). `name` is that of the joint, or of the move.
+    """
 
     name: str
     velocities: FloatArray
@@ -106,10 +109,10 @@ def _move_of_one(joint: str, layout: ActionLayout, velocities: FloatArray) -> Pl
 def draw_velocities(
     rng: np.random.Generator, *, fastest: float, change: float, way: float, period_s: float
 ) -> FloatArray:
-    """Return the velocities of a move there and back, one per period, in unit/s: at rest in the middle and at the end.
+    """Return the velocities of a move there and back, one per period, in unit/s.
 
-    `fastest` is the greatest velocity, `change` the greatest change of velocity per period, `way` the greatest
-    displacement, in the unit of the joint.
+    The joint is at rest in the middle and at the end. `fastest` is the greatest velocity, `change` the greatest change
+    of velocity per period, `way` the greatest displacement, in the unit of the joint.
     """
     goals: list[float] = []
     sign = rng.choice([-1.0, 1.0])

@@ -1,4 +1,4 @@
-"""``embodied-env profile``: the latency profile of a recorded run, for delay injection in simulation."""
+"""The command ``embodied-env profile``, which writes the latency profile of a run for delay injection in simulation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the profile and return the exit status: 1 if the run is not sound or has no actuation latency."""
+    """Write the profile, and return 1 if the run is not sound or has no actuation latency."""
     from embodied_env.extensions.calibration.profile_from_run import profile_of_run
     from embodied_env.record import read_run
     from embodied_env.timing.latency_profile import as_mapping, write_profile

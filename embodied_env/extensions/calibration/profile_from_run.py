@@ -30,7 +30,7 @@ Values = Mapping[str, Any]
 
 
 def profile_of_run(run: Run, *, progress: Progress = NO_PROGRESS) -> LatencyProfile:
-    """Return the latencies of `run`: the age of readings at each step, and when its command was sent and acted.
+    """Return the age of readings at each step of `run`, and when its command was sent and acted.
 
     Only steps with all stages measured count, except the actuation. Injected delays replace those of the simulator. Of
     a long run evenly spaced blocks of steps are kept.
@@ -83,7 +83,7 @@ def profile_of_run(run: Run, *, progress: Progress = NO_PROGRESS) -> LatencyProf
 
 
 def _step_delays(ages: Mapping[str, int] | None, sensors: tuple[str, ...], latency: Values) -> list[int | None] | None:
-    """Return the ages that a step is based on, and the delays of its command, ns; None if not all were measured."""
+    """Return the ages that a step is based on and the delays of its command, ns, or None if not all were measured."""
     values, quality, command = latency, latency["quality"], "obs_to_command_s"
     if "injected" in latency:  # it has the ages too
         values, quality, command = latency["injected"], latency["quality"].get("injected", {}), "inference_s"
@@ -95,7 +95,7 @@ def _step_delays(ages: Mapping[str, int] | None, sensors: tuple[str, ...], laten
 
 
 def _ages_ns(info: Values, sensors: tuple[str, ...]) -> dict[str, int] | None:
-    """Return the age of each reading, ns; None if one is not known."""
+    """Return the age of each reading, ns, or None if one is not known."""
     if any(info["sensors"].get(name, {}).get("quality") not in _GOOD for name in sensors):
         return None
     latency = info["latency"]

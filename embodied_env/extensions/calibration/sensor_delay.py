@@ -1,4 +1,4 @@
-"""Age of sensor readings: from their stamps, and from the motion that they show.
+"""Measure the age of sensor readings from their stamps and from the motion that they show.
 
 A stamp may be taken at publication, which hides the time before it. A sensor that moves with the joints then lags
 behind them: its delay is the one at which its fields best follow the motion of the joints.
@@ -35,7 +35,7 @@ _EARLY_S = 0.1  # greatest time that a sensor may be ahead of the joints
 
 @dataclass(frozen=True, kw_only=True)
 class MoveSamples:
-    """Readings of a sensor during a move: stamps, shape (m,), and values, shape (m, n_values)."""
+    """Readings of a sensor during a move, with stamps of shape (m,) and values of shape (m, n_values)."""
 
     stamped_s: FloatArray
     values: FloatArray
@@ -140,7 +140,7 @@ class _MotionFit(NamedTuple):
     explained: float
 
     def scores(self) -> FloatArray:
-        """Return the log-likelihood of each part and delay, for noise of an unknown size; shape as `left`."""
+        """Return the log-likelihood of each part and delay for noise of an unknown size, in the shape of `left`."""
         return -self.counts[:, np.newaxis] * np.log(self.left) / 2.0
 
 

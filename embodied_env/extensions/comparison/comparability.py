@@ -1,4 +1,7 @@
-"""Check that two runs are comparable: same contract, task and wrappers, and both or neither moved a robot."""
+"""Check that two runs are comparable.
+
+They have the same contract, task and wrappers, and both or neither moved a robot.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _OF_TASK = ("version", "terms", "source_sha256")  # of the loaded task
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """A difference between the conditions of two runs: its path, and both values in JSON types."""
+    """A difference between the conditions of two runs, by its path and both values in JSON types."""
 
     path: str
     a: Any
@@ -29,7 +32,10 @@ class Mismatch:
 
 
 class NotComparableError(EmbodiedEnvError):
-    """Two runs differ in their conditions; `mismatches` are the differences that the user does not ignore."""
+    """Two runs differ in their conditions.
+
+    `mismatches` are the differences that the user does not ignore.
+    """
 
     def __init__(self, mismatches: Sequence[Mismatch]) -> None:
         self.mismatches = tuple(mismatches)
@@ -129,7 +135,10 @@ def _instruction_mismatches(a: Contract | None, b: Contract | None) -> list[Mism
 
 
 def _task_mismatches(a: Run, b: Run, contracts: Iterable[Contract | None]) -> Iterator[Mismatch]:
-    """Yield differences of the loaded tasks; the version of a shipped task is part of the contract."""
+    """Yield differences of the loaded tasks.
+
+    The version of a shipped task is part of the contract.
+    """
     if all(contract is not None and contract.task.type in SHIPPED_TASKS for contract in contracts):
         return
     of_a, of_b = ({key: mapping_of(run.manifest, "task").get(key) for key in _OF_TASK} for run in (a, b))
@@ -146,7 +155,7 @@ def _wrapper_mismatches(a: Run, b: Run) -> list[Mismatch]:
 
 
 def _actuation_mismatches(a: Run, b: Run) -> list[Mismatch]:
-    """Compare whether commands moved a robot: they did unless the manifest marks a dry run."""
+    """Compare whether commands moved a robot, which they did unless the manifest marks a dry run."""
     of_a, of_b = (mapping_of(run.manifest, "capabilities").get("actuates") is not False for run in (a, b))
     return [] if of_a == of_b else [Mismatch(path="capabilities.actuates", a=of_a, b=of_b)]
 

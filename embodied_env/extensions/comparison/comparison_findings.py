@@ -1,4 +1,4 @@
-"""Findings of a comparison in words: what differs most and by how much, or how much evidence is missing."""
+"""Describe in words the findings of a comparison or the evidence that it lacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _TITLES = {
 
 
 def label(name: FeatureName) -> str:
-    """Return the name of a feature for people: "tracking error of j3", "capture age · joints"."""
+    """Return the name of a feature for people.
+
+    Examples are "tracking error of j3" and "capture age · joints".
+    """
     if name.kind == "latency":
         return stage_label((name.group, name.component))
     if name.kind in ("delay", "gain", "offset"):
@@ -35,7 +38,7 @@ def label(name: FeatureName) -> str:
 
 
 def describe_level(name: FeatureName, value: float) -> str:
-    """Return a value of a feature with its unit: "12.3 ms", "40.0 %", "0.0123 rad"."""
+    """Return a value of a feature with its unit, such as "12.3 ms", "40.0 %" or "0.0123 rad"."""
     if name.is_event or name.is_share_of_episodes:
         return percent(value)
     value = value if abs(value) > _ROUNDING else 0.0
@@ -45,19 +48,22 @@ def describe_level(name: FeatureName, value: float) -> str:
 
 
 def describe_difference(found: FeatureDifference) -> str:
-    """Return B - A with its unit: "+60.0 ms", "-25.0 points"."""
+    """Return B - A with its unit, such as "+60.0 ms" or "-25.0 points"."""
     return _signed(found.name, found.difference, with_unit=True)
 
 
 def describe_relative(found: FeatureDifference) -> str:
-    """Return B - A in terms of what explains its size: "1.20 control periods"; "" where the unit does."""
+    """Return B - A in terms of what explains its size, such as "1.20 control periods".
+
+    It is "" where the unit explains it.
+    """
     if found.scale.name.startswith("points"):
         return ""
     return f"{format_number(abs(found.difference) / found.scale.unit)} {found.scale.name}"
 
 
 def describe_interval(found: FeatureDifference) -> str:
-    """Return the interval at 95 % of B - A: "+58.1 to +61.9 ms"; "none" without one."""
+    """Return the interval at 95 % of B - A, such as "+58.1 to +61.9 ms", or "none" without one."""
     if found.interval is None:
         return "none"
     low, high = found.interval
@@ -65,7 +71,7 @@ def describe_interval(found: FeatureDifference) -> str:
 
 
 def describe_evidence(found: FeatureDifference) -> str:
-    """Return how certain a difference is: "certain", "probably, about 12 episodes needed"."""
+    """Return how certain a difference is, such as "certain" or "probably, about 12 episodes needed"."""
     if found.verdict in ("differs", "same"):
         return "certain" if found.verdict == "differs" else "none that matters"
     return (
@@ -82,7 +88,10 @@ def group_differences(differences: Iterable[FeatureDifference]) -> list[list[Fea
 
 
 def describe_findings(differences: Sequence[FeatureDifference], a: str = "A", b: str = "B") -> tuple[str, ...]:
-    """Return the findings, the most important one first; `differences` are in order, `a` and `b` name the runs."""
+    """Return the findings, the most important one first.
+
+    `differences` are in order. `a` and `b` name the runs.
+    """
     if not differences:
         return (f"{a} and {b} have nothing in common to compare.",)
     first, *others = group_differences(differences)
@@ -101,7 +110,10 @@ def describe_findings(differences: Sequence[FeatureDifference], a: str = "A", b:
 
 
 def _join(groups: Sequence[Sequence[FeatureDifference]], start: str, a: str, b: str) -> str:
-    """Return "`start` in ...; in ...", with how many episodes would settle what is only probable."""
+    """Join the descriptions of `groups` after `start`.
+
+    Differences that are only probable come with how many episodes would settle them.
+    """
     text = f"{start} in {'; in '.join(_describe(group, a, b) for group in groups)}."
     return text if groups[0][0].verdict == "differs" else f"{text} {_too_few([group[0] for group in groups])}"
 
@@ -119,9 +131,9 @@ def _describe_absence(differences: Sequence[FeatureDifference], a: str, b: str) 
 
 
 def _describe(group: Sequence[FeatureDifference], a: str, b: str) -> str:
-    """Return the first difference of a group as "gain of j2: 0.97 in A, 0.80 in B (-0.17; 95 %: -0.18 to -0.16)".
+    """Return the first difference of a group, and the range of others with the same verdict and sign.
 
-    The range of others of the group with the same verdict and sign follows.
+    An example is "gain of j2: 0.97 in A, 0.80 in B (-0.17; 95 %: -0.18 to -0.16)".
     """
     found = group[0]
     of_a, of_b = (describe_level(found.name, level.mean) for level in (found.a, found.b))

@@ -1,4 +1,4 @@
-"""The page of a comparison: the findings, and the differences in outcome, motion and timing."""
+"""The page of a comparison with the findings and the differences in outcome, motion and timing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def write_comparison(comparisons: Sequence[Comparison], path: str | Path) -> Non
 
 
 def name_of_side(side: Side) -> str:
-    """Return the policy of a run and its backend: "scripted on mujoco (simulator)"."""
+    """Return the policy of a run and its backend, such as "scripted on mujoco (simulator)"."""
     manifest = side.run.manifest
     policy = describe_value(name_of_policy(manifest.get("policy")))
     return f"{policy} on {describe_value(manifest.get('backend'))} ({world_of(manifest)})"

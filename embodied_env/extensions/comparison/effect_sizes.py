@@ -1,4 +1,4 @@
-"""Differences of two runs in each feature: their size against what matters, their evidence, and their order."""
+"""Order the differences of two runs in each feature by their size, by what matters and by their evidence."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureLevel:
-    """Values of a feature in a run: one per episode."""
+    """Values of a feature in the episodes of a run."""
 
     mean: float
     deviation: float  # standard deviation between episodes; NaN of one
@@ -93,7 +93,7 @@ class FeatureDifference:
 
     @property
     def rank(self) -> tuple[bool, int, float]:
-        """Sort key: a difference in success, then by verdict, then by relevance."""
+        """Sort key that orders by a difference in success, then by verdict, then by relevance."""
         is_success = self.name.group == "success" and self.verdict in ("differs", "probably")
         return not is_success, list(VERDICTS).index(self.verdict), -self.relevance
 
@@ -161,7 +161,7 @@ def _episodes_needed(found: FeatureDifference, chance: float) -> int | None:
 def _test(
     name: FeatureName, a: RunFeatures, b: RunFeatures, contract: Contract | None, pairing: Pairing
 ) -> FeatureDifference | None:
-    """Test one feature; None unless both runs have it."""
+    """Test one feature, or return None unless both runs have it."""
     values_a, values_b = a.values(name), b.values(name)
     both = [(values_a[i], values_b[j]) for i, j in pairing.indices if i < len(values_a) and j < len(values_b)]
     pairs = np.array([pair for pair in both if not np.isnan(pair).any()]).reshape(-1, 2)

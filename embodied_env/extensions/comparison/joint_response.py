@@ -1,4 +1,4 @@
-"""Response of joints to their commands in ordinary episodes: delay, gain and offset of the motion of each."""
+"""Fit the delay, gain and offset of the motion of joints to their commands in ordinary episodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEAST_STEPS = 5
 
 
 class Motion(NamedTuple):
-    """Commands and readings of one joint in one episode; times in s of one clock.
+    """Commands and readings of one joint in one episode, with times in s of one clock.
 
     A command counts from the observation that it answers, so that lockstep and real time compare. The position before
     the first command is one more command.
@@ -36,7 +36,10 @@ class Motion(NamedTuple):
 
 
 class JointResponse(NamedTuple):
-    """Motion of a joint as ``gain * command(t - delay_s)``; `offset` is the mean distance from the delayed commands."""
+    """Motion of a joint as ``gain * command(t - delay_s)``.
+
+    `offset` is the mean distance from the delayed commands.
+    """
 
     delay_s: float
     gain: float
@@ -62,7 +65,7 @@ class MotionRecorder:
             self._starts, self._previous_ns = [read_joint(row, joint) for joint in self._joints], row["inner"]["now_ns"]
 
     def add(self, row: TransitionRow) -> list[float]:
-        """Add the row of a step; return reading minus command of each joint, NaN where one is unknown."""
+        """Add the row of a step, and return reading minus command of each joint, NaN where one is unknown."""
         inner, previous_ns = row["inner"], self._previous_ns
         self._previous_ns = inner["now_ns"]
         observed_s, commanded_s = self._times(inner, previous_ns)
@@ -99,7 +102,7 @@ class MotionRecorder:
 
 
 def fit_joint_response(motion: Motion, joint: CommandedJoint, period_s: float) -> JointResponse | None:
-    """Fit the response of `joint`; None where it hardly moved, or where commands do not explain its motion.
+    """Fit the response of `joint`, or return None where it hardly moved or where commands do not explain its motion.
 
     Commands are joined by straight lines. The delay is dead time and lag together: the one at which commands and
     readings correlate best.

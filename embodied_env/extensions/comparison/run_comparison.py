@@ -1,4 +1,4 @@
-"""Comparison of runs of one contract: outcomes, paired episodes, and their differences in the order of importance."""
+"""Compare outcomes and paired episodes of runs of one contract, and order their differences by importance."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Comparison:
 
 
 def comparisons_as_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """Return all comparisons with the same first run in JSON types; unknown values are None."""
+    """Return all comparisons with the same first run in JSON types, with None for unknown values."""
     sides = [comparisons[0].a, *(comparison.b for comparison in comparisons)]
     found: dict[str, Any] = to_json_types(
         {
@@ -130,7 +130,7 @@ def _comparison_as_json(comparison: Comparison, place: int) -> dict[str, Any]:
 def compare_runs(
     a: str | Path, b: str | Path, *, ignore: Iterable[str] = (), progress: Progress = NO_PROGRESS
 ) -> Comparison:
-    """Compare two run directories, e.g. of a simulator and of a robot; as `compare_with_first`."""
+    """Compare two run directories, e.g. of a simulator and of a robot, as `compare_with_first` does."""
     (comparison,) = compare_with_first([a, b], ignore=ignore, progress=progress)
     return comparison
 
@@ -138,10 +138,10 @@ def compare_runs(
 def compare_with_first(
     paths: Sequence[str | Path], *, ignore: Iterable[str] = (), progress: Progress = NO_PROGRESS
 ) -> tuple[Comparison, ...]:
-    """Compare two or more run directories with the first one; each is read once, row by row.
+    """Compare two or more run directories with the first one.
 
-    `ignore` has paths of the contract, of ``wrappers``, or ``capabilities.actuates``, at and below which the runs may
-    differ. The comparisons share the probability of a false alarm, `CHANCE`, evenly.
+    Each is read once, row by row. `ignore` has paths of the contract, of ``wrappers``, or ``capabilities.actuates``, at
+    and below which the runs may differ. The comparisons share the probability of a false alarm, `CHANCE`, evenly.
 
     Raises:
         NotComparableError: when contracts or wrappers differ, or only one is a dry run.
@@ -207,7 +207,10 @@ def _compare(a: Side, b: Side, terms: Comparability, chance: float) -> Compariso
 
 
 def _is_comparable(name: FeatureName, a: Side, b: Side) -> bool:
-    """Return whether a stage means the same in both runs: in lockstep the world waits while anything is computed."""
+    """Return whether a stage means the same in both runs.
+
+    In lockstep the world waits while anything is computed.
+    """
     if not (a.is_lockstep or b.is_lockstep) or name.group in _IN_THE_WORLD:
         return True
     if all(name.group in side.features.injected for side in (a, b) if side.is_lockstep):

@@ -1,4 +1,4 @@
-"""Features of a run for its comparison with another: numbers and events by name, collected in one pass."""
+"""Collect the numbers and events of a run by name, in one pass, for its comparison with another."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _TIMING = ("delay", "latency", "sensor")
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class FeatureName:
-    """Name of a number or an event; `unit` is "" where it has none."""
+    """Name of a number or an event, with its unit or ""."""
 
     kind: Kind
     group: str
@@ -79,7 +79,7 @@ MISSED_DEADLINES = FeatureName(kind="latency", group="missed deadlines")
 
 
 class Stream(StreamSample):
-    """Numbers of one feature: a sample of all of them, and the mean of each episode."""
+    """A sample of all numbers of one feature, and the mean of each episode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Event:
         self._last = -1
 
     def add(self, step: int, episode: int) -> None:
-        """Count `step` of `episode`, in ascending order; the same step counts once."""
+        """Count `step` of `episode`, in ascending order and each step once."""
         if step != self._last and episode < MOST_EPISODES:
             self.steps[episode] += 1
         self._last = step
@@ -134,7 +134,10 @@ class RunFeatures:
     """
 
     def __init__(self, contract: Contract | None, *, is_lockstep: bool = True) -> None:
-        """Start without rows; without `contract` components have numbers for names, and no joint is tracked."""
+        """Start without rows.
+
+        Without `contract` components have numbers for names, and no joint is tracked.
+        """
         self.streams: BoundedDict[FeatureName, Stream] = BoundedDict(Stream, MOST_STREAMS)
         self.events: BoundedDict[FeatureName, Event] = BoundedDict(Event, MOST_STREAMS)
         self.outcomes = Outcomes()
@@ -162,7 +165,10 @@ class RunFeatures:
         return self.streams.left_out + self.events.left_out
 
     def add(self, row: RecordedRow) -> None:
-        """Add a row; one that an outer wrapper added counts in the outcomes only."""
+        """Add a row.
+
+        A row that an outer wrapper added counts in the outcomes only.
+        """
         ended = self.outcomes.add(row)
         if row["schema"] == RESET:
             self._end_motion()
@@ -188,7 +194,10 @@ class RunFeatures:
                 self._add(FeatureName(kind="outcome", group=group, unit=unit), [value])
 
     def close(self, read_array: Callable[[Reference], NDArray[Any]]) -> None:
-        """End the last episode and add the mean of some arrays of each field; `read_array` is that of its `Run`."""
+        """End the last episode and add the mean of some arrays of each field.
+
+        `read_array` is that of its `Run`.
+        """
         self._end_motion()
         read = {name.component for name in self.streams if name.kind == "tracking"}
         self.untracked += [joint for joint in self.tracked if self.steps and joint not in read]
@@ -202,14 +211,20 @@ class RunFeatures:
         self._arrays.clear()
 
     def names(self) -> list[FeatureName]:
-        """Return the features with a value; the success of an episode is no other reason of its end."""
+        """Return the features with a value.
+
+        The success of an episode is not a reason of its end as well.
+        """
         others = (by for by in self._ended_by.values() if by != "success")
         reasons = (FeatureName(kind="outcome", group="ended by", component=by) for by in others)
         streams = (name for name, stream in self.streams.items() if stream.count)
         return list(dict.fromkeys((*streams, *reasons, *self.events)))
 
     def values(self, name: FeatureName) -> FloatArray:
-        """Return the value of a feature in each episode, NaN where it has none: a mean, or the share of the steps."""
+        """Return the value of a feature in each episode, which is a mean or the share of the steps.
+
+        It is NaN in an episode without a value.
+        """
         episodes = range(min(MOST_EPISODES, max(1, self.resets)))
         if name.group == "ended by":
             ends = (self._ended_by.get(episode) for episode in episodes)
@@ -317,7 +332,7 @@ class RunFeatures:
 
 
 def as_on_the_robot(latency: Mapping[str, Any]) -> dict[Stage, float]:
-    """Return the measured stages of ``info["latency"]``, s; injected delays replace those that they stand for."""
+    """Return the measured stages of ``info["latency"]``, s, with injected delays for those that they simulate."""
     found = {}
     for (name, sensor), quality, seconds in stages_of(latency):
         if quality == Quality.OK and seconds is not None:
@@ -326,7 +341,7 @@ def as_on_the_robot(latency: Mapping[str, Any]) -> dict[Stage, float]:
 
 
 def injected_as(name: str) -> str:
-    """Return the stage for which an injected delay stands; the name of any other stage."""
+    """Return the stage that an injected delay simulates, or the name of any other stage."""
     injected = name.removeprefix(_INJECTED)
     return name if injected == name else _ON_THE_ROBOT.get(injected, injected)
 
@@ -358,7 +373,7 @@ def _fields_of(value: Any, key: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN4
 
 
 def _numbers_of(value: Any) -> FloatArray:  # noqa: ANN401 - JSON types
-    """Return the numbers of a field as a flat array; NaN for null, and for anything else that is no number."""
+    """Return the numbers of a field as a flat array, with NaN for anything else."""
     try:
         return np.asarray(value, dtype=np.float64).ravel()
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Draft a contract: known values, conservative ones for the rest, and a list of the gaps."""
+"""Draft a contract from known values and conservative ones, with a list of the gaps."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _SLIDING = re.compile(
 
 @dataclass(kw_only=True)
 class Joint:
-    """Limits and origin of a joint, in rad or m; None: unknown."""
+    """Limits and origin of a joint, in rad or m, with None for unknown values."""
 
     unit: str | None = None
     position: tuple[float, float] | None = None
@@ -67,7 +67,10 @@ class Joint:
 
 @dataclass(kw_only=True)
 class Draft:
-    """A draft; `comments` are by path, `gaps` pairs of what is unknown and where to find it."""
+    """Draft of a contract.
+
+    `comments` are by path. `gaps` are pairs of what is unknown and where to find it.
+    """
 
     name: str
     robot: str | None = None
@@ -89,7 +92,7 @@ class Draft:
     unknown: dict[str, list[str]] = field(default_factory=dict)  # what no source and no answer gives
 
     def choose(self, path: str, reason: str) -> None:
-        """Mark the value at `path` as chosen; `real` asks for its confirmation."""
+        """Mark the value at `path` as chosen, so that `real` asks for its confirmation."""
         self.chosen.setdefault(path, []).append(reason)
 
     def ask(self, path: str, question: str, where: str) -> None:
@@ -110,7 +113,7 @@ class Draft:
 
 
 def add_urdf(draft: Draft, text: str | bytes, source: str) -> None:
-    """Add the joints of a URDF and their limits; raises ContractError for a text that is no URDF."""
+    """Add the joints of a URDF and their limits, or raise ContractError for a text that is no URDF."""
     found, problems = read_joints(text)
     for name, problem in problems.items():
         draft.gap(f"joint {name} of {source} is unreadable: {problem}", "correct the URDF, or process it with xacro")
@@ -131,7 +134,7 @@ def add_urdf(draft: Draft, text: str | bytes, source: str) -> None:
 
 
 def check_joint(name: str, joint: Joint) -> None:
-    """Check the name of a joint, and that its numbers are those of a real one; raises ContractError."""
+    """Raise ContractError unless the name of a joint is valid and its numbers are those of a real one."""
     path = f"joint {name}"
     check_text(path, name)
     low, high = joint.position or (-1.0, 1.0)
@@ -192,7 +195,7 @@ def _check_measured(draft: Draft, name: str, joint: Joint) -> None:
 
 
 def _limits(name: str, joint: Joint, chosen: dict[str, list[str]], *, is_velocity: bool) -> Document:
-    """Return the limits of a joint; list each assumption in `chosen`."""
+    """Return the limits of a joint, and list each assumption in `chosen`."""
     check_joint(name, joint)
     if joint.unit is None:
         joint.unit = "m" if _SLIDING.search(name) and abs(joint.measured or 0.0) < 1.0 else "rad"
@@ -216,7 +219,10 @@ def _limits(name: str, joint: Joint, chosen: dict[str, list[str]], *, is_velocit
 
 
 def joint_fields(draft: Draft, joints: list[str], *, has_velocity: bool) -> Document:
-    """Return the fields of a joint state sensor; bounds contain limits, if there are any, and measured positions."""
+    """Return the fields of a joint state sensor.
+
+    Bounds contain limits, if there are any, and measured positions.
+    """
     units = [draft.joints[joint].unit or "rad" for joint in joints]
     ends = [abs(end) for j in joints for end in (*(draft.joints[j].position or ()), draft.joints[j].measured or 0.0)]
     bound, unit = round(max(ends) * 1.1 + 0.1, 2), units[0] if len(set(units)) == 1 else units
@@ -235,7 +241,7 @@ def joint_fields(draft: Draft, joints: list[str], *, has_velocity: bool) -> Docu
 
 
 def assume_actuator(draft: Draft) -> list[str]:
-    """Add the conventional command topic of the moving joints or a base; return the joints."""
+    """Add the conventional command topic of the moving joints or a base, and return the joints."""
     joints = [name for name, joint in draft.joints.items() if joint.moves]
     name, topic = ("arm", "forward_position_controller/commands") if joints else ("base", "cmd_vel")
     if joints:
@@ -252,7 +258,7 @@ def assume_actuator(draft: Draft) -> list[str]:
 
 
 def ask_order(draft: Draft, name: str, topic: str, joints: list[str], assumed: str) -> None:
-    """Ask for the joints of a message without names: in another order, holding still moves them."""
+    """Ask for the joints of a message without names, because in another order even a hold moves them."""
     where = f"the parameter `joints` of the controller, or the driver's documentation; set actuators.{name}.joints"
     draft.ask(f"actuators.{name}.joints", f"joints of {topic}: {', '.join(joints)} ({assumed} written)", where)
 
@@ -296,7 +302,10 @@ def finish_draft(draft: Draft) -> None:
 def add_base(
     draft: Draft, topic: str, kind: str, limits: Mapping[str, Document], *, moves_sideways: bool | None = None
 ) -> None:
-    """Add a mobile base with the known `limits` by axis, and conservative ones; `moves_sideways` None: unknown."""
+    """Add a mobile base with the known `limits` by axis, and conservative ones for the others.
+
+    `moves_sideways` is None if that is unknown.
+    """
     is_sideways = moves_sideways or draft.moves_sideways
     axes = [axis for axis in AXES if axis != "linear.y" or is_sideways]
     joints = {axis: {**AXES[axis], **limits.get(axis, {})} for axis in axes}
@@ -399,7 +408,7 @@ def dump_draft(draft: Draft) -> str:
 
 
 def _render(document: Document, comments: Mapping[str, list[str]], path: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a mapping; a short value without comments inside is on one line."""
+    """Yield the lines of a mapping, with a short value without comments inside on one line."""
     indent = "  " * depth
     for key, value in document.items():
         at = f"{path}{key}"

@@ -1,4 +1,4 @@
-"""``contract init``: write a draft contract from a robot, a URDF, a MuJoCo model, an SDF world or a robot file."""
+"""The command ``contract init``, which drafts a contract from a robot, URDF, MuJoCo model, SDF world or robot file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the draft and print what is unknown; exit status 1 if the draft does not validate."""
+    """Write the draft, print what is unknown, and return 1 if the draft does not validate."""
     out, bridge = _outputs(args)
     draft = _draft(args, out)
     task = None if args.task is None else checked_path("--task", args.task)
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _outputs(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
-    """Return the files of the contract and of a bridge; raises UsageError for a wrong combination of options."""
+    """Return the files of the contract and of a bridge, or raise UsageError for a wrong combination of options."""
     if not (args.from_graph or args.urdf or args.mjcf or args.robot or args.from_sdf):
         sources = "--from-graph, --from-sdf, --urdf, --mjcf, --robot"
         raise UsageError(f"no source (expected one or more of {sources}); e.g. embodied-env contract init --from-graph")
@@ -116,7 +116,10 @@ def _outputs(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
 
 
 def _report(draft: Draft, text: str, out: Path | None, problem: str | None, args: argparse.Namespace) -> None:
-    """Print the text or its path; what is unknown goes to stderr if the text goes to stdout."""
+    """Print the text or its path.
+
+    Unknown values are printed to stderr if the text is printed to stdout.
+    """
     namespace, world = args.namespace or "/", args.from_sdf
     stream = sys.stderr if out is None else sys.stdout
     if out is None:

@@ -27,11 +27,11 @@ class Answers:
     _used: set[str] = field(default_factory=set)
 
     def command_units(self, actuator: str, joint: str) -> dict[str, Any] | None:
-        """Return the `driver` of a commanded joint, empty in SI units; None if it is not given."""
+        """Return the `driver` of a commanded joint, empty in SI units, or None if it is not given."""
         return self._units("--unit", self.commands, (f"{actuator}/{joint}", actuator))
 
     def reading_units(self, joint: str) -> dict[str, Any] | None:
-        """Return the `driver` of the readings of a joint; None if it is not given."""
+        """Return the `driver` of the readings of a joint, or None if it is not given."""
         return self._units("--state-unit", self.readings, (joint,))
 
     def is_known(self, path: str) -> bool:
@@ -63,9 +63,10 @@ def to_si(units: Mapping[str, Any] | None, value: float) -> float:
 
 
 def parse_units(option: str, given: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the `driver` of a contract by pattern, from texts ``NAME=UNIT[:FACTOR[:OFFSET]]``.
+    """Return the `driver` of a contract by pattern, from texts like ``NAME=UNIT``.
 
-    A negative factor is one that counts in the other direction. A factor may be a quotient, such as 0.085/255.
+    The full form is ``NAME=UNIT[:FACTOR[:OFFSET]]``. A negative factor is one that counts in the other direction. A
+    factor may be a quotient, such as 0.085/255.
     """
     found = {}
     for text in given:

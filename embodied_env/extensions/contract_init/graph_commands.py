@@ -54,16 +54,16 @@ def add_commands(reading: GraphReading) -> None:
 
 
 def _rank(reading: GraphReading, topic: Topic) -> tuple[bool, bool, int, str]:
-    """Order commands: active controllers, positions, and messages for all joints first."""
+    """Return a sort key that puts active controllers, positions, and messages for all joints first."""
     found = reading.controller(topic)
     is_active = found is None or found[1]["is_active"]
     return not is_active, _kind(reading, topic) != "position", BY_JOINT.index(topic.type), topic.name
 
 
 def _parameter(reading: GraphReading, topic: Topic, *keys: str) -> Any:  # noqa: ANN401 - parameter types
-    """Return the first of the parameters `keys` of the topic's subscribers; None without one.
+    """Return the first of the parameters `keys` of the topic's subscribers, or None without one.
 
-    For a base also of the subscribers of its other topics: those of a controller behind a multiplexer.
+    For a base the subscribers of its other topics count too, such as a controller behind a multiplexer.
     """
     others = [each for each in reading.commands if each.type in TWISTS and topic.type in TWISTS]
     subscribers = [node.node for each in (topic, *others) for node in each.subscribers]
@@ -75,7 +75,7 @@ def _parameter(reading: GraphReading, topic: Topic, *keys: str) -> Any:  # noqa:
 
 
 def _kind(reading: GraphReading, topic: Topic) -> str:
-    """Return position, velocity or effort: by the controller's interfaces, else by the name of the topic."""
+    """Return position, velocity or effort by the controller's interfaces, or else by the name of the topic."""
     found = reading.controller(topic)
     named = _parameter(reading, topic, "interface_name", "command_interfaces") or (found and found[1]["interfaces"])
     text = " ".join([named] if isinstance(named, str) else named or [topic.name])
@@ -120,7 +120,7 @@ def _add_joints(reading: GraphReading, topic: Topic) -> None:
 
 
 def _require_controller(reading: GraphReading, topic: Topic, name: str) -> None:
-    """Declare the controller of an actuator, if a manager has it: it must be active."""
+    """Declare that the controller of an actuator must be active, if a manager has it."""
     nodes = {each.node for each in topic.subscribers}
     behind = [t for t in reading.commands if t.type in TWISTS and nodes & {each.node for each in t.publishers}]
     through = [topic, *(behind if topic.type in TWISTS else [])]  # a multiplexer has a controller behind it
@@ -134,7 +134,10 @@ def _require_controller(reading: GraphReading, topic: Topic, name: str) -> None:
 
 
 def _draft_actuator(reading: GraphReading, topic: Topic, kind: str, joints: list[str]) -> str:
-    """Add an actuator for these joints to the draft, and return its name; two fingers that move alike are one."""
+    """Add an actuator for these joints to the draft, and return its name.
+
+    Two fingers that move alike become one.
+    """
     draft = reading.draft
     is_gripper = all(map(GRIPPER.search, joints)) or (bool(GRIPPER.search(topic.name)) and len(joints) < 3)
     kind_of = "gripper" if is_gripper else joints[0] if COMMAND_MESSAGES[topic.type].joints == 1 else "arm"
@@ -164,7 +167,7 @@ def _note_fingers(reading: GraphReading, actuator: str, fingers: list[str]) -> N
 
 
 def _joints_of(reading: GraphReading, topic: Topic) -> tuple[list[str], str]:
-    """Return the joints of a command topic, and what about them is assumed ("": nothing)."""
+    """Return the joints of a command topic and the assumption about them, which is "" without any."""
     found = reading.controller(topic)
     declared = (found and found[1]["joints"]) or None
     nodes = {node.node for node in topic.subscribers}
@@ -193,7 +196,10 @@ def _joints_of(reading: GraphReading, topic: Topic) -> tuple[list[str], str]:
 
 
 def _pool(reading: GraphReading, topic: Topic) -> list[str]:
-    """Return the joints that `topic` may command: those of its namespace, else all; fixed ones never."""
+    """Return the joints that `topic` may command.
+
+    They are those of its namespace, or else all, without fixed ones.
+    """
     near = [j for j, reporter in reading.reporters.items() if topic.name.startswith(namespace_of(reporter.name))]
     order = list(reading.draft.joints)  # a URDF comes first, and has the order of the chain
     known = reading.draft.joints
@@ -203,7 +209,7 @@ def _pool(reading: GraphReading, topic: Topic) -> list[str]:
 
 
 def _add_base(reading: GraphReading) -> None:
-    """Add the mobile base: the shortest topic with cmd_vel in its name, else the only twist topic."""
+    """Add the mobile base on the shortest topic with cmd_vel in its name, or else on the only twist topic."""
     twists = sorted((topic for topic in reading.commands if topic.type in TWISTS), key=lambda t: (len(t.name), t.name))
     named = [topic for topic in twists if "cmd_vel" in topic.name]
     has_odometry = any(topic.type == ODOMETRY for topic in reading.topics)

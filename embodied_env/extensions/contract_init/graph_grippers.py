@@ -55,7 +55,7 @@ def add_ends(draft: Draft, name: str, mimic: Document | None = None) -> None:
 
 
 def ask_unit(draft: Draft, name: str, fingers: list[str]) -> None:
-    """Ask for the unit of the commands of fingers: many drivers take 0 to 1, percent or counts."""
+    """Ask for the unit of the commands of fingers, since many drivers take 0 to 1, percent or counts."""
     for finger in fingers:
         if draft.answers.command_units(name, finger) is None:
             where = f"contract init --unit {name}/{finger}=percent:STROKE, see docs/howto/grippers.md"
@@ -63,7 +63,10 @@ def ask_unit(draft: Draft, name: str, fingers: list[str]) -> None:
 
 
 def fingers_of(draft: Draft, joints: list[str]) -> Document | None:
-    """Return how the second of two fingers mimics the first, by their limits and positions; None if it does not."""
+    """Return how the second of two fingers mimics the first, or None if it does not.
+
+    Their limits and positions decide it.
+    """
     first, second = (draft.joints[joint] for joint in joints) if len(joints) == 2 else (None, None)
     if first is None or second is None or first.unit != second.unit or first.position is None:
         return None
@@ -76,7 +79,7 @@ def fingers_of(draft: Draft, joints: list[str]) -> Document | None:
 
 
 def note_trajectory_actions(reading: GraphReading) -> None:
-    """Report what only takes whole trajectories; raise ContractError if the robot has no other commands."""
+    """Report actions that only take whole trajectories, or raise ContractError if the robot has no other commands."""
     for action in _actions(reading):
         is_alone = not any(command.name.startswith(namespace_of(action.name)) for command in reading.commands)
         if action.type != _TRAJECTORY or not is_alone:
@@ -107,7 +110,7 @@ def _joint_parameter(reading: GraphReading, action: Topic) -> list[str]:
 
 
 def _free_fingers(reading: GraphReading, action: Topic) -> list[str]:
-    """Return the fingers without a command: those on the side of the action, if it has one."""
+    """Return the fingers without a command on the side of the action, or all of them if it has no side."""
     moving = [joint for joint, known in reading.draft.joints.items() if known.moves and joint not in reading.claimed]
     side = reading.side_of(action)
     return [joint for joint in moving if GRIPPER.search(joint) and side in joint.lower()]

@@ -1,4 +1,4 @@
-"""Read the ROS graph for `contract init`: topics with types, QoS and rates, parameters, controllers."""
+"""Read the topics with types, QoS and rates, the parameters and the controllers of a ROS graph."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _MODES = {"RGB": "rgb8", "L": "mono8"}  # mode of Pillow -> encoding
 
 
 def read_graph(listen_s: float, *, domain_id: int | None = None) -> Graph:
-    """Listen for `listen_s` seconds and return the graph; raises BackendNotReadyError without ROS 2."""
+    """Listen for `listen_s` seconds and return the graph, or raise BackendNotReadyError without ROS 2."""
     ros = RosNode(NODE, namespace="/", clock=SteadyClock(), domain_id=domain_id)
     try:
         reader = _GraphReader(ros, listen_s)
@@ -254,7 +254,10 @@ def _sample(kind: str, message: Any, before: Document) -> Document:  # noqa: ANN
 
 
 def _compressed(data: Any) -> Document:  # noqa: ANN401 - of a message
-    """Return size and encoding of a JPEG or PNG; nothing for other data, or without Pillow."""
+    """Return size and encoding of a JPEG or PNG.
+
+    The result is empty for other data, or without Pillow.
+    """
     try:
         from PIL import Image
 
@@ -265,7 +268,7 @@ def _compressed(data: Any) -> Document:  # noqa: ANN401 - of a message
 
 
 def _is_filled(message: Any, path: str) -> bool:  # noqa: ANN401 - a generated type
-    """Return whether a vector is finite, and a quaternion a rotation: drivers leave fields empty."""
+    """Return whether a vector is finite and a quaternion a rotation, since drivers leave fields empty."""
     value = operator.attrgetter(path)(message)
     parts = [getattr(value, axis) for axis in ("x", "y", "z", "w") if hasattr(value, axis)]
     is_unknown = getattr(message, f"{path}_covariance", (0.0,))[0] == -1.0  # an Imu marks unknown values so
@@ -275,7 +278,7 @@ def _is_filled(message: Any, path: str) -> bool:  # noqa: ANN401 - a generated t
 
 
 def _finite(names: Any, values: Any) -> dict[str, float]:  # noqa: ANN401 - of a message
-    """Return the finite values by joint; none if their number differs."""
+    """Return the finite values by joint, or none if names and values differ in number."""
     if len(names) != len(values):
         return {}
     return {name: float(value) for name, value in zip(names, values, strict=True) if math.isfinite(value)}

@@ -1,4 +1,4 @@
-"""Add what a robot reports: states of commanded joints, other sensors and safety inputs."""
+"""Add the sensors and safety inputs of a robot, starting with the states of commanded joints."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _add_joint_sensors(reading: GraphReading) -> None:
 
 
 def _check_publishers(reading: GraphReading, topic: Topic, name: str) -> None:
-    """Let publishers share a topic if they report different joints; raise if they conflict."""
+    """Let publishers share a topic if they report different joints, or raise if they conflict."""
     state, nodes = topic.sample.get("state", INPUT_OK), nodes_of(topic.publishers)
     if state.status is InputStatus.CONTENTION:
         problem = f"conflicting publishers of {topic.name}: {nodes} (expected each joint from one); {state}"
@@ -146,7 +146,7 @@ def _add_sensor(reading: GraphReading, topic: Topic) -> None:
 
 
 def _note_size(reading: GraphReading, topic: Topic, keys: Document) -> None:
-    """Report images of which Fast DDS may lose many: best effort, and larger than a segment of its shared memory."""
+    """Report best-effort images that exceed a segment of Fast DDS's shared memory, many of which may be lost."""
     if topic.type != IMAGE or all(each.reliability != "best_effort" for each in topic.publishers):
         return
     size = math.prod(keys["fields"]["image"]["shape"]) * np.dtype(ENCODINGS[keys["encoding"]].dtype).itemsize

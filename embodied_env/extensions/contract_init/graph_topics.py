@@ -97,7 +97,7 @@ class Topic:
 
 @dataclass(kw_only=True)
 class Graph:
-    """A ROS graph; descriptions are by topic, parameters and controllers by node."""
+    """A ROS graph with descriptions by topic, and parameters and controllers by node."""
 
     topics: list[Topic]
     descriptions: dict[str, str] = field(default_factory=dict)
@@ -173,7 +173,10 @@ def draft_command_qos(topic: Topic) -> Document:
 
 
 def sensor_keys(topic: Topic) -> Document:
-    """Return the keys of a sensor that its type and last message give; empty for an unusable one."""
+    """Return the keys of a sensor that its type and last message give.
+
+    The result is empty for an unusable one.
+    """
     sample = topic.sample
     if not topic.count:
         return {}
@@ -206,7 +209,10 @@ def sensor_keys(topic: Topic) -> Document:
 
 
 def last_angle_rad(sample: Document) -> float:
-    """Return the largest angle of a LaserScan: `angle_max`, or that of the last ray, if the increment ends before."""
+    """Return the largest angle of a LaserScan.
+
+    It is `angle_max`, or that of the last ray, if the increment ends before.
+    """
     first: float = sample.get("angle_min", math.nan)
     last: float = sample.get("angle_max", math.nan)
     increment: float = sample.get("angle_increment", 0.0)
@@ -257,7 +263,7 @@ class GraphReading:
         return {space for rest, found in spaces.items() if rest and len(found) > 1 for space in found}
 
     def _find_reporters(self) -> None:
-        """Choose the topic of each joint: the name joint_states first, then measured ones, then the highest rate."""
+        """Choose the topic of each joint by the name joint_states, then measured ones, then the highest rate."""
         states = [topic for topic in self.topics if topic.is_joint_state]
 
         def order(topic: Topic) -> tuple[bool, bool, int, str]:

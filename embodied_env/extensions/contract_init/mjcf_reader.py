@@ -47,7 +47,7 @@ def add_mjcf(draft: Draft, file: Path, *, folder: Path) -> None:
 
 
 def _add_joint(draft: Draft, model: Any, index: int, unit: str, source: str) -> Joint:  # noqa: ANN401 - no type stubs
-    """Add a hinge or slide joint with its range; return it."""
+    """Add a hinge or slide joint with its range, and return it."""
     low, high = map(float, model.jnt_range[index])
     known = draft.joints.setdefault(model.joint(index).name, Joint())
     known.unit = unit
@@ -60,7 +60,7 @@ def _add_joint(draft: Draft, model: Any, index: int, unit: str, source: str) -> 
 
 
 def _add_actuator(draft: Draft, profile: dict[str, Any], mujoco: Any, model: Any, index: int) -> bool:  # noqa: ANN401
-    """Add a joint's actuator to `profile`; return whether it takes positions, or report why not."""
+    """Add a joint's actuator to `profile` if it takes positions or is a motor, and return whether one does."""
     name, driving = model.joint(index).name, actuators_of(mujoco, model, index)
     reasons = {each: why_no_servo(mujoco, model, each, velocity=False) for each in driving}
     motors = [each for each in driving if is_motor(mujoco, model, each)]

@@ -1,4 +1,4 @@
-"""Read a robot's interface out of its ROS graph, given as plain values: sensors, actuators, safety inputs."""
+"""Read the sensors, actuators and safety inputs of a robot out of its ROS graph, given as plain values."""
 
 from __future__ import annotations
 

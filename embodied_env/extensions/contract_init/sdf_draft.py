@@ -1,4 +1,7 @@
-"""Draft a contract and the configuration of ros_gz_bridge from an SDF world: what is found, by default, and missing."""
+"""Draft a contract and the configuration of ros_gz_bridge from an SDF world.
+
+The draft marks which values were found, which are defaults and which are missing.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +143,7 @@ def _add_command(draft: Draft, interface: SdfInterface) -> None:
 
 
 def _add_joints(draft: Draft, name: str, spec: Document, joints: tuple[str, ...]) -> bool:
-    """Add an actuator over joints of the model that no other commands; return whether there is one."""
+    """Add an actuator over joints of the model that no other commands, and return whether there is one."""
     claimed = {joint for each in draft.actuators.values() for joint in each["joints"]}
     if not joints or claimed & {*joints}:
         what = f"{spec['topic']} ({spec['type']}) commands {', '.join(joints) or 'no joint'}, left out"
@@ -156,7 +159,7 @@ def _add_joints(draft: Draft, name: str, spec: Document, joints: tuple[str, ...]
 
 
 def _add_controllers(draft: Draft, world: SdfWorld, plugin: ET.Element) -> Iterator[SdfInterface]:
-    """Add the actuators of gz_ros2_control by its parameters files; yield the joint states."""
+    """Add the actuators of gz_ros2_control by its parameters files, and yield the joint states."""
     namespace = text_of(plugin, "ros/namespace") or ""
     for element in plugin.findall("parameters"):
         name = (element.text or "").strip()
@@ -176,7 +179,7 @@ def _add_controllers(draft: Draft, world: SdfWorld, plugin: ET.Element) -> Itera
 
 
 def _parameters(document: Any, node: str) -> Document:  # noqa: ANN401 - YAML types
-    """Return the parameters of a node, below any namespace; {} without any."""
+    """Return the parameters of a node below any namespace, or {} without any."""
     for key, value in document.items() if isinstance(document, dict) else ():
         if not isinstance(value, dict):
             continue
@@ -266,7 +269,7 @@ def _add_sensor(draft: Draft, interface: SdfInterface) -> None:
 
 
 def _write_sensor(draft: Draft, interface: SdfInterface, keys: Document) -> str:
-    """Add a sensor, with its rate if it is not due at every step; return its name."""
+    """Add a sensor, with its rate if it is not due at every step, and return its name."""
     name, period_s = _unique(interface.name, draft.sensors), control_period_s(draft)
     spec: Document = {"topic": _ros_name(interface.topic), "type": keys["type"]}
     age_s = 1.5 * period_s
@@ -288,7 +291,7 @@ def _write_sensor(draft: Draft, interface: SdfInterface, keys: Document) -> str:
 
 
 def _finish_profile(draft: Draft, world: SdfWorld, *, has_control: bool) -> None:
-    """Complete the profile: a soft reset with a home for gz_ros2_control, else a reset of the world."""
+    """Complete the profile with a soft reset and a home for gz_ros2_control, or else with a reset of the world."""
     profile = draft.gazebo or {}
     profile["settle_steps"] = max(5, round(_SETTLE_S / profile["step_s"]))
     path, found = "backends.gazebo", "found" if world.step_s is not None else "the default of SDF"
@@ -356,7 +359,7 @@ def _is_used(draft: Draft, interface: SdfInterface) -> bool:
 
 
 def _bridge_text(world: SdfWorld, source: str, used: list[SdfInterface]) -> str:
-    """Return the checked YAML of ros_gz_bridge: clock, topics, and the services that lockstep needs."""
+    """Return the checked YAML of ros_gz_bridge with the clock, the topics, and the services that lockstep needs."""
     clock = "rosgraph_msgs/msg/Clock"
     entries = [_entry("/clock", f"/world/{world.name}/clock", clock, "gz.msgs.Clock", "GZ_TO_ROS")]
     for each in used:

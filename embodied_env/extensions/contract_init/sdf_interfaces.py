@@ -1,4 +1,4 @@
-"""Find the topics of an SDF model: those that its plug-ins and sensors declare, or the defaults of gz-sim and sdformat.
+"""Find the topics of an SDF model that its plug-ins and sensors declare, or the defaults of gz-sim and sdformat.
 
 The tables hold facts of gz-sim 8 to 10 and of ros_gz_bridge. Nothing that they do not have is guessed.
 """
@@ -78,7 +78,10 @@ _WIDTH, _HEIGHT, _RAYS, _FAR_M = 320, 240, 640, 10.0  # defaults of sdformat
 
 @dataclass(kw_only=True)
 class SdfInterface:
-    """A topic of a model; `rate_hz` None: at every physics step. `assumed` are its values that are defaults."""
+    """A topic of a model.
+
+    `rate_hz` is None at every physics step. `assumed` are its values that are defaults.
+    """
 
     name: str  # name of the sensor or actuator in a contract
     origin: str  # plug-in or sensor, as in comments
@@ -103,7 +106,7 @@ class SdfInterfaces:
 
 
 def system_of(plugin: ET.Element) -> str:
-    """Return the key of a system of gz-sim, by class or library; "" for a plug-in of others."""
+    """Return the key of a system of gz-sim, by class or library, or "" for a plug-in of others."""
     if found := _NAMESPACE.fullmatch(plugin.get("name", "")):
         return found[2].lower()
     library = _SYSTEM_FILE.fullmatch(plugin.get("filename", ""))
@@ -301,7 +304,7 @@ def _add_sensor(interfaces: SdfInterfaces, sensor: SdfSensor) -> None:
 
 
 def _sample(sensor: SdfSensor, *, is_depth: bool) -> Document:
-    """Return what a message of a camera or lidar has, by its description; {} for other sensors."""
+    """Return the properties of a message of a camera or lidar, by its description, or {} for other sensors."""
     element, where = sensor.element, f"sdf.sensor[{sensor.name}]"
 
     def count(path: str, default: int) -> int:

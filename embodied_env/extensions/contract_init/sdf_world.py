@@ -1,4 +1,4 @@
-"""Read an SDF world as data: its models with joints, sensors and plug-ins, includes by path among them.
+"""Read an SDF world as data, with the joints, sensors and plug-ins of its models and of includes by path.
 
 Nothing is downloaded, and no plug-in is loaded. The size, number and nesting of files and the time are limited.
 """
@@ -35,7 +35,7 @@ Gap = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class SdfSensor:
-    """A sensor; `scope` is its place in the names of topics."""
+    """A sensor whose `scope` is its place in the names of topics."""
 
     name: str
     kind: str
@@ -45,7 +45,7 @@ class SdfSensor:
 
 @dataclass(frozen=True, kw_only=True)
 class SdfModel:
-    """A model; `scope` is its place in the names of topics, such as ``world/W/model/M``."""
+    """A model whose `scope` is its place in the names of topics, such as ``world/W/model/M``."""
 
     name: str
     scope: str
@@ -63,7 +63,10 @@ class SdfModel:
 
 @dataclass(kw_only=True)
 class SdfWorld:
-    """A world. `step_s` and `real_time_factor` are None where the file has none; `gaps` are what could not be read."""
+    """A world of an SDF file.
+
+    `step_s` and `real_time_factor` are None where the file has none. `gaps` are the parts that could not be read.
+    """
 
     name: str
     folder: Path
@@ -75,7 +78,7 @@ class SdfWorld:
 
 
 def read_world(file: Path) -> SdfWorld:
-    """Read the first world of an SDF file; raises ContractError for no world, or one beyond the limits."""
+    """Read the first world of an SDF file, or raise ContractError for no world or one beyond the limits."""
     reader = _SdfReader()
     root = reader.read(file)
     world = root.find("world")
@@ -105,7 +108,7 @@ def read_world(file: Path) -> SdfWorld:
 
 
 def text_of(element: ET.Element | None, path: str) -> str | None:
-    """Return the text of a child element, without spaces around it; None without one."""
+    """Return the text of a child element, without spaces around it, or None without one."""
     child = None if element is None else element.find(path)
     return None if child is None else (child.text or "").strip()
 
@@ -130,7 +133,7 @@ def is_true(element: ET.Element, path: str, *, default: bool) -> bool:
 
 
 def find_file(uri: str, folder: Path) -> Path | None:
-    """Return the file or folder of a URI: relative to `folder`, or below Gazebo's resource paths."""
+    """Return the file or folder of a URI, relative to `folder` or below Gazebo's resource paths."""
     scheme, _, rest = uri.rpartition("://")
     roots = [folder]
     if scheme in ("", "model", "package"):
@@ -211,7 +214,7 @@ class _SdfReader:
 
 
 def _model_file(path: Path | None) -> Path | None:
-    """Return the SDF file of an included file or folder; None without one."""
+    """Return the SDF file of an included file or folder, or None without one."""
     if path is None or not path.is_dir():
         return None if path is None else path.resolve()
     names = sorted(path.glob("*.sdf"))
@@ -250,7 +253,7 @@ def _sensors(parents: Iterable[ET.Element], scope: str, where: str) -> Iterator[
 
 
 def _read_joint(name: str, element: ET.Element) -> Joint | None:
-    """Return the limits of a joint; None for one that does not move along or around one axis."""
+    """Return the limits of a joint, or None for one that does not move along or around one axis."""
     kind, where = element.get("type", ""), f"sdf.joint[{name}]"
     known = (*_UNITS, "fixed", "ball", "universal", "screw", "revolute2", "gearbox")
     allow(kind in known, f"{where}.type", one_of(kind, known), "a type of SDF")

@@ -1,4 +1,4 @@
-"""Write a first task for a new contract: a function in a file of its own, to be edited."""
+"""Write a first task for a new contract as a function in a file of its own, to be edited."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def {name}(
 
 
 def function_name(file: Path) -> str:
-    """Return the name of the function in the task file `file`: the file's own, as an identifier."""
+    """Return the name of the function in the task file `file`, which is the file's own as an identifier."""
     name = re.sub(r"\W", "_", file.stem).lstrip("_0123456789") or "task"
     return name + "_" * keyword.iskeyword(name)
 
