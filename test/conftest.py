@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a ROS 2 domain per test, and checks for leaked threads, processes and segments."""
+"""Fixtures of all tests, with a ROS 2 domain per test and checks for leaked threads, processes and segments."""
 
 import contextlib
 import fcntl
@@ -124,7 +124,7 @@ def domain_id(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def lasting_domain(tmp_path_factory):
-    """Return a context manager that starts objects for a whole module; it yields the ROS 2 domain."""
+    """Return a context manager that starts objects for a whole module and yields the ROS 2 domain."""
     folder = str(tmp_path_factory.mktemp("lasting") / "ros_log")
 
     @contextlib.contextmanager
@@ -210,12 +210,12 @@ def _names_of_segments():
 
 
 def _new_segments(segments, names):
-    """Return the new segments; a test without ROS that adds no name does not need the slow scan."""
+    """Return the new segments, without the slow scan for a test without ROS that adds no name."""
     return set() if segments is names and names >= _names_of_segments() else _segments() - segments
 
 
 def _segments():
-    """Return the Fast DDS segments of this process; without other workers also those that no process uses."""
+    """Return the Fast DDS segments of this process, and without other workers also those that no process uses."""
     found = _names_of_segments()
     ours = segments_of(os.getpid()) if found else set()
     if ros_domains.WORKERS > 1:
@@ -236,7 +236,7 @@ def _is_in_use(name):
 
 
 def _unused_by_others(names):
-    """Return the segments that no other live process uses: another suite may run on this machine."""
+    """Return the segments that no other live process uses, since another suite may run on this machine."""
     found = set(names)
     for process in psutil.process_iter() if found else ():
         if process.pid != os.getpid():
@@ -245,7 +245,7 @@ def _unused_by_others(names):
 
 
 def _remove_orphans():
-    """Remove the segments that no live process uses; return those that remain."""
+    """Remove the segments that no live process uses, and return those that remain."""
     names = _names_of_segments() - segments_of(os.getpid())
     unused = _unused_by_others({name for name in names if not _is_in_use(name) and not _is_new(name)})
     return unused.difference(remove_orphaned_segments(unused))

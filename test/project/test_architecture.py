@@ -85,7 +85,7 @@ def place_of(file: Path) -> str:
 
 @functools.cache
 def all_nodes_of(file: Path) -> tuple[ast.AST, ...]:
-    """Return calls, imports and the other statements: all nodes would be a million objects."""
+    """Return calls, imports and the other statements, since all nodes would be a million objects."""
     return tuple(node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, (ast.Call, ast.stmt)))
 
 
@@ -169,7 +169,7 @@ def packages_imported_by(file: Path) -> set[str]:
 
 
 def test_package_imports_only_lower_layers():
-    """Including lazy imports: the order concerns the direction of data, not the time of the import."""
+    """Lazy imports count too, since the order concerns the direction of data and not the time of the import."""
     rank = {package: number for number, packages in enumerate(RANKS) for package in packages}
     upwards = {
         place_of(file): found
@@ -320,7 +320,7 @@ def test_cli_prints_only_through_terminal_module():
 
 
 def test_library_modules_do_not_print():
-    """They return results and raise errors; the command line prints them."""
+    """They return results and raise errors, which the command line prints."""
     printing = {
         place_of(file)
         for file in MODULES

@@ -1,5 +1,3 @@
-"""Benchmarks: their calculations, that they run, and that the page shows the recorded results."""
-
 import importlib.util
 import json
 import sys
@@ -18,7 +16,7 @@ from benchmarks.targets import BENCHMARKS, Benchmark, Target  # noqa: E402
 
 
 def test_page_shows_recorded_results():
-    """Otherwise: python -m benchmarks --page."""
+    """If it fails, run ``python -m benchmarks --page``."""
     assert page.PAGE.read_text() == page.fill_page(page.PAGE.read_text(), page.read_results())
 
 
@@ -90,7 +88,7 @@ def test_step_in_process_computes_what_bare_loop_does():
 
 
 def test_step_makes_few_python_calls():
-    """The limit of the plain step, with actions that the gate keeps; fewer calls lower it."""
+    """The limit is that of the plain step with actions that the gate keeps, and fewer calls lower it."""
     assert step_counts.count_python_calls(step_counts.ACTIONS["kept"]) <= 78
 
 

@@ -1,4 +1,4 @@
-"""An extension can be removed: nothing in the core imports it, and without it everything else works."""
+"""Nothing in the core imports an extension, and without it everything else works."""
 
 import ast
 import functools
@@ -92,14 +92,14 @@ sys.exit(f"does not work without: {failed}" if failed else 0)
 
 
 def nodes_if_named(file: Path, text: str) -> list[ast.AST]:
-    """Return the nodes of `file` if it contains `text`: parsing every file takes seconds."""
+    """Return the nodes of `file` if it contains `text`, since parsing every file takes seconds."""
     source = file.read_text()
     return list(ast.walk(ast.parse(source))) if text in source else []
 
 
 @functools.cache
 def imports_of(file: Path) -> frozenset[str]:
-    """Return the modules that `file` imports, at any depth of the code; none if it does not name an extension."""
+    """Return the modules that `file` imports at any depth, or none if it does not name an extension."""
     nodes = nodes_if_named(file, "embodied_env.extensions.")
     names = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     return frozenset(names | {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names})

@@ -65,7 +65,7 @@ EVERY_KEY = {
 
 
 def lines_of(value, path=""):
-    """Yield a line for each leaf: its path, and its value with floats to nine digits, unless it varies."""
+    """Yield a line for each leaf with its path and its value, floats to nine digits, unless it varies."""
     if path.rpartition(".")[2] in VARYING:
         yield f"{path}: ..."
     elif isinstance(value, Mapping) and value:

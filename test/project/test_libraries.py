@@ -41,7 +41,7 @@ def environment_with(folder, *packages):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Return a folder that is removed after the test: virtual environments are large."""
+    """Return a folder that is removed after the test, since virtual environments are large."""
     monkeypatch.setenv("EMBODIED_ENV", str(ROOT))
     yield tmp_path
     shutil.rmtree(tmp_path)
@@ -67,7 +67,7 @@ def test_tests_of_optional_packages_pass(packages, folder, domain_id):
 
 @pytest.mark.long
 def test_cleanrl_trains_unchanged_but_for_the_documented_lines(folder):
-    """CleanRL is no package: `EMBODIED_ENV_CLEANRL` is a checkout of its repository."""
+    """CleanRL is no package, so `EMBODIED_ENV_CLEANRL` is a checkout of its repository."""
     if not (checkout := os.environ.get("EMBODIED_ENV_CLEANRL")):
         pytest.skip("set EMBODIED_ENV_CLEANRL to a checkout of github.com/vwxyzjn/cleanrl")
     shutil.copytree(Path(checkout) / "cleanrl", folder / "cleanrl")

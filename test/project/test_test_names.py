@@ -28,7 +28,7 @@ def modules_of(folder: str) -> set[str]:
 
 
 def module_of(file: Path) -> str | None:
-    """Return the name of the module that a test file is named after: the longest one, if it is ``test_<module>[_<aspect>]``."""
+    """Return the longest module name that a test file ``test_<module>[_<aspect>]`` is named after."""
     name = file.stem.removeprefix("test_")
     found = [each for each in modules_of(place_of(file.parent)) if re.fullmatch(rf"{each}(_[a-z0-9]+)*", name)]
     return max(found, key=len, default=None)

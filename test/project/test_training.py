@@ -1,5 +1,3 @@
-"""Training examples: ends of episodes, saved policies, seeds, and learning."""
-
 import json
 from importlib.util import find_spec
 
@@ -52,7 +50,7 @@ def begin(contract_file, tmp_path):
 
 
 def rollout(**changes):
-    """Three steps of one environment: rewards 1, values 0, and a value of 10 after each."""
+    """Three steps of one environment with rewards 1, values 0, and a value of 10 after each."""
     shape = (3, 1)
     values = {"rewards": torch.ones(shape), "values": torch.zeros(shape), "next_values": torch.full(shape, 10.0)}
     endings = {"terminated": torch.zeros(shape), "ended": torch.zeros(shape)}
@@ -175,7 +173,7 @@ def test_training_is_deterministic_per_seed(begin):
 
 
 def test_joint_learns_to_follow(begin):
-    """Holding still succeeds when the target is drawn at the joint: in one of ten episodes."""
+    """Holding still succeeds in one of ten episodes, where the target is drawn at the joint."""
     with begin("ppo", "--steps", "2048", "--num-envs", "4", "--episodes", "20") as run:
         training.evaluate(run, train_ppo.train(run))
     summary = json.loads((run.path / "summary.json").read_text())

@@ -1,5 +1,3 @@
-"""The RLlib example: ends of episodes; it trains, saves and resumes, in this process and in workers."""
-
 import json
 import os
 import subprocess

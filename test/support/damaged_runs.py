@@ -1,4 +1,4 @@
-"""Copies of a recorded run, each damaged in one way: ``damage(path, seed, other)`` is determined by its seed."""
+"""Copies of a recorded run that are each damaged in one way, which the seed determines."""
 
 import json
 import os
@@ -30,7 +30,7 @@ YAML_TEXTS = (
 
 
 def damage(path: Path, seed: int, other: Path) -> str:
-    """Damage the run at `path`, possibly with parts of `other`; return a description."""
+    """Damage the run at `path`, possibly with parts of `other`, and return a description."""
     rng = random.Random(seed)
     kind = rng.choice(KINDS)
     return f"{kind.__name__}: {kind(path, rng, other)}"
@@ -170,7 +170,7 @@ def _chosen(path, rng):
 
 
 def _change(value, rng):
-    """Change one value inside `value`; return a description."""
+    """Change one value inside `value`, and return a description."""
     place = []
     while True:
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))

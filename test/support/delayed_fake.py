@@ -1,4 +1,4 @@
-"""A free-running fake backend with latencies: ``backend="delayed_fake"``."""
+"""The backend ``delayed_fake``, which is a free-running fake backend with latencies."""
 
 from dataclasses import dataclass, replace
 

@@ -10,7 +10,7 @@ import pytest
 def install(
     monkeypatch: pytest.MonkeyPatch, folder: Path, points: Mapping[str, Mapping[str, str]], **modules: str
 ) -> None:
-    """Install `modules`, name to source, and entry points: group, such as "gates", to name to target."""
+    """Install `modules` by name and source, and entry points by group, such as "gates", name and target."""
     for name, source in modules.items():
         (folder / f"{name}.py").write_text(source)
         monkeypatch.delitem(sys.modules, name, raising=False)

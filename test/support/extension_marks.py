@@ -1,4 +1,4 @@
-"""Marks of tests that need an extension: where it was removed, they are skipped."""
+"""Marks that skip the tests of an extension where it was removed."""
 
 import functools
 import importlib.util

@@ -87,7 +87,7 @@ def record_motion(
     size: float = 0.3,
     joints: Sequence[int] = (0, 1),
 ) -> Path:
-    """Record a run in which joints follow sums of sines; return its directory."""
+    """Record a run in which joints follow sums of sines, and return its directory."""
     env = embodied_env.make(contract, backend="mujoco", record=folder)
     env.reset(seed=seed)
     rng, period_s, before = np.random.default_rng(seed), contract.control_period_s, np.zeros(2)

@@ -38,7 +38,10 @@ exec(program)
 
 @dataclass
 class Program:
-    """A running program; read `stdout` before `stderr`, and both before `wait`."""
+    """A running program.
+
+    Read `stdout` before `stderr`, and both before `wait`.
+    """
 
     pid: int
     stdout: Any
@@ -53,7 +56,7 @@ class Program:
 
 
 class ForkedPrograms:
-    """Runs one program at a time in a fork; each ends like an interpreter of its own."""
+    """Run one program at a time in a fork, which ends like an interpreter of its own."""
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests

@@ -38,7 +38,10 @@ def flat(gate: SafetyGate, action) -> np.ndarray:
 
 
 def mapped(gate: SafetyGate, action: np.ndarray, reference) -> np.ndarray:
-    """Return the requested positions of a flat action; rounding does not count at a bound, nor behind a one-way joint."""
+    """Return the requested positions of a flat action.
+
+    Rounding does not count at a bound, nor behind a one-way joint.
+    """
     si = gate.layout.scale.to_si(action)
     target = np.where(gate.layout.is_delta, reference.positions + si, si)
     bound = np.clip(target, gate.layout.limits.position_low, gate.layout.limits.position_high)
@@ -51,7 +54,7 @@ def mapped(gate: SafetyGate, action: np.ndarray, reference) -> np.ndarray:
 
 
 def bits(array: np.ndarray) -> list[int]:
-    """Return the bit patterns of a float64 array; -0.0 counts as 0.0."""
+    """Return the bit patterns of a float64 array, with those of 0.0 for -0.0."""
     return (np.asarray(array, np.float64) + 0.0).view(np.int64).tolist()
 
 

@@ -1,4 +1,4 @@
-"""Build a package of message types from its definitions, with the generators of the wheels and gcc: no cmake or colcon.
+"""Build a package of message types from its definitions, with the generators of the wheels and gcc only.
 
     python generate_interfaces.py DEFINITIONS/PACKAGE OUT
 
@@ -44,7 +44,7 @@ def main(definitions: Path, out: Path) -> None:
 
 
 def translate(definitions: Path, work: Path) -> dict[str, list[str]]:
-    """Write the .idl of every .msg, .srv and .action; return their paths inside the package by kind."""
+    """Write the .idl of every .msg, .srv and .action, and return their paths inside the package by kind."""
     from rosidl_adapter import parser
     from rosidl_adapter.resource import expand_template
 
@@ -115,7 +115,10 @@ def write_visibility_header(generator: str, package: str, work: Path) -> None:
 
 
 def arguments(work: Path, name: str, package: str, paths: list[str], into: Path | None = None, **more: object) -> str:
-    """Write the argument file of a generator; return its path. The generator writes to `into`, or to a new folder."""
+    """Write the argument file of a generator, and return its path.
+
+    The generator writes to `into`, or to a new folder.
+    """
     generator = name.partition(".")[0]
     target = (into or work / generator) / package
     for path in paths:
@@ -171,7 +174,7 @@ def build(package: str, work: Path, out: Path) -> None:
 
 
 def compile_all(work: Path, files: list[Path]) -> None:
-    """Compile files of one language; each object is in `work` under the stem of its file."""
+    """Compile files of one language into objects in `work` that have the stem of their file."""
     roots = [work / generator for generator in (*SUPPORTS, "rosidl_generator_c", "rosidl_typesupport_c")]
     places = [place for prefix in PREFIXES for place in (prefix / "include", *sorted((prefix / "include").glob("*")))]
     includes = [*roots, *places, sysconfig.get_path("include"), np.get_include()]
@@ -191,7 +194,7 @@ def link(target: Path, objects: list[Path], support: str, *more: str) -> None:
 
 
 def run(*command: str, folder: Path) -> None:
-    """Run a compiler; raise its output as an error."""
+    """Run a compiler, and raise a RuntimeError with its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode:
         raise RuntimeError(f"{command[0]} failed: {done.stderr[:4000]}")

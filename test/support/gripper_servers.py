@@ -1,4 +1,4 @@
-"""A robot with an arm and the action server of a gripper, over real rclpy; the server can be made to fail."""
+"""A robot with an arm and the action server of a gripper over real rclpy, which can be made to fail."""
 
 import contextlib
 import math
@@ -21,7 +21,7 @@ PERIOD_S = 0.02
 
 
 class Spinning:
-    """A node and the thread that spins it; `pause` stops the thread between two callbacks."""
+    """A node and the thread that spins it, which `pause` stops between two callbacks."""
 
     def __init__(self, name: str, namespace: str, domain_id: int) -> None:
         self.ros = RosNode(name, namespace=namespace, clock=SteadyClock(), domain_id=domain_id)
@@ -75,7 +75,7 @@ class Arm(Spinning):
 
 
 class Gripper(Spinning):
-    """The action server of joint `j2`; it waits `delay_s` before each response.
+    """The action server of joint `j2`, which waits `delay_s` before each response.
 
     `mode`: the outcome, of "reach", "stall", "abort_stalled", "abort" and "nan" (of every number in the result), or
     "reject", or "accept" without a result.

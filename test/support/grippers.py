@@ -1,4 +1,4 @@
-"""Small arms with a gripper: in the same message, on its own topic, or behind an action server."""
+"""Small arms with a gripper in the same message, on its own topic, or behind an action server."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Resources of an environment over ROS 2: in its process, in its child processes, and in the graph."""
+"""Resources of an environment over ROS 2 in its process, in its child processes, and in the graph."""
 
 import os
 
@@ -11,9 +11,10 @@ FLAT_KB = 2048
 
 
 def held(env, *others):
-    """Return the number of resources of each kind; `others`: pids of its simulator or robot.
+    """Return the number of resources of each kind.
 
-    Only nodes in the environment's namespace are counted, since other suites may run on this machine.
+    Only nodes in the environment's namespace are counted, since other suites may run on this machine. `others` are the pids
+    of its simulator or robot.
     """
     backend = env.unwrapped.stepper.backend
     node = (backend._connection.ros if hasattr(backend, "_connection") else backend._ros).node

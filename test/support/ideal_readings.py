@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 
 def sense(world: World, sensor: str) -> Values:
-    """Return the current fields of a sensor as new arrays; odometry and contacts are those of the last reading."""
+    """Return the current fields of a sensor as new arrays.
+
+    Odometry and contacts are those of the last reading.
+    """
     world.physics.forward()
     return world._sensors.read(sensor).values

@@ -47,7 +47,7 @@ def identified_arm(folder: Path, parameters: tuple[IdentifiedParameter, ...] = P
 
 
 def naming(file: str, *, options: Any = (), draws: Any = (), **named: Any) -> Contract:
-    """Return `arm_reach` that names this file; `options` and `draws` are added to its own."""
+    """Return `arm_reach` that names this file, with `options` and `draws` added to its own."""
     document = strategies.document_of(embodied_env.load_contract("arm_reach"))
     del document["robot"]
     document["reset_options"] |= dict(options)

@@ -36,7 +36,7 @@ SIMPLE = with_profile(replace(ARM, sensors={name: ARM.sensors[name] for name in 
 
 
 class InProcessRobot:
-    """A robot in this process: a thread publishes its sensors, and it stores its commands."""
+    """A robot in this process that stores its commands and publishes its sensors from a thread."""
 
     def __init__(self, contract=ARM):
         self.contract = contract

@@ -1,4 +1,4 @@
-"""Stand-ins for launch and launch_ros: as much of them as our launch files use."""
+"""Stand-ins for the parts of launch and launch_ros that our launch files use."""
 
 import contextlib
 import importlib

@@ -1,4 +1,4 @@
-"""Modules that are imported on first use: every worker collects each file, but only one runs it."""
+"""Modules that are imported on first use, since every worker collects each file but only one runs it."""
 
 import importlib
 

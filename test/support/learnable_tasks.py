@@ -1,4 +1,4 @@
-"""A task that is learned in seconds, and its contract: one joint follows a target in the fake world."""
+"""A task that is learned in seconds, in which one joint follows a target in the fake world, and its contract."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -31,7 +31,7 @@ const readable = {
 
 
 def read_with_core(path):
-    """Return the finished process that prints the number of messages by topic; skips the test without a folder."""
+    """Return the finished process that prints the number of messages by topic, or skip the test without a folder."""
     folder = os.environ.get("EMBODIED_ENV_MCAP_CORE")
     if not folder or shutil.which("npm") is None:
         pytest.skip("set EMBODIED_ENV_MCAP_CORE to a folder for @mcap/core from npm")

@@ -1,4 +1,4 @@
-"""The fixture `message_package`: message packages that are on no registry, generated once per machine."""
+"""The fixture `message_package` of message packages that are on no registry and are generated once per machine."""
 
 import fcntl
 import hashlib
@@ -41,7 +41,7 @@ def message_package(request):
 
 
 def _generated(name, *, with_actions):
-    """Return the folder of a generated package; generate it unless one from the same definitions exists."""
+    """Return the folder of a package, which is generated unless one from the same definitions exists."""
     source = next(place / name for place in _PLACES if (place / name).is_dir())
     files = [_GENERATOR, *sorted(source.rglob("*.*"))]
     key = hashlib.sha256(repr((with_actions, sys.version, _installed())).encode())

@@ -1,4 +1,4 @@
-"""Small ONNX models, encoded without the package onnx: the numbers of fields are those of ``onnx.proto``."""
+"""Small ONNX models that are encoded without the package onnx, with the field numbers of ``onnx.proto``."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Small user models: an arm with a mesh and motors, a base with wheels, and an arm with a wrist camera."""
+"""Small user models of an arm with a mesh and motors, a base with wheels, and an arm with a wrist camera."""
 
 from pathlib import Path
 
@@ -99,7 +99,7 @@ PROFILES = {
 
 
 def write_model(kind: str, folder: Path) -> Path:
-    """Write the files of a model; return the main file, a scene that includes the others."""
+    """Write the files of a model, and return the main file, which is a scene that includes the others."""
     (folder / "meshes").mkdir(parents=True, exist_ok=True)
     (folder / "meshes" / "link.obj").write_text(TETRAHEDRON)
     if kind == "base":
@@ -114,7 +114,7 @@ def write_model(kind: str, folder: Path) -> Path:
 
 
 def own_contract(kind: str, folder: Path, profile: str | None = None) -> Contract:
-    """Write a model into the contract's folder; return the contract, with another profile if given."""
+    """Write a model into the contract's folder, and return the contract, with another profile if given."""
     model = write_model(kind, folder / "model")
     (folder / "contracts").mkdir(exist_ok=True)
     parts = {"base": OF_BASE, "hand_eye": OF_WRIST}.get(kind, OF_ARM)

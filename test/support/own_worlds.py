@@ -1,4 +1,4 @@
-"""SDF worlds in the shapes of public examples: each a mapping from relative path to text, `world.sdf` among them."""
+"""SDF worlds in the shapes of public examples, as mappings from relative path to text that contain `world.sdf`."""
 
 from pathlib import Path
 
@@ -127,7 +127,7 @@ OWN_WORLDS = {
 
 
 def write_world(kind, folder):
-    """Write the files of a world; return the path of `world.sdf`."""
+    """Write the files of a world, and return the path of `world.sdf`."""
     for name, text in OWN_WORLDS[kind].items():
         file = Path(folder, name)
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A simulated joint for tests of estimators: dead time, lag, a servo, noise and uneven sampling."""
+"""A simulated joint for tests of estimators, with dead time, lag, a servo, noise and uneven sampling."""
 
 import numpy as np
 import scipy
@@ -11,7 +11,7 @@ STEP_S = 2e-4
 def simulated(
     rng, *, dead_s, filter_s=0.0, damping_s=0.0, inertia_s2=0.0, jitter_s=0.002, noise=1e-5, moves=6, **options
 ):
-    """Return the moves of one joint; options: period_s, read_s, shape."""
+    """Return the moves of one joint with the options period_s, read_s and shape."""
     poles = filter_s, damping_s, inertia_s2
     return [_move(rng, dead_s, poles, jitter_s, noise, **options) for _ in range(moves)]
 
@@ -43,7 +43,7 @@ def _as_move(at_s, commands):
 
 
 def _filtered(values, poles):
-    """Filter by 1 / (1 + filter s) / (1 + damping s + inertia s^2): exact for inputs held over a small step."""
+    """Filter by 1 / (1 + filter s) / (1 + damping s + inertia s^2), exactly for inputs held over a small step."""
     filter_s, damping_s, inertia_s2 = poles
     for lag_s in (filter_s, *([] if inertia_s2 else [damping_s])):
         values = _linear(values, np.array([[-1.0 / lag_s]])) if lag_s else values

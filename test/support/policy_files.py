@@ -108,7 +108,7 @@ class TrialModel:
 
 
 def write(folder, text=FILE, *, name="pick.policy.yaml", **files):
-    """Write a policy file, as text or as a document, and its data files; return its path."""
+    """Write a policy file, as text or as a document, and its data files, and return its path."""
     for file, content in files.items():
         (folder / file.replace("_json", ".json").replace("_safetensors", ".safetensors")).write_bytes(content)
     path = folder / name

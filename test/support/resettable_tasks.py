@@ -46,7 +46,7 @@ class SolvedOnce(Running):
 
 
 class Bins(Running):
-    """Every second bin is the right one: it reads the observed reset option `bin`, drawn or given."""
+    """Succeed in every second bin, by the observed reset option `bin`, which is drawn or given."""
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, Any]) -> Verdict | None:
         assert snapshot.reset is not None
@@ -64,7 +64,10 @@ class ArgumentVerdicts(Running):
 
 @dataclass(frozen=True, kw_only=True)
 class DwellParameters:
-    """Sensors with a position, in one frame; success: nearer than `radius_m` for `steps` consecutive steps."""
+    """Sensors with a position in one frame.
+
+    The task succeeds after `steps` consecutive steps nearer than `radius_m`.
+    """
 
     tip: str
     goal: str

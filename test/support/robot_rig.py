@@ -58,7 +58,7 @@ ESTOPS = {
 
 
 def with_injection(**profile):
-    """Return the environment's contract: its joint states pass through fault injection."""
+    """Return the environment's contract with joint states that pass through fault injection."""
     joints = replace(ARM.sensors["joints"], topic="chaos/joint_states")
     known = {"reset": {"service": "simulator/reset"}, "discovery_s": 0.0, "reset_timeout_s": 10.0}
     return replace(
@@ -77,7 +77,7 @@ def kill(child):
 
 
 class Monitor:
-    """Publishes the robot's e-stop and mode and stores commands; a node with its own thread."""
+    """Publish the robot's e-stop and mode and store commands, from a node with its own thread."""
 
     def __init__(self, namespace):
         self.ros = RosNode("monitor", namespace=namespace, clock=SteadyClock(), domain_id=DOMAIN_ID)
@@ -155,7 +155,7 @@ class Episode:
         self.fault_ns = 0
 
     def inject(self, act=lambda: None):
-        """Start the fault; times are measured from here."""
+        """Start the fault, and measure times from here."""
         self.fault_ns = time.monotonic_ns()
         act()
 
@@ -171,7 +171,7 @@ class Episode:
         return transition
 
     def run(self, steps, action=ZERO):
-        """Take `steps` steps; none may end the episode, which begins again after a stall of the machine."""
+        """Take `steps` steps that do not end the episode, and repeat them after a stall of the machine."""
         for _ in range(ATTEMPTS):
             for _ in range(steps):
                 self.step(action)
@@ -185,7 +185,7 @@ class Episode:
         raise AssertionError(f"{ATTEMPTS} episodes ended early")
 
     def run_to_end(self, action=ZERO):
-        """Step until the episode ends; return its steps."""
+        """Step until the episode ends, and return its steps."""
         first, end = len(self.rows), time.monotonic() + TIMEOUT_S
         while not self.ended:
             assert len(self.rows) - first < PATIENCE_STEPS, codes(self.rows[-1])

@@ -1,4 +1,4 @@
-"""ROS 2 domains of this test process: workers of one run never share one, runs on one machine rarely do."""
+"""ROS 2 domains of this test process, which differ between the workers of one run and mostly between runs."""
 
 import itertools
 import os

@@ -46,7 +46,7 @@ def unlinked(row: dict) -> dict:
 
 
 def with_a_chunk_per_row(path: Path) -> Path:
-    """Write each row of the run at `path` in a chunk of its own, so that a cut loses few; return the log."""
+    """Write each row of the run at `path` in a chunk of its own, so that a cut loses few, and return the log."""
     log = path / "transitions.mcap"
     reader, stored = LogReader(log), list(McapRecords(log).messages())
     found = [(reference, reader.array(reference)) for row in reader for _, reference in references(row)]

@@ -43,14 +43,20 @@ if os.environ.get("EMBODIED_ENV_SHRINK") == "0":
 
 
 def examples(count: int) -> settings:
-    """Settings of a property: `count` fixed examples, or as many new ones as the environment variable requests."""
+    """Return the settings of a property with `count` fixed examples.
+
+    The environment variable requests another number of new ones.
+    """
     return settings(
         max_examples=_FRESH or count, deadline=None, derandomize=not (_FRESH or SEEDED), database=None, phases=_PHASES
     )
 
 
 def costly(count: int) -> settings:
-    """Settings of a property with slow examples: a third of them, and all when a seed is given (`.ci/long`)."""
+    """Return the settings of a property with slow examples.
+
+    A third of them runs, and all when a seed is given (`.ci/long`).
+    """
     return examples(count if SEEDED else math.ceil(count / 3))
 
 
@@ -113,7 +119,10 @@ _ANY = st.one_of(_FINITE, _FINITE, _CONTINUOUS)
 
 
 def bounds(*, continuous: bool | None = None) -> st.SearchStrategy[JointBounds]:
-    """Limits of a joint: any range (often ending at zero), deceleration unlike acceleration, continuous joints."""
+    """Draw the limits of a joint, of any range, often ending at zero.
+
+    The deceleration differs from the acceleration, and joints may be continuous.
+    """
     return {None: _ANY, True: _CONTINUOUS, False: _FINITE}[continuous]
 
 
@@ -138,13 +147,15 @@ def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: 
 
 
 def rounding(b: JointBounds, x: float, reached: float, v: float, dt: float) -> float:
-    """Return the bound of the rounding of a velocity: `rounding_of_velocity`, over the range of `b`."""
+    """Return the bound of the rounding of a velocity over the range of `b` by `rounding_of_velocity`."""
     extent = largest_position(b, x, reached)
     return rounding_of_velocity(extent, extent, abs(v) + max(b.acceleration, b.deceleration) * dt, dt)
 
 
 def stopping_excess(x: float, v: float, b: JointBounds) -> Fraction:
-    """Return how far beyond a limit full braking from (x, v) ends; <= 0 inside. Exact.
+    """Return exactly how far beyond a limit full braking from (x, v) ends, which is <= 0 inside.
+
+    A continuous joint gives -1, since it always stops in time.
 
     A continuous joint gives -1: it always stops in time.
     """
@@ -160,7 +171,10 @@ def in_safe_set(x: float, v: float, b: JointBounds) -> bool:
 
 
 def within_acceleration(v: float, w: Fraction, b: JointBounds, dt: float) -> bool:
-    """Return whether the velocity may change from v to w in dt: A to speed up, D to slow down, the lesser across zero."""
+    """Return whether the velocity may change from v to w in dt.
+
+    A bounds speeding up, D slowing down, and the lesser of both a change across zero.
+    """
     speed_up, slow_down = Fraction(b.acceleration) * Fraction(dt), Fraction(b.deceleration) * Fraction(dt)
     before = Fraction(v)
     if before * w < 0:
@@ -200,7 +214,7 @@ def safe_state(b: JointBounds, parts: tuple[float, float]) -> tuple[float, float
 
 
 def safe_states(b: JointBounds) -> st.SearchStrategy[tuple[float, float]]:
-    """A state (x, v) of K: anywhere, often at a bound, often on the edge of K."""
+    """Draw a state (x, v) of K, which is often at a bound and often on the edge of K."""
     return _STATE_PARTS.map(lambda parts: safe_state(b, parts))
 
 
@@ -242,7 +256,10 @@ _QUICK_SITUATIONS = st.builds(_situation, _ANY, _STATE_PARTS, any_time, aims)
 
 
 def situations(*, quick: bool = False) -> st.SearchStrategy[SimpleNamespace]:
-    """One step of the limiter: bounds `b`, a safe state `x`, `v`, a time `dt`, and an `aim`. `quick`: `any_time`."""
+    """Draw one step of the limiter with bounds `b`, a safe state `x`, `v`, a time `dt`, and an `aim`.
+
+    `quick` draws the time from `any_time`.
+    """
     return _QUICK_SITUATIONS if quick else _SITUATIONS
 
 
@@ -251,7 +268,7 @@ def _journey(b: JointBounds, parts: tuple[float, float], legs: list[tuple[float,
 
 
 def journeys(*, quick: bool = False) -> st.SearchStrategy[SimpleNamespace]:
-    """Many steps: bounds `b`, a safe start `state`, and time and aim of each of the `legs`."""
+    """Draw many steps with bounds `b`, a safe start `state`, and time and aim of each of the `legs`."""
     legs = st.lists(st.tuples(any_time if quick else steps_of_time, aims), min_size=1, max_size=20)
     return st.builds(_journey, _ANY, _STATE_PARTS, legs)
 
@@ -268,7 +285,7 @@ def contract_of(
     margins: Margins | None = None,
     **safety: Any,
 ) -> Contract:
-    """Return a contract that drives joints j0, j1, ... of `limits`; the first `split` of them by a separate actuator."""
+    """Return a contract that drives joints j0, j1, ... of `limits`, the first `split` by a separate actuator."""
     joints = {f"j{i}": limit for i, limit in enumerate(limits)}
     names = tuple(joints)
     parts = {"arm": names} if not split else {"base": names[:split], "arm": names[split:]}
@@ -401,9 +418,9 @@ _INPUTS = st.dictionaries(st.sampled_from(["door", "button"]), st.sampled_from(I
 
 @functools.cache
 def contexts(size: int, *, latching: bool = True) -> st.SearchStrategy[Any]:
-    """Contexts of an action of `size` joints: functions of the reference that return a SafetyContext.
+    """Draw contexts of an action of `size` joints as functions of the reference that return a SafetyContext.
 
-    Any faults, in any combination; with `latching` False none that latches at once.
+    They have any faults in any combination. With `latching` False none latches at once.
     """
 
     def of(sensors: Any, offsets: list[float], action: float, latency: float, inputs: Any, forces: Any) -> Any:
@@ -481,7 +498,7 @@ _NUMBERS = st.one_of(
 
 @functools.cache
 def finite_vectors(size: int) -> st.SearchStrategy[np.ndarray]:
-    """Well-formed actions: subnormal, huge, at and beyond the edges of the action space."""
+    """Draw well-formed actions that are subnormal, huge, at and beyond the edges of the action space."""
     return st.lists(_NUMBERS, min_size=size, max_size=size).map(np.array)
 
 
@@ -529,7 +546,7 @@ class _Endless(dict):  # type: ignore[type-arg]
 
 @functools.cache
 def malformed_values(size: int) -> st.SearchStrategy[Any]:
-    """Values that are not `size` finite real numbers: not finite, of another shape, of another type."""
+    """Draw values that are not `size` finite real numbers, by their value, shape or type."""
     at = st.integers(0, size - 1)
     not_finite = st.builds(
         lambda i, bad, dtype: _with(np.zeros(size, dtype), i, bad),
@@ -585,7 +602,10 @@ def _actions(sizes: tuple[tuple[str, int], ...], values: Any) -> st.SearchStrate
 
 
 def actions_of(contract: Contract, values: Any = well_formed_values) -> st.SearchStrategy[Any]:
-    """Actions of the contract's structure: one vector, or a dict of them. `values` draws one part from its size."""
+    """Draw actions of the contract's structure, which is one vector or a dict of them.
+
+    `values` draws one part from its size.
+    """
     return _actions(_sizes(contract), values)
 
 
@@ -625,5 +645,5 @@ def joint_limits() -> JointLimits:
 
 
 def plain_contract(*, joints: int = 2, **options: Any) -> Contract:
-    """Return a contract of plain joints; `options` go to `contract_of`."""
+    """Return a contract of plain joints with the `options` of `contract_of`."""
     return contract_of(*[joint_limits()] * joints, **options)

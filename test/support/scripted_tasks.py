@@ -28,7 +28,10 @@ class OneClock(ManualClock):
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedParameters:
-    """The steps at which events happen (from 1; 0: never). `raise_at` is an error in the task itself."""
+    """The steps at which events happen, counted from 1, where 0 is never.
+
+    `raise_at` is an error in the task itself.
+    """
 
     success_at: int = 0
     failure_at: int = 0
@@ -97,7 +100,7 @@ class Succeeding(Running):
 
 
 def document() -> dict[str, Any]:
-    """Return the contract as a document: two joints, a goal, a beacon with a mask, and a truth for the evaluator."""
+    """Return the contract as a document with two joints, a goal, a masked beacon, and a truth for the evaluator."""
     pose = {"type": "geometry_msgs/msg/PoseStamped", "max_age_s": 0.15}
     joint = {"position": [-2.0, 2.0], "velocity": VELOCITY, "acceleration": ACCELERATION, "deceleration": DECELERATION}
     return {
@@ -147,7 +150,7 @@ def document() -> dict[str, Any]:
 
 
 def contract(*, task: dict[str, Any] | None = None, **changes: Any) -> Contract:
-    """Return the contract with `changes`: dotted paths with ``__`` for a dot, e.g. ``episode__kind="finite_horizon"``."""
+    """Return the contract with `changes` by dotted path with ``__`` for a dot (``episode__kind="finite_horizon"``)."""
     plain = document()
     plain["task"].update(task or {})
     for path, value in changes.items():
@@ -165,7 +168,7 @@ def stepper_of(the_contract: Contract, backend: FakeBackend, clock: Clock, **opt
 
 
 class Scene:
-    """A stepper over the fake world, with everything a test inspects: `clock`, `backend`, `stepper`, `sent`."""
+    """A stepper over the fake world that exposes the `clock`, `backend`, `stepper` and `sent` that a test inspects."""
 
     def __init__(self, the_contract: Contract | None = None, *, backend: Any = FakeBackend, **options: Any) -> None:
         self.contract = the_contract or contract()
@@ -184,14 +187,14 @@ class Scene:
         return self.stepper.reset(world_seed=seed, options=options, seeded=True)
 
     def step(self, action: Any = (0.0, 0.0)) -> Any:
-        """Take one step; return its transition."""
+        """Take one step, and return its transition."""
         self.stepper.begin(
             action if isinstance(action, np.ndarray) else list(action) if isinstance(action, tuple) else action
         )
         return self.stepper.finish()
 
     def run(self, steps: int, action: Any = (0.0, 0.0)) -> Any:
-        """Take several steps; return the last transition."""
+        """Take several steps, and return the last transition."""
         return [self.step(action) for _ in range(steps)][-1]
 
     def close(self) -> None:

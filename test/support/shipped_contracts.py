@@ -15,7 +15,10 @@ NO_CHANGES: Mapping[str, object] = {}
 
 
 def resolved_document(name: str | Contract, changes: Mapping[str, object] = NO_CHANGES) -> Document:
-    """Return the document of a contract merged over its robot file, with new values by dotted path (ABSENT: removed)."""
+    """Return the document of a contract merged over its robot file, with new values by dotted path.
+
+    The value ABSENT removes a key.
+    """
     document: Document = json.loads(dump_contract(load_contract(name)))
     for path, value in changes.items():
         document = changed(path, value, document)
@@ -28,7 +31,7 @@ def changed_text(name: str | Contract, changes: Mapping[str, object] = NO_CHANGE
 
 
 def changed_contract(name: str | Contract, changes: Mapping[str, object]) -> Contract:
-    """Return a contract, like `resolved_document`; the files it names are relative to the shipped one."""
+    """Return a contract, like `resolved_document`, whose named files are relative to the shipped one."""
     return parse_contract(changed_text(name, changes), source=load_contract(name).source)
 
 

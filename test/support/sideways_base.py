@@ -39,5 +39,5 @@ PROFILE = "{sources: {odom: {odometry: {site: base_link}}}, site_drives: {base: 
 
 
 def sideways_base(*, timeline="header", profile=PROFILE, source=""):
-    """Return the contract; `source` is the file that it claims to be."""
+    """Return the contract, with the file `source` as its source."""
     return parse_contract(_TEXT.format(timeline=timeline, profile=profile), source=source)

@@ -1,4 +1,4 @@
-"""Valid contracts for tests: one small document, changes to it, and Hypothesis strategies that draw others.
+"""Valid contracts for tests, from one small document, changes to it, and Hypothesis strategies that draw others.
 
 A document is the content of a contract file as Python values.
 """
@@ -27,7 +27,7 @@ ABSENT = object()
 
 
 def document() -> Document:
-    """Return a small valid contract: an arm with the joints a and b and a reach task."""
+    """Return a small valid contract of an arm with the joints a and b and a reach task."""
     limits = {"position": [-1.0, 2.0], "velocity": 3.0, "acceleration": 8.0}
     pose = {"type": "geometry_msgs/msg/PoseStamped", "max_age_s": 0.15}
     return {
@@ -62,7 +62,7 @@ def document() -> Document:
 
 
 def changed(path: str, value: object, base: Document | None = None) -> Document:
-    """Return `base` (default: `document()`) with `value` at the dotted `path`, or without it for ABSENT."""
+    """Return `base`, or `document()`, with `value` at the dotted `path`, or without it for ABSENT."""
     result = copy.deepcopy(document() if base is None else base)
     *parents, last = path.split(".")
     node = result
@@ -76,7 +76,7 @@ def changed(path: str, value: object, base: Document | None = None) -> Document:
 
 
 def parse(source: Document) -> Contract:
-    """Load a document; JSON is YAML, except that NaN is written ``.nan``."""
+    """Load a document from JSON, which is YAML except that NaN is written ``.nan``."""
     return parse_contract(json.dumps(source).replace("NaN", ".nan").replace("Infinity", ".inf"))
 
 
@@ -146,7 +146,7 @@ velocity_ranges = st.tuples(positive | st.just(0.0), positive).map(lambda speeds
 
 @st.composite
 def joint_limits(draw: st.DrawFn, *, unit: str, margin: float, unlimited: bool) -> Document:
-    """Draw the limits of one joint; `unlimited` allows a continuous one."""
+    """Draw the limits of one joint, which may be continuous if it is `unlimited`."""
     limits: Document = {
         "position": list(draw(intervals(wider_than=2 * margin))),
         "velocity": draw(positive | velocity_ranges),
@@ -244,7 +244,7 @@ angle_grids = st.integers(1, 3) | st.fixed_dictionaries(
 
 @st.composite
 def own_fields(draw: st.DrawFn, known: MessageField, encoding: str | None, joints: list[str], unit: str) -> Document:
-    """Draw a field that the message type has; `unit` "" is any that it may have."""
+    """Draw a field that the message type has, where the `unit` "" is any that it may have."""
     depth = encoding is not None and ENCODINGS[encoding].metres_per_unit is not None
     units = ("m",) if depth else known.units or ("1", "furlong")
     pixels = None if encoding is None else ENCODINGS[encoding]
@@ -272,7 +272,7 @@ def own_fields(draw: st.DrawFn, known: MessageField, encoding: str | None, joint
 
 @st.composite
 def sensors(draw: st.DrawFn, topic: str, type_: str, joints: list[str], unit: str) -> Document:
-    """Draw a sensor; a joint state sensor has at least the position, in `unit`."""
+    """Draw a sensor, which has at least the position, in `unit`, if its type is a joint state."""
     known = SENSOR_MESSAGES.get(type_)
     own = {} if known is None else known.fields
     encoding = draw(st.sampled_from(known.encodings)) if known is not None and known.encodings else None
@@ -372,7 +372,7 @@ def margins(draw: st.DrawFn) -> Document:
 
 @st.composite
 def reset_options(draw: st.DrawFn) -> Document:
-    """Draw one reset option: a scalar, or a vector, of any distribution."""
+    """Draw one reset option, which is a scalar or a vector, of any distribution."""
     size = draw(st.integers(0, 3))
     pairs = draw(st.lists(intervals(), min_size=size or 1, max_size=size or 1))
     low, high = [pair[0] for pair in pairs], [pair[1] for pair in pairs]

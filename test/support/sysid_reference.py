@@ -1,4 +1,4 @@
-"""Fit of the arm with `mujoco.sysid`, a program for an environment that has it: FILE.npz FILE.xml."""
+"""Fit of the arm FILE.npz FILE.xml with `mujoco.sysid`, as a program for an environment that has it."""
 
 import json
 import sys

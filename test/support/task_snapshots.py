@@ -9,7 +9,7 @@ from embodied_env.core.types import Sample, Snapshot
 
 
 def snapshot_of(values: Mapping[str, Mapping[str, np.ndarray]], **qualities: Quality) -> Snapshot:
-    """Return readings of this moment; each is valid unless its quality is given."""
+    """Return readings of this moment, which are valid unless their quality is given."""
     samples = {
         name: Sample(
             sensor=name, values=dict(fields), stamp_ns=0, arrival_ns=0, quality=qualities.get(name, Quality.OK)

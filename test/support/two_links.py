@@ -60,7 +60,7 @@ def robot_in(folder: Path, parameters: dict[str, float]) -> Contract:
 
 
 def drawn_parameters(seed: int) -> dict[str, float]:
-    """Return the parameters of another robot: each 0.6 to 1.6 times that of the model, and a delay of 5 to 40 ms."""
+    """Return the parameters of another robot, each 0.6 to 1.6 times that of the model, and a delay of 5 to 40 ms."""
     rng = np.random.default_rng(seed)
     drawn = {name: value * float(np.exp(rng.uniform(np.log(0.6), np.log(1.6)))) for name, value in MODEL.items()}
     return {**drawn, "command_delay": float(rng.uniform(0.005, 0.04))}

@@ -1,4 +1,4 @@
-"""A contract whose driver has other units than the contract: degrees, percent, whole numbers, two fingers as one."""
+"""A contract whose driver has the units degrees, percent, whole numbers, and two fingers as one."""
 
 from embodied_env.contract import parse_contract
 
