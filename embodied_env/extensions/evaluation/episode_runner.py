@@ -50,10 +50,11 @@ class PolicySource:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationJob:
-    """The parameters of `evaluate` that do not depend on the episodes; `options` of `make` are in JSON types.
+    """The parameters of `evaluate` that do not depend on the episodes.
 
-    A trial is one episode of one policy, numbered in the order in which they run: all policies run episode 0, then
-    episode 1, each time beginning with the next policy, so that a drift of the robot or the machine favours none.
+    `options` of `make` are in JSON types. A trial is one episode of one policy. Trials are numbered in the order in
+    which they run: all policies run episode 0, then episode 1, each time beginning with the next policy, so that a
+    drift of the robot or the machine favours none.
     """
 
     contract: Contract
@@ -69,7 +70,10 @@ class EvaluationJob:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Name of each policy: its address or the name in its identity, and the position of equal ones."""
+        """Name of each policy, which is its address or the name in its identity.
+
+        Equal names are followed by their position.
+        """
         names = [each.address if isinstance(each, PolicySource) else each.identity.name for each in self.policies]
         return tuple(
             name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, start=1)
@@ -96,7 +100,7 @@ class EvaluationJob:
         return [out] if len(several) == 1 else several
 
     def to_json(self) -> dict[str, Any]:
-        """Return the job in JSON types; raises UsageError for a policy without an address."""
+        """Return the job in JSON types, or raise UsageError for a policy without an address."""
         policies = []
         for source, name in zip(self.policies, self.names, strict=True):
             if not isinstance(source, PolicySource):
@@ -115,7 +119,7 @@ class EvaluationJob:
 
 
 class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
-    """Runs trials in one environment; those of each policy are recorded into a run directory of their own.
+    """Runs trials in one environment, and records those of each policy into a run directory of their own.
 
     Episode k has the world seed of the k-th reset of a run that was seeded once. There is one object per policy, which
     is reset before each of its episodes with a seed drawn from the job's and k.
@@ -132,10 +136,10 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         observer: EpisodeObserver | None = None,
         confirm: Callable[[str], bool] | None = None,
     ) -> None:
-        """Load the policies and create the environment; nothing is started before the first episode.
+        """Load the policies and create the environment, which starts nothing before the first episode.
 
         `folders` has the parent of the run directory of each policy. `confirm` asks the operator of a robot whether to
-        continue with a policy whose first action is implausible; None: such a policy is refused.
+        continue with a policy whose first action is implausible. With None such a policy is refused.
         """
         from embodied_env.envs.embodied_env import EmbodiedEnv
         from embodied_env.policies.chunk_execution import ChunkRunner, longest_wait_s
@@ -217,7 +221,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             self._observer.ended(self._ended)
 
     def _reset(self, policy: ChunkRunner, env: RecordTransitions, name: str, episode: int) -> Any:  # noqa: ANN401
-        """Reset the policy, then the environment; return the first observation."""
+        """Reset the policy, then the environment, and return the first observation."""
         with policy_errors(name, f"the reset of episode {episode + 1}"):
             policy.reset(seed=policy_seed(self._job.seed, episode), episode_index=episode)
         if episode != self._next:
@@ -233,7 +237,10 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         return observation
 
     def _accept(self, problem: str) -> bool:
-        """Warn of an implausible policy; on a robot, return True if the operator accepts it, else raise UsageError."""
+        """Warn of an implausible policy, and return whether the operator of a robot has accepted it.
+
+        Raises UsageError if not, on a robot.
+        """
         if self._embodied.capabilities.world != "robot":
             _log.warning("implausible policy: %s", problem)
             return False
@@ -243,7 +250,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         return True
 
     def _load(self, source: PolicySource | Policy, stack: ExitStack) -> Policy:
-        """Return the policy of a source; one that is loaded here is closed with `stack`."""
+        """Return the policy of a source, and close one that is loaded here with `stack`."""
         from embodied_env.policies.policy_loader import load_policy, policy_accepts
 
         if not isinstance(source, PolicySource):

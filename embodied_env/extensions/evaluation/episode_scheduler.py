@@ -24,7 +24,7 @@ _START_S = 120.0  # time for a worker to import its policy and make its environm
 
 
 def domain_ids(count: int, own: int) -> tuple[int, ...]:
-    """Return `count` different ROS domain ids other than `own`; raises UsageError when there are fewer."""
+    """Return `count` different ROS domain ids other than `own`, or raise UsageError when there are fewer."""
     if not 1 <= count < DOMAINS:
         raise UsageError(f"invalid number of workers: {count} (expected 1 to {DOMAINS - 1}, one ROS domain each)")
     others = [(own + 1 + index) % DOMAINS for index in range(count + 1)]
@@ -44,7 +44,10 @@ class EpisodeScheduler:
         describe: Callable[[int], str] = "episode {}".format,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start nothing; `limit_s` is the time limit of a trial by the clock `now_s`, `describe` returns its name."""
+        """Store the number of trials without starting one.
+
+        `limit_s` is the time limit of a trial by the clock `now_s`, and `describe` returns its name.
+        """
         own_domain = os.environ.get("ROS_DOMAIN_ID") or "0"
         check_domain_id(own_domain, "ROS_DOMAIN_ID")
         self._domains = domain_ids(workers, own=int(own_domain))
@@ -105,7 +108,10 @@ class EpisodeScheduler:
         self._assign(worker)
 
     def _assign(self, worker: Worker) -> None:
-        """Send the next trial to an idle worker; with none left it waits, since a lost trial may come back."""
+        """Send the next trial to an idle worker.
+
+        With none left it waits, since a lost trial may come back.
+        """
         if worker.trial is None and self._waiting:
             worker.trial = self._waiting.popleft()
             self._attempts[worker.trial] += 1

@@ -1,4 +1,4 @@
-"""``embodied-env evaluate``: record episodes of policies and print the results."""
+"""The command ``embodied-env evaluate``, which records episodes of policies and prints the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluate policies: run their episodes in this process or with an engine, and return their results."""
+"""Run the episodes of policies in this process or with an engine, and return their results."""
 
 from __future__ import annotations
 

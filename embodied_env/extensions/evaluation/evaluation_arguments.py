@@ -1,4 +1,4 @@
-"""Arguments of ``evaluate`` and ``demo``; their help imports no environment."""
+"""Arguments of ``evaluate`` and ``demo``, whose help imports no environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_BYTES = 2**20  # of a file of prompts
 
 
 def read_instructions(path: str) -> tuple[str, ...]:
-    """Return the prompts of a text file, one per line without empty ones; raises UsageError for an unusable file."""
+    """Return the prompts of a text file, one per non-empty line, or raise UsageError for an unusable file."""
     from embodied_env.contract.bounded_files import read_file
     from embodied_env.contract.runtime_values import check_instruction
 

@@ -41,9 +41,9 @@ def run_policies(
     has_closing: bool = False,
     **options: Any,  # noqa: ANN401 - of `evaluate_with_progress`
 ) -> int:
-    """Evaluate policies, print the results, and return the exit status: 1 if a run is not sound.
+    """Evaluate policies, print the results, and return 1 if a run is not sound.
 
-    `has_closing`: end with the result in five lines and the next command, instead of a comparison.
+    With `has_closing`, the output ends with the result in five lines and the next command, instead of a comparison.
     """
     out = checked_path("--out", args.out)
     contract = load_contract(contract_name)
@@ -79,7 +79,7 @@ def run_policies(
 
 
 def confirm_at_terminal(problem: str) -> bool:
-    """Ask the operator whether to continue with an implausible policy; return whether the answer is yes."""
+    """Ask the operator whether to continue with an implausible policy, and return whether the answer is yes."""
     import termios
 
     say(f"implausible policy: {problem}", file=sys.stderr)
@@ -107,7 +107,10 @@ def _print_results(evaluation: Evaluation, comparisons: Sequence[PolicyCompariso
 
 
 def _print_deviations(address: str, result: PolicyResult, *, as_json: bool) -> None:
-    """Write and print how a policy that plays a run deviated from it; other policies are skipped."""
+    """Write and print how a policy that plays a run deviated from it.
+
+    Other policies are skipped.
+    """
     played = parse_address(address)
     if played.name != "run":
         return
@@ -147,7 +150,10 @@ def evaluate_with_progress(
 
 
 def print_table(evaluation: Evaluation) -> None:
-    """Print outcomes and latencies, one column per policy, and the path of each run; on a terminal one screen of it."""
+    """Print outcomes and latencies, one column per policy, and the path of each run.
+
+    On a terminal only one screen of it is printed.
+    """
     from rich.table import Table
     from rich.text import Text
 

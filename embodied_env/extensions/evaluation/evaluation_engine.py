@@ -151,9 +151,10 @@ class Engine:
 def make_engine(
     name: str, *, workers: int | None = None, address: str | None = None, episode_timeout_s: float | None = None
 ) -> Engine:
-    """Return the engine ``local``, or ``ray`` on the Ray cluster at `address`; `workers` None: one for each CPU.
+    """Return the engine ``local``, or ``ray`` on the Ray cluster at `address`.
 
-    Raises UsageError for another name or an invalid value, MissingDependencyError without Ray.
+    With `workers` None, there is one for each CPU. Raises UsageError for another name or an invalid value, and
+    MissingDependencyError without Ray.
     """
     if name not in ENGINES:
         raise UsageError(f"unknown engine: {name!r} (expected one of: {', '.join(ENGINES)}, or an Engine)")

@@ -1,4 +1,4 @@
-"""Results of an evaluation: one per policy, and their comparison over the same initial conditions."""
+"""Results of an evaluation for each policy, and their comparison over the same initial conditions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PolicyResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyComparison:
-    """Two policies of an evaluation: B compared with A."""
+    """Comparison of a policy B of an evaluation with a policy A."""
 
     a: str  # name of the first policy
     b: str  # name of the other one
@@ -51,7 +51,7 @@ class PolicyComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The evaluation of one or more policies on one backend; `results` are in the order of the policies."""
+    """The evaluation of one or more policies on one backend, with `results` in the order of the policies."""
 
     contract: Contract
     backend: str
@@ -59,7 +59,7 @@ class Evaluation:
 
     @property
     def world(self) -> str:
-        """World that the commands moved: a word of `name_world`, or "unknown" without a run."""
+        """World that the commands moved, as a word of `name_world`, or "unknown" without a run."""
         paths = [path for result in self.results for path in result.where.values()]
         return world_of(read_run(paths[0]).manifest) if paths else "unknown"
 
@@ -69,7 +69,7 @@ class Evaluation:
         return "; ".join(f"{result.path}: {result.problem}" for result in self.results if result.problem)
 
     def compare(self) -> tuple[PolicyComparison, ...]:
-        """Compare every later policy with the first one; reads the recorded episodes.
+        """Compare every later policy with the first one by their recorded episodes.
 
         Raises:
             MissingDependencyError: when scipy is not installed.
@@ -103,7 +103,7 @@ class Evaluation:
 
 
 def rows_of_episodes(where: Mapping[int, Path]) -> Iterator[RecordedRow]:
-    """Yield the rows of these episodes in order; `where` has the run directory of each.
+    """Yield the rows of these episodes in order, from the run directory that `where` has for each.
 
     Raises RecordError when an episode is incomplete in its log.
     """
@@ -119,7 +119,7 @@ def rows_of_episodes(where: Mapping[int, Path]) -> Iterator[RecordedRow]:
 
 
 def _find_episode(reader: Iterator[tuple[int, Iterator[RecordedRow]]], episode: int) -> list[RecordedRow] | None:
-    """Return the rows of `episode`, or None; one episode at a time is in memory."""
+    """Return the rows of `episode`, or None, with one episode at a time in memory."""
     for number, group in reader:
         if number == episode:
             rows = list(group)

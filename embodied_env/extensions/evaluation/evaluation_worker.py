@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def _serve(job: Mapping[str, Any], connection: socket.socket) -> None:
-    """Run each received trial; the first one of a policy creates its run directory."""
+    """Run each received trial, and create the run directory of a policy with its first one."""
     with contextlib.ExitStack() as stack, connection.makefile("r", encoding="utf-8") as lines:
         try:
             runner: EpisodeRunner | None = None

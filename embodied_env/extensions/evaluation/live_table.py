@@ -1,4 +1,4 @@
-"""Live display of an evaluation on stderr: rate, latency and gates.
+"""Live display of rate, latency and gates of an evaluation on stderr.
 
 A background thread draws it a few times per second, so that steps do not wait for it. It pauses while a robot is reset,
 since the operator may be prompted then.
@@ -37,7 +37,10 @@ _SHOWN = (
 
 
 class LiveAccount:
-    """Totals of the infos of a run. One thread adds, another reads. `is_paced`: steps have deadlines."""
+    """Totals of the infos of a run, which one thread adds and another reads.
+
+    `is_paced` is true if steps have deadlines.
+    """
 
     def __init__(self, contract: Contract, episodes: int) -> None:
         self._period_s = contract.control_period_s
@@ -84,7 +87,7 @@ class LiveAccount:
                 self._missed_before = self._missed
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the rows of the table: name and text."""
+        """Return the names and texts of the rows of the table."""
         with self._lock:
             stages = {stage: np.array(values) for stage, values in self._stages.items()}
             codes, ends = dict(self._codes.most_common()), dict(self._ends.most_common())
@@ -140,9 +143,9 @@ class LiveTable:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the display; it starts with the first step or the end of the first episode.
+        """Create the display, which starts with the first step or the end of the first episode.
 
-        `episodes` is the number of each policy, `total` that of all policies; `clock` is that of the lines.
+        `episodes` is the number of each policy, `total` that of all policies, and `clock` that of the lines.
         """
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -157,7 +160,7 @@ class LiveTable:
         self._live = Live(get_renderable=self._drawn, console=console, refresh_per_second=_REFRESH_HZ, transient=True)
 
     def __enter__(self) -> Self:
-        """Return this display; nothing is drawn yet, since the operator may be prompted at the first reset."""
+        """Return this display without drawing it, since the operator may be prompted at the first reset."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -172,7 +175,7 @@ class LiveTable:
         return self._live.is_started
 
     def resetting(self) -> None:
-        """Pause while a robot is reset: the operator may be prompted."""
+        """Pause while a robot is reset, since the operator may be prompted."""
         if self._account.is_paced:
             self._live.stop()
 

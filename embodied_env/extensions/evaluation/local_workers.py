@@ -1,4 +1,4 @@
-"""Worker processes on this machine: start them, exchange messages, end them.
+"""Start worker processes on this machine, exchange messages with them, and end them.
 
 A worker is a child process (`processes.child_process`): it ends when its parent does. Both sides send lines of JSON
 over a Unix socket. Parent: ``{"trial": k}``. Worker: ``{"worker": n, "pid": pid}`` at once, ``{"ready": path}`` when a
@@ -62,7 +62,10 @@ class Worker(ABC):
 
     @abstractmethod
     def send(self, message: Message) -> None:
-        """Send a message. A worker that has ended ignores it; `WorkerPool.receive` reports its end."""
+        """Send a message, which is dropped if the worker has ended.
+
+        `WorkerPool.receive` reports its end.
+        """
 
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
@@ -80,7 +83,7 @@ class WorkerPool(AbstractContextManager["WorkerPool[AnyWorker]"], Generic[AnyWor
 
     @abstractmethod
     def receive(self) -> Iterator[tuple[AnyWorker, Message | None]]:
-        """Wait briefly, and yield workers with their messages; None: the worker has ended."""
+        """Wait briefly, and yield workers with their messages, or with None if the worker has ended."""
 
     @abstractmethod
     def reap(self, worker: AnyWorker, *, grace_s: float = GRACE_S) -> str:
@@ -119,7 +122,10 @@ class LocalWorkers(WorkerPool[LocalWorker]):
     """The workers of one evaluation on this machine."""
 
     def __init__(self, job: EvaluationJob, folder: Path) -> None:
-        """Open the socket that workers connect to; their run directories are created in `folder`."""
+        """Open the socket that workers connect to.
+
+        Their run directories are created in `folder`.
+        """
         super().__init__()
         self._job, self._runs = job.to_json(), folder
         self._folder = tempfile.TemporaryDirectory(prefix="embodied_env_")
@@ -136,7 +142,7 @@ class LocalWorkers(WorkerPool[LocalWorker]):
         self._selector.register(self._server, selectors.EVENT_READ)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End every worker: all are notified before the first wait, and share one deadline."""
+        """End every worker within one deadline, after all have been notified."""
         for worker in self._workers:
             worker.child.close_input()
         end_s = time.monotonic() + grace_after(kind)
@@ -152,7 +158,7 @@ class LocalWorkers(WorkerPool[LocalWorker]):
         self._folder.cleanup()
 
     def start(self, number: int, domain_id: int) -> LocalWorker:
-        """See `WorkerPool`; raises BackendNotReadyError when the process cannot be started."""
+        """Start a worker as `WorkerPool` does, or raise BackendNotReadyError when its process cannot be started."""
         job = {**self._job, "number": number, "address": self._address, "out": str(self._runs)}
         child = Child(
             ProcessSpec(role=f"worker {number}", module=MODULE, arguments=(), grace_s=GRACE_S),
