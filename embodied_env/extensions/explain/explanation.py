@@ -50,7 +50,7 @@ _REQUIRED_KEYS = {"episode_index", "step_index", "wrapper_version", "backend", "
 
 
 def explain(info: Mapping[str, Any]) -> str:
-    """Return one step or reset in words: what was changed, by which gate, what was late, why the episode ended.
+    """Describe in words how one step or reset was changed, by which gate, how late it was, and why the episode ended.
 
     Args:
         info: the info of `step` or `reset` of a single environment, as returned or as in a recorded row.
@@ -126,7 +126,7 @@ def _explain_gates(safety: SafetyInfo | SafetyRecord) -> Iterator[str]:
 
 
 def _explain_chunk(account: Mapping[str, Any]) -> Iterator[str]:
-    """Explain the account of an action chunk (`policies.chunk_execution`); one of another form is left out."""
+    """Explain the account of an action chunk (`policies.chunk_execution`), unless it has another form."""
     if account.get("mode") not in CHUNK_MODES or not {"id", "age", "weight", "underruns"} <= account.keys():
         return
     if account["id"] is None:
@@ -187,6 +187,6 @@ def _explain_end(reason: str) -> Iterator[str]:
 
 
 def _flat(action: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - one vector, or one per actuator
-    """Return one vector over all joints; null is NaN."""
+    """Return one vector over all joints, with NaN for null."""
     parts = action.values() if isinstance(action, Mapping) else [action]
     return np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
