@@ -1,1 +1,1 @@
-"""The safety gate: pure limits, the gate chain, the arbiter of the last published command, the watchdog."""
+"""Safety gate with its limits and filters, the arbiter of the last published command, and the watchdog."""

@@ -1,4 +1,7 @@
-"""Parsing of actions: any object becomes a list of finite floats, or is refused. The object is never written."""
+"""Parsing of actions, which makes a list of finite floats of any object or refuses it.
+
+The object is never written.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ def parse_action(  # noqa: C901 - one branch per rule
 
 
 def parse_chunk(actions: Sequence[Any], layout: ActionLayout) -> NDArray[np.float64] | None:
-    """Return the actions of a chunk, shape (n, n_joints) in contract order; None unless all have the right form.
+    """Return the actions of a chunk in contract order, shape (n, n_joints), or None unless all have the right form.
 
     Numbers that are not finite stay.
     """

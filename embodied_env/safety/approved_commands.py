@@ -1,4 +1,4 @@
-"""Approved commands: of one gate, of a gate and its relay, of several robots in one world.
+"""Approved commands of one gate, of a gate and its relay, and of several robots in one world.
 
 The only module that makes an `ApprovedCommand`.
 """
@@ -59,7 +59,7 @@ def without_acceleration(command: ApprovedCommand) -> ApprovedCommand:
 
 
 def concatenate_commands(parts: Sequence[ApprovedCommand], *, seq: int, epoch: int) -> ApprovedCommand:
-    """Return the command of several robots in one world; each part has passed the gate of its own robot."""
+    """Return the command of several robots in one world, where each part has passed the gate of its own robot."""
     reports = [part.report for part in parts]
     vectors = {}
     for name in ("requested", "applied", "applied_si", "velocity_si"):

@@ -1,4 +1,7 @@
-"""The arbiter owns the last published command; steps, setpoints, the watchdog and `close` publish through it."""
+"""Arbiter that owns the last published command.
+
+Steps, setpoints, the watchdog and `close` publish through it.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ class _PublishingLock:
 
 
 class Arbiter:
-    """Serialises publishers and owns the reference of every limit: the last published command.
+    """Owner of the last published command, which serialises publishers and is the reference of every limit.
 
     In lockstep each step takes one control period of simulated time, and each command is one message. On a free-running
     backend `publishing` decides what is published when, and from what it is limited; only this class sends.
@@ -84,7 +87,7 @@ class Arbiter:
         free_running: bool,
         is_replay: bool = False,
     ) -> None:
-        """Create an arbiter without an epoch; `reset` begins one.
+        """Create an arbiter without an epoch, which `reset` begins.
 
         `clock` is the steady clock. With `is_replay` delays of writes are those passed to `send`, not measured ones.
         """
@@ -147,7 +150,7 @@ class Arbiter:
         self.reset(self.reference.positions, self.reference.epoch)
 
     def update_measured(self, positions: FloatArray, ages_s: FloatArray) -> None:
-        """Update the positions of joints commanded by velocity; the others keep their published ones.
+        """Update the positions of joints commanded by velocity, while the others keep their published ones.
 
         Shape (n_joints,), contract order. During its age a joint may have moved at its larger velocity limit (`slack`).
         """
@@ -159,9 +162,11 @@ class Arbiter:
             self.reference = replace(self.reference, positions=chosen, slack=slack if slack.any() else None)
 
     def set_position_reference(self, positions: FloatArray) -> None:
-        """Continue from these positions, shape (n_joints,): the measured when commands are not delivered (a dry run).
+        """Continue from these positions, shape (n_joints,).
 
-        The velocities stay the approved ones, or every action would be limited like the first one from rest.
+        They are the measured ones when commands are not delivered (a dry run). The velocities stay the approved ones,
+        or every
+        action would be limited like the first one from rest.
         """
         with self._lock:
             self.reference = replace(self.reference, positions=positions.copy(), slack=None)
@@ -198,18 +203,18 @@ class Arbiter:
 
     @property
     def setpoint_due_ns(self) -> int | None:
-        """When `send_setpoint` is due, on the steady clock; None: the robot is commanded to be at rest."""
+        """Steady time at which `send_setpoint` is due, or None while the robot is commanded to be at rest."""
         with self._lock:
             return None if self._setpoints is None else self._setpoints.due_ns(self.reference)
 
     def send_setpoint(self) -> None:
-        """Publish the next setpoint of the motion in progress if it is due; without one, brake to rest."""
+        """Publish the next setpoint of the motion in progress if it is due, or brake to rest without one."""
         if self._setpoints is not None:
             with self._lock, deferred_signals():
                 self._setpoints.send_setpoint(self)
 
     def take_setpoint_account(self) -> dict[str, float] | None:
-        """Return the account of the setpoints since the last call; None without setpoints between steps."""
+        """Return the account of the setpoints since the last call, or None without setpoints between steps."""
         with self._lock:
             return None if self._setpoints is None else self._setpoints.take_account()
 
@@ -303,11 +308,11 @@ class Arbiter:
         return self._accounted(command)
 
     def _accounted(self, command: ApprovedCommand) -> ApprovedCommand:
-        """Return `command` as written: without a guarantee that its delay leaves open."""
+        """Return `command` as written, without a guarantee that its delay leaves open."""
         return command if self.delay is None or self.delay.is_guaranteed else without_acceleration(command)
 
     def brake(self, finding: Finding) -> ApprovedCommand:
-        """Publish one tick of braking, for the reason given by `finding`; it ends the motion towards a goal."""
+        """Publish one tick of braking for the reason given by `finding`, which ends the motion towards a goal."""
         with self.exclusive as state:
             reference, dt_s = state
             if self._setpoints is not None:  # a step starts at a goal, braking at the last setpoint

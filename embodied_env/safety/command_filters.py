@@ -1,7 +1,8 @@
-"""Command filters scale down a command within the joint limits: workspace, self-collision, plug-ins.
+"""Command filters, which scale down a command within the joint limits.
 
-A filter returns the share of the motion from full braking to the proposed command that may be executed. Each joint's
-admissible velocities are an interval, so a mix of two of them is admissible and no share breaks a joint limit.
+Workspace, self-collision and plug-ins are filters. A filter returns the share of the motion from full braking to the
+proposed command that may be executed. Each joint's admissible velocities are an interval, so a mix of two of them is
+admissible and no share breaks a joint limit.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ _MAX_DETAIL = 500  # characters of a plug-in's own text
 
 @dataclass(frozen=True, kw_only=True)
 class ProposedCommand:
-    """The command about to be published; read-only arrays of shape (n_joints,), contract order, units and units/s.
+    """Command about to be published.
 
-    `positions` and `previous` are those of the last published command. `velocities` are the proposed velocities within
-    the joint limits, `braking` those of full braking.
+    The arrays are read-only, of shape (n_joints,), in contract order, in units and units/s. `positions` and `previous`
+    are
+    those of the last published command. `velocities` are the proposed velocities within the joint limits, `braking`
+    those
+    of full braking.
     """
 
     joints: tuple[str, ...]
@@ -37,7 +41,7 @@ class ProposedCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterDecision:
-    """The answer of a filter: LIMIT with the share in (0, 1) to execute, or HOLD, STOP, ESTOP."""
+    """Answer of a filter, which is LIMIT with the share in (0, 1) to execute, or HOLD, STOP or ESTOP."""
 
     severity: Severity
     share: float = 0.0
@@ -58,9 +62,9 @@ class CommandFilter(Protocol):
 
 
 def make_command_filters(contract: Contract, *, latency_s: float = 0.0) -> dict[str, CommandFilter]:
-    """Return the command filters of `contract` by name: those of ``safety.gates``, then the workspace.
+    """Return the command filters of `contract` by name, first those of ``safety.gates`` and then the workspace.
 
-    `latency_s`: delay until a command acts.
+    `latency_s` is the delay until a command acts.
 
     Raises:
         ContractError: for a filter that no installed package provides, or whose entry point or factory fails.
@@ -78,7 +82,7 @@ def make_command_filters(contract: Contract, *, latency_s: float = 0.0) -> dict[
 
 
 def ask_filter(command_filter: CommandFilter, proposal: ProposedCommand) -> FilterDecision:
-    """Return the decision of a filter; STOP if it raises or returns an invalid decision."""
+    """Return the decision of a filter, or STOP if it raises or returns an invalid decision."""
     try:
         decision = command_filter.filter(proposal)
         if decision is None:
@@ -99,6 +103,6 @@ def ask_filter(command_filter: CommandFilter, proposal: ProposedCommand) -> Filt
 
 
 def scale_of(decision: FilterDecision) -> float:
-    """Return the share to execute: 0 unless the decision is LIMIT with a share between 0 and 1."""
+    """Return the share to execute, which is 0 unless the decision is LIMIT with a share between 0 and 1."""
     is_share = isinstance(decision.share, float) and 0.0 < decision.share < 1.0
     return decision.share if decision.severity is Severity.LIMIT and is_share else 0.0

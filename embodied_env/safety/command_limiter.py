@@ -82,7 +82,7 @@ class CommandLimiter:
         self._intervenes_from = Severity.LIMIT if self._has_limits else Severity.HOLD
 
     def set_limits(self, limits: EffectiveLimits, *, tighten: bool = False) -> None:
-        """Enforce these limits; the action space stays that of the contract.
+        """Enforce these limits, while the action space stays that of the contract.
 
         With `tighten` a joint that moves too fast for them brakes into them from the limits before.
         """
@@ -147,7 +147,7 @@ class CommandLimiter:
     def brake(
         self, reference: CommandState, dt_s: float, findings: list[Finding], requested: list[float]
     ) -> ApprovedCommand:
-        """Approve full braking within the limits; with dt <= 0, repeat the last command.
+        """Approve full braking within the limits, or repeat the last command with dt <= 0.
 
         A STOP sends the grippers of action servers where their contract declares (`on_stop`).
         """
@@ -192,7 +192,7 @@ class CommandLimiter:
     def monitor(
         self, requested: list[float], reference: CommandState, dt_s: float, findings: list[Finding]
     ) -> ApprovedCommand:
-        """Report what the limits would change and change nothing; only non-finite SI values are refused."""
+        """Report what the limits would change without changing it, and refuse only non-finite SI values."""
         names, boxed = self.layout.joints, self.boxed(requested)
         if boxed != requested:
             unclipped = modification("space_box", "box.clip", names, requested, requested, limit=boxed)
@@ -208,7 +208,7 @@ class CommandLimiter:
         return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
 
     def limit_jerk(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
-        """Return the target nearest to `target` within the jerk limits; `target` itself without any."""
+        """Return the target nearest to `target` within the jerk limits, or `target` itself without any."""
         limits = self._limits
         if not self.has_jerk:
             return target
@@ -240,9 +240,10 @@ class CommandLimiter:
         return [given if sent == wanted else changed for given, wanted, sent, changed in rows]
 
     def target(self, action: list[float], reference: CommandState) -> list[float]:
-        """Map an action to target positions or velocities; rounding never exceeds a bound.
+        """Map an action to target positions or velocities without exceeding a bound by rounding.
 
-        Nor does it move a joint that has one direction only: the action that holds it maps onto its position.
+        Rounding does not move a joint that has one direction only either, since the action that holds it maps onto its
+        position.
         """
         target, positions = self.layout.scale.each_to_si(action), reference.positions.tolist()
         if self._has_delta:
@@ -254,7 +255,7 @@ class CommandLimiter:
         return target
 
     def _moved(self, values: list[float], starts: list[float], lows: list[float], highs: list[float]) -> list[float]:
-        """Add `starts` to the values of delta commands; rounding never exceeds a bound."""
+        """Add `starts` to the values of delta commands without exceeding a bound by rounding."""
         moved = []
         for value, start, low, high, is_delta in zip(values, starts, lows, highs, self._is_delta, strict=True):
             end = value + start if is_delta else value
@@ -275,7 +276,7 @@ class CommandLimiter:
         return [t if is_velocity else (t - x) / dt_s for t, x, is_velocity in rows]
 
     def _published(self, positions: list[float], velocities: list[float]) -> list[float]:
-        """Return the values to send: velocities of joints commanded by velocity, else positions."""
+        """Return the velocities of joints commanded by velocity and the positions of the others, as they are sent."""
         rows = zip(positions, velocities, self._is_velocity, strict=True)
         return [v if is_velocity else x for x, v, is_velocity in rows]
 
@@ -297,7 +298,7 @@ class CommandLimiter:
     def _apply_filters(
         self, start: _Start, positions: list[float], velocities: list[float], dt_s: float
     ) -> tuple[list[float], list[float], list[Finding]]:
-        """Apply the filters in turn; return positions, velocities and findings."""
+        """Apply the filters in turn and return positions, velocities and findings."""
         joints, (before_x, before_v, bounds) = self.layout.joints, start
         braking = [brake_velocity(v, b, dt_s) for v, b in zip(before_v, bounds, strict=True)]
         found: list[Finding] = []
@@ -331,7 +332,7 @@ class CommandLimiter:
         return positions, velocities, found
 
     def _clamped(self, positions: list[float], start: _Start) -> list[float]:
-        """Clip commanded positions to their limits; a joint already outside may not move further out."""
+        """Clip commanded positions to their limits, or to its start for a joint that is already outside."""
         return [
             y if is_velocity else min(max(y, min(b.low, x)), max(b.high, x))
             for y, x, b, is_velocity in zip(positions, start[0], start[2], self._is_velocity, strict=True)
@@ -340,7 +341,7 @@ class CommandLimiter:
     def _refuse_infeasible(
         self, finding: Finding, reference: CommandState, dt_s: float, findings: list[Finding], requested: list[float]
     ) -> ApprovedCommand:
-        """STOP if commanded positions left the limits; HOLD if only measured ones did, since they lag."""
+        """STOP if commanded positions left the limits, or HOLD if only measured ones did, since they lag."""
         measured = {joint for joint, by in zip(self.layout.joints, self._is_velocity, strict=True) if by}
         severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP
         return self.brake(reference, dt_s, [*findings, replace(finding, severity=severity)], requested)

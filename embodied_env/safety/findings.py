@@ -1,4 +1,4 @@
-"""Findings of the gates: their construction, and their arrays in ``info``."""
+"""Construction of the findings of the gates and of their arrays in ``info``."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def modification(
     after: Sequence[float],
     limit: Sequence[float] | None = None,
 ) -> Finding:
-    """Return the LIMIT finding for the joints where `before` differs from `limit` (default: `after`), at least one."""
+    """Return the LIMIT finding for the joints, at least one, where `before` differs from `limit` (default `after`)."""
     limit = after if limit is None else limit
     return _of_joints(gate, code, joints, [i for i, x in enumerate(before) if x != limit[i]], before, after, limit)
 
@@ -102,7 +102,10 @@ def limit_findings(
     published: Sequence[float],
     limited: Mapping[int, tuple[str, float]],
 ) -> list[Finding]:
-    """Return one finding per code of the `limited` joints: index -> code and value of the limit that applied."""
+    """Return one finding per code of the `limited` joints.
+
+    They map an index to the code and value of the limit that applied.
+    """
     hit: dict[str, list[int]] = {}
     bounds = {}
     for index, (code, bound) in limited.items():

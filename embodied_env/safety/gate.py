@@ -92,7 +92,7 @@ class SafetyGate:
                 self.latch(finding)
 
     def reset(self) -> None:
-        """Begin an episode: clear a STOP, keep an ESTOP, and enforce changed limits."""
+        """Begin an episode, which clears a STOP, keeps an ESTOP and enforces changed limits."""
         self._enforce(self._wanted)
         self._malformed_in_a_row = 0
         self.interventions.reset()
@@ -115,7 +115,7 @@ class SafetyGate:
             self._latched = replace(self._latched, severity=Severity.STOP)
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
-        """Change limits of joints (before margins), all or none; return whether they apply at once.
+        """Change all of these limits of joints (before margins) or none, and return whether they apply at once.
 
         Smaller velocities and narrower ranges apply at once, all other changes from the next `reset`. A joint that
         moves too fast for them brakes into them at the contract's deceleration; until then reports have the finding
@@ -139,7 +139,10 @@ class SafetyGate:
         self._enforce(self.limits)
 
     def replay_limits(self, limits: EffectiveLimits | None, *, is_first: bool) -> None:
-        """Enforce the limits of a recorded step (None: the contract's), in full at the first step of an episode."""
+        """Enforce the limits of a recorded step, or those of the contract for None.
+
+        They apply in full at the first step of an episode.
+        """
         limits = self.layout.limits if limits is None else limits
         if are_equal(limits, self.limits):
             return
@@ -167,7 +170,7 @@ class SafetyGate:
         dt_s: float,
         context: SafetyContext | None = None,
     ) -> ApprovedCommand:
-        """Return a command within every limit: the action, the nearest admissible one, or braking.
+        """Return a command within every limit, which is the action, the nearest admissible one, or braking.
 
         Args:
             action: the agent's action, of any type; never written.
@@ -247,10 +250,12 @@ class SafetyGate:
     def extend(
         self, command: ApprovedCommand, reference: CommandState, actions: Iterable[list[float]], due_ns: int
     ) -> ApprovedCommand:
-        """Return `command`, approved from `reference`, with the motion after it: `actions`, then braking to rest.
+        """Return `command`, approved from `reference`, with the motion of `actions` after it and braking to rest.
 
         Each point is limited and filtered from the one before, one control period after it. The (parsed) actions end
-        with the first that is held; a command that brakes has none. `due_ns`: when `reference` is due, steady clock.
+        with the first that is held, and a command that brakes has none. `due_ns` is the time on the steady clock at
+        which
+        `reference` is due.
         """
         return self._limiter.extend(command, reference, actions, due_ns)
 

@@ -1,4 +1,4 @@
-"""Homing: moves joints slowly to the home positions of an episode, through the safety gate.
+"""Slow motion of the joints to the home positions of an episode, through the safety gate.
 
 The motion is a straight line in joint space without planning; if the workspace filter stops it, homing fails with an
 error that names it. Meanwhile the gate scales its velocity limits (`SafetyGate.scaled_velocity_limits`), while a relay
@@ -77,8 +77,9 @@ class HomingMotion:
         self._hindrance = ""  # the last finding that held or scaled a command
 
     def drive(self, world: HomingContext, deadline_ns: int) -> str:
-        """Move home and come to rest. Return a summary, such as "120 commands, held: 3 x obs.stale".
+        """Move home, come to rest, and return a summary.
 
+        A summary is, for example, "120 commands, held: 3 x obs.stale".
         `deadline_ns` is of the steady clock. A robot within the tolerance when its time is over is home.
 
         Raises:
@@ -103,7 +104,7 @@ class HomingMotion:
         return f"{self._commands} commands" + (f", held: {held}" if held else "")
 
     def check_arrived(self, snapshot: Snapshot) -> float:
-        """Return the largest distance of a joint from home; raises BackendNotReadyError if it is away from home."""
+        """Return the largest distance of a joint from home, or raise BackendNotReadyError if it is away from home."""
         self._positions = nearest_turn(self._measured.measured(snapshot)[0], self._home, self._layout.turns)
         largest: float = self._offsets(self._positions).max().item()
         if largest > self._routine.tolerance:
@@ -111,7 +112,7 @@ class HomingMotion:
         return largest
 
     def _arrives(self, world: HomingContext, deadline_ns: int) -> bool:
-        """Wait one control period and read; return whether the robot is home. Raise when homing cannot continue."""
+        """Wait one control period, read, and return whether the robot is home, or raise if homing cannot continue."""
         world.feed()
         snapshot, gaps = world.turn()
         measured, ages_s = self._measured.measured(snapshot)
@@ -142,7 +143,7 @@ class HomingMotion:
         return self._nearest <= self._routine.tolerance and not is_settling
 
     def _command(self, safety_context: Callable[[], SafetyContext]) -> ApprovedCommand:
-        """Send the next command; return it as published, with the relay's report if there is one."""
+        """Send the next command and return it as published, with the relay's report if there is one."""
         with self._arbiter.exclusive as (reference, dt_s):
             action = self._layout.as_action(self._action(reference, dt_s))
             approved = self._gate.judge(action, reference, dt_s, safety_context())
@@ -156,7 +157,7 @@ class HomingMotion:
         return answered
 
     def _action(self, reference: CommandState, dt_s: float) -> FloatArray:
-        """Return the action that leads towards home, flat: slowly, and with room to brake before it."""
+        """Return the flat action that leads slowly towards home, with room to brake before it."""
         if not dt_s > 0.0:
             return self._gate.hold_action(reference)
         smooth, jerks = self._approach_positions(reference, dt_s), self._gate.limits.jerk
@@ -198,7 +199,10 @@ class HomingMotion:
             raise BackendNotReadyError(f"homing refused: an ESTOP is latched, {_describe(latched)}; {AFTER_ESTOP}")
 
     def _check_directions(self) -> None:
-        """Raise BackendNotReadyError if a joint past home cannot move back; within the tolerance it stays."""
+        """Raise BackendNotReadyError if a joint past home cannot move back.
+
+        A joint within the tolerance stays.
+        """
         limits, positions = self._gate.limits, self._arbiter.reference.positions
         fastest = np.where(positions > self._home, -limits.velocity_low, limits.velocity_high)
         stays = self._goes & (positions != self._home) & (fastest == 0.0)
@@ -210,7 +214,7 @@ class HomingMotion:
         self._goal = np.where(stays, positions, self._home)
 
     def _check_gate_result(self, answered: ApprovedCommand) -> None:
-        """Count held commands; raise when homing must end."""
+        """Count held commands and raise an error when homing must end."""
         for finding in answered.report.findings:
             if finding.severity >= Severity.HOLD or finding.gate in ("workspace", "plugins"):
                 self._hindrance = _describe(finding)

@@ -27,7 +27,7 @@ _UNCONFIRMED = (InputStatus.LAPSED, InputStatus.UNCLEAR)  # the next message or 
 
 
 def safety_input_findings(inputs: InputStates) -> list[Finding]:
-    """Return a finding for each safety input that is not ok; anything but a state counts as unknown."""
+    """Return a finding for each safety input that is not ok, where anything but a state counts as unknown."""
     findings = []
     for name, state in inputs.items():
         status = state.status if isinstance(state, InputState) else InputStatus.UNKNOWN

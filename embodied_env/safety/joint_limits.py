@@ -204,11 +204,13 @@ def find_violation(  # noqa: C901, PLR0911, PLR0912 - one return per rule
     next_velocities: Sequence[float],
     dt_s: float,
 ) -> tuple[int, str] | None:
-    """Return the first joint whose step violates a limit, and that limit; None without a violation.
+    """Return the first joint whose step violates a limit and that limit, or None without a violation.
 
-    The post-condition on published values, independent of `limit_joints`: it uses no interval, only that slowing down
-    is limited by D and speeding up by A, and that the joint must be able to stop within its range. The tolerance is
-    rounding plus 1e-9 of the larger velocity limit; a joint that moves in one direction only has none against it.
+    The post-condition on published values, independent of `limit_joints`, uses no interval. It requires only that
+    slowing
+    down is limited by D and speeding up by A, and that the joint must be able to stop within its range. The tolerance
+    is
+    rounding plus 1e-9 of the larger velocity limit. A joint that moves in one direction only has none against it.
     """
     rows = zip(positions, velocities, bounds, next_positions, next_velocities, strict=True)
     for joint, (x, v, b, y, w) in enumerate(rows):
@@ -264,9 +266,11 @@ def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_
 
 
 def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> bool:
-    """Return whether the state is outside the safe set by more than rounding: no velocity is within every limit.
+    """Return whether the state is outside the safe set by more than rounding.
 
-    The tolerance is twice the rounding bound, as the state carries the rounding of the step before.
+    No velocity is within every limit then. The tolerance is twice the rounding bound, as the state carries the rounding
+    of
+    the step before.
     """
     if bounds.is_goal:
         return False
@@ -283,7 +287,7 @@ def is_in_safe_set(position: float, velocity: float, bounds: JointBounds) -> boo
 
 
 def brake_velocity(velocity: float, bounds: JointBounds, dt_s: float) -> float:
-    """Return the velocity after one step of full braking: towards zero, never through it."""
+    """Return the velocity after one step of full braking towards zero, which it never passes."""
     return math.copysign(max(0.0, abs(velocity) - bounds.deceleration * dt_s), velocity)
 
 
@@ -308,10 +312,11 @@ def braking_bounds(
 def lowered_velocity(
     published: float, measured: float, age_s: float, bounds: JointBounds, *, settled: bool, period_s: float
 ) -> float:
-    """Return the reference velocity after a gap: `published`, lowered towards the measured velocity.
+    """Return the reference velocity after a gap, which is `published`, lowered towards the measured velocity.
 
-    The rule and its proof are in the module docstring. `measured` is NaN if unknown. `settled`: the command had been
-    unchanged for 3 periods when the velocity was measured.
+    The rule and its proof are in the module docstring. `measured` is NaN if unknown. `settled` means that the command
+    had
+    been unchanged for 3 periods when the velocity was measured.
     """
     if not (math.isfinite(measured) and 0.0 <= age_s < math.inf):
         return published
@@ -443,7 +448,10 @@ def _nearest_step(
 def _binding(
     w: float, ahead: tuple[float, float, float], behind: tuple[float, float, float], *, is_at_end: bool
 ) -> str:
-    """Return the code of the limit that gave the velocity w. `is_at_end`: at rest the joint would move on."""
+    """Return the code of the limit that gave the velocity w.
+
+    `is_at_end` means that a joint at rest is limited ahead of it.
+    """
     is_ahead = w > 0.0 or (w == 0.0 and is_at_end)
     if w in ahead and (is_ahead or -w not in behind):
         return _CODES[ahead.index(w)]

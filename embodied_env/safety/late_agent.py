@@ -1,4 +1,7 @@
-"""Stops that the agent's time alone explains: each required reading was valid when its snapshot was frozen."""
+"""Stops that the agent's time alone explains.
+
+Each required reading was valid when its snapshot was frozen.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build the safety context of an action: readings, their ages and the robot's safety inputs."""
+"""Build the safety context of an action from readings, their ages and the robot's safety inputs."""
 
 from __future__ import annotations
 

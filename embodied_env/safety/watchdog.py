@@ -1,4 +1,4 @@
-"""The threads of a free-running robot: the watchdog, which brakes without steps, and that of the setpoints."""
+"""Threads of a free-running robot, of which the watchdog brakes without steps and the other sends setpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Watchdog:
         control_period_s: float,
         estops: Callable[[], InputStates] = dict,
     ) -> None:
-        """Watch the steps of `arbiter` and the safety inputs `estops`; armed by the first `feed`."""
+        """Watch the steps of `arbiter` and the safety inputs `estops`, armed by the first `feed`."""
         self._estops = estops
         self._arbiter = arbiter
         self._gate = gate
@@ -47,7 +47,10 @@ class Watchdog:
         self._tripped = False
 
     def feed(self) -> None:
-        """Restart the timeout; called at each step. One after `stop_steps` latches a STOP, as `check` would have."""
+        """Restart the timeout at each step.
+
+        A step after `stop_steps` latches a STOP, as `check` would have.
+        """
         if self._fed_ns is not None and self._clock.now_ns() - self._fed_ns >= self._stop_ns:
             with contextlib.suppress(BackendError):  # the step reports it
                 self.check()  # a process that was suspended may step before its watchdog thread runs
@@ -60,7 +63,7 @@ class Watchdog:
             self._fed_ns = None
 
     def check(self) -> Finding | None:
-        """Brake if steps are overdue or a safety input requires it; return the reason, or None."""
+        """Brake if steps are overdue or a safety input requires it, and return the reason or None."""
         with self._arbiter.exclusive:  # a step that got the lock first is no longer overdue
             fed_ns = self._fed_ns
             if fed_ns is None:
@@ -100,7 +103,7 @@ class WatchdogThread:
     """
 
     def __init__(self, watchdog: Watchdog, close: Callable[[], bool], *, control_period_s: float) -> None:
-        """Create the thread; `close` returns False while another thread is busy, and is then tried again."""
+        """Create the thread that calls `close` again while it returns False because another thread is busy."""
         self._watchdog = watchdog
         self._close = close
         self._must_close = False
@@ -113,7 +116,7 @@ class WatchdogThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop and join the thread; idempotent."""
+        """Stop and join the thread unless it has ended."""
         self._done.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
@@ -132,16 +135,19 @@ class WatchdogThread:
 
 
 class SetpointThread(threading.Thread):
-    """Sends each setpoint of an arbiter when it is due, in process; a relay sends them from its own loop."""
+    """Thread that sends each setpoint of an arbiter in process when it is due.
+
+    A relay sends setpoints from its own loop.
+    """
 
     def __init__(self, arbiter: Arbiter, gate: SafetyGate, *, clock: Clock) -> None:
-        """Create the thread; `clock` is the steady clock."""
+        """Create the thread with the steady clock."""
         super().__init__(name="embodied_env setpoints", daemon=True)
         self._arbiter, self._gate, self._clock = arbiter, gate, clock
         self._is_done = False
 
     def stop(self) -> None:
-        """Stop and join the thread; idempotent."""
+        """Stop and join the thread unless it has ended."""
         self._is_done = True
         self._arbiter.setpoint_pending.set()
         if self.is_alive():

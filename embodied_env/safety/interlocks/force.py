@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ForceLimit:
-    """Maximum norm of a sensor's field, in its unit; STOP beyond it."""
+    """Maximum norm of a sensor's field in its unit, beyond which the robot STOPs."""
 
     field: str  # field of the sensor
     limit: Positive  # maximum norm, in the field's unit, which the sensor can exceed; STOP above it

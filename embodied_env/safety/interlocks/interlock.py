@@ -1,4 +1,4 @@
-"""The base class of the interlocks: what each declares, and how it judges a step."""
+"""Base class of the interlocks, with their declarations and their judgement of a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class Interlock:
-    """A condition under which no action is accepted. HOLD brakes for one step; the gate latches STOP and ESTOP.
+    """Condition under which no action is accepted.
+
+    HOLD brakes for one step, while the gate latches STOP and ESTOP.
 
     Attributes:
         keys: a frozen dataclass whose fields are its keys in a contract's ``safety``.
@@ -26,11 +28,11 @@ class Interlock:
 
     @classmethod
     def validate(cls, contract: ContractFields) -> None:
-        """Check what the types of its keys do not express; raises ContractError."""
+        """Check what the types of its keys do not express, and raise ContractError where they are wrong."""
 
     @classmethod
     def readings(cls, safety: Safety) -> list[tuple[str, str]]:  # noqa: ARG003 - one interface
-        """Return sensor and field of each reading that it judges; an action requires these sensors."""
+        """Return sensor and field of each reading that it judges, since an action requires these sensors."""
         return []
 
     @classmethod
@@ -42,5 +44,5 @@ class Interlock:
         """Clear the state of the last episode."""
 
     def judge(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:
-        """Return the findings against an action; `commanded` is the last published command, shape (n_joints,)."""
+        """Return the findings against an action after the last published command `commanded`, shape (n_joints,)."""
         raise NotImplementedError

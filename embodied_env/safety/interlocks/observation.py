@@ -30,7 +30,10 @@ class ActionAge:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionKey:
-    """The key of the action age; ``observation`` is not here, since sensors and clocks read it too."""
+    """Key of the action age.
+
+    ``observation`` is not here, since sensors and clocks read it too.
+    """
 
     action: ActionAge = field(default_factory=ActionAge)
 

@@ -47,7 +47,7 @@ class Tracking(FrozenFields):
     joints: Annotated[Mapping[str, Positive | None], tighten(_tolerances_at_most)] = field(default_factory=dict)
 
     def of(self, actuator: str, joint: str) -> float | None:
-        """Return the tolerance of a joint; None: it is not checked."""
+        """Return the tolerance of a joint, or None if it is not checked."""
         return self.joints.get(joint, self.actuators.get(actuator, self.tolerance))
 
 
@@ -99,7 +99,7 @@ class TrackingGate(Interlock):
         return None if spec is None else cls(spec, layout, units)
 
     def __init__(self, spec: Tracking, layout: ActionLayout, units: Mapping[str, str]) -> None:
-        """Resolve the tolerance of each joint; `units`: joint -> "rad" or "m"."""
+        """Resolve the tolerance of each joint, whose entry in `units` is "rad" or "m"."""
         self.spec = spec
         self._layout = layout
         shares = [spec.of(name, joint) for name, part in layout.slices.items() for joint in layout.joints[part]]

@@ -1,4 +1,4 @@
-"""The ways to publish commands: one message each, setpoints between steps, or trajectories."""
+"""Ways to publish commands as one message each, as setpoints between steps, or as trajectories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_publishing(
     downstream_timeout_s: float | None = None,
     measured_velocities: Callable[[], tuple[FloatArray, FloatArray]] | None = None,
 ) -> Publishing:
-    """Return the way to publish the commands of `gate`; see `SingleCommands` for what a gap needs."""
+    """Return the way to publish the commands of `gate`, where `SingleCommands` states the needs of a gap."""
     if has_trajectories:
         return Trajectories(gate)
     if setpoints_per_step == 1:

@@ -16,7 +16,7 @@ from embodied_env.timing.clock import Clock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWrite:
-    """The last write; the robot received the message at some time from `before_ns` to `after_ns`, steady clock."""
+    """Last write, whose message the robot received from `before_ns` to `after_ns` on the steady clock."""
 
     before_ns: int
     after_ns: int
@@ -24,7 +24,7 @@ class LastWrite:
 
 
 class Writer(Protocol):
-    """The part of the arbiter that setpoints use; its lock is held during each call.
+    """Part of the arbiter that setpoints use, with its lock held during each call.
 
     Attributes:
         clock: the steady clock.
@@ -49,7 +49,10 @@ class Writer(Protocol):
         ...
 
     def write(self, command: ApprovedCommand, *, interval_ns: int | None = None) -> SentCommand:
-        """Publish `command`, or braking in its place if it is late for its interval (None: the control period)."""
+        """Publish `command`, or braking in its place if it is late for its interval.
+
+        An interval of None is the control period.
+        """
         ...
 
     def brake(self, finding: Finding) -> ApprovedCommand:
@@ -81,7 +84,7 @@ class Publishing(Protocol):
     def complete(
         self, command: ApprovedCommand, reference: CommandState, actions: Iterable[list[float]], /
     ) -> ApprovedCommand:
-        """Return `command` with all that its message contains; `actions` are those of the next steps."""
+        """Return `command` with all that its message contains, given the `actions` of the next steps."""
         ...
 
     def is_late(self, judged_ns: int, now_ns: int, last: LastWrite, /) -> bool:

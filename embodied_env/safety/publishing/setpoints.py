@@ -1,4 +1,4 @@
-"""Setpoints between control steps: the motion from the last published setpoint towards an approved one.
+"""Setpoints between control steps, for the motion from the last published setpoint towards an approved one.
 
 A step approves a position p that is one control period T away. With n setpoints per step, h = T / n apart, the command
 changes its velocity in equal parts from the last published position x and velocity w::
@@ -79,7 +79,7 @@ class Setpoints(SingleCommands):
         self._gaps_ns.clear()
 
     def end_motion(self, now_ns: int) -> None:
-        """End the motion towards the goal; the next setpoint brakes."""
+        """End the motion towards the goal, so that the next setpoint brakes."""
         self._segment = None
         self._skip_to_next(self._due_ns, now_ns)
 
@@ -110,11 +110,11 @@ class Setpoints(SingleCommands):
         return replace(sent, values=command.values, command=arbiter.settle(command))
 
     def due_ns(self, reference: CommandState) -> int | None:
-        """Return when the next setpoint is due; None: the robot is commanded to be at rest."""
+        """Return when the next setpoint is due, or None while the robot is commanded to be at rest."""
         return None if self._segment is None and not reference.velocities.any() else self._due_ns
 
     def send_setpoint(self, arbiter: Writer) -> None:
-        """Publish the next setpoint of the motion in progress if it is due; without one, brake to rest."""
+        """Publish the next setpoint of the motion in progress if it is due, or brake to rest without one."""
         due_ns, now_ns, segment = self.due_ns(arbiter.reference), arbiter.clock.now_ns(), self._segment
         if due_ns is None or now_ns < due_ns:
             return
@@ -147,11 +147,11 @@ class Setpoints(SingleCommands):
         return sent
 
     def _skip_to_next(self, due_ns: int, now_ns: int) -> None:
-        """Set the deadline after `now_ns` on the grid of `due_ns`; missed ones are skipped, without a burst."""
+        """Set the deadline after `now_ns` on the grid of `due_ns`, and skip missed ones without a burst."""
         self._due_ns = due_ns + self._interval_ns * ((now_ns - due_ns) // self._interval_ns + 1)
 
     def _segment_to(self, command: ApprovedCommand, arbiter: Writer, *, approved_ns: int, now_ns: int) -> Segment:
-        """Return the segment from the last published setpoint to `command`; its first setpoint is due now."""
+        """Return the segment from the last published setpoint to `command`, of which the first setpoint is due now."""
         published = arbiter.reference
         goal = state_after(published if self._start is None else self._start, command, self._gate.layout.is_velocity)
         ends = (goal.positions - self._resting_positions(published)) / self._control_s
@@ -164,7 +164,7 @@ class Setpoints(SingleCommands):
         )
 
     def _target(self, segment: Segment, published: CommandState, now_ns: int, dt_s: float) -> FloatArray:
-        """Return the setpoint of `now_ns`, `dt_s` after the last published one; an action server gets the goal."""
+        """Return the setpoint of `now_ns`, `dt_s` after the last published one, or the goal for an action server."""
         share = min(1.0, (now_ns - segment.start_ns) / self._period_ns)
         start, end = segment.start_velocities, segment.end_velocities
         positions = published.positions + (start + (end - start) * share) * dt_s
@@ -180,7 +180,7 @@ class Setpoints(SingleCommands):
         return bool((distances <= self._gate.limits.fastest * self._control_s).all())
 
     def _resting_reference(self, published: CommandState) -> CommandState:
-        """Return the reference of a step that follows no other: q and w, with room to brake."""
+        """Return the reference, q and w, of a step that follows no other, with room to brake."""
         x, w, limits = published.positions, published.velocities, self._gate.limits
         stop = w * w / (2.0 * limits.deceleration)
         low, high = np.minimum(x, limits.position_low + stop), np.maximum(x, limits.position_high - stop)

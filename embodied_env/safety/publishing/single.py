@@ -92,7 +92,7 @@ class SingleCommands:
         return gap_ns > stall_ns, gap_ns > timeout_ns
 
     def _lower_velocities(self, reference: CommandState, now_ns: int, last: LastWrite) -> CommandState:
-        """Return the reference after a gap: at rest for joints that have stopped, else towards the measured motion."""
+        """Return the reference after a gap, at rest for joints that have stopped else towards the measured motion."""
         is_velocity = self._gate.layout.is_velocity
         has_arrived, has_timed_out = self._have_stopped(now_ns, last)
         rests = ~is_velocity if has_arrived else np.zeros_like(is_velocity)
@@ -111,7 +111,7 @@ class SingleCommands:
         )
 
     def _towards_measured(self, acting: FloatArray, gap_ns: int) -> FloatArray:
-        """Return `acting` lowered towards the measured velocities; a settled reading ends the gap."""
+        """Return `acting` lowered towards the measured velocities, where a settled reading ends the gap."""
         is_velocity = self._gate.layout.is_velocity
         if self._measured_velocities is None or not is_velocity.any():
             self._gap_since_ns = None

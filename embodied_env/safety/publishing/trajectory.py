@@ -1,4 +1,4 @@
-"""Trajectories: each command continues to rest, for a controller that interpolates between points."""
+"""Trajectories that continue each command to rest, for a controller that interpolates between points."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Trajectories:
         self._due_ns = 0  # when the reference is due
 
     def reset(self) -> None:
-        """Do nothing: the last trajectory is part of the last write."""
+        """Do nothing, since the last trajectory is part of the last write."""
 
     def reference_at(self, now_ns: int, reference: CommandState, last: LastWrite, /) -> tuple[CommandState, float]:
         """Return the published point from which the motion can still change, and the control period.

@@ -173,7 +173,7 @@ class Relay:
             self._outlet.state(state)
 
     def on_joint_positions(self, sensor: str, positions: FloatArray, acquired_ns: int) -> bool:
-        """Store joint positions acquired at `acquired_ns` of the steady clock; return False if they are refused."""
+        """Store joint positions acquired at `acquired_ns` of the steady clock, or return False if they are refused."""
         return self._measured.put(sensor, positions, acquired_ns, self._clock.now_ns())
 
     def on_joint_velocities(self, sensor: str, values: Mapping[str, NDArray[Any]], acquired_ns: int) -> None:
@@ -193,7 +193,7 @@ class Relay:
         self.announce()
 
     def arm(self) -> tuple[bool, str]:
-        """Begin an epoch at rest at the measured positions; return success, and `Armed` as text or the reason."""
+        """Begin an epoch at rest at the measured positions, and return success with `Armed` as text or the reason."""
         if problem := self._arming_problem():
             return False, problem
         positions = self._measured.positions.copy()
@@ -234,7 +234,7 @@ class Relay:
         self.announce()
 
     def tick(self) -> None:
-        """Brake if there is a reason to; called once per control period."""
+        """Brake if there is a reason to, once per control period."""
         self._check_command_timeout()
         reason = self._braking_reason()
         repeats = self._armed and self._gate.has_velocity
@@ -250,7 +250,7 @@ class Relay:
         self.tick()
 
     def clear_estop(self) -> tuple[bool, str]:
-        """Reduce an ESTOP to a STOP unless a safety input still requires it; return success and a message."""
+        """Reduce an ESTOP to a STOP unless a safety input still requires it, and return success and a message."""
         if active := [f.detail for f in safety_input_findings(self._inputs) if f.severity is Severity.ESTOP]:
             return False, f"ESTOP not cleared: {'; '.join(active)}"
         if self._gate.latched is None or self._gate.latched.severity < Severity.ESTOP:
@@ -260,12 +260,12 @@ class Relay:
         return True, "ESTOP cleared; arm the relay before the next motion"
 
     def end(self) -> None:
-        """Disarm and brake before the process ends; the caller ticks until `at_rest`."""
+        """Disarm and brake before the process ends, while the caller ticks until `at_rest`."""
         self._ending, self._armed = True, False
         self.tick()
 
     def fault(self, detail: str) -> None:
-        """Latch a STOP after an internal error; the next tick brakes."""
+        """Latch a STOP after an internal error, so that the next tick brakes."""
         self._latch(Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=detail))
         self.announce()
 
@@ -317,7 +317,10 @@ class Relay:
         return None
 
     def _refuse(self, tag: CommandId | None, finding: Finding, *causes: Finding) -> None:
-        """Report a command that is not published; it does not feed the watchdog. `causes`: what latched."""
+        """Report a command that is not published and does not feed the watchdog.
+
+        `causes` are the findings that latched.
+        """
         self.refused[finding.code] += 1
         reference = self.arbiter.reference
         acting = np.where(self._layout.is_velocity, reference.velocities, reference.positions)
@@ -351,7 +354,10 @@ class Relay:
                 self._latch(_overdue(Severity.STOP, "wd.stop", age_ns))
 
     def _latch(self, finding: Finding) -> None:
-        """Latch `finding` and disarm. Silence after a request to brake is the end of an episode: goals are kept."""
+        """Latch `finding` and disarm.
+
+        Silence after a request to brake is the end of an episode, at which grippers keep their goals.
+        """
         is_end = finding.code == "wd.stop" and self._asked_to_brake
         self._owes_goals |= self._has_stop_goals and self._armed and self._fed_ns is not None and not is_end
         self._gate.latch(finding)
@@ -371,7 +377,10 @@ class Relay:
         return _REQUESTED if self._asked_to_brake else None
 
     def _send_limited(self, target: FloatArray, received_ns: int) -> ApprovedCommand:
-        """Limit and publish `target`; a STOP of the gate is latched and disarms. Brake if it has waited here."""
+        """Limit and publish `target`, or brake if it has waited here.
+
+        A STOP of the gate is latched and disarms.
+        """
         with self.arbiter.exclusive as (reference, dt_s):
             waited_ns = self._clock.now_ns() - received_ns
             if 2 * waited_ns > self._period_ns:
@@ -397,7 +406,7 @@ class Relay:
         return SentCommand(seq=command.seq, values=command.values)
 
     def _publish(self, send: Callable[[], ApprovedCommand], cause: str) -> None:
-        """Publish by `send` and report it; an internal error latches a STOP instead."""
+        """Publish by `send` and report it, or latch a STOP after an internal error."""
         self.arbiter.update_measured(self._measured.positions, self._measured.ages_s(self._clock.now_ns()))
         setpoints = None if cause == "tick" else self.arbiter.take_setpoint_account()
         try:

@@ -18,7 +18,7 @@ def check_relayed(contract: Contract) -> None:
 
 
 def stopping_time_s(contract: Contract) -> float:
-    """Return the longest time to brake to rest: the slowest joint from its velocity limit, plus one period."""
+    """Return the longest time in which a joint brakes to rest from its velocity limit, plus one period."""
     limits = ActionLayout(contract).limits
     moving = ~limits.is_goal
     longest = (limits.fastest[moving] / limits.deceleration[moving]).max(initial=0.0)

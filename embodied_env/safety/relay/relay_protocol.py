@@ -82,7 +82,7 @@ class CommandId:
 
     @classmethod
     def from_text(cls, text: str) -> CommandId:
-        """Parse a tag; raises ValueError."""
+        """Parse a tag, or raise ValueError."""
         found = _TAG.fullmatch(text)
         if found is None:
             raise ValueError(f"invalid tag: {reprlib.repr(text)} (expected <epoch>/<seq>, such as 1700000000000000/12)")
@@ -92,7 +92,7 @@ class CommandId:
 
 @dataclass(frozen=True, kw_only=True)
 class JointFields:
-    """The fields of a JointState; `positions` and `velocities` are empty or have one value per name."""
+    """Fields of a JointState, where `positions` and `velocities` are empty or have one value per name."""
 
     frame_id: str
     names: tuple[str, ...]
@@ -124,7 +124,10 @@ class JointFields:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A parsed command; `target` in SI units, shape (n_joints,) in contract order, or the severity to brake for."""
+    """Parsed command, whose `target` is in SI units or the severity to brake for.
+
+    Values have the shape (n_joints,) in contract order.
+    """
 
     tag: CommandId
     target: FloatArray | Literal[Severity.HOLD, Severity.STOP]
@@ -143,7 +146,7 @@ class MalformedCommandError(Exception):
 def write_command(
     tag: CommandId, values: FloatArray | Severity, layout: ActionLayout, *, stamp_ns: int = 0
 ) -> JointFields:
-    """Return the fields of a command, or of an applied command; a severity requests braking.
+    """Return the fields of a command or of an applied command, where a severity requests braking.
 
     `values` are positions or velocities in SI units, shape (n_joints,), in contract order.
     """
@@ -161,7 +164,7 @@ def write_command(
 
 
 def read_command(fields: JointFields, layout: ActionLayout) -> Command:
-    """Parse a command; joints may be in any order.
+    """Parse a command, whose joints may be in any order.
 
     Raises:
         MalformedCommandError: unless each joint has exactly one finite value, a position or a velocity as commanded.
@@ -199,7 +202,7 @@ def read_command(fields: JointFields, layout: ActionLayout) -> Command:
 
 
 def limits_fingerprint(layout: ActionLayout) -> str:
-    """Return the SHA-256 (hex) of the enforced limits: joints, kinds of command, limits after margins."""
+    """Return the SHA-256 (hex) of the enforced limits, made of joints, kinds of command and limits after margins."""
     plain = {
         "joints": list(layout.joints),
         "is_velocity": layout.is_velocity.tolist(),
@@ -214,7 +217,10 @@ _Vector = Annotated[FloatArray, From(list[Quantity], read_only_array)]
 
 @dataclass(frozen=True, kw_only=True)
 class Armed(JsonMessage):
-    """The answer to arming: a new epoch and the limits enforced. `outside`: joints found outside their limits."""
+    """Answer to arming, with a new epoch and the limits enforced.
+
+    `outside` has the joints found outside their limits.
+    """
 
     place = ARM_SERVICE
 
@@ -276,7 +282,7 @@ class RelayReport(JsonMessage):
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Parse an untrusted report; raises ValueError that names the field."""
+        """Parse an untrusted report, or raise ValueError that names the field."""
         report = super().from_text(text)
         for name in ("applied", "applied_si", "velocity_si"):
             if (found := len(getattr(report, name))) != len(report.joints):
@@ -287,10 +293,11 @@ class RelayReport(JsonMessage):
 
 @dataclass(frozen=True, kw_only=True)
 class RelayState(JsonMessage):
-    """The state of the relay: ``disarmed`` (initially), ``armed``, ``stopped`` or ``estop`` (latched).
+    """State of the relay, which is ``disarmed`` (initially), ``armed``, ``stopped`` or ``estop`` (latched).
 
-    `braking`: it is braking and not yet at rest. `latched` is the code of the latched finding, or "". `inputs` are the
-    robot's safety inputs (`embodied_env.core.types.SafetyContext.estops`).
+    `braking` means that it brakes and is not yet at rest. `latched` is the code of the latched finding, or "". `inputs`
+    are
+    the robot's safety inputs (`embodied_env.core.types.SafetyContext.estops`).
     """
 
     place = STATE_TOPIC

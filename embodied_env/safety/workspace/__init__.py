@@ -1,1 +1,1 @@
-"""The workspace filter: keep-in and keep-out regions, self-collision, braking distances."""
+"""Workspace filter with keep-in and keep-out regions, self-collision and braking distances."""

@@ -1,4 +1,6 @@
-"""Signed distances of capsules: the points within `radius` of a segment. A sphere is a capsule with equal ends.
+"""Signed distances of capsules, which are the points within `radius` of a segment.
+
+A sphere is a capsule with equal ends.
 
 Arrays: `ends_m` (..., 2, 3), `radii_m` (...,), in m; the leading axes of both shapes broadcast. A distance is negative
 where the shapes overlap. It changes by at most d when both ends of the capsule move by at most d, since it is the
@@ -105,7 +107,7 @@ def _depth(start: FloatArray, along: FloatArray, low: FloatArray, high: FloatArr
 
 
 def inside_distance(ends_m: FloatArray, radii_m: FloatArray, low_m: FloatArray, high_m: FloatArray) -> FloatArray:
-    """Return how far capsules are inside a box with corners of shape (..., 3); negative where one reaches out."""
+    """Return how far capsules are inside a box with corners of shape (..., 3), negative where one reaches out."""
     gaps = np.minimum(ends_m - low_m[..., None, :], high_m[..., None, :] - ends_m)
     result: FloatArray = gaps.min(axis=(-1, -2)) - radii_m
     return result

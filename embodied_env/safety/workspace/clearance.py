@@ -32,7 +32,7 @@ class _BoxRows:
 
 
 class Clearances:
-    """The rows of one robot: keep-in boxes, then keep-out boxes, then pairs of capsules.
+    """Rows of one robot, first keep-in boxes, then keep-out boxes, then pairs of capsules.
 
     A keep-out sphere or capsule is a fixed capsule.
 
@@ -46,7 +46,7 @@ class Clearances:
     def __init__(
         self, spec: WorkspaceSpec, model: KinematicModel, joints: tuple[str, ...], somewhere: FloatArray, *, path: str
     ) -> None:
-        """See `Workspace`; `somewhere` is any configuration of shape (n_joints,)."""
+        """Build the rows as `Workspace` does, from any configuration `somewhere` of shape (n_joints,)."""
         self._model, self._margin_m = model, spec.margin_m
         self._order = np.array([joints.index(joint) for joint in model.joints], dtype=np.intp)
         shape = model.capsules(somewhere[self._order])
@@ -102,7 +102,7 @@ class Clearances:
 def _levers_in_order(
     model: KinematicModel, order: IndexArray, n_joints: int, shape: Capsules, path: str
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the levers of capsules and of pairs, in the order of the joints; raises ContractError without a bound."""
+    """Return the levers of capsules and of pairs in the order of the joints, or raise ContractError without a bound."""
     levers = model.levers()
     alone = np.zeros((len(shape.links), n_joints))
     apart = np.zeros((len(shape.links), len(shape.links), n_joints))
@@ -115,7 +115,7 @@ def _levers_in_order(
 
 
 def _checked_capsules(spec: WorkspaceSpec, links: tuple[str, ...], path: str) -> NDArray[np.bool_]:
-    """Return which capsules are checked; raises ContractError for an unknown link."""
+    """Return which capsules are checked, or raise ContractError for an unknown link."""
     wanted = [(f"{path}.ignore_links[{i}]", link) for i, link in enumerate(spec.ignore_links)]
     wanted += [(f"{path}.ignore_pairs[{i}]", link) for i, pair in enumerate(spec.ignore_pairs) for link in pair]
     for where, link in wanted:

@@ -1,4 +1,4 @@
-"""The workspace filter: scales a motion down so that the robot's capsules keep their distances.
+"""Workspace filter, which scales a motion down so that the robot's capsules keep their distances.
 
 A *row* is one distance d(q) less the margin: of a link's capsule to a keep-out region, to the outside of a keep-in box,
 or to a capsule of another link. h(q) is the smallest one. Only distances that a joint can change are rows.
@@ -66,7 +66,7 @@ class Scaling:
 
 
 class Workspace:
-    """The workspace of one robot; stateless."""
+    """Workspace of one robot, without a state."""
 
     def __init__(
         self,
@@ -204,20 +204,20 @@ class Workspace:
 
 
 class WorkspaceFilter:
-    """The command filter `workspace`: grants the share of a motion that keeps the robot in its workspace.
+    """Command filter `workspace`, which grants the share of a motion that keeps the robot in its workspace.
 
     It must be the last filter, since a smaller share than the granted one is not checked.
     """
 
     def __init__(self, workspace: Workspace, *, latency_s: float = 0.0) -> None:
-        """Create the filter; `latency_s` is the largest delay of a command plus half the variation of dt."""
+        """Create the filter for commands delayed by at most `latency_s`, plus half the variation of dt."""
         self._workspace = workspace
         self.model = workspace.model
         self._latency_s = latency_s
         self.is_kept = False  # whether the robot was in its workspace at the last step
 
     def reset(self) -> None:
-        """Begin an episode; `is_kept` is False until the first step."""
+        """Begin an episode, in which `is_kept` is False until the first step."""
         self.is_kept = False
 
     def filter(self, proposal: ProposedCommand) -> FilterDecision | None:
