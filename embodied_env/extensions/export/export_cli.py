@@ -1,4 +1,4 @@
-"""``embodied-env export``: a run in another format."""
+"""The command ``embodied-env export``, which writes a run in another format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as steps for learning: the observation that an action was based on, the action, and its results.
+"""Read a run as steps for learning, each with the observation that its action was based on, and its results.
 
 The row of a transition has the observation that its step returned. An `ExportedStep` has the one before its action, so
 that the last observation of an episode comes with its `EpisodeEnd`.
@@ -206,7 +206,7 @@ class EpisodeReader:
         return arrays
 
     def _action(self, row: RecordedTransition, requested: Arrays) -> tuple[Arrays, str]:
-        """Return the action of a step and its source; raises RecordError if it is not known."""
+        """Return the action of a step and its source, or raise RecordError if it is not known."""
         inner = row["inner"]
         if is_finite(requested):
             is_executed = inner is not None and Severity[inner["report"]["disposition"]] < Severity.HOLD
@@ -218,14 +218,17 @@ class EpisodeReader:
         return applied, APPLIED
 
     def _arrays(self, leaves: Leaves, value: Any) -> Arrays:  # noqa: ANN401 - JSON types
-        """Return the arrays of a value of any form, such as an action; those that do not fit are unknown."""
+        """Return the arrays of a value of any form, such as an action, where those that do not fit are unknown."""
         found = flatten(value)
         made = {key: leaf.array(found.get(key), self.run.array) for key, leaf in leaves.items()}
         return {key: leaves[key].unknown() if array is None else array for key, array in made.items()}
 
 
 def open_episodes(run: Run, *, evaluator: bool = False, split_at_gaps: bool = False) -> EpisodeReader:
-    """Prepare `run` for export, with the evaluator's values if requested; raises RecordError if it has no steps."""
+    """Prepare `run` for export, or raise RecordError if it has no steps.
+
+    With `evaluator`, the values of the evaluator are exported too.
+    """
     contract = contract_of_manifest(run.manifest)
     names = (str(layer["class"]).rpartition(":")[2] for layer in run.manifest["wrappers"][:-1])
     has_wrappers = any(name not in _TRANSPARENT for name in names)

@@ -1,4 +1,4 @@
-"""Leaves of observations and actions: named arrays, each of one dtype and shape, for any space."""
+"""Split observations and actions of any space into named arrays, each of one dtype and shape."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class ArrayField:
 
     @property
     def is_image(self) -> bool:
-        """Whether PNG stores it losslessly: uint8, (height, width, 1, 3 or 4 channels)."""
+        """Whether PNG stores it losslessly, as it does uint8 of shape (height, width, 1, 3 or 4 channels)."""
         return self.dtype == "uint8" and len(self.shape) == 3 and self.shape[2] in _PNG_CHANNELS
 
     def array(self, value: Any, load: Load) -> NDArray[Any] | None:  # noqa: ANN401 - JSON types
-        """Return a recorded value as an array, null as NaN; None if it does not have this shape."""
+        """Return a recorded value as an array, null as NaN, or None if it does not have this shape."""
         found = _to_array(value, load)
         if found is None or found.shape != self.shape:
             return None
@@ -56,7 +56,7 @@ class ArrayField:
         return found.astype(dtype, copy=False)
 
     def unknown(self) -> NDArray[Any]:
-        """Return NaN in this shape; raises RecordError for a dtype without NaN."""
+        """Return NaN in this shape, or raise RecordError for a dtype without NaN."""
         if np.dtype(self.dtype).kind != "f":
             raise RecordError(f"cannot export an unknown value as {self.dtype} {self.shape} (expected a float dtype)")
         return np.full(self.shape, np.nan, self.dtype)
@@ -93,7 +93,7 @@ def leaves_of_value(value: Any, load: Load) -> dict[str, ArrayField]:  # noqa: A
 
 
 def flatten(value: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON types
-    """Return the arrays of a value by key, in JSON types; nested dicts get dotted keys."""
+    """Return the arrays of a value by key, in JSON types and with dotted keys for nested dicts."""
     if not isinstance(value, Mapping) or is_reference(value):
         return {"": value}
     found = {}
@@ -104,12 +104,12 @@ def flatten(value: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON types
 
 
 def named(prefix: str, key: str) -> str:
-    """Return the name of a column: ``observation.joints_position``, or ``action`` for a single array."""
+    """Return the name of a column, such as ``observation.joints_position``, or ``action`` for a single array."""
     return f"{prefix}.{key}" if key else prefix
 
 
 def _to_array(value: Any, load: Load) -> NDArray[Any] | None:  # noqa: ANN401 - JSON types
-    """Return a reference or nested lists as an array, null as NaN; None for ragged lists and other types."""
+    """Return a reference or nested lists as an array, null as NaN, or None for ragged lists and other types."""
     if is_reference(value):
         return load(value)
     try:

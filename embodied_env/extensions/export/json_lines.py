@@ -1,4 +1,4 @@
-"""JSON lines: ``transitions.jsonl``, one step per line, with images and other large arrays in separate files.
+"""Export to ``transitions.jsonl``, one step per line, with images and other large arrays in separate files.
 
 It needs no library. Values are those of the rows of the run; a malformed action is only in ``info``. Images are PNG
 files, other arrays ``.npy`` files. Each content is stored once, under its hash.
@@ -56,7 +56,7 @@ class JsonLines:
         self._file.write("\n")
 
     def end(self, ending: EpisodeEnd) -> None:
-        """Do nothing: each line has its next observation."""
+        """Do nothing, since each line has its next observation."""
 
     def close(self, metadata: Mapping[str, Any]) -> None:
         """Write ``metadata.json``."""

@@ -1,4 +1,4 @@
-"""The columns of a LeRobot dataset: which field of observation and action is where, and the statistics of each."""
+"""Assign fields of observation and action to the columns of a LeRobot dataset, and compute their statistics."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ class Columns:
     """
 
     def __init__(self, source: EpisodeReader, environment: Collection[str] | None = None) -> None:
-        """Assign each field to a column; `environment`: keys of the environment state, None: by type of sensor.
+        """Assign each field to a column.
 
-        Raises UsageError for a key that is not that of a vector.
+        `environment` has the keys of the environment state. With None they are chosen by the type of sensor. Raises
+        UsageError for a key that is not that of a vector.
         """
         contract, leaves = source.contract, source.observation
         vectors = {key: leaf for key, leaf in leaves.items() if len(leaf.shape) <= 1}
@@ -119,10 +120,11 @@ def new_statistics(features: Mapping[str, Mapping[str, Any]]) -> dict[str, Colum
 
 
 class ColumnStatistics:
-    """Minimum, maximum, mean and standard deviation of each element; an element that is once not finite has none.
+    """Minimum, maximum, mean and standard deviation of each element.
 
-    Those of an image are per channel, of shape (channels, 1, 1), of pixels between 0 and 1; of each image, four numbers
-    per channel are kept. All other values are kept, with `has_quantiles` as float32, so that quantiles are exact.
+    An element that is once not finite has none. Those of an image are per channel, of shape (channels, 1, 1), of pixels
+    between 0 and 1; of each image, four numbers per channel are kept. All other values are kept, with `has_quantiles`
+    as float32, so that quantiles are exact.
 
     Attributes:
         names: of the statistics, without ``count``.
@@ -165,7 +167,7 @@ class ColumnStatistics:
         return np.array(self._kept).reshape(self.count, *shape)
 
     def _of_images(self) -> dict[str, NDArray[Any]]:
-        """Return those of all pixels: each image has as many."""
+        """Return the statistics of the pixels of all images, which have the same size."""
         low, high, means, variances = self._rows().swapaxes(0, 1)
         deviation = np.sqrt(variances.mean(0) + means.var(0))
         return dict(zip(_MOMENTS, (low.min(0), high.max(0), means.mean(0), deviation), strict=True))
@@ -183,7 +185,10 @@ class ColumnStatistics:
 
 
 def _environment_keys(contract: Contract) -> set[str]:
-    """Return the keys of the observation that do not measure the robot itself: other sensors, and reset options."""
+    """Return the keys of the observation that do not measure the robot itself.
+
+    They are those of other sensors and of reset options.
+    """
     own = {name for name, message in SENSOR_MESSAGES.items() if message.of_robot}
     others = [name for name, sensor in contract.sensors.items() if sensor.type not in own]
     fields = {f"{name}_{field}" for name in others for field in contract.sensors[name].fields}
@@ -191,7 +196,7 @@ def _environment_keys(contract: Contract) -> set[str]:
 
 
 def _names(group: Leaves, fields: Mapping[str, ObservedField]) -> dict[str, list[str]]:
-    """Return names of components by key: their joints, with quantity or key where these are needed to differ."""
+    """Return the joints of components by key, with quantity or key where these are needed to differ."""
     forms: list[dict[str, list[str]]] = [{}, {}, {}]
     for key, leaf in group.items():
         field = fields.get(key)
@@ -217,7 +222,7 @@ def _joined(names: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _vector(names: Sequence[str]) -> Feature:
-    """Return the feature of a vector: float32, as LeRobot's policies require."""
+    """Return the feature of a vector in float32, as LeRobot's policies require."""
     return {"dtype": "float32", "shape": [len(names)], "names": list(names)}
 
 

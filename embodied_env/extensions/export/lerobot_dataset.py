@@ -1,4 +1,4 @@
-"""A LeRobot dataset of version 3.0, in its documented layout; LeRobot is not needed to write it.
+"""Write a LeRobot dataset of version 3.0 in its documented layout, without LeRobot.
 
 ``meta/info.json``, ``meta/stats.json``, ``meta/tasks.parquet``, ``meta/episodes/chunk-000/file-000.parquet`` and
 ``data/chunk-000/file-000.parquet``. Images are inline (dtype ``image``), because video is lossy. LeRobot's policies use
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class LerobotDataset:
-    """Writes the dataset episode by episode; a group of rows has rows of one episode only."""
+    """Writes the dataset episode by episode, with rows of one episode only in a group of rows."""
 
     def __init__(
         self, out: Path, source: EpisodeReader, files: ExitStack, *, environment_state: Collection[str] | None = None
@@ -191,7 +191,7 @@ class LerobotDataset:
         }
 
     def _info(self) -> dict[str, Any]:
-        """Return ``info.json``; the rate is an integer if it is a whole number."""
+        """Return ``info.json``, with an integer rate if it is a whole number."""
         contract = self._source.contract
         rate_hz = 1.0 / contract.control_period_s
         return {

@@ -32,7 +32,10 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-v\d+")
 
 
 class MinariDataset:
-    """Writes ``data/``; the dataset has the name of the folder, with ``-v0`` added if it has no version."""
+    """Writes ``data/`` of a dataset with the name of the folder.
+
+    ``-v0`` is added to a name without a version.
+    """
 
     def __init__(self, out: Path, source: EpisodeReader, _files: ExitStack) -> None:
         minari = library("minari")
@@ -56,7 +59,7 @@ class MinariDataset:
         self._steps: list[ExportedStep] = []
 
     def step(self, step: ExportedStep) -> None:
-        """Buffer one step: Minari stores whole episodes."""
+        """Buffer one step, since Minari stores whole episodes."""
         self._steps.append(step)
 
     def end(self, ending: EpisodeEnd) -> None:

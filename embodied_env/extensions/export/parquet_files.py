@@ -1,4 +1,4 @@
-"""Parquet: ``transitions.parquet`` with one step per row, ``episodes.parquet`` with the last observations."""
+"""Export to ``transitions.parquet`` with one step per row and ``episodes.parquet`` with the last observations."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _schema(fixed: Mapping[str, Any], leaves: Mapping[str, Leaves]) -> Any:  # n
 
 
 def _type(leaf: ArrayField) -> Any:  # noqa: ANN401 - of pyarrow
-    """Return the Arrow type of a leaf: PNG as binary, a scalar, or a list of fixed size, in C order."""
+    """Return the Arrow type of a leaf, which is binary for PNG, a scalar, or a list of fixed size in C order."""
     pa = library("pyarrow")
     if leaf.is_image:
         return pa.binary()

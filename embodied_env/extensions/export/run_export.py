@@ -29,7 +29,10 @@ EXPORT = "embodied_env/export/1"
 
 
 class Exporter(Protocol):
-    """Writes one format; its class takes an empty folder, the `EpisodeReader`, and an `ExitStack` for open files."""
+    """Writes one format.
+
+    Its class takes an empty folder, the `EpisodeReader`, and an `ExitStack` for open files.
+    """
 
     def step(self, step: ExportedStep) -> None: ...
 
