@@ -1,4 +1,4 @@
-"""Fit of the embedded model to recorded runs: values, intervals, and what the runs do not determine.
+"""Fit the embedded model to recorded runs, with intervals of its values and of those that remain undetermined.
 
 Rollouts of recorded segments are compared with the readings, by least squares. The intervals are those of a bootstrap
 of segments: each replicate draws segments, and centres of the priors, and takes one step of the fit with them.
@@ -54,7 +54,7 @@ _MOST_TRACES = 3  # of a joint
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutTrace:
-    """A joint in a held-out segment: times, measured, and simulated with the values before and after the fit."""
+    """A joint in a held-out segment, measured and simulated with the values before and after the fit."""
 
     title: str
     joint: CommandedJoint
@@ -66,7 +66,7 @@ class HeldOutTrace:
 
 @dataclass(frozen=True, kw_only=True)
 class Identification:
-    """A fit: the content of its file, and what the report shows.
+    """Result of a fit, which is the content of its file and of the report.
 
     `gaps` counts by run what ended stretches of steps early. `is_better` is whether the identified values are nearer to
     the held-out data than those of the model.
@@ -191,7 +191,7 @@ def default_parameters(contract: Contract) -> list[Parameter]:
 
 
 def _split(motions: Sequence[RunMotion], parameters: int) -> tuple[list[MotionSegment], list[MotionSegment]]:
-    """Return the segments to fit and those that are held out; raises IdentificationError for too few."""
+    """Return the segments to fit and those that are held out, or raise IdentificationError for too few."""
     segments = [segment for motion in motions for segment in motion.segments]
     segments = segments[:: -(-len(segments) // _MOST_SEGMENTS) or 1]
     held_out = segments[_HELD_OUT - 1 :: _HELD_OUT]

@@ -1,4 +1,4 @@
-"""The page of a fit: values with their intervals, and the motion measured, before and after."""
+"""The page of a fit with its values, their intervals, and the motion measured, before and after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``embodied-env identify``: record runs that excite a robot, and fit the simulator's parameters to runs."""
+"""The command ``embodied-env identify``, which records runs that excite a robot and fits the simulator to runs."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _excite(args: argparse.Namespace) -> int:
-    """Move and record a robot; return 1 if motions are missing."""
+    """Move and record a robot, and return 1 if motions are missing."""
     from embodied_env.extensions.calibration.excitation import find_moved_joints
     from embodied_env.extensions.identification.recorded_excitation import record_excitation
 
@@ -138,7 +138,7 @@ def _excite(args: argparse.Namespace) -> int:
 
 
 def parse_parameter(text: str, contract: Contract) -> list[Parameter]:
-    """Return the parameters of ``KIND[.NAME[+NAME]][=LOW..HIGH]``; raises UsageError."""
+    """Return the parameters of ``KIND[.NAME[+NAME]][=LOW..HIGH]``, or raise UsageError."""
     from embodied_env.extensions.identification.identification import JOINT_KINDS, default_parameters
     from embodied_env.extensions.identification.rollouts import Parameter
     from embodied_env.sim.identified_parameters import Kind

@@ -33,7 +33,10 @@ _STRONG = 0.9  # correlation that a reason names
 
 
 class Estimates(NamedTuple):
-    """Value, 95 % interval and correlation of each parameter; those that were not fitted have the model's values."""
+    """Value, 95 % interval and correlation of each parameter.
+
+    Those that were not fitted have the model's values.
+    """
 
     values: FloatArray
     low: FloatArray
@@ -42,7 +45,10 @@ class Estimates(NamedTuple):
 
 
 class ParameterFit:
-    """Fits the parameters `active` of rollouts, in units of their scales; the others keep the model's values."""
+    """Fits the parameters `active` of rollouts, in units of their scales.
+
+    The others keep the model's values.
+    """
 
     def __init__(
         self,
@@ -71,7 +77,7 @@ class ParameterFit:
         self._prior = np.where(np.isnan(prior), _PRIOR * np.maximum(1.0, self._model), prior)
 
     def estimate(self, seed: int) -> Estimates:
-        """Return the best values with their intervals; `seed` is that of the bootstrap."""
+        """Return the best values with their intervals, from a bootstrap with this seed."""
         from scipy.special import stdtrit
 
         x, joints = self._start(), self._rollouts.joints
@@ -112,13 +118,13 @@ class ParameterFit:
         return f"its 95 % interval is {low:.3g} to {high:.3g}, more than {100 * TOLERANCE:.0f} % to a side{with_}"
 
     def _by_joint(self, size: Callable[[FloatArray], float], values: FloatArray) -> FloatArray:
-        """Return the size of the values of each joint, above 0; 1 for a joint without readings."""
+        """Return the size of the values of each joint, above 0, or 1 for a joint without readings."""
         parts = [values[self._rollouts.joints == joint] for joint in range(len(self._joints))]
         sizes: FloatArray = np.array([max(1e-9, float(size(own))) if len(own) else 1.0 for own in parts])
         return sizes
 
     def _share_of_odd(self, rest: FloatArray, motion: FloatArray) -> FloatArray:
-        """Return the weight of each reading: below 1 in segments that fit far worse than most, as in a stall.
+        """Return the weight of each reading, which is below 1 in segments that fit far worse than most, as in a stall.
 
         Their residuals are large both as such and for their motion, the readings less their mean.
         """

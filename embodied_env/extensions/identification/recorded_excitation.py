@@ -1,4 +1,4 @@
-"""Record the runs of an identification: a robot makes brisk moves within the limits of its contract."""
+"""Record the runs of an identification, in which a robot makes brisk moves within the limits of its contract."""
 
 from __future__ import annotations
 

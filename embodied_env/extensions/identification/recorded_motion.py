@@ -1,4 +1,4 @@
-"""Motion of a recorded run for a fit: segments of commands and readings at the times of the ledger.
+"""Read a recorded run as segments of commands and readings at the times of the ledger, for a fit.
 
 All times are on the clock of the world. A command counts from its publication, in lockstep from the start of the step,
 and a reading from its acquisition. A segment has no gap: the gate did not brake, no command came late, no clock jumped.
@@ -30,12 +30,12 @@ _LEAST_MOTION = 0.5  # of the largest step of a command, by which a joint moves
 
 
 class IdentificationError(EmbodiedEnvError):
-    """The runs cannot be used for a fit; nothing was written."""
+    """The runs cannot be used for a fit, and nothing was written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MotionSegment:
-    """Commands and readings of consecutive steps; times are ns after the first command.
+    """Commands and readings of consecutive steps, with times in ns after the first command.
 
     `start` has positions and velocities of the joints at time 0, shape (2, n_joints), NaN where they are not known;
     `before` is the command until then. `values` are the readings of the joints with the indices `joints` at `read_ns`,
@@ -66,7 +66,7 @@ _Readings = list[tuple[int, float, float]]  # of each joint: time, value, veloci
 
 @dataclass(kw_only=True)
 class _Stretch:
-    """Steps without a gap: time and command of each, and readings before each and after the last."""
+    """Steps without a gap, with their commands and the readings before each and after the last."""
 
     first_row: int
     published_ns: list[int] = field(default_factory=list)
@@ -192,7 +192,7 @@ def _gap(row: TransitionRow, command: FloatArray) -> str:
 
 
 def _velocity_of(joint: CommandedJoint, contract: Contract) -> CommandedJoint:
-    """Return where the sensor of a joint reports its velocity; without a sensor if it does not."""
+    """Return where the sensor of a joint reports its velocity, or the joint without a sensor if it does not."""
     spec = contract.sensors[joint.sensor].fields.get("velocity") if joint.sensor else None
     if spec is None or joint.name not in (names := spec.joints or ()):
         return joint._replace(sensor="")

@@ -67,7 +67,7 @@ class Rollouts:
         segments: Sequence[MotionSegment],
         parameters: Sequence[Parameter],
     ) -> None:
-        """Prepare the model; raises ContractError like `WorldModel`, and for names that it lacks."""
+        """Prepare the model, or raise ContractError like `WorldModel` and for names that it lacks."""
         self._model = model = WorldModel(contract, profile, path)
         self._own = copy.copy(model)
         self._own.mj = copy.copy(model.mj)
@@ -132,7 +132,7 @@ class Rollouts:
         return state
 
     def _trajectories_of(self, segment: MotionSegment) -> list[CommandTrajectory]:
-        """Return the setpoints of each joint: lines between commands, or their steps if they are velocities."""
+        """Return the setpoints of each joint, as lines between commands, or as their steps if they are velocities."""
         is_velocity = self._actuation.is_velocity
         start = np.where(is_velocity, 0.0, np.nan_to_num(segment.start[0]))
         rows = [np.where(np.isnan(segment.before), start, segment.before)]
