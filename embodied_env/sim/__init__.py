@@ -1,1 +1,1 @@
-"""The embedded simulator: a MuJoCo world built from a contract, for any robot and without ROS."""
+"""Embedded simulator, which builds a MuJoCo world of any robot from a contract, without ROS."""

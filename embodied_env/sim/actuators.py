@@ -1,4 +1,4 @@
-"""Commands as controls of a MuJoCo model: position servos, velocity servos, drives of a base, setpoints."""
+"""Conversion of commands to controls of the position servos, velocity servos and base drives of a MuJoCo model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Actuation:
     """
 
     def __init__(self, model: WorldModel) -> None:
-        """Resolve servos and drives; raises ContractError for missing ones and for those of another kind."""
+        """Resolve servos and drives, or raise ContractError for missing ones and for those of another kind."""
         contract = model.contract
         layout = ActionLayout(contract)
         self.joints = layout.joints
@@ -87,28 +87,28 @@ class Actuation:
         data.act[self._states] = controls[self._filtered]  # of servos with a time constant
 
     def positions(self, data: MjData) -> FloatArray:
-        """Return the joint positions, shape (n_joints,); 0 for joints and axes commanded by velocity."""
+        """Return the joint positions, shape (n_joints,), with 0 for joints and axes commanded by velocity."""
         positions = np.zeros(len(self.joints))
         positions[self._is_position] = data.qpos[self._qpos]
         return positions
 
     def command(self, values: FloatArray) -> None:
-        """Take the next command; raises UsageError for another shape."""
+        """Take the next command, or raise UsageError for another shape."""
         target = np.array(values, dtype=np.float64)
         if target.shape != self._sent.shape:
             raise self._wrong_shape(target)
         self._target = self.limited(target, self._target) if self._has_goals else target
 
     def follow(self, target: FloatArray) -> None:
-        """Have `target` as the active command, which has been reached; it is never written."""
+        """Set `target`, which is never written, as the active command that has been reached."""
         self._sent = self._target = target
 
     def limited(self, values: FloatArray, before: FloatArray) -> FloatArray:
-        """Return commands after the commands `before`: a gripper of an action server is led towards its goal."""
+        """Return commands after the commands `before`, with a gripper of an action server led towards its goal."""
         return np.clip(values, before - self._stride, before + self._stride) if self._has_goals else values
 
     def checked(self, values: FloatArray) -> FloatArray:
-        """Return a copy of a command; raises UsageError for another shape."""
+        """Return a copy of a command, or raise UsageError for another shape."""
         target = np.array(values, dtype=np.float64)
         if target.shape != self._sent.shape:
             raise self._wrong_shape(target)
@@ -158,7 +158,7 @@ class SetpointInterpolator:
     """
 
     def __init__(self, is_velocity: NDArray[np.bool_], *, period_steps: float, lag_steps: float = 0.0) -> None:
-        """Command joints with this mask of velocities, shape (n_joints,); `lag_steps` >= 0 is the time constant."""
+        """Command joints with this mask of velocities, shape (n_joints,), and the time constant `lag_steps` >= 0."""
         self._is_velocity, self._period, self._lag = is_velocity, float(period_steps), lag_steps
         self.begin(np.zeros(len(is_velocity)))
 
@@ -184,7 +184,7 @@ class SetpointInterpolator:
         self._done = done
 
     def advance(self, commands: Sequence[tuple[float, FloatArray]] = ()) -> FloatArray:
-        """Advance by a step; return its setpoints, shape (n_joints,).
+        """Advance by a step and return its setpoints, shape (n_joints,).
 
         Args:
             commands: commands that take effect during the step, in order: the elapsed fraction of it, and the values.
@@ -204,7 +204,7 @@ class SetpointInterpolator:
         return self._start + self._done / self._period * (self._target - self._start)
 
     def _integrate(self, steps: float) -> FloatArray:
-        """Advance by `steps` without a command; return the integral of the setpoints."""
+        """Advance by `steps` without a command and return the integral of the setpoints."""
         to_corner = self._period - self._done
         if 0.0 < to_corner < steps:
             return self._integrate_line(to_corner) + self._integrate_line(steps - to_corner)

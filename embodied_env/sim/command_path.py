@@ -1,4 +1,4 @@
-"""The commands of a world in which they may act at any time: delayed, or interpolated between its steps."""
+"""Commands of a world in which they may act at any time, delayed or interpolated between its steps."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class CommandPath:
         self._late_commands = copy(late_commands)
 
     def command(self, values: FloatArray, now_ns: int, delay_ns: int | None) -> None:
-        """Accept a command, which acts after the injected delay or `delay_ns` (None: at once)."""
+        """Accept a command, which acts after the injected delay or `delay_ns`, or at once if that is None."""
         if self._delayed is not None:
             self._delayed.command(self._actuation.checked(values))
         elif delay_ns is not None:
@@ -70,7 +70,7 @@ class CommandPath:
             self._interpolator.command(self._actuation.target)
 
     def controls(self, commands: Sequence[tuple[int, FloatArray]], now_ns: int, *, is_delayed: bool) -> FloatArray:
-        """Apply the commands of a step; return the controls of its physics steps, shape (n_substeps, n_controls)."""
+        """Apply the commands of a step and return the controls of its physics steps, shape (n_substeps, n_controls)."""
         tick_ns, substeps = self._timing.tick_ns, self._timing.substeps
         if self._delayed is not None:
             commands = self._delayed.next_step(now_ns, now_ns + tick_ns)

@@ -74,7 +74,7 @@ def generate_model(contract: Contract, profile: WorldProfile) -> str:
 
 
 def _add_link(parent: Element, joint: str, limits: JointLimits, *, ref: float = 0.0, turn: int = 0) -> Element:
-    """Add a link that `joint` moves about its z or, with `turn`, its y axis; return its body."""
+    """Add and return the body of a link that `joint` moves about its z axis or, with `turn`, its y axis."""
     body = _add(parent, "body", name=joint, pos=f"0 0 {_LINK_M}", gravcomp=1)
     kind, axis = ("slide", "1 0 0") if limits.unit == "m" else ("hinge", "0 1 0" if turn else "0 0 1")
     _add(body, "joint", name=joint, type=kind, axis=axis, armature=1, ref=ref, **_limited("", limits))
@@ -83,7 +83,7 @@ def _add_link(parent: Element, joint: str, limits: JointLimits, *, ref: float = 
 
 
 def _add_chassis(world: Element, servos: Element, drive: Drive) -> Element:
-    """Add a chassis with the wheels of `drive` and two casters; return its body."""
+    """Add and return the body of a chassis with the wheels of `drive` and two casters."""
     radius_m, half_m = drive.radius_m, drive.separation_m / 2
     base = _add_body(world, radius_m, [(-half_m, 0), (half_m, 0)])
     for wheel, y_m in ((drive.left, half_m), (drive.right, -half_m)):
@@ -95,7 +95,7 @@ def _add_chassis(world: Element, servos: Element, drive: Drive) -> Element:
 
 
 def _add_body(world: Element, height_m: float, casters: Iterable[tuple[float, float]]) -> Element:
-    """Add the body of a base, which slides on casters at these places without friction; return it."""
+    """Add and return the body of a base, which slides on casters at these places without friction."""
     base = _add(world, "body", name="base_link")
     _add(base, "freejoint", name="base_link")
     places = list(casters)
@@ -109,7 +109,7 @@ def _add_body(world: Element, height_m: float, casters: Iterable[tuple[float, fl
 
 
 def _add_names(root: Element, world: Element, base: Element, mount: Element, profile: WorldProfile) -> None:
-    """Add what `profile` names: mocap bodies with a site, and sites of the robot's base and of its last link."""
+    """Add the mocap bodies with a site that `profile` names, and sites of the robot's base and of its last link."""
     sources, draws = profile.sources.values(), profile.draws.values()
     placed = _names([*(draw.mocap for draw in draws), *(mover.mocap for mover in profile.movers.values())])
     for name in placed:
@@ -144,7 +144,7 @@ def _timestep_s(contract: Contract, profile: WorldProfile) -> float:
 
 
 def _start(contract: Contract, actuator: str, joint: str) -> float:
-    """Return the position after a reset: home, else 0, or the middle of limits that exclude 0."""
+    """Return the position after a reset, which is home, else 0, or the middle of limits that exclude 0."""
     reset: Any = contract.backends.get("real", {}).get("reset") or {}
     spec = contract.actuators[actuator]
     low, high = spec.joints[joint].position or (-math.inf, math.inf)

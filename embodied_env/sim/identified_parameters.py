@@ -1,4 +1,4 @@
-"""Identified parameters of a simulated world: the file of a fit, its values in a model, and their draws at resets.
+"""Identified parameters of a simulated world, with their file, their values in a model and their draws at resets.
 
 `embodied-env identify` writes the file ``NAME.identified.yaml``, and a contract names it as
 ``backends.mujoco.identified: {file: NAME.identified.yaml, draw: intervals}``. A file from a stranger is data: its size
@@ -84,7 +84,7 @@ class IdentifiedParameter:
 
 @dataclass(frozen=True, kw_only=True)
 class UndeterminedParameter:
-    """A parameter that the runs do not determine: the model keeps its value."""
+    """Parameter that the runs do not determine, so that the model keeps its value."""
 
     kind: Kind
     of: _Names = ()  # as of an identified one
@@ -106,7 +106,10 @@ class IdentifiedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Residual:
-    """Root mean square of measured less simulated motion of a joint on held-out data, rad or m (velocities: per s)."""
+    """Root mean square of measured less simulated motion of a joint on held-out data.
+
+    Its unit is rad or m, and per s for velocities.
+    """
 
     before: NotNegative  # with the model's values
     after: NotNegative  # with the identified ones
@@ -114,7 +117,7 @@ class Residual:
 
 @dataclass(frozen=True, kw_only=True)
 class IdentifiedModel:
-    """A fit of a model to recorded runs: the content of a file ``NAME.identified.yaml``."""
+    """Fit of a model to recorded runs, as a file ``NAME.identified.yaml`` contains it."""
 
     contract: Text  # name of the contract of the runs
     fingerprint: _Sha256  # fingerprint of that contract
@@ -149,12 +152,12 @@ def _check_names(kind: Kind, of: Sequence[str]) -> None:
 
 
 def parameter_name(kind: str, of: Sequence[str]) -> str:
-    """Return the name of a parameter in messages and tables: ``gain.elbow``, ``damping.elbow+wrist``."""
+    """Return the name of a parameter in messages and tables, such as ``gain.elbow`` or ``damping.elbow+wrist``."""
     return ".".join(part for part in (kind, "+".join(of)) if part)
 
 
 def read_identified(path: str | Path) -> IdentifiedModel:
-    """Read the file of a fit; raises UsageError without the file, and ContractError with the path of a wrong value."""
+    """Read the file of a fit, or raise UsageError without it or ContractError with the path of a wrong value."""
     try:
         return _parse(read_file(path), str(path))
     except OSError as error:
@@ -162,7 +165,7 @@ def read_identified(path: str | Path) -> IdentifiedModel:
 
 
 def write_identified(model: IdentifiedModel, path: str | Path) -> None:
-    """Write the file of a fit; raises UsageError when it cannot be written."""
+    """Write the file of a fit, or raise UsageError when it cannot be written."""
     document = {IDENTIFIED: SCHEMA, **asdict(model)}
     text = checked_text(dump_yaml(document), _as_lists(document))
     try:
@@ -172,9 +175,9 @@ def write_identified(model: IdentifiedModel, path: str | Path) -> None:
 
 
 def load_identified(contract: Contract, file: str, sha256: str | None, path: str) -> IdentifiedModel:
-    """Read the `file` that the profile key at `path` names; raises ContractError.
+    """Read the `file` that the profile key at `path` names, or raise ContractError.
 
-    `sha256`: of its content when the contract was loaded, if known. No file of the contract of a run is opened.
+    `sha256` is that of its content when the contract was loaded, if known. No file of the contract of a run is opened.
     """
     where = f"{path}.file"
     try:
@@ -224,7 +227,7 @@ class ModelParameter:
     """
 
     def __init__(self, mj: Any, kind: Kind, rows: NDArray[np.intp]) -> None:  # noqa: ANN401 - no type stubs
-        """Refer to the `rows` of a model; masses scale the inertia that the bodies have now."""
+        """Refer to the `rows` of a model, where masses scale the inertia that the bodies have now."""
         self.kind, self.rows = kind, rows
         self._mj = mj
         bodies = rows if kind == "mass" else rows[:0]
@@ -232,7 +235,7 @@ class ModelParameter:
 
     @property
     def value(self) -> float:
-        """The value that the model has: the mean of those that differ."""
+        """Value that the model has, or the mean of those that differ."""
         own: FloatArray = getattr(self._mj, FIELDS[self.kind][0])[self.rows]
         return float((own[:, 0] if own.ndim > 1 else own).mean())
 

@@ -35,7 +35,7 @@ class MujocoKinematics(KinematicModel):
     """
 
     def __init__(self, contract: Contract, profile: WorldProfile, *, path: str = "backends.mujoco") -> None:
-        """Compile the model of `profile`, found at `path` in the contract; raises ContractError like `World`."""
+        """Compile the model of `profile`, found at `path` in the contract, or raise ContractError like `World`."""
         self._model = model = WorldModel(contract, profile, path)
         self._data = model.new_data()
         joints = [
@@ -61,12 +61,12 @@ class MujocoKinematics(KinematicModel):
                 self._sites[sensor] = model.find("site", source.site, f"{path}.sources.{sensor}.site")
 
     def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the position of `site` in the world frame, shape (3,), m, for positions (n,); raises UsageError."""
+        """Return the position of `site` in the world frame, shape (3,), m, for positions (n,), or raise UsageError."""
         index = self._move_to(joint_positions, site)
         return np.array(self._data.site_xpos[index])
 
     def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the translational Jacobian of `site`, shape (3, n), m per joint unit; raises like `position_m`."""
+        """Return the translational Jacobian of `site`, shape (3, n), m per joint unit, or raise like `position_m`."""
         index = self._move_to(joint_positions, site)
         mujoco, mj = self._model.mujoco, self._model.mj
         mujoco.mj_comPos(mj, self._data)
@@ -160,7 +160,7 @@ def _past_passive_joint(model: WorldModel, data: MjData, joint: int, offset: Flo
 
 
 def _read_shape(model: WorldModel, geom: int, place: _Place) -> TreeShape:
-    """Return the capsule that encloses a geom; raises ContractError for an unbounded one."""
+    """Return the capsule that encloses a geom, or raise ContractError for an unbounded one."""
     mj, kinds = model.mj, model.mujoco.mjtGeom
     names = {
         int(kinds.mjGEOM_SPHERE): "sphere",

@@ -64,13 +64,13 @@ class Physics:
         return state
 
     def set_state(self, state: FloatArray) -> None:
-        """Set what `get_state` returned; derived quantities follow with the next step or `forward`."""
+        """Set what `get_state` returned, while derived quantities follow with the next step or `forward`."""
         self.edit()
         self.mujoco.mj_setState(self.mj, self._data, state, int(self.mujoco.mjtState.mjSTATE_INTEGRATION))
         self.warned[:], self._problem = 0, ""
 
     def step(self, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:
-        """Take a physics step with each row of controls; the other inputs of the model stay.
+        """Take a physics step with each row of controls, while the other inputs of the model stay.
 
         Args:
             controls: shape (n_steps, n_controls).

@@ -1,4 +1,4 @@
-"""The effects of reset options in a world: places, moving bodies, start positions, physical parameters and delays."""
+"""Effects of reset options in a world on places, moving bodies, start positions, physical parameters and delays."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MovingBody:
         self.phase = 0.0
 
     def set_phase(self, phase: FloatArray) -> None:
-        """Set the initial phase: 0 at the first point, 0.5 at the second, 1 at the first again."""
+        """Set the initial phase, which is 0 at the first point, 0.5 at the second and 1 at the first again."""
         self.phase = float(phase)
 
     def positions(self, times_s: FloatArray, phase: float | FloatArray) -> FloatArray:
@@ -78,7 +78,7 @@ class ResetRandomizer:
     def __init__(
         self, model: WorldModel, data: MjData, movers: Mapping[str, MovingBody], channels: Mapping[str, SensorChannel]
     ) -> None:
-        """Resolve the ``draws`` of the profile; raises ContractError where they, model and contract disagree.
+        """Resolve the ``draws`` of the profile, or raise ContractError where they, model and contract disagree.
 
         `data` is at the start of an episode.
         """

@@ -72,7 +72,7 @@ def display_available() -> bool:
 
 
 def _load_pyopengl(library: str) -> None:
-    """Import PyOpenGL, which remains bound to the library of its first import; raises ImportError with the cause."""
+    """Import PyOpenGL, which remains bound to the library of its first import, or raise ImportError with the cause."""
     os.environ["PYOPENGL_PLATFORM"] = library  # mujoco refuses another one
     platform = importlib.import_module("OpenGL.platform").PLATFORM
     if (bound := type(platform).__name__).lower() != f"{library}platform":
@@ -100,7 +100,7 @@ class Renderer:
     """
 
     def __init__(self, mujoco: Any, model: Any, clock: Clock | None = None) -> None:  # noqa: ANN401 - untyped mujoco
-        """Open nothing yet; `clock` measures `render_ns` (default: the steady clock)."""
+        """Open nothing yet and measure `render_ns` with `clock`, the steady clock by default."""
         self._mujoco = mujoco
         self._model = model
         self._clock = clock or SteadyClock()
@@ -111,7 +111,7 @@ class Renderer:
 
     @property
     def library(self) -> str:
-        """The rendering library, "egl", "osmesa" or "glfw"; raises like `rgb`."""
+        """Name of the rendering library, "egl", "osmesa" or "glfw", with the errors of `rgb`."""
         self._open()
         return self._library
 
@@ -134,11 +134,12 @@ class Renderer:
         return np.ascontiguousarray(rows[::-1])
 
     def depth(self, data: MjData, camera: int, height: int, width: int) -> NDArray[np.float32]:
-        """Return a depth image, m, as a new array of shape (height, width), row 0 at the top; +inf without a hit.
+        """Return a depth image, m, as a new array of shape (height, width), row 0 at the top and +inf without a hit.
 
         Depth is measured along the optical axis, at the centre of each pixel, up to the model's far plane
-        (``vis.map.zfar * stat.extent``). Transparent shapes count as solid. Arguments and errors are those of `rgb`;
-        see `_metres` for the formula.
+        (``vis.map.zfar * stat.extent``). Transparent shapes count as solid. Arguments and errors are those of `rgb`,
+        and
+        `_metres` has the formula.
         """
         rows = np.empty((height, width), dtype=np.float32)
         eye = self._render(data, camera, rows)
@@ -150,7 +151,7 @@ class Renderer:
         self._free()
 
     def _open(self) -> None:
-        """Create the GL context at first use; it is freed by `close`, or at exit."""
+        """Create the GL context, which is freed by `close` or at exit, at first use."""
         if self._closed:
             raise ClosedError("the renderer is closed")
         if _started_in - {os.getpid()}:  # a fork lacks the library's threads, and would hang
@@ -173,7 +174,7 @@ class Renderer:
         self._library = library
 
     def _render(self, data: MjData, camera: int, rows: NDArray[Any]) -> Any:  # noqa: ANN401 - an mjvGLCamera
-        """Fill `rows` bottom-up with colors (height, width, 3) or z-buffer (height, width); return the GL camera."""
+        """Fill `rows` bottom-up with colors (height, width, 3) or z-buffer (height, width) and return the GL camera."""
         begun_ns = self._clock.now_ns()
         self._open()
         if not FREE_CAMERA <= camera < self._model.ncam:  # MuJoCo would abort
@@ -243,7 +244,7 @@ class ViewerWindow:
         self._threads: set[threading.Thread] = set()
 
     def show(self, data: MjData) -> None:
-        """Show `data` until the user closes the window; raises MissingDependencyError without a display."""
+        """Show `data` until the user closes the window, or raise MissingDependencyError without a display."""
         if self._window is None:
             self._open()
         mujoco, kind = self._mujoco, int(self._mujoco.mjtState.mjSTATE_INTEGRATION)

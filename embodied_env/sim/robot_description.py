@@ -1,4 +1,7 @@
-"""The URDF that the robot emulator publishes on ``robot_description``: a file, or generated from the MuJoCo model."""
+"""URDF that the robot emulator publishes on ``robot_description``.
+
+It is a file or generated from the MuJoCo model.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _WORLD = "world"
 
 
 def robot_description(model: WorldModel) -> str | None:
-    """Return the URDF that the profile names, None without one; raises ContractError for an unreadable file."""
+    """Return the URDF that the profile names or None without one, or raise ContractError if it is unreadable."""
     file, contract = model.profile.emulator.robot_description, model.contract
     if file is None or file == GENERATED:
         return None if file is None else generate_urdf(model)
@@ -31,10 +34,10 @@ def robot_description(model: WorldModel) -> str | None:
 
 
 def generate_urdf(model: WorldModel) -> str:
-    """Return the kinematics of every tree with an actuated joint: a link for each body and each named site.
+    """Return the kinematics of every tree with an actuated joint, with a link for each body and each named site.
 
     Positions of joints are those of the model, the frame of a link is at the joint that moves it, and velocities are
-    limited as in the contract. A free body that is alone is the root link; otherwise that is ``world``.
+    limited as in the contract. A free body that is alone is the root link. Otherwise that is ``world``.
     """
     mj, kinds = model.mj, model.mujoco.mjtJoint
     by_joint = mj.actuator_trntype == int(model.mujoco.mjtTrn.mjTRN_JOINT)
@@ -72,7 +75,7 @@ def generate_urdf(model: WorldModel) -> str:
 
 
 def _add_fixed(robot: ET.Element, parent: str, child: str, frame: FloatArray) -> None:
-    """Add a link at `frame` in that of its parent; a link without a parent is the root."""
+    """Add a link at `frame` in that of its parent, or as the root without a parent."""
     if parent:
         _add_joint(robot, f"{child}_fixed", "fixed", parent, child, frame)
     else:

@@ -99,9 +99,9 @@ class SensorChannel:
     """
 
     def __init__(self, name: str, spec: SensorSpec, source: Source, step_ns: int, *, as_received: bool = False) -> None:
-        """Prepare the channel of the sensor `name`; without a rate it is due at the end of each step of the world.
+        """Prepare the channel of the sensor `name`, which without a rate is due at the end of each step of the world.
 
-        `as_received`: its samples have the values that a reader of its messages returns, instead of those sent.
+        With `as_received` its samples have the values that a reader of its messages returns, instead of those sent.
         """
         self.name, self._spec, self._source = name, spec, source
         self._as_received = as_received
@@ -222,7 +222,7 @@ class SensorChannel:
         )
 
     def reserve(self, now_ns: int) -> None:
-        """Set the next due time: the first multiple of the interval that is neither served nor past."""
+        """Set the next due time to the first multiple of the interval that is neither served nor past."""
         self._count = max(self._count + 1, int((now_ns - self._origin_ns) / self._interval_ns) + 1)
         # Times of physics steps are truncated to ns, so half a ns is subtracted for a step at exactly this time.
         self.due_ns = self._origin_ns + int(self._count * self._interval_ns - 0.5)

@@ -1,4 +1,4 @@
-"""Sensors that are computed from several values of MuJoCo: laser scanner, wheel odometer, bumper."""
+"""Sensors that are computed from several values of MuJoCo, such as laser scanner, wheel odometer and bumper."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Scanner:
     """A laser scanner that casts rays from a site."""
 
     def __init__(self, model: WorldModel, data: MjData, rays: Rays, beams: int, path: str) -> None:
-        """Resolve the site; raises ContractError when the model does not have it."""
+        """Resolve the site, or raise ContractError when the model does not have it."""
         self._model, self._data, self._rays = model, data, rays
         self._site = model.find("site", rays.site, f"{path}.rays.site")
         self._body = int(model.mj.site_bodyid[self._site])
@@ -30,7 +30,7 @@ class Scanner:
         self._hit = np.empty(beams, dtype=np.int32)
 
     def ranges(self) -> FloatArray:
-        """Return the distances, m, shape (beams,): +inf without a hit in range, -inf below the minimum range."""
+        """Return the distances, m, shape (beams,), with +inf without a hit in range and -inf below the minimum."""
         data = self._data
         world = self._directions @ data.site_xmat[self._site].reshape(3, 3).T
         distances = np.empty(len(world))
@@ -67,7 +67,7 @@ class Odometer:
     """
 
     def __init__(self, model: WorldModel, data: MjData, odometry: WheelOdometry, path: str) -> None:
-        """Resolve the site; raises ContractError when the model does not have it."""
+        """Resolve the site, or raise ContractError when the model does not have it."""
         self._model, self._data, self._odometry = model, data, odometry
         self._site = model.find("site", odometry.site, f"{path}.odometry.site")
         self.begin([0])
@@ -129,7 +129,7 @@ class Odometer:
         return self._velocity()[:3]
 
     def extras(self) -> dict[str, Any]:
-        """Return the covariance of the pose, shape (36,): x, y, z, roll, pitch, yaw."""
+        """Return the covariance of the pose x, y, z, roll, pitch, yaw, shape (36,)."""
         whole = np.zeros((6, 6))
         place = np.ix_((0, 1, 5), (0, 1, 5))
         whole[place] = self._covariance
@@ -155,7 +155,7 @@ class Bumper:
     """
 
     def __init__(self, model: WorldModel, data: MjData, contact: Contact, path: str) -> None:
-        """Resolve body and geoms; raises ContractError when the model lacks them, or has disabled its sensors."""
+        """Resolve body and geoms, or raise ContractError when the model lacks them or has disabled its sensors."""
         model.find("body", contact.body, f"{path}.contact.body")
         for i, name in enumerate(contact.ignore):
             model.find("geom", name, f"{path}.contact.ignore[{i}]")

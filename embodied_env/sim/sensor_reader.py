@@ -1,4 +1,4 @@
-"""Read the sensors of a simulated world, without delay and noise; cameras also in the background."""
+"""Read the sensors of a simulated world without delay and noise, and cameras also in the background."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SensorOutput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArrayReader:
-    """A reader of parts of a state: views with one dimension, of which `formula` makes a new array.
+    """Reader of parts of a state, which are views with one dimension of which `formula` makes a new array.
 
     The formula takes the parts of one world or, in rows, those of several, with equal results.
     """
@@ -84,9 +84,9 @@ class SimulatedSensorReader:
     """
 
     def __init__(self, model: WorldModel, data: MjData, renderer: Renderer, *, whole_messages: bool = True) -> None:
-        """Resolve every field; raises ContractError for an unsuitable or unused source, or an unknown name.
+        """Resolve every field, or raise ContractError for an unsuitable or unused source, or an unknown name.
 
-        `whole_messages`: `SensorOutput.extras` also have poses and twists that the contract does not declare.
+        With `whole_messages` `SensorOutput.extras` also have poses and twists that the contract does not declare.
         """
         self._model = model
         self._data = data
@@ -122,7 +122,7 @@ class SimulatedSensorReader:
         self.has_contacts = bool(self._bumpers)
 
     def begin(self, seed: int) -> None:
-        """Begin an episode: odometers at zero, bumpers without contact."""
+        """Begin an episode with odometers at zero and bumpers without contact."""
         for name, odometer in self._odometers.items():
             odometer.begin([seed, *f"{name}.odometry".encode()])  # differs from the seed of its channel
         for bumper in self._bumpers.values():
@@ -381,7 +381,7 @@ class AsyncCameras:
     """
 
     def __init__(self, model: WorldModel) -> None:
-        """Resolve the cameras; the thread starts with the first request."""
+        """Resolve the cameras, whose thread starts with the first request."""
         self.sensors = frozenset(name for name, source in model.profile.sources.items() if source.camera is not None)
         self._model = model
         self._data = model.new_data()
@@ -404,7 +404,7 @@ class AsyncCameras:
         self._images = []
 
     def request(self, sensor: str, taken_ns: int, data: MjData) -> None:
-        """Request an image of the current `data`, returned later by `finished`; raises ClosedError after `close`."""
+        """Request an image of the current `data` to be returned by `finished`, or raise ClosedError after `close`."""
         if self._is_closed:
             raise ClosedError("the cameras are closed")
         for name, _, image in self._images:
@@ -416,13 +416,16 @@ class AsyncCameras:
         self._images.append((sensor, taken_ns, self._executor.submit(self._render, sensor, state)))
 
     def finished(self) -> list[tuple[str, int, SensorOutput]]:
-        """Return the new images: sensor, acquisition time, output; raises like `Renderer.rgb`."""
+        """Return the sensor, acquisition time and output of each new image, or raise like `Renderer.rgb`."""
         done = [each for each in self._images if each[2].done()]
         self._images = [each for each in self._images if each not in done]
         return [(sensor, taken_ns, image.result()) for sensor, taken_ns, image in done]
 
     def capture(self, sensor: str, data: MjData) -> SensorOutput:
-        """Return an image of the current `data`, waiting for it. Only right after `begin`; raises like `finished`."""
+        """Wait for an image of the current `data` and return it, or raise like `finished`.
+
+        It may be called only right after `begin`.
+        """
         self.request(sensor, 0, data)
         *_, image = self._images.pop()
         return image.result()

@@ -1,7 +1,7 @@
-"""Actuators of a MuJoCo model as servos: which drive a joint, which follow a command, and gains for the others.
+"""Actuators of a MuJoCo model as servos, which drive a joint or follow a command, and gains for the others.
 
-A position servo has the force ``k * (ctrl - q) - d * v``, a velocity servo ``d * (ctrl - v)``: a fixed gain and an
-affine bias, without gear. A motor has no bias and becomes either of them by `set_gains`.
+A position servo has the force ``k * (ctrl - q) - d * v``, a velocity servo ``d * (ctrl - v)``, with a fixed gain and an
+affine bias and without gear. A motor has no bias and becomes either of them by `set_gains`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def actuators_of(mujoco: Any, mj: Any, joint: int) -> list[int]:  # noqa: ANN401
 
 
 def why_no_servo(mujoco: Any, mj: Any, index: int, *, velocity: bool) -> str | None:  # noqa: ANN401 - as above
-    """Return why an actuator follows no position or velocity command, with the remedy; None if it does."""
+    """Return why an actuator follows no position or velocity command, with the remedy, or None if it does."""
     kind = "velocity" if velocity else "position"
     if (reason := refusal(mujoco, mj, index)) is not None:
         return f"{reason} (expected a {kind} servo)"
@@ -69,9 +69,9 @@ def why_no_servo(mujoco: Any, mj: Any, index: int, *, velocity: bool) -> str | N
 
 
 def set_gains(mujoco: Any, mj: Any, index: int, gains: ServoGains) -> str | None:  # noqa: ANN401 - as above
-    """Make an actuator a servo of positions, or without stiffness of velocities; return why it cannot become one.
+    """Make an actuator a servo of positions, or without stiffness of velocities, or return why it cannot become one.
 
-    The range of its force stays; that of a motor's command, times gain and gear, becomes one.
+    The range of its force stays, and that of a motor's command, times gain and gear, becomes one.
     """
     if (reason := refusal(mujoco, mj, index)) is not None:
         return reason
@@ -103,7 +103,7 @@ def add_site_servos(mujoco: Any, spec: Any, actuator: str, site: str) -> None:  
 
 
 def set_site_gains(mujoco: Any, mj: Any, data: Any, actuator: str, site: int) -> str | None:  # noqa: ANN401 - as above
-    """Set the gains of the servos of a site by the inertia that they move; return the axis that cannot move, if any.
+    """Set the gains of the servos of a site by the inertia that they move, or return an axis that cannot move.
 
     `data` is the start of an episode, of which the positions are computed.
     """

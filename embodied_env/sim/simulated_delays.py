@@ -1,6 +1,6 @@
-"""Delays of a simulated robot: those of the emulator on a given clock, and those injected in lockstep.
+"""Delays of a simulated robot, emulated on a given clock or injected in lockstep.
 
-Injected: a reading has the exact scheduled stamp and the values of the last physics step up to it. A command acts from
+An injected reading has the exact scheduled stamp and the values of the last physics step up to it. A command acts from
 the first physics step that does not start before its time.
 """
 
@@ -39,7 +39,7 @@ class TimedQueue(Generic[T]):
 
     @property
     def next_ns(self) -> int | None:
-        """The time of the first item; None when empty."""
+        """Time of the first item, or None when empty."""
         return self._heap[0][0] if self._heap else None
 
     def put(self, due_ns: int, item: T) -> None:
@@ -47,7 +47,7 @@ class TimedQueue(Generic[T]):
         heapq.heappush(self._heap, (due_ns, next(self._count), item))
 
     def take_one(self, now_ns: int) -> tuple[int, T] | None:
-        """Remove and return the first due item with its time; None when nothing is due."""
+        """Remove and return the first due item with its time, or return None when nothing is due."""
         if not self._heap or self._heap[0][0] > now_ns:
             return None
         due_ns, _, item = heapq.heappop(self._heap)
@@ -92,7 +92,7 @@ class EmulatedController:
         emulator: EmulatorSpec,
         timeout_s: float | None,
     ) -> None:
-        """Command the actuators with these joints; `timeout_s` ends velocities that are not commanded again."""
+        """Command the actuators with these joints, where `timeout_s` ends velocities that are not commanded again."""
         self._slices, self._is_velocity = slices, is_velocity
         self._timeout_ns = None if timeout_s is None else _ns(timeout_s)
         self._declared_ns, self._jitter_ns = _ns(emulator.command_delay_s), _ns(emulator.command_jitter_s)
@@ -100,7 +100,7 @@ class EmulatedController:
         self.begin(0, 0, np.zeros(len(is_velocity)))
 
     def begin(self, seed: int, now_ns: int, target: FloatArray, *, delay_ns: int | None = None) -> None:
-        """Begin an episode with `target` active, without pending commands; `delay_ns` replaces the dead time."""
+        """Begin an episode with `target` active, no pending commands, and `delay_ns` in place of the dead time."""
         self.stop()
         self._delay_ns = self._declared_ns if delay_ns is None else delay_ns
         self._rng = np.random.default_rng([seed, *b"command_jitter"])
@@ -115,11 +115,11 @@ class EmulatedController:
 
     @property
     def next_ns(self) -> int | None:
-        """The time at which the next command becomes active; None without one."""
+        """Time at which the next command becomes active, or None without one."""
         return self._pending.next_ns
 
     def receive(self, now_ns: int, actuator: int, values: FloatArray) -> None:
-        """Add an arriving command of the actuator with this index; it replaces a trajectory."""
+        """Add an arriving command of the actuator with this index, which replaces a trajectory."""
         self._pending.put(self._replace(now_ns, actuator), (actuator, values))
 
     def follow(self, now_ns: int, actuator: int, points: Sequence[tuple[int, FloatArray]], *, reach_ns: int) -> None:
@@ -145,7 +145,7 @@ class EmulatedController:
         return self._last_due_ns
 
     def enforce(self, now_ns: int) -> bool:
-        """Activate the oldest due command; return whether there was one."""
+        """Activate the oldest due command, and return whether there was one."""
         due = self._pending.take_one(now_ns)
         if due is None:
             return False
@@ -155,7 +155,7 @@ class EmulatedController:
         return True
 
     def end_old_velocity(self, now_ns: int) -> bool:
-        """End the velocities of one actuator whose timeout has expired; return whether there was one."""
+        """End the velocities of one actuator whose timeout has expired, and return whether there was one."""
         for part, activated_ns in zip(self._slices, self._activated_ns, strict=True):
             acting = np.where(self._is_velocity[part], self.target[part], 0.0)
             if self._timeout_ns is not None and acting.any() and now_ns - activated_ns > self._timeout_ns:
@@ -164,7 +164,7 @@ class EmulatedController:
         return False
 
     def take_activations(self, begin_ns: int, end_ns: int) -> list[tuple[int, FloatArray]]:
-        """Return the new activations up to the end of a tick: ns after its start, and values."""
+        """Return the new activations up to the end of a tick, as ns after its start and values."""
         due = [command for command in self._unsent if command[0] <= end_ns]
         self._unsent = [command for command in self._unsent if command[0] > end_ns]
         return [(max(0, since_ns - begin_ns), values) for since_ns, values in due]
@@ -180,7 +180,7 @@ class EmulatedDrivers:
     """Publication times and header stamps of readings."""
 
     def __init__(self, emulator: EmulatorSpec) -> None:
-        """Use the declared drivers; a sensor without an entry is published at once."""
+        """Use the declared drivers, where a sensor without an entry is published at once."""
         self._sensors = emulator.sensors
         self._offset_ns = _ns(emulator.clock_offset_s)
 
@@ -209,7 +209,7 @@ class DelayedWorld:
     """The delays of one world, step by step."""
 
     def __init__(self, contract: Contract, delays: DelayModel, *, free_running: bool) -> None:
-        """Schedule `delays`; raises UsageError for a free-running world, or for sensors of another contract."""
+        """Schedule `delays`, or raise UsageError for a free-running world or for sensors of another contract."""
         if free_running:
             raise UsageError("cannot inject delays into a free-running world; declare them in its profile's emulator")
         check_delays(delays, contract)
@@ -227,11 +227,11 @@ class DelayedWorld:
         self._plan_step()
 
     def command(self, values: FloatArray) -> None:
-        """Set the command of the next step; the last one counts."""
+        """Set the command of the next step, of which the last one counts."""
         self._given = values
 
     def next_step(self, begin_ns: int, end_ns: int) -> list[tuple[int, FloatArray]]:
-        """Start the next step; return the commands that take effect in it: ns after its start, and the values."""
+        """Start the next step and return the commands that take effect in it, as ns after its start and values."""
         if self._given is not None:
             self._commands.put(self._schedule.plan(self._step).acts_ns, self._given)
             self._given = None
@@ -240,7 +240,7 @@ class DelayedWorld:
         return self._commands.take_within(begin_ns, end_ns)
 
     def taken(self, before_ns: int) -> Iterator[tuple[str, int, int]]:
-        """Yield the readings to be taken before this time: sensor, exact time, time of delivery."""
+        """Yield the sensor, exact time and time of delivery of the readings to be taken before this time."""
         if before_ns <= self._next_ns:
             return
         for name in self.sensors:
@@ -259,7 +259,7 @@ class DelayedWorld:
         self._next_ns = min((found[1] for found in following if found is not None), default=2**63)
 
     def _following(self, name: str) -> tuple[int, int, int] | None:
-        """Return the next reading: its observation, time and time of delivery; None: not planned yet."""
+        """Return the observation, time and time of delivery of the next reading, or None if it is not planned yet."""
         last = self._observed[name]
         last_ns = self._schedule.plan(last).taken_ns[name]
         for k in range(last + 1, self._step + self._schedule.ahead + 1):

@@ -1,4 +1,4 @@
-"""The time of a world: the steps of a contract in physics steps, and the sensors that are due in them."""
+"""Timing of a world, with the steps of a contract in physics steps and the sensors that are due in them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StepTiming:
 
 
 def resolve_timing(model: WorldModel, emulator: EmulatorSpec | None) -> StepTiming:
-    """Return the timing of a world; `emulator` is that of a free-running one.
+    """Return the timing of a world, where `emulator` is that of a free-running one.
 
     Raises ContractError unless a control period and a tick are whole numbers of physics steps.
     """
@@ -42,7 +42,7 @@ def resolve_timing(model: WorldModel, emulator: EmulatorSpec | None) -> StepTimi
 def make_channels(
     model: WorldModel, drivers: Mapping[str, Driver], tick_ns: int, *, late: tuple[str, ...], as_received: bool
 ) -> dict[str, SensorChannel]:
-    """Return a channel for each sensor of the contract; those of the `late` sensors follow the schedule of delays."""
+    """Return a channel for each sensor of the contract, where those of `late` sensors follow the schedule of delays."""
     channels = {}
     for name in model.contract.sensors:
         spec, source = _with_driver_rate(model, name, drivers, tick_ns), model.profile.sources.get(name, Source())
@@ -53,7 +53,7 @@ def make_channels(
 
 
 def _whole_substeps(model: WorldModel, duration_s: float, path: str) -> int:
-    """Return the number of physics steps in a duration; raises ContractError at `path` unless it is whole."""
+    """Return the number of physics steps in a duration, or raise ContractError at `path` unless it is whole."""
     timestep_s = float(model.mj.opt.timestep)
     substeps = round(duration_s / timestep_s)
     if substeps < 1 or not math.isclose(substeps * timestep_s, duration_s):

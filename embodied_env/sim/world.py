@@ -1,7 +1,7 @@
-"""Simulate the robot and the world of a contract in MuJoCo: resets, commands, control periods and readings.
+"""Simulate the robot and the world of a contract in MuJoCo through resets, commands, control periods and readings.
 
-Its time never decreases: a reset takes one control period, so that the readings after it are newer. Equal seeds and
-commands give equal bytes, independent of earlier episodes.
+Its time never decreases, since a reset takes one control period, so that the readings after it are newer. Equal seeds
+and commands give equal bytes, independent of earlier episodes.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class World:
         self.is_reset, self._drawn = False, dict[str, FloatArray]()
 
     def _sort_channels(self, late: tuple[str, ...]) -> None:
-        """Sort the channels by how they are read: ideal, scheduled by rate, or `late` by injected delays."""
+        """Sort the channels by how they are read, ideally, scheduled by rate, or `late` by injected delays."""
         ideal = []  # the sensors that have one reading per step, at its end, without delay and errors
         for name, channel in self.channels.items() if self._path is None else ():
             is_ideal = channel.is_ideal(self.tick_ns) and name not in self._randomizer.late_sensors
@@ -154,7 +154,7 @@ class World:
         self.reads_at_end = self._path is None and all(o.is_due_between(self.tick_ns) for o in others.values())
 
     def robot_description(self) -> str | None:
-        """Return the URDF that the emulated robot publishes; raises ContractError for an unreadable file."""
+        """Return the URDF that the emulated robot publishes, or raise ContractError for an unreadable file."""
         return robot_description(self._model)
 
     def reset(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
@@ -257,7 +257,7 @@ class World:
             self._path.command(values, self.now_ns, self.command_delay_ns)
 
     def driven(self, values: FloatArray) -> FloatArray:
-        """Return commands, shape (..., n_joints), as a driver reads them; those from messages as they are."""
+        """Return commands, shape (..., n_joints), as a driver reads them, or unchanged if they come from messages."""
         return values if self._conversion is None else self._conversion.to_si(self._conversion.to_driver(values))
 
     @property
@@ -267,7 +267,7 @@ class World:
 
     @property
     def command_delay_ns(self) -> int | None:
-        """The drawn or identified time from a command to its effect; None: there is none."""
+        """Drawn or identified time from a command to its effect, or None without one."""
         return self._randomizer.command_delay_ns
 
     @property
@@ -282,12 +282,12 @@ class World:
 
     @property
     def target(self) -> FloatArray:
-        """The active command, shape (n_joints,); after a reset the joint positions and zero velocity."""
+        """Active command, shape (n_joints,), which after a reset is the joint positions and zero velocity."""
         return self._actuation.target
 
     @property
     def positions(self) -> FloatArray:
-        """The current joint positions, shape (n_joints,); 0 for joints and axes commanded by velocity."""
+        """Current joint positions, shape (n_joints,), with 0 for joints and axes commanded by velocity."""
         return self._actuation.positions(self._data)
 
     def step(self, commands: Sequence[tuple[int, FloatArray]] = ()) -> None:
@@ -315,7 +315,7 @@ class World:
             self._unread += 1
 
     def finish_step(self, sensed: FloatArray) -> None:
-        """Take the readings at the end of a step, after its physics (`reads_at_end`); `sensed` is that of `Physics`."""
+        """Take the readings at the end of a step, after its physics (`reads_at_end`), with `sensed` of `Physics`."""
         self.physics.forward()
         self.now_ns += self.tick_ns
         if self._scheduled:
@@ -356,7 +356,7 @@ class World:
         return samples
 
     def _step_with_readings(self, controls: FloatArray) -> None:
-        """Take the physics steps of a step, and the readings due during it; deliver what has arrived by its end."""
+        """Take the physics steps of a step with the readings due during it, and deliver what has arrived by its end."""
         now_ns = self._run_physics(controls)
         for name, taken_ns, output in () if self._cameras is None else self._cameras.finished():
             self.channels[name].send(taken_ns, output)
@@ -365,7 +365,7 @@ class World:
             channel.deliver(now_ns)
 
     def _run_physics(self, controls: FloatArray) -> int:
-        """Take the physics steps of a step and the readings due during it; return the new time, ns."""
+        """Take the physics steps of a step and the readings due during it, and return the new time, ns."""
         start_ns = now_ns = taken_ns = self.now_ns
         due_ns = _next_due_ns(self._scheduled)
         moved = self._motion()
@@ -391,7 +391,7 @@ class World:
         return now_ns
 
     def _next_stop(self, done: int, due_after_ns: int) -> int:
-        """Return how many physics steps of this step are done when the next reading is taken; `done` are so far."""
+        """Return how many physics steps of this step, now `done`, are done when the next reading is taken."""
         if self._delayed is not None:
             return done + 1
         due = -(-due_after_ns * self.substeps // self.tick_ns)  # the first one not before that time
@@ -411,7 +411,7 @@ class World:
 
     @property
     def renderer_library(self) -> str:
-        """The library that renders the cameras: "egl", "osmesa" or "glfw"; "" without cameras."""
+        """Library that renders the cameras, "egl", "osmesa" or "glfw", or "" without cameras."""
         if self._cameras is not None:
             return self._cameras.library
         return self._renderer.library if self.profile.has_cameras else ""

@@ -102,7 +102,7 @@ class WorldModel:
     original: WorldModel | None = None
 
     def __init__(self, contract: Contract, profile: WorldProfile, path: str) -> None:
-        """Compile the model file, or a generated model; raises ContractError without the file or its keyframe."""
+        """Compile the model file or a generated model, or raise ContractError without the file or its keyframe."""
         self.contract, self.profile, self.path = contract, profile, path
         self.mujoco = import_mujoco()
         self._scalar = (int(self.mujoco.mjtJoint.mjJNT_HINGE), int(self.mujoco.mjtJoint.mjJNT_SLIDE))
@@ -141,7 +141,7 @@ class WorldModel:
         self._set_site_gains()
 
     def _count_contacts(self, spec: Any, contact: Contact) -> int:  # noqa: ANN401 - mujoco has no type stubs
-        """Add the sensors that count the contacts of a source, which have no names; return their number.
+        """Add the sensors that count the contacts of a source, which have no names, and return their number.
 
         `Bumper` reports a body or geom that does not exist.
         """
@@ -169,7 +169,7 @@ class WorldModel:
         self.require(declared in (None, found), f"{self.path}.model_sha256", f"{problem}; {remedy}")
 
     def _set_site_gains(self) -> None:
-        """Set the gains of added servos; raises ContractError for a site that does not exist, or cannot move."""
+        """Set the gains of added servos, or raise ContractError for a site that does not exist or cannot move."""
         data = self.new_data()
         self.mujoco.mj_forward(self.mj, data)
         for name, drive in self.profile.site_drives.items():
@@ -189,7 +189,7 @@ class WorldModel:
             raise self.error(path, problem)
 
     def find(self, kind: str, name: str, path: str, *, remedy: str = "") -> int:
-        """Return the index of the `kind` called `name`; raises ContractError at `path` with the known names."""
+        """Return the index of the `kind` called `name`, or raise ContractError at `path` with the known names."""
         type_name, count = _KINDS[kind]
         object_type = getattr(self.mujoco.mjtObj, type_name)
         index = int(self.mujoco.mj_name2id(self.mj, object_type, name))
@@ -200,7 +200,7 @@ class WorldModel:
         return index
 
     def _load_identified(self) -> tuple[IdentifiedParameter, ...]:
-        """Set the identified values in the model, and return the parameters; raises ContractError."""
+        """Set the identified values in the model and return the parameters, or raise ContractError."""
         named, path = self.profile.identified, f"{self.path}.identified"
         if named is None:
             return ()
@@ -213,7 +213,7 @@ class WorldModel:
         return parameters
 
     def parameter(self, kind: Kind, names: Iterable[str], path: str) -> ModelParameter:
-        """Return the parameter of bodies of the model, or of joints of the contract; raises ContractError at `path`."""
+        """Return the parameter of bodies of the model or joints of the contract, or raise ContractError at `path`."""
         names = list(names)
         if kind == "mass":
             rows = [self.find("body", name, path) for name in names]
@@ -228,7 +228,7 @@ class WorldModel:
         return ModelParameter(self.mj, kind, np.array(rows, dtype=np.intp))
 
     def update_constants(self, data: MjData) -> None:
-        """Recompute what depends on masses and armatures, overwriting `data`; the compiled statistics stay."""
+        """Recompute what depends on masses and armatures, which overwrites `data` but not the compiled statistics."""
         mujoco, mj = self.mujoco, self.mj
         before, center = {name: getattr(mj.stat, name) for name in _STATISTICS}, mj.stat.center.copy()
         mujoco.mj_resetData(mj, data)
@@ -243,19 +243,19 @@ class WorldModel:
         return self.mj.jnt_qposadr[indices].astype(np.intp), self.mj.jnt_dofadr[indices].astype(np.intp)
 
     def servo(self, joint: str, path: str, *, velocity: bool) -> int:
-        """Return the index of the position or velocity servo that drives `joint`; raises ContractError at `path`."""
+        """Return the index of the position or velocity servo that drives `joint`, or raise ContractError at `path`."""
         index = self._actuator(joint, path)
         if (problem := why_no_servo(self.mujoco, self.mj, index, velocity=velocity)) is not None:
             raise self.error(path, f"wrong actuator {self.mj.actuator(index).name!r} in {self._name}: {problem}")
         return index
 
     def joint_of_finger(self, joint: str) -> int:
-        """Return the index of the joint of a finger that mimics another; -1 if the model does not have it."""
+        """Return the index of the joint of a finger that mimics another, or -1 if the model does not have it."""
         name = self.profile.joints.get(joint, joint)
         return int(self.mujoco.mj_name2id(self.mj, self.mujoco.mjtObj.mjOBJ_JOINT, name))
 
     def finger(self, joint: str) -> int:
-        """Return the servo of a finger that mimics another; -1 for one that the model moves, or does not have."""
+        """Return the servo of a finger that mimics another, or -1 for one that the model moves or does not have."""
         index = self.joint_of_finger(joint)
         is_driven = index >= 0 and bool(actuators_of(self.mujoco, self.mj, index))
         return self.servo(joint, f"{self.path}.joints.{joint}", velocity=False) if is_driven else -1
@@ -269,7 +269,7 @@ class WorldModel:
         return index
 
     def _actuator(self, joint: str, path: str) -> int:
-        """Return the actuator that drives `joint`: the profile's, the only one, or the one with the joint's name."""
+        """Return the actuator that drives `joint`, either the profile's, the only one, or the one with its name."""
         driving = actuators_of(self.mujoco, self.mj, self._scalar_joint(joint, path))
         names = [self.mj.actuator(index).name for index in driving]
         if (chosen := self.profile.actuators.get(joint)) is not None:
@@ -302,7 +302,10 @@ class WorldModel:
 
     @property
     def has_whole_states(self) -> bool:
-        """Whether state, inputs and warm start determine a simulation: nothing sleeps, and there is no plugin."""
+        """Whether state, inputs and warm start determine a simulation.
+
+        They do if nothing sleeps and there is no plugin.
+        """
         asleep = int(self.mujoco.mjtEnableBit.mjENBL_SLEEP)
         return not self.mj.nplugin and not self.mj.opt.enableflags & asleep
 
@@ -313,7 +316,7 @@ class WorldModel:
         return data
 
     def reset(self, data: MjData) -> None:
-        """Reset `data` to the keyframe and clear everything else: warm starts, warnings, forces."""
+        """Reset `data` to the keyframe, and clear warm starts, warnings, forces and everything else."""
         if self._keyframe is None:
             self.mujoco.mj_resetData(self.mj, data)
         else:
@@ -376,7 +379,7 @@ def shared_model(contract: Contract, profile: WorldProfile, path: str) -> WorldM
 
 
 def find_model(contract: Contract, name: str, path: str) -> Path:
-    """Return the file of a model, a shipped one if the contract is untrusted; raises ContractError at `path`."""
+    """Return the file of a model, a shipped one if the contract is untrusted, or raise ContractError at `path`."""
     shipped = {file.name: file for file in SHIPPED.glob("*.xml")}
     try:
         is_local = contract.trusted and os.path.lexists(contract.resolve_path(name))

@@ -1,4 +1,4 @@
-"""The profile of a simulated world: ``backends.<name>`` of a contract."""
+"""Profile of a simulated world, which is ``backends.<name>`` of a contract."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ KINDS = ("site", "distance", "sensors", "rays", "camera", "odometry", "contact")
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """The effect of a drawn reset option: exactly one of the keys. A list takes one value for all, or one for each."""
+    """Effect of a drawn reset option, given by exactly one of the keys.
+
+    A list takes one value for all, or one for each.
+    """
 
     mocap: str | None = None  # mocap body whose position it sets: x, y or x, y, z, m
     pose: str | None = None  # free joint that it sets: x, y, m, and the heading, rad
@@ -129,7 +132,7 @@ class Mover:
 
 @dataclass(frozen=True, kw_only=True)
 class Drive:
-    """A differential drive: two wheel joints with velocity servos."""
+    """Differential drive of two wheel joints with velocity servos."""
 
     left: str  # wheel joint with a velocity servo
     right: str  # the other wheel joint
@@ -139,7 +142,7 @@ class Drive:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteDrive:
-    """A kinematic drive of a base: velocity servos that are added to the model and push a site of it."""
+    """Kinematic drive of a base, by velocity servos that are added to the model and push a site of it."""
 
     # site that moves along its own x and y (linear.x, linear.y) and turns about its z (angular.z); its body has a free
     # joint, or joints for these motions, and nothing rubs on the floor
@@ -148,7 +151,7 @@ class SiteDrive:
 
 @dataclass(frozen=True, kw_only=True)
 class ServoGains:
-    """The gains of a joint's servo: a position servo, or without stiffness a velocity servo."""
+    """Gains of a joint's position servo or, without stiffness, velocity servo."""
 
     stiffness: NotNegative = 0.0  # stiffness of position servos, N m/rad or N/m; leave it out for velocities
     damping: NotNegative = 0.0  # N m s/rad or N s/m
@@ -196,7 +199,7 @@ class Driver:
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatorSpec:
-    """The robot emulator: delays on the wall clock, and clocks of its own. Free running only."""
+    """Robot emulator with delays on the wall clock and clocks of its own, for a free-running world only."""
 
     tick_s: Positive | None = None  # simulation and publication interval; null: about a fifth of the control period
     command_delay_s: NotNegative = 0.0  # from the arrival of a command to its effect
@@ -214,7 +217,7 @@ class EmulatorSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class WorldProfile:
-    """A world: its model, its initial state, and the mapping of its names to the contract."""
+    """World with its model, its initial state, and the mapping of its names to the contract."""
 
     # file of `embodied_env/sim/models`, or a path relative to the contract. null: a generated model, with a servo per
     # joint or a chassis for a drive, and the names of this profile
@@ -252,7 +255,7 @@ class WorldProfile:
 
 
 def load_profile(contract: Contract, backend: str, *, emulator: Mapping[str, Any] | None = None) -> WorldProfile:
-    """Read the profile ``backends.<backend>``, `emulator` merged over its key; raises ContractError."""
+    """Read the profile ``backends.<backend>`` with `emulator` merged over its key, or raise ContractError."""
     path = f"backends.{backend}"
     data = backend_profile(contract, backend)
     if emulator is not None:
@@ -271,7 +274,7 @@ def load_profile(contract: Contract, backend: str, *, emulator: Mapping[str, Any
 
 
 def only_key(spec: object, keys: Sequence[str], path: str) -> str:
-    """Return the one of `keys` that `spec` sets; raises ContractError at `path` for none or several."""
+    """Return the one of `keys` that `spec` sets, or raise ContractError at `path` for none or several."""
     given = [key for key in keys if getattr(spec, key) is not None]
     require(len(given) == 1, path, f"{' and '.join(given) or 'none'} given (expected one of: {', '.join(keys)})")
     return given[0]
