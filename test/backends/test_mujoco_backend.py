@@ -1,4 +1,4 @@
-"""The in-process simulator as a backend: its samples equal those read from its messages, and its lifetime."""
+"""The samples of the in-process simulator equal those read from its messages."""
 
 import math
 from pathlib import Path

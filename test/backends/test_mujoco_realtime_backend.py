@@ -1,5 +1,3 @@
-"""The in-process simulator in real time: readings, pacing and bounded catch-up."""
-
 import threading
 
 import numpy as np
@@ -27,7 +25,7 @@ many = settings(max_examples=100, deadline=None)
 
 
 class TickingWorld:
-    """A world that counts ticks; each takes `cost_ns` of the clock."""
+    """A world that counts ticks, each of which takes `cost_ns` of the clock."""
 
     def __init__(self, clock, tick_ns, cost_ns=0):
         self.clock, self.tick_ns, self.cost_ns = clock, tick_ns, cost_ns
@@ -93,7 +91,7 @@ def episode(pacing):
 
 
 def test_an_instant_policy_observes_the_lockstep_world():
-    """Except for the numbers of readings: a sensor without a rate has one at every tick."""
+    """The numbers of readings differ, since a sensor without a rate has one at every tick."""
 
     def without_numbers(readings):
         return {name: (stamp_ns, values) for name, (stamp_ns, _, values) in readings.items()}
@@ -114,7 +112,7 @@ def test_reset_equals_that_of_lockstep(clock):
 
 
 def test_a_command_acts_from_its_arrival(arm, clock):
-    """After 20 of 50 ms: two ticks with the last command, three with the new one."""
+    """After 20 of 50 ms, two ticks have the last command and three the new one."""
     clock.advance_ns(20_000_000)
     snapshot = step(arm, command())
     world = World(ARM, load_profile(ARM, "mujoco"), free_running=True)
@@ -289,7 +287,7 @@ def test_rtf_covers_the_last_seconds():
 
 
 def test_a_slow_world_is_late_but_returns():
-    """Through the backend: each tick takes twice its duration."""
+    """Each tick of the world behind the backend takes twice its duration."""
     clock = ManualClock()
     backend, _ = opened(clock, "realtime")
     backend._stepper._world = TickingWorld(clock, TICK_NS, 2 * TICK_NS)

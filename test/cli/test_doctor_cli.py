@@ -1,4 +1,4 @@
-"""``embodied-env doctor``: output and exit status. The robot checks: test/ros/robot/test_preflight.py."""
+"""The checks of the robot are tested in test/ros/robot/test_preflight.py."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ sys.exit(main(["doctor", "arm_reach", "--backend", {backend!r}, "--json"]))
 
 @pytest.fixture(scope="module")
 def without():
-    """Return a function: the status and the checks by name when the modules `missing` cannot be imported."""
+    """Return a function that returns the status and the checks by name without the modules `missing`."""
     with forked_programs(IMPORTS) as programs:
 
         def checks_without(missing, backend, **environment):

@@ -1,4 +1,4 @@
-"""``embodied-env doctor --install``: each misfit of an installation fails its check, with a remedy."""
+"""Each defect of an installation fails its check, with a remedy."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Usage errors: exit status, and the part of the message that leads to the correct command."""
+"""The message of a usage error leads to the correct command."""
 
 import functools
 import importlib.util

@@ -1,4 +1,4 @@
-"""Usage errors of public functions and the command line: one clear error each, and never a traceback."""
+"""Wrong use of public functions and the command line is one clear error, and never a traceback."""
 
 import math
 

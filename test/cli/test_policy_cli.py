@@ -1,5 +1,3 @@
-"""The verb ``policy``: what becomes what, checks against contract and model, drafts of LeRobot policies."""
-
 import json
 import math
 import re

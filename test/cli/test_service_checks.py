@@ -1,4 +1,4 @@
-"""``embodied-env doctor --install``: the units of ``config/systemd``, and what of them is active."""
+"""``embodied-env doctor --install`` checks the units of ``config/systemd`` and which of them are active."""
 
 import configparser
 import os

@@ -1,4 +1,4 @@
-"""Files named by a contract: read as bounded regular files, and never opened for the contract of a run."""
+"""Files named by a contract are read as bounded regular files, and never opened for the contract of a run."""
 
 from __future__ import annotations
 

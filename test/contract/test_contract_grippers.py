@@ -1,5 +1,3 @@
-"""Grippers in a contract: an action server or a topic, with a binary action or positions."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Loading a contract: file lookup, YAML parsing, and errors for invalid keys and values."""
-
 from __future__ import annotations
 
 import json
@@ -273,7 +271,7 @@ def test_aliases_count_as_deep_as_the_nodes_they_repeat():
 
 
 def test_a_large_mapping_is_read_in_linear_time():
-    """20,000 keys took 20 s with quadratic counting; the test counts comparisons of keys."""
+    """Counts comparisons of keys, since 20,000 keys took 20 s with quadratic counting."""
     keys = [f"k{index}" for index in range(20_000)]
     assert list(read_yaml("".join(f"{key}: 1\n" for key in keys), "<text>")) == keys
 

@@ -1,4 +1,4 @@
-"""Validation of a contract: each violation names its path, the value and what is expected."""
+"""Each violation names its path, the value and the expected values."""
 
 from __future__ import annotations
 

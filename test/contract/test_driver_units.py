@@ -1,5 +1,3 @@
-"""The units of drivers: a conversion there and back, limits in SI units, and what a contract may declare."""
-
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-"""JSON in ROS 2 messages: each parser returns a valid value, or a one-line error with topic, field and value."""
+"""Each parser of JSON returns a valid value, or a one-line error with topic, field and value."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ values = st.recursive(
 
 
 def check_entry(topic, text):
-    """Parse the text: a parsed value can be used and written, an error is one line with the topic."""
+    """Parse the text, and check that a value can be used and written, and that an error is one line with the topic."""
     kind, problem = type(MESSAGES[topic]), ""
     try:
         message = kind.from_text(text)

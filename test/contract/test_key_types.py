@@ -1,4 +1,4 @@
-"""Bounds of the keys of a contract: each bad value is refused with its path, the value and what is expected."""
+"""Each value of a key that is out of bounds is refused with its path, the value and the expected values."""
 
 from __future__ import annotations
 

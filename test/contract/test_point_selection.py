@@ -1,4 +1,4 @@
-"""A fixed number of points from clouds of any size; missing ones are known by their value."""
+"""Clouds of any size give a fixed number of points, in which missing ones are marked by their value."""
 
 import numpy as np
 import pytest

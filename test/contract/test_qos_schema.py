@@ -1,5 +1,3 @@
-"""QoS declared in a contract: presets, three policies, and invalid values."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Robot files: merge rules, removal, tighter limits only, provenance."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Validation of ``safety``: each violation names its path, the value and what is expected."""
+"""Each violation in ``safety`` names its path, the value and the expected values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URDF: its limits against those of the contract, and its kinematics against MuJoCo's for the same arm."""
+"""The limits of a URDF agree with the contract, and its kinematics with MuJoCo for the same arm."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Written YAML: every text reads as itself, and another document is refused."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Confidence intervals: published values and invariants."""
-
 import math
 
 import numpy as np
@@ -59,7 +57,7 @@ def test_interval_contains_the_share_within_0_and_1(share, count):
 
 
 def test_the_difference_of_newcombes_example():
-    """Newcombe 1998, table II, (a): 56/70 - 48/80 = 0.20, interval 0.0524 to 0.3339 by method 10."""
+    """Newcombe 1998, table II, (a), gives 0.0524 to 0.3339 for 56/70 - 48/80 = 0.20 by method 10."""
     a, b = (
         (successes / trials, *share_interval(successes / trials, trials)) for successes, trials in ((48, 80), (56, 70))
     )

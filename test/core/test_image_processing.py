@@ -1,4 +1,4 @@
-"""Resized images: bit for bit those of Pillow, and the same for every encoding."""
+"""Resized images equal those of Pillow bit for bit, in every encoding."""
 
 import numpy as np
 import pytest

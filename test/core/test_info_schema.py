@@ -1,4 +1,4 @@
-"""The schema of info is generated from its types; info follows it on disk (jsonschema) and in memory (dtypes)."""
+"""The schema of info is generated from its types, and info follows it on disk and in memory."""
 
 import copy
 import dataclasses
@@ -35,7 +35,7 @@ def validator(call):
 
 
 def leaves(schema, path="$"):
-    """Yield each leaf of a schema with its path: anything but an object, a choice or a reference."""
+    """Yield each leaf of a schema, which is anything but an object, a choice or a reference, with its path."""
     if "$ref" in schema:
         return
     children = {**schema.get("properties", {}), **schema.get("patternProperties", {})}

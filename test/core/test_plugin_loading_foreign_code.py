@@ -1,4 +1,4 @@
-"""Code of users and of other packages: whatever it raises is one error of ours, and SIGTERM still ends the program."""
+"""All that code of users and other packages raises is one error of ours, and SIGTERM still ends the program."""
 
 from types import SimpleNamespace
 

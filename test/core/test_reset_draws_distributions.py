@@ -1,4 +1,4 @@
-"""Draws of the reset options: pure functions of seed and name, each with its distribution."""
+"""Draws of the reset options are pure functions of seed and name."""
 
 import math
 from statistics import NormalDist

@@ -1,5 +1,3 @@
-"""Tests of differences, and sizes of samples: published values and invariants."""
-
 import math
 
 import numpy as np
@@ -109,7 +107,7 @@ def test_constant_values_differ_for_certain_or_not_at_all(paired):
 
 
 def test_holm_rejects_in_the_order_of_the_p_values():
-    """Four hypotheses at 5 %: 0.01 < 0.05 / 4, 0.013 < 0.05 / 3, 0.03 > 0.05 / 2."""
+    """The four hypotheses at 5 % have 0.01 < 0.05 / 4, 0.013 < 0.05 / 3 and 0.03 > 0.05 / 2."""
     assert reject_by_holm([0.03, 0.01, 0.04, 0.013], chance=0.05) == [False, True, False, True]
     assert reject_by_holm([None, 0.03], chance=0.05) == [False, False]
     assert reject_by_holm([], chance=0.05) == []
@@ -121,7 +119,7 @@ def test_fisher_exact_of_the_lady_tasting_tea():
 
 @pytest.mark.parametrize(("paired", "wanted"), [(True, 34), (False, 64)])
 def test_published_numbers_of_values(paired, wanted):
-    """Half a standard deviation at 5 % and a power of 80 %: 34 pairs, or 64 of each (Cohen 1988)."""
+    """Half a standard deviation at 5 % and a power of 80 % needs 34 pairs, or 64 of each (Cohen 1988)."""
     spread = 1.0 if paired else math.sqrt(2.0)
     assert count_for_mean(spread, 0.5, paired=paired, chance=0.05) == wanted
 
@@ -138,7 +136,7 @@ def test_number_of_values_has_the_power(paired):
 
 
 def test_published_number_of_trials():
-    """0.6 and 0.7 at 5 % and a power of 80 %: 356, with the correction 376 of each (Fleiss, Levin & Paik 2003)."""
+    """0.6 and 0.7 at 5 % and a power of 80 % need 356 of each, corrected 376 (Fleiss, Levin & Paik 2003)."""
     assert count_for_shares(0.6, 0.7, chance=0.05) == 376
 
 

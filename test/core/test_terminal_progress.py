@@ -1,4 +1,4 @@
-"""Progress of long work: lines on stderr where it is redirected, and none on a terminal, which has a bar."""
+"""Progress is printed as lines on a redirected stderr, and as a bar on a terminal."""
 
 import io
 import sys

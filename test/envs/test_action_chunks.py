@@ -1,4 +1,4 @@
-"""ActionChunks: each action of a chunk is one step."""
+"""Each action of a chunk is one step."""
 
 import gymnasium
 import numpy as np
@@ -43,7 +43,7 @@ def env(base):
 
 
 def numbered(first, count):
-    """Return actions that encode their intended step: PUSH per step, of two joints."""
+    """Return actions of two joints that encode their intended step as PUSH per step."""
     return [np.full(2, PUSH * step / HORIZON) for step in range(first, first + count)]
 
 

@@ -1,4 +1,4 @@
-"""Action stages replace or translate actions before the gate; their output is replayed, their account is copied."""
+"""Action stages run before the gate, and replay recomputes their output and copies their account."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""The Gymnasium interface: seeds, options, episodes, spaces."""
-
 import dataclasses
 from pathlib import Path
 
@@ -61,7 +59,7 @@ def test_two_environments_without_a_seed_differ(close_later, env):
 
 
 def test_a_rejected_option_does_not_change_the_next_world(env):
-    """(seed, episode_index) identifies an episode permanently; a rejected reset is not an episode."""
+    """A rejected reset is not an episode, since (seed, episode_index) identifies an episode permanently."""
     expected = seeds(env, 3, None)
     seeds(env, 3)
     with pytest.raises(UsageError):
@@ -276,7 +274,7 @@ def shortened_arm():
 
 
 def remake(spec):
-    """Make the environment of a spec; return it, closed after a seeded reset, and the result of the reset."""
+    """Make the environment of a spec, and return it, closed after a seeded reset, and the result of the reset."""
     made = gymnasium.make(spec)
     observation, _ = made.reset(seed=4)
     made.close()

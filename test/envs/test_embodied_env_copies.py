@@ -1,4 +1,4 @@
-"""Copies of environments, single, recorded, vector and parallel: they repeat the constructor and are not open."""
+"""Copies of single, recorded, vector and parallel environments repeat the constructor and are not open."""
 
 import copy
 import pickle

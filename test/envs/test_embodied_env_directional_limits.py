@@ -25,7 +25,7 @@ def cart(velocity, scale="normalized"):
 
 
 def drive(env, forward, steps):
-    """Drive straight for some steps; return the commanded velocities, m/s, and the last info."""
+    """Drive straight for some steps, and return the commanded velocities, m/s, and the last info."""
     commanded = []
     for _ in range(steps):
         *_, info = env.step(np.array([forward, 0.0], dtype=env.action_space.dtype))

@@ -1,4 +1,4 @@
-"""Durations of the host: in lockstep they are in rows and transitions, and in ``info`` only with `host_timing`."""
+"""In lockstep, durations of the host are in rows and transitions, and in ``info`` only with `host_timing`."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The prompt of an episode: from the contract, a reset or between two steps; in info, rows, replays and batches."""
+"""The prompt comes from the contract, a reset or between two steps, and is in info, rows, replays and batches."""
 
 from dataclasses import replace
 

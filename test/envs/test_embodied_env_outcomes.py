@@ -1,4 +1,4 @@
-"""Any action, latencies and options of an environment; `test_stepper` tests the ends of episodes."""
+"""`test_stepper` tests the ends of episodes."""
 
 import pytest
 from shipped_contracts import changed_contract

@@ -1,5 +1,3 @@
-"""Randomised episodes through the environment: what the agent observes, the task judges, and the record holds."""
-
 import copy
 import dataclasses
 
@@ -70,7 +68,7 @@ def test_the_task_reads_the_drawn_and_the_given_goal() -> None:
 
 
 class Deaf(FakeBackend):
-    """A robot: a reset draws nothing."""
+    """A robot whose reset draws nothing."""
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
         snapshot = super().reset(request, deadline_ns)

@@ -1,4 +1,4 @@
-"""Gymnasium's wrappers over every contract: each row of the two tables in docs/reference/wrappers.md."""
+"""Each row of the two tables in docs/reference/wrappers.md is tested over every contract."""
 
 import contextlib
 import importlib.util
@@ -200,7 +200,7 @@ def contract(request):
 
 @pytest.fixture
 def make(monkeypatch, tmp_path):
-    """Make environments that are closed after the test; videos go to the test's folder."""
+    """Make environments that are closed after the test and write videos to the test's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     with contextlib.ExitStack() as stack:
@@ -231,7 +231,7 @@ def wrap_all(env, *names):
 
 
 def episode(env, steps=STEPS):
-    """Reset and take a few steps, with another reset where an episode ends; return all that an agent sees."""
+    """Reset and take a few steps, with another reset where an episode ends, and return all that an agent observes."""
     observation, info = env.reset(seed=3)
     env.action_space.seed(3)
     seen = [as_arrays(observation)]
@@ -380,7 +380,7 @@ def short(kind):
 
 
 def run_out(env):
-    """Step to the end; return what `reset` and each step returned as (observation, terminated, truncated, info)."""
+    """Step to the end and return the results of `reset` and each step as (observation, terminated, truncated, info)."""
     observation, info = env.reset(seed=1)
     seen = [(observation, False, False, info)]
     while not any(seen[-1][1:3]):

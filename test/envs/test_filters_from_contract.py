@@ -1,4 +1,4 @@
-"""Contracts with a URDF and a workspace: the tighter limits apply, and no link leaves the workspace."""
+"""In contracts with a URDF and a workspace, the tighter limits apply and no link leaves the workspace."""
 
 import re
 from dataclasses import replace
@@ -123,7 +123,7 @@ def test_a_region_around_the_fixed_base_is_rejected_before_anything_starts():
 
 
 def test_the_workspace_filter_allows_for_a_late_command_in_a_free_running_world():
-    """A varying dt varies the braking path; one period of latency covers it."""
+    """A varying dt varies the braking path, which one period of latency covers."""
     pytest.importorskip("mujoco")
     latencies_s = []
     for free_running in (False, True):

@@ -1,4 +1,4 @@
-"""Stages of a step in a free-running world: a delay appears in its own field, and in each sum that contains it."""
+"""In a free-running world, a delay appears in its own field and in each sum that contains it."""
 
 import math
 from dataclasses import replace
@@ -51,7 +51,7 @@ def latency_with(*, inference_s=0.0, **delays):
 
 
 def flat(latency):
-    """Return stage -> seconds; for a stage of each sensor, the value of the joints."""
+    """Return seconds by stage, with the value of the joints for a stage of each sensor."""
     return {
         name: value["joints"] if isinstance(value, dict) else value
         for name, value in latency.items()

@@ -1,5 +1,3 @@
-"""`NumericInfo`: one structure of numbers for every reset and step."""
-
 import copy
 import pickle
 
@@ -99,7 +97,7 @@ CASES += [("two actuators", "evaluator"), ("cart_goal", "evaluator"), ("door_ope
     actions=st.lists(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=5), min_size=1, max_size=2),
 )
 def test_the_structure_is_constant_and_has_the_values_of_the_info(contract, options, faults, actions):
-    """`actions`: those of each episode."""
+    """`actions` are those of each episode."""
     chosen = two_actuators() if contract == "two actuators" else contract
     world = {"backend": "fake", "faults": faults}
     if options == "delays":  # the fake backend injects none

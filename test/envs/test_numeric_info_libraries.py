@@ -1,4 +1,4 @@
-"""Libraries that stack infos, or copy environments, where they are installed: each with the lines of its user."""
+"""Libraries that stack infos or copy environments are tested where they are installed, with lines of their users."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Observations from samples: missing, invalid or late readings are held and marked, never filled with zero."""
+"""Missing, invalid or late readings are held and marked, and never filled with zero."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def sample(name, values, *, stamp_ns=NOW_NS, **more):
 
 
 def snapshot(now_ns=NOW_NS, **changes):
-    """Return a valid snapshot, with `changes` to its samples; None drops one."""
+    """Return a valid snapshot with `changes` to its samples, of which None drops one."""
     samples = {
         "joints": sample("joints", {"position": np.array([0.5, -0.5])}, stamp_ns=now_ns),
         "beacon": sample("beacon", {"position": np.array([0.1, 0.2, 0.3])}, stamp_ns=now_ns),
@@ -257,7 +257,7 @@ EDGES = [
 
 @st.composite
 def fields(draw):
-    """Draw a layout and values: valid ones except for one or two, seldom of another shape or precision."""
+    """Draw a layout and values, valid except for one or two, seldom of another shape or precision."""
     known = draw(st.sampled_from(list(LAYOUTS.values())))
     dtype = known.dtype if draw(st.integers(0, 9)) else np.dtype("float16")
     values = np.zeros(known.shape if draw(st.integers(0, 9)) else (4,), dtype)

@@ -1,4 +1,4 @@
-"""Episodes solved at reset are excluded from success rates; tasks may keep state for one episode."""
+"""Episodes solved at reset are excluded from success rates, and tasks may keep state for one episode."""
 
 import json
 import shutil
@@ -155,7 +155,7 @@ def test_an_episode_solved_at_reset_is_never_rated(tmp_path):
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
-    """Record four episodes that succeed at their first step; the first and third were solved at their reset."""
+    """Record four episodes that succeed at their first step, the first and third of which were solved at reset."""
     resets = [{"load": 2.0}, {"load": 0.5}, {"load": 2.0}, {"load": 0.5}]
     return record(tmp_path_factory.mktemp("runs"), small("resettable_tasks:SolvedOnce"), resets=resets)
 
@@ -362,7 +362,7 @@ def test_each_robot_of_a_team_has_its_own_task_state(close_later):
 
 @pytest.fixture(scope="module")
 def dwelling(tmp_path_factory):
-    """Record three episodes of six steps of a task with state; two resets have options."""
+    """Record three episodes of six steps of a task with state, two of them with reset options."""
     resets = [{"target": [-0.5, 0.0, 0.3]}, None, {"target": [-0.4, 0.0, 0.2]}]
     return record(tmp_path_factory.mktemp("runs"), near(0.01), resets=resets, steps=6, backend="mujoco")
 
@@ -430,7 +430,7 @@ def test_options_changed_afterwards_change_the_reward(dwelling, tmp_path):
 
 
 def without(*rows):
-    """Return a change that removes these rows; the others keep their numbers."""
+    """Return a change that removes these rows and keeps the numbers of the others."""
 
     def change(found):
         found[:] = [row for row in found if row["row"] not in rows]

@@ -1,5 +1,3 @@
-"""The stepper: commands, ends of episodes, and transitions."""
-
 import contextlib
 import dataclasses
 import functools
@@ -936,7 +934,10 @@ def test_a_policy_may_require_more_sensors_until_the_next_reset(scene_of):
 
 
 class TurningRobot(FakeBackend):
-    """A robot whose driver reports angles modulo a turn, and whose controller counts turns; resets move nothing."""
+    """A robot whose driver reports angles modulo a turn while its controller counts turns.
+
+    A reset moves nothing.
+    """
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -1016,7 +1017,7 @@ class BlockedLater(FakeBackend):
 
 @pytest.fixture
 def running_scene(scene_of):
-    """Return a function that starts a free-running world on a manual clock; the watchdog does not advance it."""
+    """Return a function that starts a free-running world on a manual clock, which the watchdog does not advance."""
     watchdog = {"hold_steps": 50, "stop_steps": 100}
     return functools.partial(scene_of, options={"free_running": True}, safety__watchdog=watchdog)
 

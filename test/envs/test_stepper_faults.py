@@ -1,4 +1,4 @@
-"""Faults without ROS; docs/reference/faults.md lists the tests of each fault."""
+"""docs/reference/faults.md lists the tests of each fault."""
 
 import itertools
 import sys
@@ -122,7 +122,7 @@ def test_f39_a_blocked_robot_has_no_windup_and_does_not_jump_when_released(close
 
 
 def test_f41_two_threads_stepping_one_environment_get_steps_or_documented_errors():
-    """The second thread gets an error; commands stay unique, in order and within the limits."""
+    """The second thread gets an error, and commands stay unique, in order and within the limits."""
     scene = Scene(contract(), clock=SteadyClock())
     scene.reset()
     unexpected, refused, steps = [], [], []
@@ -171,7 +171,7 @@ class FullDisk:
 
 
 def step_on_a_full_disk(env):
-    """Take four steps whose rows are written and four whose rows are lost; return the infos of the latter."""
+    """Take four steps whose rows are written and four whose rows are lost, and return the infos of the latter."""
     env.reset(seed=1)
     for _ in range(4):
         env.step(np.full(6, 0.3))

@@ -1,4 +1,4 @@
-"""Steps whose command is too late: braking is written, recorded and replayed bit for bit."""
+"""Braking after a late command is written, recorded and replayed bit for bit."""
 
 import time
 from dataclasses import replace
@@ -21,7 +21,7 @@ ARM, CART = (embodied_env.load_contract(name) for name in ("arm_reach", "cart_go
 
 
 class SlowAction:
-    """An action whose numbers take a while, as of a tensor on a busy device: the verdict on it is late."""
+    """An action whose numbers take a while, as of a tensor on a busy device, so that its verdict is late."""
 
     def __init__(self, values, wait=lambda: None):
         self.values, self.wait = values, wait
@@ -36,7 +36,10 @@ class SlowAction:
 
 
 def record(folder, contract, *, late, slow, steps=14, follows=False, **options):
-    """Record an episode of full speed; in step `late` the verdict takes half a second, in step `slow` the write."""
+    """Record an episode of full speed.
+
+    The verdict takes half a second in step `late`, and the write in step `slow`.
+    """
     patient = replace(contract.safety.watchdog, hold_steps=1000, stop_steps=2000)
     contract = replace(contract, safety=replace(contract.safety, watchdog=patient))
     with RecordTransitions(EmbodiedEnv(contract, backend="fake", free_running=True, **options), folder) as env:

@@ -1,4 +1,4 @@
-"""`NoAction` and annotations: held, recorded, audited and replayed."""
+"""`NoAction` and annotations are held, recorded, audited and replayed."""
 
 import contextlib
 import functools

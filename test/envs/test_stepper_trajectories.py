@@ -1,4 +1,4 @@
-"""Trajectories of an environment: the preview of a chunk, its account, its audit and its replay."""
+"""The preview of a chunk as a trajectory is accounted, audited and replayed."""
 
 import gymnasium
 import numpy as np

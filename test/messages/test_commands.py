@@ -1,5 +1,3 @@
-"""Types of commands: what their declarations promise, and the goals of grippers."""
-
 import math
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""Images: layouts, encodings, depth and compression."""
-
 import array
 import io
 import math

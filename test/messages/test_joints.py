@@ -1,5 +1,3 @@
-"""Joints by name: orders, missing and repeated joints."""
-
 import math
 
 import numpy as np

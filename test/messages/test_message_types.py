@@ -1,5 +1,3 @@
-"""Message classes by their ROS names: imported and rejected names."""
-
 import sys
 
 import pytest

@@ -1,5 +1,3 @@
-"""Distances: limits, infinities, NaN, and layouts of point clouds."""
-
 import array
 import math
 

@@ -1,4 +1,4 @@
-"""Round trips of every message type: values are bit-identical, and corrupted messages are rejected."""
+"""Values of every message type survive a round trip bit for bit, and corrupted messages are rejected."""
 
 import array
 
@@ -24,7 +24,7 @@ checked = settings(max_examples=12, deadline=None, suppress_health_check=[Health
 
 
 def elements(name, layout):
-    """Draw valid content: `ranging` fields within the sensor's limits, any bits for the others."""
+    """Draw valid content, within the sensor's limits for `ranging` fields and with any bits for the others."""
     if name == "Bool" or layout.field == "present":
         return st.integers(0, 1)
     if name == "Image 16UC1":

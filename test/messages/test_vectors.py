@@ -1,5 +1,3 @@
-"""Vectors and quaternions: rotations, absent fields, confidence."""
-
 import math
 
 import numpy as np

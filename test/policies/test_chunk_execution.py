@@ -1,5 +1,3 @@
-"""Chunks that are computed while the robot moves: alignment, blending, accounts, errors, and the end of the thread."""
-
 import gc
 import json
 import os
@@ -30,7 +28,9 @@ ARM = changed_contract("arm_reach", {"episode.horizon_steps": 24})
 
 
 class Scripted:
-    """Returns chunks of `length`: action i for the observation of step k is k + i + `bias` x inference, in each joint.
+    """Return chunks of `length` in which action i for the observation of step k is k + i + `bias` x inference.
+
+    The value is the same in each joint. The test decides when an inference ends (`gate`), or it takes `latency_s`.
 
     The test decides when an inference ends (`gate`), or it takes `latency_s`.
     """
@@ -73,7 +73,7 @@ class Scripted:
 
 
 class Steps:
-    """Drives a runner without an environment; the observation of step k has the value k."""
+    """Drive a runner without an environment, where the observation of step k has the value k."""
 
     def __init__(self, runner):
         self.runner, self.step = runner, 0
@@ -288,7 +288,7 @@ def test_lerobot_continues_the_actions_before_its_post_processor():
 
 
 class Planned(Scripted):
-    """Answers inference n as in `plan`: (length, offset), or None for no action.
+    """Answer inference n with (length, offset) of `plan`, or with no action for None.
 
     Action i for the observation of step k is k + i + offset. Inferences are never forgotten.
     """
@@ -749,7 +749,7 @@ def test_a_chunk_is_recorded_only_for_the_step_that_follows(tmp_path):
 
 
 class InEnvironment(Scripted):
-    """Counts its own steps, since the observation of the arm has no step; small motions."""
+    """Count its own steps, since the observation of the arm has no step, and make small motions."""
 
     def __init__(self, **options):
         super().__init__(scale=0.01, **options)

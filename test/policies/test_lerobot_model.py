@@ -1,4 +1,4 @@
-"""Policies of LeRobot: what is refused without it, and its own training and library in a virtual environment of its own."""
+"""Policies of LeRobot are refused without it, and its training and library run in a separate virtual environment."""
 
 import json
 import os

@@ -1,5 +1,3 @@
-"""Addresses of policies: what belongs to name, location, part and options, and what is refused."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Policy files: every mistake in one is refused by its path, and nothing outside its folder is opened."""
+"""Every mistake in a policy file is refused by its path, and nothing outside its folder is opened."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Policies by a policy file: values by name, in the policy's units, as in training, and checked before anything moves."""
+"""Values go by name and in the policy's units, as in training, and are checked before anything moves."""
 
 import json
 
@@ -85,7 +85,7 @@ def test_outputs_are_by_name_in_the_units_of_the_policy(tmp_path):
 
 @given(st.permutations(ALL), st.permutations(JOINTS), st.integers(0, 2**16))
 def test_order_is_by_name_on_either_side(inputs, outputs, seed):
-    """A permutation of the policy's joints permutes its vectors; one of the contract's changes nothing."""
+    """A permutation of the policy's joints permutes its vectors, and one of the contract's changes nothing."""
     seen = observation(seed=seed)
     numbers = dict(zip(ALL, np.random.default_rng(seed).uniform(0.2, 0.9, 4), strict=True))
     shuffled = bench(
@@ -122,7 +122,7 @@ NUMBER = st.floats(-3, 3).filter(lambda x: abs(x) > 1e-2)
     positions=st.tuples(st.floats(-1.9, 1.9), st.floats(0.1, 1.9), st.floats(-0.9, 2.9)),
 )
 def test_output_inverts_the_input(unit, sign, offset, scale, method, positions):
-    """A position seen in a unit and sent back in it is the same position: x = (q - offset) * sign * scale."""
+    """With x = (q - offset) * sign * scale, a position observed in a unit and sent back in it is the same position."""
     names = {
         "mean_std": ("mean", "std"),
         "min_max": ("min", "max"),
@@ -149,7 +149,7 @@ def test_output_inverts_the_input(unit, sign, offset, scale, method, positions):
 
 
 def test_normalised_actions_and_clipped_features():
-    """The scaling of the training examples: features clipped at 10 standard deviations, actions from -1..1."""
+    """As in the training examples, features are clipped at 10 standard deviations, and actions are from -1..1."""
     arm = embodied_env.load_contract("arm_reach")
     low, high = arm.action_space.low.astype(float), arm.action_space.high.astype(float)
     document = {
@@ -166,7 +166,7 @@ def test_normalised_actions_and_clipped_features():
 
 
 def test_defaults_of_the_training_as_offsets():
-    """Isaac Lab: the observation is relative to a default pose, the action a scaled offset from it."""
+    """In Isaac Lab, the observation is relative to a default pose, and the action is a scaled offset from it."""
     default, scale = [0.1, 0.2, 0.3], 0.25
     joints = {"joints": list(JOINTS), "unit": "rad", "offset": default}
     document = simple(
@@ -207,7 +207,10 @@ def test_joints_named_otherwise():
 
 
 def test_a_range_stands_for_the_limits_of_the_training():
-    """A contract with tighter limits changes nothing; without the limits, the range is refused with those it has."""
+    """A contract with tighter limits changes nothing.
+
+    Without the limits, the range is refused with those it has.
+    """
     tight = bench([("elbow: {position: [0.0, 2.0]", "elbow: {position: [0.5, 1.5]")])
     parts = [
         {"actuator": "arm", "joints": list(JOINTS), "unit": ["rad", "-100..100", "rad"]},
@@ -690,7 +693,7 @@ def test_instruction_for_a_model_without_one_is_refused():
 
 @pytest.mark.parametrize("server", [None, {"embodied_env": {"identity": {"format": "lerobot"}}}])
 def test_normalisation_of_a_model_that_normalises_itself_is_refused(server):
-    """Statistics twice: by the policy file, and by the processors of LeRobot."""
+    """The policy file and the processors of LeRobot would each apply the statistics."""
     model = TrialModel(ZEROS)
     model.identity = PolicyIdentity(name="x", format="openpi" if server else "lerobot", server=server)
     parsed(simple()).check(model)
@@ -775,7 +778,7 @@ def test_policy_file_is_found_and_named(model, tmp_path, where, monkeypatch):
 
 
 def test_policy_file_that_cannot_be_read_is_not_ignored(model, tmp_path):
-    """A link to a file that was not copied: the model would run without its mapping."""
+    """With a link to a file that was not copied, the model would run without its mapping."""
     (tmp_path / "follow.policy.yaml").symlink_to("elsewhere.yaml")
     with pytest.raises(UsageError, match=r"cannot read policy file '.*follow\.policy\.yaml'"):
         embodied_env.load_policy(f"onnx:{model}", embodied_env.load_contract("arm_reach"))
@@ -799,7 +802,7 @@ def test_evaluation_and_replay_by_a_policy_file(model, tmp_path, capsys):
 
 
 def test_joint_positions_in_other_order_unit_and_sign_hold_the_robot():
-    """The positions seen, returned as targets: the SO-101 stays where it is, and no action is changed."""
+    """When the observed positions are returned as targets, the SO-101 stays where it is, and no action is changed."""
     so101 = changed_contract("so101_reach", {"actuators.arm.command": "position", "action.dtype": "float64"})
     joints = {
         "joints": ["gripper", "wrist_roll", "wrist_flex", "elbow_flex", "shoulder_lift", "shoulder_pan"],

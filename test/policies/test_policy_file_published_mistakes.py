@@ -1,4 +1,4 @@
-"""Mistakes that users of other projects have published: each is refused by name, or cannot be made.
+"""Mistakes that users of other projects have published are refused by name, or cannot be made.
 
 The table of docs/reference/policy_file.md names the test of each.
 """
@@ -41,7 +41,7 @@ def test_isaaclab_2636_an_output_without_its_unit_is_refused(tmp_path):
 
 
 def test_isaaclab_2339_an_action_relative_to_a_pose_is_no_joint_position(tmp_path):
-    """Raw outputs of a JointPositionAction sent as joint positions: with its pose and scale, 0 is that pose."""
+    """Raw outputs of a JointPositionAction were sent as joint positions, but with its pose and scale 0 is that pose."""
     pose = "{actuator: arm, joints: [elbow, wrist, shoulder], unit: rad, scale: 0.5, offset: [1.0, 0.5, -0.2]}"
     found = interface(tmp_path, changed(ARM, pose))
     found.observe(observation())
@@ -72,7 +72,7 @@ def test_isaacgymenvs_261_joints_without_a_unit_are_refused(tmp_path):
 
 
 def test_himloco_7_history_from_the_newest_to_the_oldest(tmp_path):
-    """Six observations, the newest first: the file gives the order of the rows."""
+    """The file gives the order of the rows of six observations, here the newest first."""
     text = changed("  state:\n", "  state:\n    history: {steps: [0, -1, -2], layout: by_time}\n")
     found, seen = interface(tmp_path, text), observation()
     rows = []
@@ -83,14 +83,17 @@ def test_himloco_7_history_from_the_newest_to_the_oldest(tmp_path):
 
 
 def test_mujoco_playground_267_statistics_that_are_missing_are_refused(tmp_path):
-    """The normalisation of the training was skipped: statistics without an entry for the input are no statistics."""
+    """The normalisation of the training was skipped, since the statistics had no entry for the input."""
     text = changed("  state:\n", "  state:\n    normalize: {method: mean_std, file: stats.json, key: obs}\n")
     with pytest.raises(UsageError, match=r"inputs\.state\.normalize\.key: no 'obs\.mean' in stats\.json"):
         interface(tmp_path, text, stats_json=b'{"observation": {"mean": [0.0], "std": [1.0]}}')
 
 
 def test_unitree_rl_mjlab_32_a_changed_scale_is_another_policy(tmp_path):
-    """A scale copied by hand: the file is written from the values of training, and a change of one has another SHA-256."""
+    """A scale was copied by hand, but the file is written from the values of training.
+
+    A change of one value changes the SHA-256 of the file.
+    """
     file = read_policy_file(write(tmp_path, changed("unit: m}", "unit: m, scale: 0.55}")))
     written = write_policy_file(tmp_path / "written.policy.yaml", file)
     assert written == file
@@ -116,7 +119,7 @@ def test_robojudo_55_joint_order_quaternion_order_and_length_of_scales(tmp_path,
 
 
 def test_robojudo_55_outputs_are_by_name(tmp_path):
-    """The wrong one of several outputs: they are found by name, whatever their number and order."""
+    """The wrong one of several outputs was used, but they are found by name, whatever their number and order."""
     found = interface(tmp_path)
     float32 = np.dtype(np.float32)
     specs = {"value": ArraySpec(shape=(1,), dtype=float32), "action": ArraySpec(shape=(4,), dtype=float32)}
@@ -146,7 +149,7 @@ def test_lerobot_2980_4345_an_image_is_not_resized_without_a_method(tmp_path):
 
 
 def test_grabette_143_images_of_another_size_are_refused(tmp_path):
-    """960x720 given to a policy of 480x360, which accepts any size: the model's specification is not enough."""
+    """960x720 was given to a policy of 480x360 that accepts any size, so the model's specification is not enough."""
     with pytest.raises(UsageError, match=r"'front_image' is 720x960 \(expected 360x480, as in training\)"):
         interface(tmp_path, with_image("size: [360, 480]"), contract=camera(960, 720))
     any_size = {"front": ArraySpec(shape=(3, None, None), dtype=np.dtype(np.float32))}
@@ -158,7 +161,7 @@ def test_grabette_143_images_of_another_size_are_refused(tmp_path):
 
 
 def test_vla_evaluation_harness_149_letterbox_keeps_the_aspect_ratio(tmp_path):
-    """640x480 squashed to 256x256: the method is that of the training, and a square stays a square."""
+    """640x480 was squashed to 256x256, but the method is that of the training, and a square stays a square."""
     contract = camera(640, 480)
     seen = {**observation(contract), "front_image": np.zeros((480, 640, 3), dtype=np.uint8)}
     seen["front_image"][140:340, 220:420] = 255  # 200x200

@@ -34,7 +34,7 @@ ARM = changed_contract(embodied_env.load_contract("arm_reach"), {"episode.horizo
 
 
 class Chunks:
-    """Returns chunks of three: action i of inference k has the value 0.1 k + 0.01 i."""
+    """Return chunks of three, where action i of inference k has the value 0.1 k + 0.01 i."""
 
     identity = PolicyIdentity(name="chunks", format="python", library="test 1")
     calls: list

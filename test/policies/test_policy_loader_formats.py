@@ -1,4 +1,4 @@
-"""Policies in ONNX and of Stable-Baselines3: checked before anything moves, and equal to their library."""
+"""Policies in ONNX and of Stable-Baselines3 are checked before anything moves, and equal those of their library."""
 
 import hashlib
 import json
@@ -141,7 +141,7 @@ def test_a_field_is_not_hidden_from_the_check():
 
 
 def test_a_file_in_another_format_of_onnxruntime_is_not_loaded(write):
-    """The check reads this file as protobuf; by its marker onnxruntime would read it as a flatbuffer."""
+    """The check reads this file as protobuf, but by its marker onnxruntime would read it as a flatbuffer."""
     with pytest.raises(UsageError, match="No graph was found in the protobuf"):
         embodied_env.load_policy(write(onnx_models.part(3, b"\0\0ORTM" + bytes(10))), ARM)
 

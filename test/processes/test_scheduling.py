@@ -16,7 +16,7 @@ PRIORITY = 5
 
 
 def may_be_fifo():
-    """Return whether this process may use SCHED_FIFO: tried in a thread, whose scheduling ends with it."""
+    """Return whether this process may use SCHED_FIFO, by a trial in a thread, whose scheduling ends with it."""
     allowed = []
 
     def attempt():

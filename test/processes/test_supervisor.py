@@ -1,4 +1,4 @@
-"""The supervisor: no process outlives the one that started it. Real processes that sleep."""
+"""No process outlives the one that started it, tested with real processes that sleep."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ PATIENCE_S = 20.0
 
 @pytest.fixture
 def keep(tmp_path):
-    """Start a shell script under a supervisor; it is ready once it has created the file ``ready``."""
+    """Start a shell script under a supervisor, which is ready once it has created the file ``ready``."""
     started = []
 
     def start(script, *, before=(), ready=True):
@@ -132,7 +132,10 @@ def test_remaining_processes_of_the_group_are_ended(keep, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_programs_that_end_together_end_in_their_order(tmp_path, number):
-    """Ctrl-C under ``ros2 launch`` and a closed terminal signal all supervisors at once; SIGKILL ends their starter."""
+    """Ctrl-C under ``ros2 launch`` and a closed terminal signal all supervisors at once.
+
+    SIGKILL ends their starter.
+    """
     starter = subprocess.Popen(["sleep", "60"])
     script = "trap 'sleep 0.4; echo {0} >> ended; exit' INT; touch ready{0}; while true; do sleep 0.05; done"
     keepers = []
@@ -174,7 +177,7 @@ def test_a_stop_at_once_waits_for_no_other(keep, tmp_path, signals):
 
 @pytest.mark.parametrize("ends_by_itself", [True, False])
 def test_processes_in_groups_of_their_own_are_ended(keep, tmp_path, ends_by_itself):
-    """``gz sim`` with a window starts its server and the window so; one that ignores SIGINT and SIGTERM, too."""
+    """``gz sim`` with a window starts its server and window so, and one may ignore SIGINT and SIGTERM."""
     deaf = "(trap '' INT TERM; while true; do sleep 0.05; done)"
     end = "exit 0" if ends_by_itself else "wait"
     process = keep(f"set -m; sleep 60 & first=$!; {deaf} & echo $first $! > pids; mv pids ready; {end}")

@@ -1,4 +1,4 @@
-"""An index that disagrees with the messages is damage: readers that seek would show another file."""
+"""An index that disagrees with the messages is damage, since readers that seek would show another file."""
 
 from __future__ import annotations
 

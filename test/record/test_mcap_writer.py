@@ -1,5 +1,3 @@
-"""Writing of MCAP files: chunks, compression, limits, and what remains of a failed write."""
-
 from __future__ import annotations
 
 import errno

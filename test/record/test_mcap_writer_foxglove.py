@@ -1,4 +1,4 @@
-"""Runs as found by the library of Foxglove: `@mcap/core`."""
+"""Foxglove's library `@mcap/core` finds the messages of a run."""
 
 import json
 import shutil

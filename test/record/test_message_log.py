@@ -1,4 +1,4 @@
-"""Raw ROS 2 messages of a run: ``messages.mcap`` holds the bytes of the wire and self-contained definitions."""
+"""The file ``messages.mcap`` of a run has the bytes of the wire and self-contained definitions."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_rosbags_decodes_every_type_with_the_stored_definitions(log):
 @pytest.mark.ros
 @pytest.mark.parametrize("name", [*MESSAGES, "std_msgs/msg/Empty"])
 def test_a_recorded_message_has_its_size_on_the_wire(bare_node, name):
-    """Bytes behind the end are from `serialize_message`; padding bytes mean nothing."""
+    """Bytes behind the end are from `serialize_message`, and padding bytes mean nothing."""
     kind = message_class(name)
     assert len(bare_node.over_the_wire(kind())) == len(to_cdr(kind()))
 

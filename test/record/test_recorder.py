@@ -50,7 +50,7 @@ def without_recorder(info):
 
 
 def record(env, *actions):
-    """Record one episode; return an iterator over the rows of its steps."""
+    """Record one episode, and return an iterator over the rows of its steps."""
     env.reset(seed=1)
     for action in actions:
         env.step(action)
@@ -786,7 +786,7 @@ def test_summary_without_episodes_has_null_statistics(env):
 
 
 class Scripted(gymnasium.Wrapper):
-    """Returns a scripted episode: reward, terminated, truncated and end reason of each step."""
+    """Return a scripted episode with reward, terminated, truncated and end reason of each step."""
 
     def __init__(self, env, story):
         super().__init__(env)

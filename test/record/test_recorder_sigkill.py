@@ -1,4 +1,4 @@
-"""SIGKILL of a recording program at random moments: its rows and images are those reported to another process."""
+"""A recording program killed at random moments has the rows and images that it reported to another process."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ for line in sys.stdin:  # a program that is started once, and forked for each ru
 
 @pytest.fixture(scope="module")
 def programs():
-    """Start the program; each line on its standard input is a run: folder, pacing, compression."""
+    """Start the program, which makes a run of the folder, pacing and compression in each line on its standard input."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROGRAM]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
@@ -96,7 +96,7 @@ def kill_one(programs, folder, seed, longest_s):
 
 
 def check(path, told, killed_ns):
-    """Compare the rows of a killed run with what was told; return how many of these were lost."""
+    """Compare the rows of a killed run with the reported ones, and return how many of these were lost."""
     run = read_run(path)
     rows = list(run.rows())
     assert "rows of the last 0.1 s before that may be missing" in run.problem

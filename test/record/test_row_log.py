@@ -1,4 +1,4 @@
-"""The log of a run: flushed rows survive any end of the writer, and an incomplete log is reported."""
+"""Flushed rows survive any end of the writer, and an incomplete log is reported."""
 
 from __future__ import annotations
 
@@ -415,7 +415,7 @@ SUPPORT = os.pathsep.join([str(Path(__file__).parents[1] / "support"), os.enviro
 
 
 def run(script, *arguments):
-    """Run a script in a separate process; return its output."""
+    """Run a script in a separate process, and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
         capture_output=True,

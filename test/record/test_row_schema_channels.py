@@ -1,4 +1,4 @@
-"""Logs as read by Foxglove and other MCAP tools: summary, channels and schemas."""
+"""Foxglove and other MCAP tools read the summary, the channels and the schemas of a log."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_row_channels_have_json_schemas(summary):
 
 
 def unsupported(schema, path=""):
-    """Yield what Foxglove's reader of JSON schemas rejects: it needs one simple type for each property."""
+    """Yield what Foxglove's reader of JSON schemas rejects, as it needs one simple type for each property."""
     if schema.get("type") != "object" or "properties" not in schema:
         yield f"{path}: not an object with properties"
         return

@@ -1,4 +1,4 @@
-"""Properties of every row: it is strict JSON, keeps every bit, shares nothing, and never breaks the audit."""
+"""Every row is strict JSON, keeps every bit, shares nothing, and never breaks the audit."""
 
 from __future__ import annotations
 

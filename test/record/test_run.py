@@ -1,5 +1,3 @@
-"""Reading a run: complete, truncated, or not a run."""
-
 from __future__ import annotations
 
 import json

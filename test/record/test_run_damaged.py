@@ -1,4 +1,4 @@
-"""Damaged and forged runs: every verb reports a finding or one clear error, and never accepts a changed row."""
+"""Every verb reports a finding or one clear error for a damaged or forged run, and never accepts a changed row."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ MANY = 10_330
 
 
 def record(folder, seed, steps=3):
-    """Record two episodes; runs differ only in date and name, which have fixed lengths."""
+    """Record two episodes in a run that differs from others only in date and name, which have fixed lengths."""
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", clock=OneClock(start_ns=1)), folder)
     env.action_space.seed(seed)
     for first in (seed, None):
@@ -74,7 +74,7 @@ def runs(tmp_path_factory):
 
 
 def run_verb(arguments):
-    """Run a verb; return its exit status and output, or the traceback."""
+    """Run a verb, and return its exit status and output, or the traceback."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
@@ -152,7 +152,7 @@ def test_every_verb_exits_0_on_an_undamaged_run(runs, tmp_path, verb):
 
 
 def one_of_each():
-    """Return the first seed of every second pair of verb and kind of damage: all verbs and kinds occur."""
+    """Return the first seed of every second pair of verb and kind of damage, so that all verbs and kinds occur."""
     verbs, kinds = sorted(set(VERBS)), sorted(set(damaged_runs.KINDS), key=str)
     seeds = {}
     for seed in range(MANY):
@@ -183,7 +183,7 @@ def run(runs, tmp_path):
 
 
 def rewritten(path, change):
-    """Change a row and rewrite the log with valid checksums; the manifest keeps the hash of the old rows."""
+    """Change a row and rewrite the log with valid checksums, while the manifest keeps the hash of the old rows."""
     rows = list(LogReader(path / "transitions.mcap"))
     change(rows[2])
     (path / "transitions.mcap").unlink()

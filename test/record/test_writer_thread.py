@@ -439,7 +439,7 @@ CASES = ["full, lockstep", "full, realtime", "nothing, lockstep", "nothing, real
 
 @pytest.fixture(scope="module")
 def on_full_disks(tmp_path_factory):
-    """Return the result of each case: run directory, last end reason, lost rows, problem."""
+    """Return the run directory, last end reason, lost rows and problem of each case."""
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path_factory.mktemp("runs"))],
         capture_output=True, text=True, check=False, timeout=60,

@@ -1,5 +1,3 @@
-"""Actuation of a model from commands: when commands act, and which servos are supported."""
-
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +81,7 @@ def profile(**drives: Drive) -> WorldProfile:
 
 
 class Rover:
-    """The actuation of a model; the command is: lift, pan, angular.z, linear.x."""
+    """The actuation of a model whose command is lift, pan, angular.z, linear.x."""
 
     def __init__(self, folder: Path) -> None:
         contract, world = contract_in(folder), profile(base=DRIVE)

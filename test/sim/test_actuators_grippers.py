@@ -1,4 +1,4 @@
-"""A gripper in simulation: in the arm's message, on its own topic, or behind an action server."""
+"""A simulated gripper is in the arm's message, on its own topic, or behind an action server."""
 
 import numpy as np
 import pytest

@@ -15,7 +15,10 @@ lags = st.sampled_from([0.0, 0.3, 4.0, 16.0])
 
 
 def course(commands, steps, lag, *, fine):
-    """Return the setpoints in small steps, shape (steps * fine, 2); a command is its arrival time and its values."""
+    """Return the setpoints in small steps, shape (steps * fine, 2).
+
+    A command is its arrival time and its values.
+    """
     start, target, since, lagging = np.zeros(2), np.zeros(2), -PERIOD, np.zeros(2)
     way, waiting = np.zeros((steps * fine, 2)), list(commands)
     for i, at in enumerate(np.arange(steps * fine) / fine):

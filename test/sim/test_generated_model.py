@@ -1,4 +1,4 @@
-"""Generated models for robot files without one: joints move, keep their limits, and sensors have names."""
+"""Robot files without a model get one whose joints move and keep their limits, and whose sensors have names."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""Identified parameters: their file, their values in the model, and their draws."""
-
 import dataclasses
 from pathlib import Path
 from typing import Any

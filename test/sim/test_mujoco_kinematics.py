@@ -55,7 +55,7 @@ def dh_transform(theta: float, a: float, d: float, alpha: float) -> np.ndarray:
 
 
 def dh_tcp_m(joints_rad: np.ndarray) -> np.ndarray:
-    """Return the flange's position in DH frame 0, which is the world frame: the base rotation is the identity."""
+    """Return the flange's position in DH frame 0, which is the world frame, as the base rotation is the identity."""
     pose = np.eye(4)
     for theta, (a, d, alpha) in zip(joints_rad, DH, strict=True):
         pose = pose @ dh_transform(theta, a, d, alpha)
@@ -83,7 +83,7 @@ def test_the_tcp_matches_the_dh_table(name: str) -> None:
 
 
 def urdf_transform(xyz: tuple[float, float, float], rpy: tuple[float, float, float]) -> np.ndarray:
-    """Return the pose of a URDF origin: rotations by rpy about the fixed axes x, y, z, shape (4, 4)."""
+    """Return the pose of a URDF origin with rotations by rpy about the fixed axes x, y, z, shape (4, 4)."""
     pose = np.eye(4)
     for axis, angle in enumerate(rpy):
         turn = np.eye(4)

@@ -379,7 +379,10 @@ def test_glfw_without_a_display_is_reported_by_its_error_alone(run_child):
 
 @pytest.fixture
 def libraries(monkeypatch):
-    """Stand-ins for mujoco's modules of the libraries and for PyOpenGL; returns the parts of PyOpenGL, to be changed."""
+    """Install stand-ins for mujoco's modules of the libraries and for PyOpenGL.
+
+    Return the parts of PyOpenGL, to be changed, too.
+    """
     monkeypatch.setenv("PYOPENGL_PLATFORM", "")  # restored at the end
     parts = types.SimpleNamespace(EGL=object(), GL=object())
     for name in ("egl", "osmesa", "glfw"):

@@ -1,5 +1,3 @@
-"""The sensor channel: due times, errors, delay and dropout of readings."""
-
 import math
 from typing import Any
 
@@ -44,7 +42,7 @@ def newest(channel: SensorChannel) -> Sample:
 
 
 def run(channel: SensorChannel, periods: int, substeps: int = 10) -> list[Sample]:
-    """Step `periods` after the reset and return the readings; the position of each is the period of its acquisition."""
+    """Step `periods` after the reset, and return the readings, whose position is the period of their acquisition."""
     seen = []
     for k in range(1, periods + 1):
         start_ns = ORIGIN_NS + (k - 1) * PERIOD_NS

@@ -1,4 +1,4 @@
-"""Properties of the sensor channel: each due time is served once, in time and in order."""
+"""Each due time is served once, in time and in order."""
 
 import math
 from fractions import Fraction

@@ -49,7 +49,7 @@ ROBOT = """
 
 
 def scan(folder: Path, worldbody: str = ROBOT, *, beams: int = 5, euler: str = "0 0 0", mount: str = "0 0 0") -> Any:
-    """Scan from -60 to 60 degrees, from 0.5 to 8 m; the wall in front is 2 m away."""
+    """Scan from -60 to 60 degrees, from 0.5 to 8 m, with the wall in front 2 m away."""
     model = model_of(folder, worldbody.replace("EULER", euler).replace("MOUNT", mount))
     rays = Rays(site="laser", angle_min_rad=-math.pi / 3, angle_max_rad=math.pi / 3, range_min_m=0.5, range_max_m=8.0)
     return Scanner(model, state_of(model), rays, beams, "x").ranges()

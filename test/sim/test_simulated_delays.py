@@ -417,7 +417,10 @@ def test_a_command_at_the_end_of_a_tick_acts_in_the_next():
     [(0.0, None, [1.0, 1.0, 1.0]), (0.02, None, [0.25, 0.75, 1.0]), (None, 100, [0.5, 1.0, 1.0])],
 )
 def test_a_position_is_reached_in_the_time_of_the_controller(interpolation_s, rate_hz, shares):
-    """Seen 5, 15 and 25 ms after the command; None: the time until the next command."""
+    """The shares are those 5, 15 and 25 ms after the command.
+
+    The interpolation None is the time until the next command.
+    """
     arm = {"arm": replace(ARM.actuators["arm"], setpoint_rate_hz=rate_hz)}
     world = world_of({"interpolation_s": interpolation_s}, replace(ARM, actuators=arm))
     home = float(world.target[0])
@@ -475,7 +478,7 @@ def door(doors):
 
 
 def next_image(world):
-    """Return the next image; the world does not advance meanwhile."""
+    """Return the next image without advancing the world meanwhile."""
     for _ in range(10):
         world.step()
     end = time.monotonic() + 30.0

@@ -1,4 +1,4 @@
-"""The simulated world: readings and their times; equal seeds and commands give equal bytes."""
+"""Equal seeds and commands give equal bytes."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A simulated world plays the driver: its readings and commands take the way through the driver's units."""
+"""Readings and commands of a simulated world pass through the driver's units."""
 
 import numpy as np
 import pytest

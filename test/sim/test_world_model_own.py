@@ -1,5 +1,3 @@
-"""User models: names, servos, start, camera and files."""
-
 import os
 import re
 from collections.abc import Callable

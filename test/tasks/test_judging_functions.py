@@ -23,7 +23,7 @@ READ = 'height = current.samples[sensor].values["position"][2]'
 
 @pytest.fixture
 def write(tmp_path):
-    """Write the body of a task function and its contract; return the contract's path."""
+    """Write the body of a task function and its contract, and return the contract's path."""
 
     def write_task(*body, arguments=ARGUMENTS, after="", type_="./lift.py:lift", **parameters):
         lines = "\n".join(f"    {line}" for line in body)

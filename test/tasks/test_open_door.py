@@ -1,5 +1,3 @@
-"""The task OpenDoor: results, parameters, scripted policy and door model."""
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -176,7 +174,7 @@ def scripted(contract: Contract = CONTRACT) -> PolicyFunction:
 
 
 def pose(lever_rad: float = 0.0, door_rad: float = 0.0) -> FloatArray:
-    """Return the orientation of the handle, a quaternion x, y, z, w: door rotation, then lever rotation."""
+    """Return the orientation of the handle, door rotation then lever rotation, as a quaternion x, y, z, w."""
     wxyz, door, lever = np.empty(4), np.empty(4), np.empty(4)
     mujoco.mju_axisAngle2Quat(door, np.array([0.0, 0.0, -1.0]), door_rad)
     mujoco.mju_axisAngle2Quat(lever, np.array([-1.0, 0.0, 0.0]), lever_rad)

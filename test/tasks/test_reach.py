@@ -1,5 +1,3 @@
-"""The task Reach: results, parameters, and its scripted policy."""
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Properties of task resets: a pure function of the arguments, with the verdict of `judge`."""
+"""Task resets are pure functions of their arguments, with the verdict of `judge`."""
 
 import copy
 import functools
@@ -33,7 +33,7 @@ def known(name):
 
 
 def snapshot_of(name, seed, size):
-    """Return a snapshot of every sensor: values up to `size` within their ranges, and any quality."""
+    """Return a snapshot of every sensor with values up to `size` within their ranges, and any quality."""
     random = np.random.default_rng(seed)
     samples = {}
     for sensor, layouts in known(name)[2].items():

@@ -1,4 +1,4 @@
-"""Absolute deadlines: no drift, no burst, and every missed one is counted once."""
+"""Absolute deadlines neither drift nor come in bursts, and each missed one is counted once."""
 
 import pytest
 from distributions import install
@@ -108,7 +108,7 @@ def test_unsupported_pacing_or_clock_is_rejected(options, problem):
     period_ns=st.integers(1, 50), work_ns=st.integers(0, 500), parts=st.lists(st.floats(0, 1), min_size=1, max_size=20)
 )
 def test_the_grid_has_whole_periods_after_a_pause(period_ns, work_ns, parts):
-    """At most one period is short, where the grid is kept; then none is shorter, and none is missed."""
+    """At most one period is short where the grid is kept, and no later one is shorter or missed."""
     clock = ManualClock()
     pacer = Pacer(clock, period_ns)
     clock.advance_ns(work_ns)

@@ -1,5 +1,3 @@
-"""Delays injected into lockstep worlds: observations, times at which commands act, and reports."""
-
 import json
 
 import numpy as np
@@ -223,7 +221,7 @@ def ks_distance(a, b):
 
 
 def robot_steps(count=600):
-    """Return blocks of steps of a robot: a drifting driver, a camera at a fifth of the rate, correlated stages."""
+    """Return blocks of robot steps with a drifting driver, a camera at a fifth of the rate and correlated stages."""
     rng = np.random.default_rng(7)
     blocks, phase = [], 0
     for _ in range(count // 10):
@@ -238,7 +236,10 @@ def robot_steps(count=600):
 
 
 def test_profile_ages_and_end_to_end_latencies_are_reproduced():
-    """The small edition of `test/extensions/calibration/test_profile_from_run_real.py`: the schedule that the worlds follow."""
+    """The schedule of the worlds is tested.
+
+    This is the small edition of `test/extensions/calibration/test_profile_from_run_real.py`.
+    """
     steps = robot_steps()
     schedule = schedule_of(DelayModel(steps=steps), ARM)
     found = {"joints": [], "tcp": [], "end_to_end": []}

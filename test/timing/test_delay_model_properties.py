@@ -1,4 +1,4 @@
-"""The schedule of injected delays: readings and commands keep their order, and equal seeds give equal plans."""
+"""Readings and commands keep their order, and equal seeds give equal plans."""
 
 from itertools import pairwise
 

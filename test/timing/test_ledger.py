@@ -1,4 +1,4 @@
-"""The latency ledger: a delay appears only in its own stage, in nanoseconds."""
+"""A delay appears only in its own stage, in nanoseconds."""
 
 import random
 
@@ -17,7 +17,7 @@ DELAY_NS = 7_000_003
 
 
 class SlowAction:
-    """An action that is slow to read; the gate reads it."""
+    """An action that the gate needs time to read."""
 
     def __init__(self, clock, delay_ns):
         self._clock, self._delay_ns = clock, delay_ns
@@ -50,7 +50,7 @@ class Line:
         self.scene.reset()
 
     def step(self, *, handoff=0, inference=0, policy=None, gate=0, publish=0, world=0):
-        """Take two steps, the second with these delays; return its stages in nanoseconds."""
+        """Take two steps, the second with these delays, and return its stages in nanoseconds."""
         self.observer.delay_ns = handoff
         self.scene.step()
         if policy is not None:
@@ -195,7 +195,7 @@ def test_inference_takes_no_virtual_time(close_later):
 
 
 def test_raw_stamps_belong_to_this_step():
-    """The time of return is known only afterwards: it is a stamp of the next step."""
+    """The time of return is a stamp of the next step, since it is known only afterwards."""
     ledger = Ledger(ManualClock())
     ledger.mark("policy")
     assert set(ledger.stamps_ns()) == {slot.name.lower() for slot in StepEvent if slot is not StepEvent.RETURNED}

@@ -1,4 +1,7 @@
-"""Run our launch files to their end: ``python launched.py NAME ... [name:=value ...]``; exits with the launch status."""
+"""Run our launch files to their end, and exit with the launch status.
+
+python launched.py NAME ... [name:=value ...]
+"""
 
 import sys
 from pathlib import Path

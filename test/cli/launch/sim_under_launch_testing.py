@@ -1,4 +1,7 @@
-"""For launch_test: the simulator prints its contract; it and an evaluation that the end of the test interrupts exit with 0."""
+"""For launch_test, run the simulator, which prints its contract, and an evaluation.
+
+Both exit with 0 when the end of the test interrupts them.
+"""
 
 import sys
 import unittest

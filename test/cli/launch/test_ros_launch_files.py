@@ -1,4 +1,4 @@
-"""Launch files run by launch itself on a ROS machine: ``colcon test`` runs this where launch_testing is installed."""
+"""Launch files are run by launch itself in ``colcon test``, where launch_testing is installed."""
 
 import importlib.util
 import signal

@@ -1,4 +1,4 @@
-"""``embodied-env launch``: the processes of a target without ROS launch, and their cleanup."""
+"""The processes of a target run without ROS launch, and are cleaned up."""
 
 import os
 import random

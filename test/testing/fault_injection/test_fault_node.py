@@ -44,7 +44,7 @@ class Endpoints:
         self.received += [arrival.message for arrival in self.ros.receiver.receive(timeout_s)]
 
     def receive(self, count):
-        """Return the next messages; fewer when no more arrive in time."""
+        """Return the next messages, or fewer when no more arrive in time."""
         end = time.monotonic() + GENEROUS_S
         while len(self.received) < count and time.monotonic() < end:
             self.take(0.05)

@@ -1,4 +1,4 @@
-"""Decisions of the fault injection channel; only `Drop` loses messages."""
+"""Only `Drop` loses messages."""
 
 import array
 import math
@@ -30,7 +30,7 @@ MS = 1_000_000
 
 
 class Stamped:
-    """A message like the generated ones: a header, floating-point scalar and arrays, integers and bytes."""
+    """A message like the generated ones, with a header, floating-point scalar and arrays, integers and bytes."""
 
     def __init__(self, number):
         self.header = SimpleNamespace(stamp=SimpleNamespace(sec=100 + number, nanosec=5))
@@ -45,7 +45,7 @@ class Stamped:
 
 
 def run(faults, count, *, seed=0, period_ns=10 * MS, make=lambda number: number):
-    """Pass `count` messages through a channel; return (due_ns, message) pairs, and the channel."""
+    """Pass `count` messages through a channel, and return (due_ns, message) pairs and the channel."""
     channel = FaultChannel(faults, seed=seed)
     left = []
 
