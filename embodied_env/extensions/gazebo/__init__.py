@@ -1,1 +1,1 @@
-"""Backends for simulators of third parties: Gazebo and simulation_interfaces."""
+"""Backends for the simulators of third parties, Gazebo and those with simulation_interfaces."""

@@ -1,4 +1,4 @@
-"""Topics of a simulator that are not sensors of the contract: entity poses, contact forces, and echoes of commands."""
+"""Receive the entity poses, contact forces and command echoes of a simulator, which no sensor of the contract reads."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class EntityTopics:
         self._contacts: set[str] = set()
 
     def subscribe(self, receiver: Receiver) -> None:
-        """Subscribe to the topics; their messages are to be given to `add`."""
+        """Subscribe to the topics, whose messages are to be given to `add`."""
         self._arrivals.subscribe(receiver, sensor_qos)
 
     def add(self, arrival: ReceivedMessage) -> bool:
-        """Store a message; return whether it is of one of these topics."""
+        """Store a message, and return whether it is of one of these topics."""
         if (above_n := self._above_n.get(arrival.key)) is not None:
             force = arrival.message.wrench.force
             if not math.hypot(force.x, force.y, force.z) <= above_n:  # NaN counts as a contact
@@ -69,7 +69,10 @@ class EntityTopics:
         self._arrivals.clear()
 
     def missing(self, target_ns: int, now_ns: int) -> list[str]:
-        """Return the topics without a message from the end of a step; messages after `now_ns` are dropped."""
+        """Return the topics without a message from the end of a step.
+
+        Messages after `now_ns` are dropped.
+        """
         self._arrivals.drop_after(now_ns)
         missing = self._arrivals.missing(self._arrivals.expected(target_ns, now_ns))
         return [self.topics[key].topic for key in missing]
@@ -89,15 +92,21 @@ class EntityTopics:
 
 
 class CommandEchoes:
-    """Commands whose receiver repeats them on a topic: an echo proves that the command has arrived."""
+    """Commands that their receiver repeats on a topic.
+
+    An echo proves that the command has arrived.
+    """
 
     def __init__(self, contract: Contract, topics: Mapping[str, str]) -> None:
-        """Prepare; `topics`: actuator -> topic of its echoes, of the type of its commands."""
+        """Prepare the echoes of the commands of `contract`.
+
+        `topics` maps an actuator to the topic of its echoes, which has the type of its commands.
+        """
         self._contract, self._topics = contract, topics
         self._pending: dict[str, Any] = {}  # actuator -> its command
 
     def subscribe(self, receiver: Receiver) -> None:
-        """Subscribe to the echoes; their messages are to be given to `add`."""
+        """Subscribe to the echoes, which are to be given to `add`."""
         for name, topic in self._topics.items():
             kind = message_class(self._contract.actuators[name].as_topic().type)
             receiver.subscribe(_ECHO + name, kind, topic, ANY)
@@ -112,7 +121,7 @@ class CommandEchoes:
             self._pending[name] = command
 
     def add(self, arrival: ReceivedMessage) -> bool:
-        """Compare a message with the pending command, except for the header; return whether it is an echo."""
+        """Compare a message with the pending command, except for the header, and return whether it is an echo."""
         if not arrival.key.startswith(_ECHO):
             return False
         name, echo = arrival.key.removeprefix(_ECHO), arrival.message

@@ -28,7 +28,7 @@ class DerivedSensors:
     """Computes the readings of a profile's sources, each when its sensor is due."""
 
     def __init__(self, contract: Contract, sources: Mapping[str, SimulatorSource], clock: Clock) -> None:
-        """Resolve the sensors; `clock` stamps the arrival of a reading."""
+        """Resolve the sensors, with `clock` for the arrival stamps of readings."""
         # Contacts, then poses, then distances, which may use the poses.
         order = sorted(sources, key=lambda name: (sources[name].force is None, sources[name].distance is not None))
         self._sources = {name: sources[name] for name in order}
@@ -38,7 +38,7 @@ class DerivedSensors:
         self._last: dict[str, Sample] = {}
 
     def clear(self) -> None:
-        """Drop all readings: every sensor is due."""
+        """Drop all readings, so that every sensor is due."""
         self._last.clear()
 
     def entities(self, now_ns: int) -> set[str]:
@@ -101,17 +101,23 @@ class DerivedSensors:
 
 
 def _relative(state: EntityState, frame: EntityState) -> EntityState:
-    """Return a pose in the frame of another; quaternions are x, y, z, w."""
+    """Return a pose in the frame of another, with quaternions x, y, z, w."""
     inverse = frame.orientation * (-1.0, -1.0, -1.0, 1.0)
     position = matrix(inverse) @ (state.position - frame.position)
     return EntityState(position=position, orientation=product(inverse, state.orientation))
 
 
 class JointZeros:
-    """Converts joint positions: one of the contract is that of the simulator plus the zero of the joint."""
+    """Converts joint positions by the zeros of the joints.
+
+    A position of the contract is that of the simulator plus the zero of the joint.
+    """
 
     def __init__(self, contract: Contract, layout: ActionLayout, zeros: Mapping[str, float]) -> None:
-        """Prepare to convert; `zeros`: joint -> its position in the contract where the simulator has 0, rad or m."""
+        """Prepare to convert positions by `zeros`.
+
+        It maps a joint to its position in the contract where the simulator has 0, rad or m.
+        """
         self._commanded = np.where(layout.is_velocity, 0.0, [zeros.get(joint, 0.0) for joint in layout.joints])
         fields = {
             name: sensor.fields["position"]

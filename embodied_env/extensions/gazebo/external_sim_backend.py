@@ -1,4 +1,4 @@
-"""An external simulator over ROS 2, in lockstep: Gazebo, or any with the standard interfaces.
+"""Lockstep with an external simulator over ROS 2, which is Gazebo or any with the standard interfaces.
 
 The backend connects to a running simulator; `control` steps it. A step returns the readings of the sensors that are
 due, stamped at its end or later: older ones count as missing; the backend waits for late ones (rendering).
@@ -71,7 +71,7 @@ class SimulatorBackend:
         step_timeout_s: float | None = None,
         reset_timeout_s: float | None = None,
     ) -> None:
-        """Prepare; nothing is connected.
+        """Prepare the backend without a connection.
 
         Args:
             contract: contract of the sensors and actuators that the simulator must offer.
@@ -184,7 +184,7 @@ class SimulatorBackend:
         return self._control
 
     def _check_offered(self, control: LockstepControl, end: float) -> None:
-        """Check the abilities; the services of a bridge that has just started are discovered one after the other."""
+        """Check the abilities, which a bridge that has just started offers one after the other."""
         end = min(end, time.monotonic() + _DISCOVERY_S)
         while True:
             try:
@@ -198,7 +198,7 @@ class SimulatorBackend:
     # ---------------------------------------------------------------------------------------------- reset
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Restore the world, place the entities and let physics settle; every reading is newer than the reset."""
+        """Restore the world, place the entities and let physics settle for readings newer than the reset."""
         end = deadline_to_monotonic_s(deadline_ns, self._clock)
         profile = self._profile
         self._usable = self._is_halted = False
@@ -261,7 +261,7 @@ class SimulatorBackend:
             control.set_state(name, np.array(place.position), np.array(place.orientation), end)
 
     def _await_first_readings(self, control: LockstepControl, since_ns: int, end: float) -> None:
-        """Wait for a reading of each sensor since `since_ns`; step on for those not due or not connected yet."""
+        """Wait for a reading of each sensor since `since_ns`, stepping on for those not due or connected yet."""
         for periods_left in itertools.count(_MORE_PERIODS, -1):
             now_ns, begun_s = control.now_ns(), time.monotonic()
             while missing := self._missing_since(since_ns, now_ns):
@@ -282,11 +282,11 @@ class SimulatorBackend:
         return self._missing(now_ns, now_ns, since_ns=max(since_ns, 1))
 
     def confirm(self, question: str, deadline_ns: int) -> None:  # noqa: ARG002 - never called
-        """Raise BackendNotReadyError: a simulator has no operator."""
+        """Raise BackendNotReadyError, since a simulator has no operator."""
         raise BackendNotReadyError(f"no operator of {self.name} to confirm: {question}")
 
     def verify(self, deadline_ns: int) -> Snapshot:
-        """Place the entities again, since homing may have moved them; return readings from one control period later."""
+        """Place the entities again, as homing may have moved them, and return readings of one period later."""
         control = self._running()
         try:
             return self._step_and_read(control, deadline_to_monotonic_s(deadline_ns, self._clock))
@@ -343,7 +343,7 @@ class SimulatorBackend:
         return self._snapshot(control, end)
 
     def _await(self, control: LockstepControl, missing: Callable[[], list[str]], end: float) -> list[str]:
-        """Receive messages until none is `missing`, for at most `sensor_grace_s`; return those that still are."""
+        """Receive messages until none is `missing`, for at most `sensor_grace_s`, and return those that still are."""
         end = min(end, time.monotonic() + self._profile.sensor_grace_s)
         while (names := missing()) and (left_s := end - time.monotonic()) >= 0.0:
             control.session.receive(min(POLL_S, left_s))
@@ -397,7 +397,7 @@ class SimulatorBackend:
             ros.close()
 
     def processes(self) -> list[dict[str, Any]]:
-        """Return none: the backend starts no process."""
+        """Return none, since the backend starts no process."""
         return []
 
     def _running(self) -> LockstepControl:

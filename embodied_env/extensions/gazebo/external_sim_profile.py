@@ -34,7 +34,7 @@ Orientation: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class EntityPose:
-    """The pose of an entity in the world frame: m, and a quaternion x, y, z, w."""
+    """The pose of an entity in the world frame, in m and as a quaternion x, y, z, w."""
 
     position: tuple[float, float, float]  # x, y, z, m
     orientation: Orientation = (0.0, 0.0, 0.0, 1.0)  # unit quaternion x, y, z, w
@@ -42,7 +42,7 @@ class EntityPose:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorDraw:
-    """The target of a sampled reset option: exactly one of the keys."""
+    """The target of a sampled reset option, given by exactly one of the keys."""
 
     entity: str | None = None  # entity whose position it sets: x, y or x, y, z, m
     pose: str | None = None  # entity whose pose it sets: x, y, m, and the heading, rad
@@ -55,7 +55,7 @@ class SimulatorDraw:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorSource:
-    """The source of a sensor without a topic of its own: exactly one of the first three keys."""
+    """The source of a sensor without a topic of its own, given by exactly one of the first three keys."""
 
     entity: str | None = None  # pose of an entity: from its topic, a state query, or where it was placed
     distance: tuple[str, str] | None = None  # distance between two sensors or entities at one instant
@@ -74,7 +74,7 @@ class StateTopic:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorProfile:
-    """A running simulator: the backend connects to it and never starts it."""
+    """A running simulator to which the backend connects without ever starting it."""
 
     world: Text  # name of the world
     # control interface; null: `ros_gz` for `gazebo`, else `simulation_interfaces`
@@ -141,7 +141,7 @@ def check_offered(profile: SimulatorProfile, control: str, offered: ControlCapab
 
 
 def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorProfile, str]:
-    """Read the profile ``backends.<backend>`` of `contract`; return it, and the name of its API.
+    """Read the profile ``backends.<backend>`` of `contract`, and return it with the name of its API.
 
     Raises:
         ContractError: if it is missing or invalid.

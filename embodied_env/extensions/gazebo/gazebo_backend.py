@@ -1,4 +1,4 @@
-"""Gazebo in lockstep: a running server, or one that the backend starts and ends."""
+"""Gazebo in lockstep on a running server, or on one that the backend starts and ends."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ class GazeboBackend(SimulatorBackend):
         step_timeout_s: float | None = None,
         reset_timeout_s: float | None = None,
     ) -> None:
-        """Prepare; nothing is started. `launch`: start a server; a mapping: by these arguments of `launch gazebo`.
+        """Prepare the backend without starting anything.
 
-        The server has a partition of its own, the domain `domain_id`, or else a free one, and ends with `close`. The
-        others are those of `SimulatorBackend`; `reset_timeout_s` includes its start.
+        `launch` starts a server, and a mapping has its arguments of `launch gazebo`. The server has a partition of
+        its own, the domain `domain_id`, or else a free one, and ends with `close`. The others are those of
+        `SimulatorBackend`; `reset_timeout_s` includes its start.
         """
         self._launch = launch if isinstance(launch, Mapping) else {} if checked_flag("launch", launch) else None
         self._server: GazeboServer | None = None
@@ -56,7 +57,7 @@ class GazeboBackend(SimulatorBackend):
         super().open()
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Reset as `SimulatorBackend` does; restart a server of ours that was lost, or ends meanwhile."""
+        """Reset as `SimulatorBackend` does, and restart a server of ours that was lost or ends meanwhile."""
         if self._launch is None:
             return super().reset(request, deadline_ns)
         must_start = self._server is None or self._is_halted or self._server.has_exited

@@ -28,9 +28,10 @@ class GazeboServer:
     """
 
     def __init__(self, contract: Contract, arguments: Mapping[str, str], domain_id: int | None) -> None:
-        """Start the launch with these arguments; raises BackendNotReadyError or MissingDependencyError.
+        """Start the launch with these arguments.
 
-        `domain_id` None: one that no other process of this machine uses.
+        With `domain_id` None, it is one that no other process of this machine uses. Raises BackendNotReadyError or
+        MissingDependencyError.
         """
         if shutil.which("gz") is None:
             remedy = f"apt install {apt_package('ros_gz')}, and source its setup.bash"

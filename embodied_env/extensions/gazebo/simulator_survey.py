@@ -1,4 +1,4 @@
-"""Check a running simulator for `embodied-env doctor`: services, clock, topics, a few control periods, controllers.
+"""Check the services, clock, topics, control periods and controllers of a running simulator for `embodied-env doctor`.
 
 The survey publishes no command. It steps the world, if it is at rest: most sensors publish only while time passes.
 """
@@ -47,7 +47,7 @@ _LIFELESS = (
 
 
 def survey_simulator(contract: Contract, backend: str, *, namespace: str, timeout_s: float) -> tuple[Check, ...]:
-    """Check the simulator that the profile ``backends.<backend>`` describes; the world is stepped, and not reset.
+    """Check the simulator that the profile ``backends.<backend>`` describes, stepping the world without a reset.
 
     Args:
         contract: with a valid profile of the backend.
@@ -138,7 +138,7 @@ class _Survey:
         return passed("clock", f"at rest at {clock.now_ns / NS_PER_S:.3f} s")
 
     def _topic_checks(self) -> list[Check]:
-        """Return a check per topic, or one for all if none has an endpoint: the bridge is absent."""
+        """Return a check per topic, or one for all if the absence of endpoints shows that there is no bridge."""
         node = self._ros.node
         actuators = {name: actuator.as_topic() for name, actuator in self._contract.actuators.items()}
         published = [(topic.title, topic.spec.topic, topic.spec.type) for topic in self._topics.values()]

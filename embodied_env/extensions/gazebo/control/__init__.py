@@ -1,4 +1,4 @@
-"""The APIs that control a simulator; each imports its messages only when it is built."""
+"""The APIs that control a simulator, each of which imports its messages only when it is built."""
 
 from __future__ import annotations
 

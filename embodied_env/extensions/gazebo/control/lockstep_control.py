@@ -32,9 +32,9 @@ class StepTimes:
     duration_ns: int  # the simulated time of the step
 
     def describe_throttle(self, world: str | None) -> str:
-        """Return that the step took its own simulated time or more, and a remedy; "" for a faster one.
+        """Return that the step took at least its own simulated time, with a remedy, or "" for a faster one.
 
-        `world` is the name of a world of Gazebo; None: another simulator.
+        `world` is the name of a world of Gazebo, or None for another simulator.
         """
         took_s, duration_s = self.reached_s - self.sent_s, self.duration_ns / NS_PER_S
         if took_s < _THROTTLED * duration_s:
@@ -72,7 +72,10 @@ class LockstepControl:
     """
 
     def __init__(self, api: SimulatorApi, session: ServiceSession, *, step_ns: int, still_s: float = 0.1) -> None:
-        """Prepare; nothing is sent. A clock that publishes nothing at rest counts as at rest after `still_s`."""
+        """Prepare the control without sending a request.
+
+        A clock that publishes nothing at rest counts as at rest after `still_s`.
+        """
         self.session, self.clock = session, session.clock
         self.clock.repeats = api.repeats_clock
         self.step_ns = step_ns
@@ -95,7 +98,7 @@ class LockstepControl:
         return self.clock.now_ns
 
     def check_unmoved(self) -> None:
-        """Raise BackendLostError if the clock has moved since the last call: another client moves the world."""
+        """Raise BackendLostError if another client has moved the clock since the last call."""
         self.session.drain()
         self._check_not_rewound()
         if self._left_ns is not None and self.now_ns() != self._left_ns:
@@ -110,12 +113,12 @@ class LockstepControl:
         self._store_reference()
 
     def wake_clock(self, end: float) -> None:
-        """Take one physics step if no stamp was received yet: some simulators publish none at rest."""
+        """Take one physics step if no stamp was received yet, since some simulators publish none at rest."""
         if self.clock.now_ns is None:
             self._run_down(end)
 
     def _run_down(self, end: float) -> None:
-        """Take one physics step and wait for rest: what remains of an interrupted request runs with it."""
+        """Take one physics step, with which the rest of an interrupted request runs, and wait for rest."""
         before_ns = self.clock.now_ns
         self.session.call_once(self._api.step(1), end)
         while self.clock.now_ns == before_ns:
@@ -142,7 +145,7 @@ class LockstepControl:
         self._store_reference()
 
     def probe(self, end: float) -> None:
-        """Find the services of the simulator and its `capabilities`; raises as `connect` does."""
+        """Find the services of the simulator and its `capabilities`, with the same errors as `connect`."""
         while True:
             try:
                 requests = self._api.probe(self.session.services())
@@ -174,7 +177,7 @@ class LockstepControl:
                 )
 
     def confirm_paused(self, end: float) -> None:
-        """Pause, and await one more stamp if the clock repeats them at rest: the server may be a new one."""
+        """Pause, and await one more stamp if the clock repeats them at rest, since the server may be a new one."""
         if not self.capabilities.pause:
             return
         self.pause(end)
@@ -183,7 +186,10 @@ class LockstepControl:
             self.session.receive(left_s, only=(CLOCK,))
 
     def pause(self, end: float) -> None:
-        """Pause the simulation. Idempotent. Repeated only at rest: it would interrupt a step that still runs."""
+        """Pause the simulation.
+
+        Idempotent. A lost request is repeated only at rest, because it would interrupt a step that still runs.
+        """
         while True:
             try:
                 self.session.call_once(self._api.pause(), end)
@@ -197,7 +203,7 @@ class LockstepControl:
     # ------------------------------------------------------------------------------------------------ step
 
     def step(self, duration_ns: int, end: float) -> int:
-        """Advance the simulated time by `duration_ns`; return it once the world is at rest again."""
+        """Advance the simulated time by `duration_ns`, and return it once the world is at rest again."""
         self.begin_step(duration_ns, end)
         self.finish_step(end)
         return self.now_ns()
@@ -208,7 +214,9 @@ class LockstepControl:
         self.step(steps * self.step_ns, end)
 
     def begin_step(self, duration_ns: int, end: float) -> None:
-        """Request the physics steps of `duration_ns`, and return without waiting: several worlds may move at a time.
+        """Request the physics steps of `duration_ns`, and return without waiting.
+
+        Several worlds may move at a time.
 
         Raises:
             UsageError: for a duration that is not a whole number of physics steps.
@@ -333,5 +341,8 @@ class LockstepControl:
         return state
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray, end: float) -> None:
-        """Place an entity; m, and quaternion x, y, z, w. Sensors show it after the next step."""
+        """Place an entity at a position in m and an orientation as a quaternion x, y, z, w.
+
+        Sensors show it after the next step.
+        """
         self.session.call(self._api.set_state(entity, position, orientation), end, entity)

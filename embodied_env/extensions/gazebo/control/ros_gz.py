@@ -1,4 +1,4 @@
-"""Gazebo through ros_gz_bridge: ControlWorld for everything, SetEntityPose where the bridge has it.
+"""Control Gazebo through ros_gz_bridge by ControlWorld, and by SetEntityPose where the bridge has it.
 
 Every field of a ControlWorld request is applied, including `pause`, so each request sets it. The reply means that the
 request was queued. The bridge takes no seed and reports no entity states.
@@ -36,7 +36,10 @@ class RosGz(SimulatorApi):
     capabilities = ControlCapabilities(pause=True, reset=True, rewinds_time=True)
 
     def __init__(self, *, world: str, prefix: str | None) -> None:
-        """Prepare; raises MissingDependencyError without ros_gz_interfaces. `prefix` None: ``/world/<world>``."""
+        """Prepare the requests, or raise MissingDependencyError without ros_gz_interfaces.
+
+        With `prefix` None, it is ``/world/<world>``.
+        """
         self._control_type, self._set_pose_type = message_class(CONTROL_TYPE), message_class(SET_POSE_TYPE)
         self._prefix = f"/world/{world}" if prefix is None else prefix.rstrip("/")
 
@@ -62,7 +65,7 @@ class RosGz(SimulatorApi):
         return Request(service=f"{self._prefix}/{CONTROL}", type=kind, message=message, read=_check_success)
 
     def step(self, steps: int) -> Request:
-        """Return the request for `steps` iterations; they add to those still queued."""
+        """Return the request for `steps` iterations, which add to those still queued."""
         if not 1 <= steps <= _MOST_STEPS:
             raise UsageError(f"wrong number of steps in one request: {steps} (expected 1 to {_MOST_STEPS})")
         request = self.pause()
@@ -70,13 +73,16 @@ class RosGz(SimulatorApi):
         return request
 
     def reset(self) -> Request:
-        """Return the request that restores the initial world, paused; models spawned later are removed."""
+        """Return the request that restores the initial world, paused and without models that were spawned later."""
         request = self.pause()
         request.message.world_control.reset.all = True
         return request
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
-        """Return the request that places a model. It keeps its velocity; an unknown name is not reported."""
+        """Return the request that places a model.
+
+        It keeps its velocity. An unknown name is not reported.
+        """
         kind = self._set_pose_type
         message = kind.Request()
         message.entity.name, message.entity.type = entity, _MODEL

@@ -20,7 +20,7 @@ _MAX_RECEIVES = 64  # an executor returns one message at a time
 
 
 class ClockMonitor:
-    """Follows the stamps of a clock in the order of their arrival; times are ns.
+    """Follows the stamps of a clock, in ns, in the order of their arrival.
 
     Attributes:
         now_ns: the newest stamp; None before the first.
@@ -64,7 +64,10 @@ class ClockMonitor:
 
 @dataclass(kw_only=True)
 class PendingRequest:
-    """A request in flight; times are monotonic s. `result` is what `Request.read` returned."""
+    """A request in flight, with times in monotonic s.
+
+    `result` is the value that `Request.read` returned.
+    """
 
     request: Request
     reply: ServiceReply
@@ -90,18 +93,21 @@ class ServiceSession:
         on_message: Callable[[ReceivedMessage], None] = lambda _: None,
         check_liveness: LivenessCheck = lambda: None,
     ) -> None:
-        """Subscribe to the clock; `on_message` gets all other messages; each `receive` calls `check_liveness`."""
+        """Subscribe to the clock.
+
+        `on_message` receives all other messages. Each `receive` calls `check_liveness`.
+        """
         self.clock = ClockMonitor()
         self.reply_timeout_s = reply_timeout_s
         self._receiver, self._on_message, self._check_liveness = receiver, on_message, check_liveness
         receiver.subscribe(CLOCK, message_class("rosgraph_msgs/msg/Clock"), CLOCK, EVERY_TICK)
 
     def services(self) -> dict[str, tuple[str, ...]]:
-        """Return the services of the current graph: absolute name -> types."""
+        """Return the types of the services of the current graph by absolute name."""
         return self._receiver.services()
 
     def receive(self, timeout_s: float, *, only: Collection[str] = ()) -> bool:
-        """Receive the messages that have arrived, waiting at most `timeout_s` for one; return whether any have.
+        """Receive the messages that have arrived, waiting at most `timeout_s` for one, and return whether any have.
 
         With `only`, messages of other keys stay in their queues.
         """
@@ -123,7 +129,9 @@ class ServiceSession:
                 break
 
     def send(self, request: Request, end: float, entity: str = "") -> PendingRequest:
-        """Send a request without waiting for its reply; `entity` is named in the error of a refusal.
+        """Send a request without waiting for its reply.
+
+        `entity` is named in the error of a refusal.
 
         Raises:
             BackendLostError: when the service is not available.
@@ -136,9 +144,10 @@ class ServiceSession:
         return PendingRequest(request=request, reply=reply, sent_s=time.monotonic(), entity=entity)
 
     def poll(self, pending: PendingRequest, end: float) -> None:
-        """Receive the clock, and read the reply when it arrives; raises BackendLostError for a refusal.
+        """Receive the clock, and read the reply when it arrives.
 
         Other messages stay in their queues: a simulator publishes many during a step, and only the newest count.
+        Raises BackendLostError for a refusal.
         """
         self.receive(max(0.0, min(POLL_S, end - time.monotonic())), only=(CLOCK,))
         if pending.answered_s is None and pending.reply.response is not None:
@@ -150,7 +159,7 @@ class ServiceSession:
                 raise BackendLostError("refused", f"{pending.request.service}{about}: {error}") from None
 
     def await_reply(self, pending: PendingRequest, end: float, *, evidence: Callable[[], str] = lambda: "") -> None:
-        """Poll until the reply arrives; raises BackendLostError, with `evidence` from the clock, if it is late."""
+        """Poll until the reply arrives, or raise BackendLostError, with `evidence` from the clock, if it is late."""
         end = min(end, pending.sent_s + self.reply_timeout_s)
         while pending.answered_s is None:
             if time.monotonic() > end:

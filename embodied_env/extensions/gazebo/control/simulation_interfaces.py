@@ -61,7 +61,10 @@ class SimulationInterfaces(SimulatorApi):
     capabilities = ControlCapabilities()
 
     def __init__(self, *, world: str, prefix: str | None) -> None:  # noqa: ARG002 - it has one world
-        """Prepare; raises MissingDependencyError without the package. `prefix` None: the only one in the graph."""
+        """Prepare the requests, or raise MissingDependencyError without the package.
+
+        With `prefix` None, it is the only one in the graph.
+        """
         message_class(SERVICES[FEATURES_SERVICE])
         self._prefix = None if prefix is None else prefix.rstrip("/")
         self._offered: frozenset[str] = frozenset()
@@ -107,7 +110,7 @@ class SimulationInterfaces(SimulatorApi):
     # ---------------------------------------------------------------------------------------------- requests
 
     def pause(self) -> Request:
-        """Return the request that pauses; its reply may report that the simulator is paused already."""
+        """Return the request that pauses, whose reply may report that the simulator is paused already."""
         read = partial(_check_result, also=ALREADY_IN_TARGET_STATE)
         request = self._request("set_simulation_state", read, is_done=True)
         request.message.state.state = PAUSED
@@ -160,7 +163,7 @@ def set_state_flags(message: Any) -> None:  # noqa: ANN401 - a SetEntityState.Re
 
 
 def _prefix_of(prefix: str | None, offered: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the prefix of the simulator's services; raises BackendNotReadyError for none or several."""
+    """Return the prefix of the simulator's services, or raise BackendNotReadyError for none or several."""
     kind, suffix = SERVICES[FEATURES_SERVICE], f"/{FEATURES_SERVICE}"
     found = sorted(
         name.removesuffix(suffix) for name, types in offered.items() if kind in types and name.endswith(suffix)
@@ -177,7 +180,10 @@ def _prefix_of(prefix: str | None, offered: Mapping[str, tuple[str, ...]]) -> st
 
 
 def _check_result(reply: Any, *, also: int = OK) -> None:  # noqa: ANN401 - a generated type
-    """Raise unless the result is OK; 0, as in an empty reply, means unsupported."""
+    """Raise unless the result is OK.
+
+    A result of 0, as in an empty reply, means unsupported.
+    """
     code = int(reply.result.result)
     if code not in (OK, also):
         raise SimulatorRefusedError(f"{_RESULTS.get(code, 'unknown result')} ({code}): {reply.result.error_message}")

@@ -1,4 +1,4 @@
-"""`SimulatorApi`: the requests of one family of simulators; `FAULTS`: the reasons why one counts as lost.
+"""`SimulatorApi` with the requests of one family of simulators, and `FAULTS` with the reasons why one counts as lost.
 
 A reply proves at most that a request was accepted. `LockstepControl` reads from the simulator's clock whether it was
 carried out, in the same way for every family. Its rules:
@@ -81,7 +81,7 @@ class Request:
 
 
 class SimulatorRefusedError(Exception):
-    """A reply refused the request; the message quotes it."""
+    """A reply refused the request, as quoted in the message."""
 
 
 class SimulatorNotReadyError(BackendNotReadyError):
@@ -112,7 +112,9 @@ class SimulatorApi(ABC):
 
     @abstractmethod
     def probe(self, offered: Mapping[str, tuple[str, ...]]) -> tuple[Request, ...]:
-        """Find the simulator among the services of the graph, name -> types; return requests that complete the search.
+        """Find the simulator among the services of the graph, and return requests that complete the search.
+
+        `offered` maps the name of a service to its types.
 
         Raises:
             BackendNotReadyError: if a required service is not offered.
@@ -131,16 +133,19 @@ class SimulatorApi(ABC):
         """Return the request for a reset of the world that leaves it at rest."""
 
     def state(self, entity: str) -> Request:
-        """Return the request for the pose of an entity; `Request.read` returns an `EntityState`."""
+        """Return the request for the pose of an entity, from which `Request.read` returns an `EntityState`."""
         raise UsageError(f"{self.name} cannot query the pose of {entity!r}: it has no such service")
 
     @abstractmethod
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
-        """Return the request that places an entity, at rest where the family can; m, and quaternion x, y, z, w."""
+        """Return the request that places an entity, at rest where the family can.
+
+        The position is in m, the orientation a quaternion x, y, z, w.
+        """
 
 
 def write_pose(pose: Any, position: FloatArray, orientation: FloatArray) -> None:  # noqa: ANN401 - a geometry_msgs/Pose
-    """Fill in a pose: `position` m, shape (3,); `orientation` quaternion x, y, z, w, shape (4,)."""
+    """Fill in a pose with a position, m, shape (3,), and a quaternion x, y, z, w, shape (4,)."""
     for axis, value in zip("xyz", position, strict=True):
         setattr(pose.position, axis, float(value))
     for axis, value in zip("xyzw", orientation, strict=True):
