@@ -1,4 +1,4 @@
-"""The Ray cluster of ``--engine ray``: the only module that imports ray, when a `RayCluster` is made."""
+"""The Ray cluster of ``--engine ray``, in the only module that imports ray, when a `RayCluster` is made."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class HostLostError(BackendError):
 
 
 class RayCluster:
-    """A Ray cluster: a running one at an address, or a new one on this machine that ends with the context."""
+    """A running Ray cluster at an address, or a new one on this machine that ends with the context."""
 
     def __init__(self, cpus: int, address: str | None = None) -> None:
-        """Import ray; nothing is started or contacted. Raises MissingDependencyError.
+        """Import ray without starting or contacting a cluster.
 
-        A new cluster has `cpus`, one for each worker. `address` is that of ``ray.init``; None: ``RAY_ADDRESS``, or
-        else a new cluster.
+        A new cluster has `cpus`, one for each worker. `address` is that of ``ray.init``. With None it is
+        ``RAY_ADDRESS``, or else that of a new cluster. Raises MissingDependencyError without ray.
         """
         self._ray = import_optional("ray", needed_for="the engine 'ray'")
         self._cpus = cpus
@@ -44,7 +44,10 @@ class RayCluster:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Join or start the cluster; one that this process has already joined is left running at the end."""
+        """Join or start the cluster.
+
+        A cluster that this process has already joined is left running at the end.
+        """
         if self._ray.is_initialized():
             return self
         with ExitStack() as stack, _keep_sigterm_handler():
@@ -63,7 +66,7 @@ class RayCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the cluster; one that was started here is shut down and its files are removed."""
+        """Leave the cluster, and shut down one that was started here and remove its files."""
         self._stack.close()
 
     def start_actor(self, actor: type, *arguments: Any) -> Any:  # noqa: ANN401 - a handle of Ray
@@ -74,7 +77,7 @@ class RayCluster:
         return remote.remote(*arguments)
 
     def call(self, handle: Any, method: str, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
-        """Call a method of an actor and return the promise of its result; calls of one actor run in order."""
+        """Call a method of an actor, whose calls run in order, and return the promise of its result."""
         return getattr(handle, method).remote(*arguments, **named)
 
     def ready(self, promises: Sequence[Any], timeout_s: float) -> Sequence[Any]:
@@ -83,7 +86,7 @@ class RayCluster:
         return done
 
     def answer(self, promise: Any) -> Any:  # noqa: ANN401
-        """Return the result of a ready promise; raises HostLostError with the reason when the actor has ended."""
+        """Return the result of a ready promise, or raise HostLostError with the reason when the actor has ended."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(promise)
@@ -104,7 +107,7 @@ class RayCluster:
         return f"{free.get('CPU', 0.0):g} of its {whole.get('CPU', 0.0):g} CPUs are free, and each worker needs one"
 
     def _own_cluster_options(self, stack: ExitStack) -> dict[str, Any]:
-        """Return the options of a new cluster; `stack` removes its files and environment variables."""
+        """Return the options of a new cluster, and let `stack` remove its files and environment variables."""
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ee_ray_", ignore_cleanup_errors=True))
         variables = {"RAY_USAGE_STATS_ENABLED": "0"}
         if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():  # without one, Ray writes to $HOME
@@ -137,7 +140,7 @@ def _check_connection(address: str | None) -> None:
 
 @contextlib.contextmanager
 def _keep_sigterm_handler() -> Iterator[None]:
-    """Restore the SIGTERM handler, which ``ray.init`` replaces: it closes runs and sets the exit status."""
+    """Restore the SIGTERM handler that ``ray.init`` replaces, since it closes runs and sets the exit status."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield

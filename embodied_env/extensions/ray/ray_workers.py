@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: an actor on each node starts the worker and forwards its messages.
+"""Workers on a Ray cluster, which an actor on each node starts and whose messages it forwards.
 
 The actor (`WorkerHost`) does not depend on Ray. The worker is its child process: if the actor is killed, the worker
 closes its run and ends.
@@ -69,7 +69,10 @@ class RayWorkers(WorkerPool[RayWorker]):
     """The workers of one evaluation on a cluster."""
 
     def __init__(self, job: EvaluationJob, folder: Path, cluster: RayCluster) -> None:
-        """Start nothing; runs are recorded in `folder`, which every node must share."""
+        """Store the job without starting a worker.
+
+        Runs are recorded in `folder`, which every node must share.
+        """
         super().__init__()
         self._job, self._folder, self._cluster = job, folder.resolve(), cluster
         self._token = f".{secrets.token_hex(8)}"
@@ -78,7 +81,10 @@ class RayWorkers(WorkerPool[RayWorker]):
         self._started_s = time.monotonic()
 
     def __enter__(self) -> Self:
-        """Join the cluster; raises BackendNotReadyError, or RecordError when the folder is not writable."""
+        """Join the cluster.
+
+        Raises BackendNotReadyError, or RecordError when the folder is not writable.
+        """
         token = self._folder / self._token
         try:
             token.touch()
@@ -92,12 +98,12 @@ class RayWorkers(WorkerPool[RayWorker]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End every worker: all are notified before the first wait."""
+        """End every worker, after all have been notified."""
         with self._stack:
             self._end(self._workers, at_once=True, grace_s=grace_after(kind))
 
     def start(self, number: int, domain_id: int) -> RayWorker:
-        """See `WorkerPool`; the worker starts when the cluster has a free CPU."""
+        """Start a worker as `WorkerPool` does, when the cluster has a free CPU."""
         description = describe_worker(self._job, self._folder, self._token, number, domain_id)
         handle = self._cluster.start_actor(WorkerHost, description)
         promise = self._cluster.call(handle, "exchange", [])
@@ -105,7 +111,10 @@ class RayWorkers(WorkerPool[RayWorker]):
         return self._workers[-1]
 
     def receive(self) -> Iterator[tuple[RayWorker, Message | None]]:
-        """See `WorkerPool`; raises BackendNotReadyError if the cluster places no worker within `PLACING_S`."""
+        """Receive the messages of workers as `WorkerPool` does.
+
+        Raises BackendNotReadyError if the cluster places no worker within `PLACING_S`.
+        """
         ready = self._cluster.ready([worker.promise for worker in self._workers], _POLL_INTERVAL_S)
         for worker in [worker for worker in self._workers if any(worker.promise is one for one in ready)]:
             self._is_any_placed = True
@@ -132,7 +141,10 @@ class RayWorkers(WorkerPool[RayWorker]):
         self._end(self._workers, at_once=False)
 
     def _end(self, workers: Sequence[RayWorker], *, at_once: bool, grace_s: float = GRACE_S) -> list[str]:
-        """End these workers, and return how each ended; one that never connected is killed."""
+        """End these workers, and return how each ended.
+
+        A worker that never connected is killed.
+        """
         ending = list(workers)
         self._workers = [worker for worker in self._workers if worker not in ending]
         try:
@@ -166,13 +178,13 @@ class WorkerHost:
     """Runs one worker on the node of this object, as a Ray actor."""
 
     def __init__(self, description: Mapping[str, Any]) -> None:
-        """Store the description made by `describe_worker`; nothing is started."""
+        """Store the description made by `describe_worker` without starting the worker."""
         self._description = description
         self._pool: LocalWorkers | None = None
         self._worker: LocalWorker | None = None
 
     def exchange(self, messages: Sequence[Message]) -> list[Message | None]:
-        """Send `messages` to the worker, wait briefly, and return its messages; None: it has ended.
+        """Send `messages` to the worker, wait briefly, and return its messages, with None if it has ended.
 
         The first call starts the worker. An error is returned as a ``failed`` message.
         """
@@ -186,7 +198,10 @@ class WorkerHost:
         return [message for _, message in self._pool.receive()]
 
     def end(self, *, at_once: bool, grace_s: float) -> str:
-        """End the worker, after `grace_s` by force, and return how it ended. `at_once`: interrupt its episode."""
+        """End the worker, after `grace_s` by force, and return how it ended.
+
+        With `at_once`, its episode is interrupted.
+        """
         if self._pool is None or self._worker is None:
             return "the worker was not started"
         with self._pool:
@@ -195,7 +210,7 @@ class WorkerHost:
             return self._pool.reap(self._worker, grace_s=grace_s)
 
     def _start(self) -> tuple[LocalWorkers, LocalWorker]:
-        """Start the worker; raises UsageError if this node differs from the caller's."""
+        """Start the worker, or raise UsageError if this node differs from the caller's."""
         given, node = self._description, platform.node()
         if given["version"] != __version__:
             raise UsageError(
