@@ -35,10 +35,10 @@ def load_gr00t(
     release: str = "n1.6",
     api_token: str | None = None,
 ) -> PolicyModel:
-    """Return the model of the server at ``//host:port``, after its first answer.
+    """Return the model of a GR00T server after its first answer.
 
     Args:
-        location: host and port.
+        location: host and port, as ``//host:port``.
         connect_timeout_s: limit of connecting, and of the first inference.
         timeout_s: limit of every other inference; None: 1 s, or less on a robot.
         release: ``n1.6`` for GR00T N1.6 and later, ``n1.5`` for N1 and N1.5.
@@ -53,14 +53,17 @@ def load_gr00t(
 
 
 class Gr00tModel(RemoteModel):
-    """A model on a server with GR00T's protocol; a request that fails takes its socket with it."""
+    """A model on a server with GR00T's protocol.
+
+    A request that fails closes its socket.
+    """
 
     protocol = "gr00t"
     package = "pyzmq"
     default_port = 5555
 
     def __init__(self, location: str, *, api_token: str | None = None, **options: Any) -> None:  # noqa: ANN401
-        """Connect nothing yet; see `RemoteModel`. Raises UsageError for an unknown release."""
+        """Check the arguments without connecting, as `RemoteModel` does, or raise UsageError for an unknown release."""
         super().__init__(location, **options)
         release = str(self.options["release"])
         if release not in _AXES:
@@ -151,7 +154,10 @@ class Gr00tModel(RemoteModel):
     # ------------------------------------------------------------------------------------------------------- connection
 
     def _send(self, request: bytes, deadline_s: float) -> bytes:
-        """Return the answer to a request; raises Failure. ZeroMQ connects in the background, and again when lost."""
+        """Return the answer to a request, or raise Failure.
+
+        ZeroMQ connects in the background, and again when the connection is lost.
+        """
         zmq = self._zmq
         try:
             if self._socket is None:
@@ -183,7 +189,7 @@ class Gr00tModel(RemoteModel):
         return found
 
     def _disconnect(self) -> None:
-        """Close the socket and what runs for it; pyzmq closes nothing that a fork has inherited."""
+        """Close the socket and its context, of which pyzmq closes nothing that a fork has inherited."""
         if self._context is not None:
             self._context.destroy()
         self._socket = self._context = None

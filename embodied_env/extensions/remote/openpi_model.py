@@ -33,10 +33,10 @@ def load_openpi(
     rtc: bool = False,
     api_key: str | None = None,
 ) -> PolicyModel:
-    """Return the model of the server at ``//host:port``, after connecting to it.
+    """Return the model of an openpi server after connecting to it.
 
     Args:
-        location: host and port.
+        location: host and port, as ``//host:port``.
         connect_timeout_s: limit of connecting, and of the first inference.
         timeout_s: limit of every other inference, a new connection included; None: 1 s, or less on a robot.
         nested: send an input ``images.front`` as ``{"images": {"front": ...}}``, as servers of ALOHA expect it.
@@ -155,7 +155,7 @@ class OpenpiModel(RemoteModel):
     # ------------------------------------------------------------------------------------------------------- connection
 
     def _connect(self, deadline_s: float) -> WebSocket:
-        """Return a connection that is ready, and on which nothing is waiting; raises Failure."""
+        """Return a connection that is ready and has no message waiting, or raise Failure."""
         if self._socket is not None and self._is_ready:
             if self._socket.poll(deadline_s):
                 raise Failure(Problem.FOREIGN, "answer to no request")

@@ -1,4 +1,4 @@
-"""The message formats of openpi and GR00T: MessagePack with arrays, bounded, and without pickle.
+"""The message formats of openpi and GR00T, which are MessagePack with arrays, bounded and without pickle.
 
 openpi sends an array as a map of its bytes, dtype and shape; GR00T as a map with the bytes of an npy file. Only arrays
 of numbers, booleans and text are decoded, and only if their bytes have exactly the size of their shape.
@@ -55,7 +55,7 @@ class WireError(EmbodiedEnvError, ValueError):
 
 
 def pack(message: Any, protocol: str = "openpi") -> bytes:  # noqa: ANN401 - any message
-    """Return `message` in the format of ``openpi`` or ``gr00t``; raises WireError for values that it cannot express."""
+    """Return `message` in the format of ``openpi`` or ``gr00t``, or raise WireError for unsupported values."""
     packers = vars(_packers)
     if protocol not in packers:
         packers[protocol] = import_library("msgpack").Packer(default=_FORMATS[protocol][0])
@@ -67,7 +67,7 @@ def pack(message: Any, protocol: str = "openpi") -> bytes:  # noqa: ANN401 - any
 
 
 def unpack(data: bytes | bytearray, protocol: str = "openpi") -> Any:  # noqa: ANN401 - any message
-    """Return a message in the format of ``openpi`` or ``gr00t``; raises WireError for any other data."""
+    """Return a message in the format of ``openpi`` or ``gr00t``, or raise WireError for any other data."""
     library = import_library("msgpack")
     if len(data) > MOST_BYTES:
         raise WireError(f"message too large: {len(data)} bytes (expected at most {MOST_BYTES})")
@@ -107,7 +107,7 @@ def specs_to_message(specs: Mapping[str, ArraySpec] | None) -> dict[str, Any] | 
 
 
 def specs_from_message(message: Any) -> dict[str, ArraySpec] | None:  # noqa: ANN401 - of a server
-    """Return the specifications that a server announces; raises WireError for an invalid one."""
+    """Return the specifications that a server announces, or raise WireError for an invalid one."""
     if message is None:
         return None
     try:

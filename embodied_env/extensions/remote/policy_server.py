@@ -1,6 +1,7 @@
-"""Serve a model over openpi's WebSocket protocol: metadata on connecting, then one answer for each request.
+"""Serve a model over openpi's WebSocket protocol.
 
-An error is a text frame. `policy_messages` describes what this package adds to openpi's messages.
+It sends metadata on connecting, then one answer for each request. An error is a text frame. `policy_messages` describes
+what this package adds to openpi's messages.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class PolicyServer:
     """Serves one model to one client at a time."""
 
     def __init__(self, model: PolicyModel, *, contract: Contract | None = None, policy_file: str | None = None) -> None:
-        """Serve `model`; raises MissingDependencyError without msgpack.
+        """Serve `model`, or raise MissingDependencyError without msgpack.
 
-        `contract`: that of its inputs and outputs. `policy_file`: name of the one that the clients need.
+        `contract` is that of its inputs and outputs. `policy_file` is the name of the one that the clients need.
         """
         self._model, self._last_error, self._n_errors = model, "", 0
         about: dict[str, Any] = {"inputs": specs_to_message(model.inputs), "outputs": specs_to_message(model.outputs)}
@@ -66,7 +67,9 @@ class PolicyServer:
         keep_freed_memory()
 
     async def run(self, host: str, port: int, *, stop: asyncio.Event, on_ready: Callable[[int], None]) -> None:
-        """Serve until `stop` is set; `on_ready` receives the port, which is a free one if `port` is 0.
+        """Serve until `stop` is set.
+
+        `on_ready` receives the port, which is a free one if `port` is 0.
 
         Raises:
             UsageError: if it cannot listen on this address.
@@ -168,7 +171,9 @@ class PolicyServer:
 
 
 class ServedPolicy(PolicyModel):
-    """A policy of a contract as the model to serve: the observation in, ``actions`` (n, n_joints) in action units out.
+    """A policy of a contract as the model to serve.
+
+    It takes the observation and returns ``actions`` (n, n_joints) in action units.
 
     Attributes:
         identity: that of the policy.
@@ -177,7 +182,7 @@ class ServedPolicy(PolicyModel):
     """
 
     def __init__(self, policy: Policy, contract: Contract) -> None:
-        """Wrap `policy` of `contract`; raises UsageError for one that must observe the steps between two requests."""
+        """Wrap `policy` of `contract`, or raise UsageError for one that must observe the steps between two requests."""
         if isinstance(policy, ModelPolicy) and policy.observes_steps:
             problem = f"policy {policy.identity.name!r} cannot be served: a client sends no observation within a chunk"
             remedy = "serve it without --contract, and give the client its policy file"
@@ -216,7 +221,7 @@ class ServedPolicy(PolicyModel):
 
 
 def _check(inputs: Mapping[str, Any], specs: Mapping[str, ArraySpec]) -> None:
-    """Raise UsageError unless `inputs` are those of `specs`; others are ignored."""
+    """Raise UsageError unless `inputs` contain those of `specs`, which may be a part of them."""
     for name, spec in specs.items():
         if name not in inputs:
             raise UsageError(f"no input {name!r} in the request (expected: {', '.join(specs)})")

@@ -1,4 +1,4 @@
-"""Models on policy servers: addresses, deadlines, the checks of an answer, and the account of an inference.
+"""Models on policy servers, with addresses, deadlines, the checks of an answer, and the account of an inference.
 
 A step never waits beyond its deadline, and the failure of a server is never an exception: `RemoteModel.infer` returns
 `NoAction`, counts the failure and drops the connection, so that a later answer belongs to no request.
@@ -85,7 +85,7 @@ class RemoteModel(PolicyModel):
     policy_file: str | None = None
 
     def __init__(self, location: str, **options: Any) -> None:  # noqa: ANN401 - of the protocol
-        """Connect nothing yet; raises UsageError for another form of a location, or an invalid time limit."""
+        """Check the arguments without connecting, or raise UsageError for an invalid location or time limit."""
         self.address = f"{self.protocol}:{location}"
         self.host, self.port = parse_server(self.address, self.default_port)
         self.options = options
@@ -107,11 +107,11 @@ class RemoteModel(PolicyModel):
 
     @property
     def netloc(self) -> str:
-        """``host:port``, as in a URL."""
+        """Host and port, as in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def open(self) -> Self:
-        """Connect to the server, which may not have started yet; raises UsageError if that fails."""
+        """Connect to the server, which may not have started yet, or raise UsageError if that fails."""
         try:
             self._greet(time.monotonic() + self._connect_timeout_s)
         except BaseException as error:
@@ -149,7 +149,7 @@ class RemoteModel(PolicyModel):
         return False
 
     def reset(self, *, seed: int, episode_index: int) -> None:
-        """Begin an episode; its first request carries the reset, if the protocol has a key for it."""
+        """Begin an episode, whose first request carries the reset if the protocol has a key for it."""
         self._epoch, self._step = self._epoch + 1, 0
         self._reset = {"seed": int(seed), "episode_index": int(episode_index)}
         self._problems.clear()
@@ -203,7 +203,7 @@ class RemoteModel(PolicyModel):
         return self._timeout_s
 
     def take_account(self) -> Mapping[str, Any] | None:
-        """Return the stages of the inference since the last call, and the failures of the episode; None without one."""
+        """Return the stages of the last inference and the failures of the episode, or None without a new one."""
         account, self._account = self._account, None
         return None if account is None else {**account, **{each.value: self._problems[each] for each in Problem}}
 
@@ -214,7 +214,7 @@ class RemoteModel(PolicyModel):
             self._disconnect()
 
     def _check(self, values: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """Return the arrays of an answer; raises Failure unless they are as expected, or as in the first answer."""
+        """Return the arrays of an answer, or raise Failure unless they are as expected or as in the first answer."""
         found = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         expected = self._expected
         if expected is None:  # any length of a chunk
@@ -241,7 +241,7 @@ class RemoteModel(PolicyModel):
         return {name: found[name].copy() for name in expected}
 
     def _pack(self, message: Mapping[str, Any]) -> bytes:
-        """Return a request in the format of the protocol; raises UsageError for inputs that cannot be sent."""
+        """Return a request in the format of the protocol, or raise UsageError for inputs that cannot be sent."""
         try:
             return pack(message, self.protocol)
         except WireError as error:
@@ -254,7 +254,10 @@ class RemoteModel(PolicyModel):
             raise Failure(Problem.MALFORMED, str(error)) from None
 
     def _find_host(self) -> list[tuple[socket.AddressFamily, Any]]:
-        """Return the addresses of the server; raises UsageError. No step does that: it has no time limit."""
+        """Return the addresses of the server, or raise UsageError.
+
+        No step calls it, because it has no time limit.
+        """
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
@@ -263,7 +266,7 @@ class RemoteModel(PolicyModel):
         return [(family, target) for family, _, _, _, target in found]
 
     def _check_metadata(self, message: bytes) -> None:
-        """Keep the metadata of the server, in JSON types; raises Failure if they are invalid, or have changed."""
+        """Keep the metadata of the server, in JSON types, or raise Failure if they are invalid or have changed."""
         if len(message) > _MOST_BYTES:
             text = f"metadata of {len(message)} bytes (expected at most {_MOST_BYTES})"
             raise Failure(Problem.MALFORMED, text)
@@ -279,19 +282,19 @@ class RemoteModel(PolicyModel):
 
     @abstractmethod
     def _greet(self, deadline_s: float) -> None:
-        """Connect, and keep the metadata of the server, if it has any; raises Failure."""
+        """Connect, and keep the metadata of the server, if it has any, or raise Failure."""
 
     @abstractmethod
     def _encode(self, inputs: Inputs) -> bytes:
-        """Return the request; raises UsageError for inputs that cannot be sent."""
+        """Return the request, or raise UsageError for inputs that cannot be sent."""
 
     @abstractmethod
     def _exchange(self, request: bytes, deadline_s: float) -> bytes:
-        """Connect if necessary, and return the answer; raises Failure."""
+        """Connect if necessary, and return the answer, or raise Failure."""
 
     @abstractmethod
     def _decode(self, answer: bytes) -> tuple[Mapping[str, Any], float | None]:
-        """Return the values of an answer and the time of the server's inference, if known; raises Failure."""
+        """Return the values of an answer and the time of the server's inference, if known, or raise Failure."""
 
     def _may_continue(self, failure: Failure) -> bool:
         """Return whether no answer of the failed request can arrive any more, so that the connection can be kept."""
@@ -299,4 +302,4 @@ class RemoteModel(PolicyModel):
 
     @abstractmethod
     def _disconnect(self) -> None:
-        """Close what is open; in a fork of the process that opened it, without a message to the server."""
+        """Close what is open, without a message to the server in a fork of the process that opened it."""

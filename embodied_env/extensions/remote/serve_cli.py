@@ -1,4 +1,4 @@
-"""``embodied-env serve``: serve a policy over openpi's WebSocket protocol."""
+"""The command ``embodied-env serve``, which serves a policy over openpi's WebSocket protocol."""
 
 from __future__ import annotations
 

@@ -33,7 +33,10 @@ class WebSocket:
     """One connection to a server. After a `Failure`, close it, unless it was not yet open and late."""
 
     def __init__(self, target: tuple[socket.AddressFamily, Any], netloc: str, *, headers: Mapping[str, str]) -> None:
-        """Begin to connect to `target`; the handshake names `netloc`, host and port, and has the `headers`."""
+        """Begin to connect to `target`.
+
+        The handshake names `netloc`, host and port, and has the `headers`.
+        """
         client, uri, frames = (import_library(f"websockets.{name}") for name in ("client", "uri", "frames"))
         self._protocol = client.ClientProtocol(uri.parse_uri(f"ws://{netloc}"), max_size=MOST_ANSWER_BYTES)
         self._apply_mask = frames.apply_mask
@@ -68,7 +71,7 @@ class WebSocket:
         return "" if is_ordinary else f": {close.code} {close.reason}".rstrip()
 
     def send(self, message: bytes, deadline_s: float) -> None:
-        """Send a binary message; raises Failure, also for a message that arrives before this one is sent.
+        """Send a binary message, or raise Failure, also for a message that arrives before this one is sent.
 
         Its frame is made here, since the library copies the message four times.
         """
@@ -87,13 +90,13 @@ class WebSocket:
                 raise Failure(Problem.FOREIGN, "answer before the request")
 
     def receive(self, deadline_s: float) -> bytes | str:
-        """Return the next message, the end of a text as `str`, after connecting if necessary; raises Failure."""
+        """Return the next message, the end of a text as `str`, after connecting if necessary, or raise Failure."""
         while not self._messages:
             self._exchange(deadline_s)
         return self._messages.popleft()
 
     def poll(self, deadline_s: float) -> bool:
-        """Process what has arrived, such as a ping, without waiting; return whether there is a message."""
+        """Process what has arrived, such as a ping, without waiting, and return whether there is a message."""
         while not (self._messages or self._end) and time.monotonic() < deadline_s:
             if not self._wait(0.0) & ~select.POLLOUT:
                 break
@@ -110,7 +113,7 @@ class WebSocket:
         self._socket.close()
 
     def _exchange(self, deadline_s: float) -> None:
-        """Wait until the socket is ready, and use it once; raises Failure at the end or after the deadline."""
+        """Wait until the socket is ready and use it once, or raise Failure at the end or after the deadline."""
         if self._end is not None:
             raise self._end
         left_s = deadline_s - time.monotonic()
@@ -141,7 +144,7 @@ class WebSocket:
             self._end = self._end or _lost(error.strerror)
 
     def _read(self) -> None:
-        """Read once; what was complete before the end of the connection is kept."""
+        """Read once, and keep what was complete before the end of the connection."""
         try:
             data = self._socket.recv(_CHUNK)
         except BlockingIOError:
@@ -172,7 +175,7 @@ class WebSocket:
             self._end = Failure(Problem.LOST, f"connection closed by the server{self.close_reason}")
 
     def _take(self, event: Any) -> None:  # noqa: ANN401 - untyped
-        """Keep a message that is complete; the library answers the other frames."""
+        """Keep a complete message, since the library answers the other frames."""
         opcode = getattr(event, "opcode", None)  # none: the response of the handshake
         if opcode is None or opcode > _BINARY:
             return
