@@ -1,4 +1,4 @@
-"""Deviations of a playback from the recorded run: of a rehearsal without the robot, and of the run that it made."""
+"""Compare a playback with the recorded run, for a rehearsal without the robot and for the run that it made."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class _Values:
                     self._fields.append((sensor, layout.field, [f"{layout.key} {name}" for name in known]))
 
     def read(self, row: TransitionRow) -> dict[str, float]:
-        """Return name -> value; measured ones are missing where the world was lost."""
+        """Return values by name, without measured ones where the world was lost."""
         published = np.array(row["inner"]["report"]["applied_si"], dtype=np.float64).tolist()
         values = {_COMMAND + joint: value for joint, value in zip(self._joints, published, strict=True)}
         try:
@@ -161,7 +161,7 @@ class _Values:
 
 
 class _PlayedEpisode:
-    """The differences of one episode, by column: a command, or a component of a field that both runs have."""
+    """The differences of one episode by column, which is a command or a component of a field that both runs have."""
 
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
@@ -214,7 +214,7 @@ class _PlayedEpisode:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the result in text: the commands, and the columns that differ."""
+        """Yield the result in text with the commands and the columns that differ."""
         yield self._commands.describe(self._period_s)
         for name, column in self.columns().items():
             if column["worst"]:

@@ -64,7 +64,7 @@ class RecordedSteps:
         return {} if self.row is None else cast("Mapping[str, int]", self.row["inner"]["stamps_ns"])
 
     def next_reset(self) -> ResetRow:
-        """Move to the next reset and return its row; raises BackendNotReadyError after the last one."""
+        """Move to the next reset and return its row, or raise BackendNotReadyError after the last one."""
         self.row = self.external_inputs = None
         while self._next is not None and self._next["schema"] != RESET:
             self._next = next(self._rows, None)
@@ -86,14 +86,14 @@ class RecordedSteps:
             self.pacer.overrun_ns = round(stages.get("overrun_s", 0.0) * NS_PER_S)
 
     def current(self) -> TransitionRow:
-        """Return the current step; raises BackendLostError after the last one of the episode."""
+        """Return the current step, or raise BackendLostError after the last one of the episode."""
         if self.row is None:
             raise BackendLostError("recording_ended", "no more steps in the recorded episode")
         return self.row
 
 
 class ReplayBackend:
-    """Replays a run, episode by episode; seeds and reset options have no effect.
+    """Replays a run, episode by episode, without effect of seeds and reset options.
 
     After the last recorded step of an episode the world is lost (``recording_ended``).
 
@@ -114,7 +114,10 @@ class ReplayBackend:
         task: str | Path | None = None,
         trust_task: bool = False,
     ) -> None:
-        """Open `run` (see `Recorded` for the others); raises RecordError or ContractError if it cannot be replayed."""
+        """Open `run`, or raise RecordError or ContractError if it cannot be replayed.
+
+        `Recorded` describes the other arguments.
+        """
         opened = _opened(run)
         self.recorded_contract = recorded_contract(opened)
         self._reader = RowDecoder(self.recorded_contract, opened.array)
@@ -129,7 +132,7 @@ class ReplayBackend:
 
     @classmethod
     def find_contract(cls, options: Mapping[str, Any], /) -> Contract:
-        """Return the untrusted contract of the run in `options`; raises RecordError or ContractError if it has none."""
+        """Return the untrusted contract of the run in `options`, or raise an error like `recorded_contract`."""
         return recorded_contract(_opened(options["run"]))
 
     def open(self) -> None:
@@ -140,7 +143,7 @@ class ReplayBackend:
         return self._reader.reset(self.playback.next_reset())
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Compare the command with the recorded one; a relay's report is the recorded one."""
+        """Compare the command with the recorded one, or return the recorded report of a relay."""
         check_approved(command)
         row = self.playback.current()
         inputs = self.playback.external_inputs
@@ -150,7 +153,7 @@ class ReplayBackend:
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target_ns: int, deadline_ns: int) -> None:
-        """Do nothing: `read` returns the recorded snapshot."""
+        """Do nothing, since `read` returns the recorded snapshot."""
 
     def read(self, after_ns: int, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
         """Return the recorded snapshot."""
@@ -186,7 +189,7 @@ class RecordedTask:
         return tuple(self._terms())
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict | None:  # noqa: ARG002 - Task's
-        """Return the recorded verdict on the reset snapshot; None: not judged."""
+        """Return the recorded verdict on the reset snapshot, or None if it was not judged."""
         recorded = self._steps.reset_verdict
         return None if recorded is None else Verdict(**recorded)
 
@@ -213,7 +216,7 @@ def _opened(run: str | Path | Run) -> Run:
 
 
 def recorded_contract(run: Run) -> Contract:
-    """Return the untrusted contract of `run` with its files; raises RecordError or ContractError if it has none."""
+    """Return the untrusted contract of `run` with its files, or raise RecordError or ContractError if it has none."""
     try:
         return contract_of_manifest(run.manifest)
     except RecordError as error:

@@ -1,4 +1,4 @@
-"""``embodied-env replay``: re-run recorded actions, or compare the actions of another policy."""
+"""The command ``embodied-env replay``, which re-runs recorded actions or compares the actions of another policy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay one run and return the exit status: 1 for a difference, an unclean run, or a task that is not verified."""
+    """Replay one run, and return 1 for a difference, an unclean run, or a task that is not verified."""
     from embodied_env.contract import load_contract
 
     contract = None if args.contract is None else load_contract(args.contract)
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN401 - a Contract or None
-    """Compare a policy; return 1 for an unclean run, not for different actions."""
+    """Compare a policy, and return 1 for an unclean run, but not for different actions."""
     from embodied_env.core.policy import policy_errors
     from embodied_env.extensions.replay.replay_backend import recorded_contract
     from embodied_env.extensions.replay.run_replay import replay_policy

@@ -78,7 +78,7 @@ def row_differences(recorded: TransitionRow | ResetRow, replayed: Row) -> Iterat
 
 
 def _value_at(row: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - JSON types
-    """Return the value at `path`; of ``info`` without `IDENTITY`."""
+    """Return the value at `path`, without `IDENTITY` if it is ``info``."""
     value: Any = row
     for key in path.split("."):
         value = value.get(key, ABSENT) if isinstance(value, dict) else ABSENT

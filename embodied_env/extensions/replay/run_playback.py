@@ -1,4 +1,4 @@
-"""Playback of a recorded run, open loop: the policy ``run:RUN#EPISODE``."""
+"""Open-loop playback of a recorded run as a policy, by the address ``run:RUN#EPISODE``."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def load_run(location: str, *, part: str | None = None, actions: str = "requeste
 
 
 def read_episodes(run: Run, actions: str) -> Iterator[RecordedEpisode]:
-    """Yield the episodes of a run in order; raises RecordError for one in which a row is missing."""
+    """Yield the episodes of a run in order, or raise RecordError for one in which a row is missing."""
     contract = recorded_contract(run)
     decoder, layout = RowDecoder(contract, run.array), ActionLayout(contract)
     joints = MeasuredJoints(contract, layout.joints)
@@ -112,7 +112,7 @@ def read_episodes(run: Run, actions: str) -> Iterator[RecordedEpisode]:
 
 
 class RunModel(PolicyModel):
-    """Plays the episodes of a run: each inference is the next recorded action, whatever is observed.
+    """Plays the episodes of a run, with the next recorded action at each inference, whatever is observed.
 
     After the last one there is no action, so that the robot brakes and the episode ends as ``policy_lost``.
 
@@ -166,7 +166,7 @@ class RunModel(PolicyModel):
         return {"action": action}
 
     def take_account(self) -> Mapping[str, int] | None:
-        """Return the row and the index, from 0, of the last action; None: the episode has ended."""
+        """Return the row and the index, from 0, of the last action, or None if the episode has ended."""
         account, self._account = self._account, None
         return account
 
@@ -187,7 +187,7 @@ class RunModel(PolicyModel):
         return replace(start, seed=report.seed_applied, options=options)
 
     def _applied(self, index: int) -> FloatArray:
-        """Return the action that leads to the recorded command: bit for bit, unless no displacement does.
+        """Return the action that leads to the recorded command, bit for bit unless no displacement does.
 
         The recorded applied action differs from it by the rounding of units and displacements.
         """

@@ -1,4 +1,4 @@
-"""Replay of a recorded run: through the environment with its own actions, or through another policy."""
+"""Replay a recorded run through the environment with its own actions, or through another policy."""
 
 from __future__ import annotations
 
@@ -189,7 +189,10 @@ class Replayer:
         )
 
     def _is_compared(self, path: str) -> bool:
-        """Return whether a replay must have the same value at `path`: not of what wrappers returned at a reset."""
+        """Return whether a replay must have the same value at `path`.
+
+        It need not for the values that wrappers returned at a reset.
+        """
         return not (self.result.wrapped and path.startswith("observation"))
 
     def _replay_row(self, row: TransitionRow | ResetRow) -> Row:
@@ -226,7 +229,7 @@ def _is_wrapped(run: Run) -> bool:
 
 
 def _ends_in_estop(row: TransitionRow | ResetRow) -> bool:
-    """Return whether an ESTOP was latched after the step of `row`; False for a reset."""
+    """Return whether an ESTOP was latched after the step of `row`, which is False for a reset."""
     latched = None if row["schema"] == RESET else row["inner"]["external_inputs"]["latched_after"]
     return latched is not None and latched["severity"] == Severity.ESTOP.name
 
@@ -336,7 +339,10 @@ def replay_policy(
 
 
 def _difference(a: Any, b: Any, layout: ActionLayout) -> FloatArray | None:  # noqa: ANN401 - policies return anything
-    """Return the absolute difference of two actions by component; None where only one is an action, or is malformed."""
+    """Return the absolute difference of two actions by component.
+
+    It is None where only one is an action, or is malformed.
+    """
     if isinstance(a, NoAction) and isinstance(b, NoAction):
         return np.zeros(layout.size)
     try:

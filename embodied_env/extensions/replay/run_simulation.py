@@ -1,4 +1,4 @@
-"""Simulation of a recorded run from its seeds and actions: a result that they do not have is found."""
+"""Simulate a recorded run from its seeds and actions, and find results that they do not lead to."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Simulator(Replayer):
 
 
 def _contract_of(run: Run, given: Contract | None) -> Contract:
-    """Return the contract of the run: the given or the shipped one; nothing that a run names is opened or executed."""
+    """Return the given or the shipped contract of the run, without opening or executing a file that the run names."""
     recorded = recorded_contract(run)
     if given is None and recorded.name in shipped_files():
         given = load_contract(recorded.name)
