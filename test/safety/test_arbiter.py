@@ -1,5 +1,3 @@
-"""Examples of the arbiter: one owner of the last published command."""
-
 from __future__ import annotations
 
 import threading

@@ -1,4 +1,4 @@
-"""Signals and exceptions at any line of the send path: braking starts from the command that was published."""
+"""After a signal or an exception at any line of the send path, braking starts from the published command."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Injection:
             sys.settrace(before)
 
     def during(self, call):
-        """Run `call`; return whether the injected exception ended it."""
+        """Run `call`, and return whether the injected exception ended it."""
         try:
             with self._guard():
                 call()
@@ -93,7 +93,7 @@ def raising_signal(request):
 
 
 class Bench:
-    """An arbiter whose transport is a list; in lockstep no signal is delayed."""
+    """An arbiter whose transport is a list, and which delays no signal in lockstep."""
 
     def __init__(self, *, free_running=True):
         self.clock, self.sent = ManualClock(start_ns=1000), []
@@ -125,7 +125,7 @@ def refers_to(reference, command):
 
 
 def may_publish_in_another_thread(arbiter):
-    """Return whether the lock of `arbiter` was released; otherwise the watchdog would block forever."""
+    """Return whether the lock of `arbiter` was released, without which the watchdog would block forever."""
 
     def take():
         with arbiter.exclusive:
@@ -172,7 +172,7 @@ def test_braking_after_a_signal_starts_from_the_published_command(raising_signal
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 def test_exception_at_any_line_keeps_the_reference_consistent(error):
-    """An exception is not delayed: a command that was not sent may count as published, never the reverse."""
+    """A command that was not sent may count as published, never the reverse, since an exception is not delayed."""
 
     def fail():
         raise error

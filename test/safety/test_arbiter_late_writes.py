@@ -1,7 +1,7 @@
-"""Suspensions between any two reads of the clock and in any write: a robot at rest is never set in motion by them.
+"""Suspensions between any two reads of the clock and in any write never set a robot at rest in motion.
 
-The plant moves as the messages command at the moment at which they leave. The limiter knows only these moments, the
-values and the motion of the plant; it shares no formula with the product.
+The plant moves as the messages command at the moment at which they leave. The limiter depends only on these moments, the
+values and the motion of the plant, and shares no formula with the product.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SuspendedClock(ManualClock):
 
 
 class RealClock(SuspendedClock):
-    """The same in real time: the suspensions are sleeps, among those that the machine adds."""
+    """The same in real time, where the suspensions are sleeps among those that the machine adds."""
 
     @property
     def instant(self):
@@ -79,7 +79,7 @@ class RealClock(SuspendedClock):
 
 
 class Plant:
-    """One joint: a velocity that its controller keeps for a time, a servo, or a controller of trajectories."""
+    """One joint with a controller that keeps a velocity for a time, a servo, or a controller of trajectories."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -216,7 +216,7 @@ class World:
         return inside_ns > PERIOD_NS or now_ns - inside_ns <= rests_ns < now_ns
 
     def step(self, target):
-        """Command one target; return what was written and what it guarantees."""
+        """Command one target, and return the written values and their guarantees."""
         if self.relay is not None:
             self.seq += 1
             tag = CommandId(epoch=self.epoch, seq=self.seq)
@@ -229,7 +229,7 @@ class World:
         return approved.report
 
     def wait(self):
-        """Pass the rest of a control period; setpoints are sent when they are due."""
+        """Pass the rest of a control period, and send setpoints when they are due."""
         self.next_ns = max(self.next_ns + PERIOD_NS, self.clock.instant)
         while (due_ns := self.arbiter.setpoint_due_ns) is not None and due_ns < self.next_ns:
             self.clock.sleep_until_ns(due_ns)

@@ -1,4 +1,4 @@
-"""Command filters, workspace and plugins: the share they grant, and the handling of faulty ones."""
+"""Command filters, workspace and plugins grant a share of the command, and faulty ones are handled."""
 
 import math
 from types import SimpleNamespace

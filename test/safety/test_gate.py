@@ -1,5 +1,3 @@
-"""Examples of the gate chain: commands and reports for each kind of action."""
-
 import math
 
 import numpy as np

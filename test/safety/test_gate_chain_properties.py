@@ -108,7 +108,7 @@ def numbers_of(found: Finding) -> tuple:
 
 
 def contents_of(report) -> list:
-    """Return the contents of all findings of a report; NaN equals NaN."""
+    """Return the contents of all findings of a report, in which NaN equals NaN."""
     return [
         (f.gate, f.severity, f.code, f.joints, f.detail, [None if a is None else bits(a) for a in numbers_of(f)])
         for f in report.findings
@@ -187,7 +187,7 @@ def test_p1_to_p4_every_limit_holds_for_any_context_and_filter(ride, jerk):
 @examples(60)
 @given(rides(actions_of, latching=False, refusing=False))
 def test_p5_no_gate_leads_to_a_state_without_an_admissible_velocity(ride):
-    """Such a state would give a STOP in the next step: for infeasible limits, or in the check of the result."""
+    """Such a state would give a STOP in the next step, for infeasible limits or in the check of the result."""
     g, make_command_filters, legs = ride
     gate = rebuilt(g, make_command_filters(), **{**STRICT, "nonfinite": Nonfinite(stop_after=99)})
     reference = g.reference
@@ -211,7 +211,7 @@ def test_p7_a_faultless_context_changes_nothing(g, data):
 @examples(30)
 @given(gates(joints=3), st.data())
 def test_p10_refused_actions_bring_the_robot_to_rest_in_time(g, data):
-    """For any action: a stale observation brakes the robot within |v| / (D dt) steps."""
+    """A stale observation brakes the robot within |v| / (D dt) steps for any action."""
     gate = rebuilt(g, **{**STRICT, "observation": ObservationAge(stop_steps=10**6)})
     reference, dt = g.reference, g.dt
     ticks = max(
@@ -306,7 +306,7 @@ def test_p13_adding_a_gate_never_lowers_the_disposition(g, data):
 @examples(60)
 @given(gates(joints=2), st.data())
 def test_p13_a_malformed_action_hides_no_other_finding(g, data):
-    """The form gate is one more gate: what refuses a valid action refuses a malformed one as severely."""
+    """The form gate is one more gate, so what refuses a valid action refuses a malformed one as severely."""
     beside = data.draw(contexts(g.gate.layout.size))(g.reference)
     good, bad = (
         rebuilt(g, **STRICT).judge(action, g.reference, g.dt, beside).report
@@ -423,7 +423,7 @@ def test_p1_a_non_finite_relayed_command_brakes(g, bad, data):
 @examples(40)
 @given(rides(), st.data())
 def test_p17_a_reset_clears_all_state_of_the_episode(ride, data):
-    """After any history, a clear and a reset, the gate behaves like a new one: counts, latches, commands."""
+    """After any history, a clear and a reset, the gate has the counts, latches and commands of a new one."""
     g, make_command_filters, legs = ride
     used, new = (rebuilt(g, make_command_filters(), **STRICT) for _ in range(2))
     reference = g.reference
@@ -527,7 +527,10 @@ def _smooth_rides():
 @examples(80)
 @given(_smooth_rides())
 def test_jerk_speed_and_acceleration_limits_hold_in_free_motion(ride):
-    """|j| <= J (1 + 1e-6), from rest, with constant dt. Only at rest may an acceleration end at once: see the limiter."""
+    """|j| <= J (1 + 1e-6) holds from rest with constant dt.
+
+    Only at rest may an acceleration end at once, as the limiter documents.
+    """
     b, part, dt, legs = ride
     acceleration = b.acceleration
     jerk = part * acceleration / dt
@@ -629,7 +632,7 @@ def _reports(contract, backend, actions):
 
 
 def test_p20_one_trace_through_two_backends_gives_the_same_reports():
-    """The simulated arm lags and the fake one does not; while both follow, the reports are the same."""
+    """The simulated arm lags and the fake one does not, but while both follow, the reports are the same."""
     contract = with_safety(load_contract("arm_reach"), nonfinite=Nonfinite(stop_after=9))
     draw = np.random.default_rng(20)
     actions = [draw.uniform(-1.3, 1.3, 6) * draw.choice([0.05, 1.0]) for _ in range(60)]
@@ -762,7 +765,7 @@ COMMANDS = [
 
 
 def storm(command: str, scale: str, agent: str, *, steps: int, jittered: bool) -> None:
-    """Let an adversary act on the gate; differentiate the published positions and check the limits.
+    """Let an adversary act on the gate, and check the limits by differentiating the published positions.
 
     The bound is `rounding_of_velocity` over the extent of the joint's range for each velocity, and
     twice that for a difference of two. Speed and position never exceed their limits at all.
@@ -805,5 +808,5 @@ def test_no_limit_is_exceeded_in_adversarial_steps(command, scale, agent, jitter
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize(("command", "scale"), COMMANDS)
 def test_no_limit_is_exceeded_in_a_million_adversarial_steps(command, scale, agent, jittered):
-    """32 storms of 31 250 steps: 10^6."""
+    """The 32 storms have 31 250 steps each, 10^6 in all."""
     storm(command, scale, agent, steps=31_250, jittered=jittered)

@@ -1,4 +1,7 @@
-"""Goals of grippers in the gate: limited in position only, held while braking, declared at a stop."""
+"""The gate limits the goals of grippers in position only, and holds them while braking.
+
+A stop does what the contract declares.
+"""
 
 import math
 

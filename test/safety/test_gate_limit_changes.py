@@ -1,4 +1,4 @@
-"""Limits may be tightened at run time; loosening waits for a reset; invalid values change nothing."""
+"""Limits may be tightened at run time, while loosening waits for a reset and invalid values change nothing."""
 
 from dataclasses import replace
 
@@ -98,7 +98,7 @@ def test_an_unknown_joint_is_named(gate):
 
 
 def test_changed_limits_keep_the_action_space(gate):
-    """The action space is the contract's; tighter limits show as clipping."""
+    """Tighter limits show as clipping, since the action space is the contract's."""
     gate.change_limits({"a": SLOW})
     reference = CommandState(positions=np.zeros(2), velocities=np.array([0.95, 0.0]), seq=0, epoch=0)
     report = gate.judge([0.5, 0.0], reference, PERIOD_S).report

@@ -1,4 +1,4 @@
-"""Properties of limits tightened in motion: in any state the published rate changes no faster than allowed."""
+"""When limits are tightened in motion, the published rate changes no faster than allowed in any state."""
 
 import dataclasses
 

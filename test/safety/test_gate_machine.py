@@ -1,6 +1,6 @@
-"""Stateful properties over any order of events: latch (P14), watchdog (P15), sequence numbers (P16), episodes.
+"""Latch (P14), watchdog (P15), sequence numbers (P16) and episodes are correct in any order of events.
 
-P-numbers: ``reference/safety.md`` A4.4. The machines keep a small model of the gate and compare it.
+P-numbers are those of ``reference/safety.md`` A4.4. The machines keep a small model of the gate and compare it.
 """
 
 import dataclasses
@@ -87,7 +87,7 @@ class FreeRunningRobot(RuleBasedStateMachine):
         return max((INPUT_SEVERITY.get(state, Severity.ESTOP) for state in self.inputs.values()), default=Severity.PASS)
 
     def _step(self, action, *, age_s=0.0):
-        """Take a step; return the reference, the command, and the lowest disposition that the model expects."""
+        """Take a step, and return the reference, the command, and the lowest disposition that the model expects."""
         wanted = Severity.PASS
         self._latch(self._asserted())
         if not self.latched:
@@ -146,7 +146,7 @@ class FreeRunningRobot(RuleBasedStateMachine):
         state=st.sampled_from(INPUT_STATES[4:]),
     )
     def an_episode(self, actions, end, state):
-        """The robot moves without a fault; then one fault occurs."""
+        """Move the robot without a fault until one fault occurs."""
         self.inputs, self.is_silent = {}, False
         self.estop_is_cleared()
         self.reset()

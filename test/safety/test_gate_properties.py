@@ -1,4 +1,4 @@
-"""Properties of the gate chain and of the arbiter. P-numbers: ``reference/safety.md`` A4.4."""
+"""P-numbers are those of ``reference/safety.md`` A4.4."""
 
 import copy
 import dataclasses
@@ -211,7 +211,7 @@ def test_p6_replaying_the_applied_action_gives_the_same_command_without_findings
 @examples(40)
 @given(gates(), st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4))
 def test_p7_an_admissible_action_passes_bit_for_bit_without_findings(g, parts):
-    """Each joint tries some velocity; where that is not admissible it brakes, which always is."""
+    """Each joint tries some velocity, and brakes, which is always admissible, where that one is not."""
     reference, scale = g.reference, g.gate.layout.scale
     target = np.empty(g.gate.layout.size)
     for i, b in enumerate(g.bounds):
@@ -355,7 +355,7 @@ def test_p13_the_disposition_is_the_most_severe_finding(g, time, latch, data):
 @examples(25)
 @given(gates(), st.data())
 def test_command_and_report_are_read_only(g, data):
-    """They are the reference of the next step: writing to one would bypass the gate."""
+    """They are the reference of the next step, so writing to one would bypass the gate."""
     approved = g.gate.judge(data.draw(any_actions(g.contract)), g.reference, g.dt)
     report = approved.report
     for array in (approved.values, report.applied_si, report.velocity_si, report.applied, report.requested):

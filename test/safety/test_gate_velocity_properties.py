@@ -1,4 +1,4 @@
-"""Properties of velocity commands: twists, wheels, joints with and without position limits."""
+"""Velocity commands drive twists, wheels, and joints with and without position limits."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Homing: slowly through the gate to the home position, and all reasons for it to end early."""
+"""Homing goes slowly through the gate to the home position, and may end early for several reasons."""
 
 import contextlib
 from dataclasses import replace
@@ -23,7 +23,7 @@ LOCKSTEP = {"free_running": False, "step_timeout_s": 5.0}
 
 
 class DisplacedBackend(FakeBackend):
-    """A reset puts the joints at `start`; `verified` are the positions of a second reading."""
+    """A backend whose reset puts the joints at `start` and which reads the positions `verified` next."""
 
     start = (0.0, 0.0)
     verified: tuple[float, float] | None = None
@@ -455,7 +455,7 @@ def test_next_reset_retries_failed_homing():
 
 
 class ConfirmingBackend(DisplacedBackend):
-    """Records each request to the operator; `declines` declines them."""
+    """Record each request to the operator, or decline it if `declines`."""
 
     declines = False
 
@@ -526,7 +526,7 @@ class MovedWithoutSensor(DisplacedBackend):
 
 
 def test_failed_reset_never_commands_the_old_position():
-    """`close` must not brake at the last command: a reset service may have moved the robot since."""
+    """`close` must not brake at the last command, since a reset service may have moved the robot since."""
     scene = scene_of(None, backend=MovedWithoutSensor)
     scene.reset()
     scene.clock.advance_ns(PERIOD_NS)

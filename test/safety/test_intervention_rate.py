@@ -1,4 +1,4 @@
-"""The share of steps in which the gate changed the request: counted, reported, and a STOP if configured."""
+"""The share of steps in which the gate changed the request is counted and reported, and a STOP if configured."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Examples of the jerk limit: the resulting velocity, and when the limit yields to another."""
-
 import dataclasses
 import itertools
 
@@ -71,7 +69,7 @@ def test_acceleration_falls_to_zero_at_the_speed_limit(sign):
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_barrier_never_exceeds_the_jerk_limit(sign):
-    """At a speed limit the jerk limit holds; the joint limits enforce the speed."""
+    """At a speed limit the jerk limit holds, and the joint limits enforce the speed."""
     assert limited(sign, velocity=sign, acceleration=sign * 3.0) == pytest.approx(sign * (1.0 + 2.0 * DT_S))
 
 
@@ -286,7 +284,7 @@ def test_velocity_joints_keep_the_jerk_limit():
 
 
 def test_rounding_never_exceeds_the_speed_limit():
-    """Found by a million adversarial steps: the barrier ends at the limit, plus the rounding of v + a dt."""
+    """A million adversarial steps found that the barrier ends at the limit, plus the rounding of v + a dt."""
     found = EffectiveLimits(
         joints=("b",),
         position_low=np.array([-np.inf]),

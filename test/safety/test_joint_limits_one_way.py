@@ -1,4 +1,4 @@
-"""A joint that moves in one direction only never moves back: not by a target, braking, a filter or changed limits."""
+"""A joint that moves in one direction only never moves back by a target, braking, a filter or changed limits."""
 
 import dataclasses
 import math
@@ -76,7 +76,7 @@ def contract_limits(*limits):
 
 
 def test_a_target_that_is_back_by_rounding_only_is_not_kept():
-    """It would be without the limit by direction: another joint may be a rounding error off."""
+    """Without the limit by direction it would be kept, as another joint may be a rounding error off."""
     b = joint_bounds(contract_limits(FORWARDS))[0]
     back = math.nextafter(1.0, 0.0)
     assert limit_joint(1.0, 0.0, back, b, PERIOD_S) == (1.0, 0.0, "vel.limit", 1.0)

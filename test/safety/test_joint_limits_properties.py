@@ -1,4 +1,7 @@
-"""Properties of one joint's step, against exact rational oracles. P-numbers: ``reference/safety.md`` A4.4."""
+"""One joint's step is checked against exact rational oracles.
+
+P-numbers are those of ``reference/safety.md`` A4.4.
+"""
 
 import math
 import random
@@ -46,7 +49,10 @@ def step_towards(s) -> float:
 
 
 def keeps_acceleration(v: float, w: float, b: JointBounds, dt: float, slack: float) -> bool:
-    """By definition, not by the formula: braking to zero takes |v|/D, speeding up from zero |w|/A, both within dt."""
+    """Braking to zero takes |v|/D and speeding up from zero |w|/A, both within dt.
+
+    This is the definition and not the formula.
+    """
     if v * w >= 0.0:
         return abs(v) - abs(w) <= b.deceleration * dt + slack and abs(w) - abs(v) <= b.acceleration * dt + slack
     return abs(v) / b.deceleration + abs(w) / b.acceleration <= dt + slack / min(b.acceleration, b.deceleration)
@@ -186,7 +192,7 @@ def assert_nested(s, tighter: JointBounds) -> None:
 
 
 def travel(journey) -> list[tuple[float, float, float, JointStep]]:
-    """Take the legs in order; return (x, v, dt, step) of each."""
+    """Take the legs in order, and return (x, v, dt, step) of each."""
     b, (x, v) = journey.b, journey.state
     taken = []
     for dt, aim in journey.legs:
@@ -301,7 +307,7 @@ def test_p1_the_post_condition_detects_non_finite_values(s, bad, in_position):
 @examples(80)
 @given(bounds(continuous=False), st.data())
 def test_joint_outside_its_range_only_moves_inwards_without_a_jump(b, data):
-    """From rest, as after a reset: no target moves it further out, and all limits but the range hold on the way in."""
+    """From rest, as after a reset, no target moves it further out, and all limits but the range hold on the way in."""
     outside = data.draw(st.floats(1e-6, 10.0)) * (1.0 if data.draw(st.booleans()) else -1.0)
     x, v = (b.high + outside if outside > 0 else b.low + outside), 0.0
     for dt, aim in data.draw(st.lists(st.tuples(steps_of_time, aims), min_size=1, max_size=20)):
@@ -393,7 +399,7 @@ def random_bounds(draw: random.Random) -> JointBounds:
 
 
 def test_every_kind_of_target_is_drawn():
-    """All kinds of targets are drawn: a typo in one would weaken every property above."""
+    """A typo in a kind of target would weaken every property above."""
     b = JointBounds(low=-1.0, high=1.0, velocity_low=-1.0, velocity_high=1.0, acceleration=1.0, deceleration=1.0)
     kinds = ("far", "bound", "edge", "inside", "hold", "anything")
     assert all(math.isfinite(Aim(kind, 1.0).target(0.0, (-0.1, 0.1), b, 0.1)) for kind in kinds)

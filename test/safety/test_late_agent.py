@@ -20,7 +20,11 @@ STALE = {"observation": {"stop_steps": 3}, "watchdog": {"hold_steps": 50, "stop_
 
 
 def run(folder, gaps, *, safety=None, faults=(), action=None):
-    """Take a step after each of these times of the agent, in periods; return the path of the run and the last info."""
+    """Take a step after each of these times of the agent, in periods.
+
+    Returns:
+        The path of the run and the last info.
+    """
     contract = changed_contract("arm_reach", {"safety": safety} if safety else {})
     clock, info = ManualClock(), {}
     fake = EmbodiedEnv(contract, backend="fake", free_running=True, clock=clock, faults=faults)

@@ -1,5 +1,3 @@
-"""Safety context of an action: required sensors, their ages, and the measured joint positions."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -29,7 +27,7 @@ def contract_with(**safety):
 
 
 def snapshot(**ages_ns) -> Snapshot:
-    """Return a snapshot of all sensors with these ages; the joints are at 0.5 and -0.5."""
+    """Return a snapshot of all sensors with these ages, with the joints at 0.5 and -0.5."""
     values = {
         "joints": {"position": np.array([0.5, -0.5])},
         "beacon": {"position": np.array([3.0, 4.0, 0.0])},

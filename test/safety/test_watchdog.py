@@ -1,5 +1,3 @@
-"""Examples of the watchdog: steps feed it, and it brakes when they stop."""
-
 import threading
 import time
 
@@ -164,7 +162,7 @@ def test_step_with_the_lock_is_not_overdue(bench):
 
 
 def test_nothing_is_published_after_disarm(bench):
-    """A braking command in progress is completed first: none falls into the next reset."""
+    """A braking command in progress is completed first, so that none falls into the next reset."""
     bench.clock.advance_ns(2 * PERIOD_NS)
     sending, go_on = threading.Event(), threading.Event()
     send = bench._send

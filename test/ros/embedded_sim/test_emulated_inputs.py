@@ -1,5 +1,3 @@
-"""Emulated safety inputs: which values the environment reads as safe and unsafe, and when they are published."""
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""The embedded simulator plays a driver with other units: bit-identical in process and over ROS 2, and as an emulator."""
+"""The embedded simulator as a driver with other units is bit-identical in process, over ROS 2, and as an emulator."""
 
 import os
 

@@ -28,7 +28,7 @@ ZERO = np.zeros(6)
 
 @pytest.fixture(scope="module")
 def env(lasting):
-    """A simulator shared by tests that leave it running; each starts with a reset."""
+    """A simulator shared by tests that leave it running and start with a reset."""
     return lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros", render_mode="rgb_array")
 
 

@@ -1,4 +1,4 @@
-"""Isolation of environments: only a step token advances a lockstep world."""
+"""Only a step token advances a lockstep world."""
 
 import array
 import hashlib
@@ -41,7 +41,7 @@ def reference():
 
 @pytest.fixture(scope="module")
 def env(lasting):
-    """A simulator shared by all tests; each resets it."""
+    """A simulator shared by all tests, each of which resets it."""
     return lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros")
 
 

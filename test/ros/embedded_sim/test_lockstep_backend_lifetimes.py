@@ -1,4 +1,4 @@
-"""Lifetimes of simulator processes: killed, orphaned, attached and terminated."""
+"""Processes of the simulator are killed, orphaned, attached and terminated."""
 
 import os
 import signal

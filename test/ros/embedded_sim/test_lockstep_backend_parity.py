@@ -1,4 +1,4 @@
-"""Parity: the same world in process and over ROS 2 gives bit-identical results."""
+"""The same world in process and over ROS 2 gives bit-identical results."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def contract_of(pair):
 
 
 def account(transition):
-    """Return what must be equal: everything except times of this machine's clocks."""
+    """Return what must be equal, which is everything except times of this machine's clocks."""
     report = transition.report
     return (
         {key: value.tobytes() for key, value in transition.observation.items()},

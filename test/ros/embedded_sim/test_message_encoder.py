@@ -53,7 +53,7 @@ def zeros(name):
 
 
 def drawn(data, name, layout):
-    """Draw numbers with any bits, including infinities and NaN; repeat a few values for an image."""
+    """Draw numbers with any bits, including infinities and NaN, or repetitions of a few values for an image."""
     if EVERY[name].encoding is not None:
         few_numbers = data.draw(hnp.arrays(layout.dtype, 5, elements=finite(layout.dtype)))
         return np.resize(few_numbers, layout.shape)

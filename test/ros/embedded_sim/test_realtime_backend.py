@@ -1,4 +1,4 @@
-"""The embedded simulator in real time in its own process: it can be seeded, configured and restarted."""
+"""The embedded simulator in real time runs in its own process, and can be seeded, configured and restarted."""
 
 import os
 import signal

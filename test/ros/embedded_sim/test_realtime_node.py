@@ -59,7 +59,7 @@ class UnstableWorld(World):
 
 
 class WatchedWorld(World):
-    """A world in which a command acts from the start of its tick; keeps the command and the reading of each tick."""
+    """Keep the command and the reading of each tick of a world in which a command acts from the start of its tick."""
 
     def reset(self, seed, options):
         self.commands, self.readings = [], []
@@ -109,7 +109,7 @@ class Driver:
         self.publisher.publish(to_command(self.actuator, np.array(values), stamp_ns=time.time_ns(), period_s=0.05))
 
     def reset(self, **parameters):
-        """Set parameters (reset.<name>), and call the reset; return its reply."""
+        """Set parameters (reset.<name>) and call the reset, and return its reply."""
         if parameters:
             request = SetParameters.Request(
                 parameters=[Parameter(f"reset.{k}", value=v).to_parameter_msg() for k, v in parameters.items()]
@@ -135,7 +135,7 @@ def content(values):
 
 @contextlib.contextmanager
 def driven(contract, world_class=World, command_timeout_s=None):
-    """Host the world of a contract in a thread; yield its driver."""
+    """Host the world of a contract in a thread, and yield its driver."""
     profile = replace(load_profile(contract, "mujoco_ros"), command_timeout_s=command_timeout_s)
     world = world_class(contract, profile, free_running=True)
     ready, stop = threading.Event(), threading.Event()

@@ -51,7 +51,10 @@ EMULATOR = f"""{{
 
 @dataclass
 class Observations:
-    """Observations of a robot: arrivals by sensor, commands (sent at, values), the reset, and the state after it."""
+    """Observations of a robot, with its reset and the state after it.
+
+    The arrivals are by sensor, and the commands are (sent at, values).
+    """
 
     arrivals: dict
     commands: list
@@ -72,7 +75,7 @@ def collect(ros, seconds, observed):
 
 
 def observe(ros):
-    """Command the robot twice, reset it with a third command in transit; return everything it publishes."""
+    """Command the robot twice, reset it with a third command in transit, and return everything it publishes."""
     actuator = ARM.actuators["arm"]
     for name, sensor in ARM.sensors.items():
         ros.receiver.subscribe(name, message_class(sensor.type), sensor.topic)

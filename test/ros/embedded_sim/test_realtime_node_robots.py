@@ -1,4 +1,4 @@
-"""Shipped robots on the emulator: doctor, 20 scripted episodes, and homing without the emulator's reset."""
+"""Shipped robots on the emulator pass the doctor, 20 scripted episodes, and homing without the emulator's reset."""
 
 import os
 from dataclasses import replace
@@ -22,7 +22,7 @@ ROBOTS = ["so101_reach", "ur5e_reach", "turtlebot4_goal"]
 
 @pytest.fixture
 def contract(request, domain_id):
-    """Return the contract of a robot with a running emulator; resets need no operator confirmation."""
+    """Return the contract of a robot with a running emulator, whose resets need no operator confirmation."""
     shipped = embodied_env.load_contract(request.param)
     real = dict(shipped.backends["real"])
     real["discovery_s"] = 0.0

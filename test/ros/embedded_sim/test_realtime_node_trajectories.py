@@ -1,4 +1,4 @@
-"""Trajectories on the robot emulator: the messages, and a policy that is killed while the robot moves."""
+"""Trajectories move the robot emulator, also when a policy is killed in motion."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def emulator(path, domain_id):
-    """Host the emulator in this process; yield the messages to it, and its joint states."""
+    """Host the emulator in this process, and yield the messages to it and its joint states."""
     contract = load_contract(path)
     world = World(contract, load_profile(contract, "mujoco_ros"), free_running=True)
     ready, stop = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""The relay process, driven by plain rclpy: limits on the topic, braking without its client, services, shutdown."""
+"""The relay process is driven by plain rclpy."""
 
 import itertools
 import os
@@ -65,7 +65,7 @@ COMMANDS = {
 
 
 class Bench:
-    """A robot that reports its joints, and a client: one plain rclpy node, spun by the test."""
+    """A robot that reports its joints, and a client, in one plain rclpy node that the test spins."""
 
     def __init__(self, contract=ARM, *, domain_id):
         self.contract, self.layout = contract, ActionLayout(contract)
@@ -133,7 +133,7 @@ class Bench:
         return future.result().success, future.result().message
 
     def ask_parameters(self, kind, **request):
-        """Call a parameter service of the relay; return its response."""
+        """Call a parameter service of the relay, and return its response."""
         words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
         client = self.node.create_client(kind, f"relay/{words}")
         self.until(client.service_is_ready)
@@ -158,7 +158,7 @@ class Bench:
         return tag
 
     def ask(self, values, **tag):
-        """Send a command; return its report."""
+        """Send a command, and return its report."""
         sent, known = self.send(values, **tag), len(self.reports)
         return self.until(lambda: next((r for r in self.reports[known:] if r.tag == sent), None))
 
@@ -182,7 +182,7 @@ def at_rest(bench):
 
 
 def start_relay(source, domain_id, log_folder):
-    """Start a relay with its command; return its process."""
+    """Start a relay with its command, and return its process."""
     surroundings = {"ROS_DOMAIN_ID": str(domain_id), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     process = subprocess.Popen(
         [sys.executable, "-m", "embodied_env.cli", "relay", str(source), "--namespace", NAMESPACE],
@@ -195,7 +195,7 @@ def start_relay(source, domain_id, log_folder):
 
 
 def end_relay(process):
-    """Terminate a relay; check that it exits with 0."""
+    """Terminate a relay, and check that it exits with 0."""
     process.terminate()
     assert process.wait(timeout=TIMEOUT_S) == 0
     process.stdout.close()
@@ -272,7 +272,7 @@ def own_relay(domain_id, leftovers, tmp_path):
 
 
 def check_account(bench, rounding=1e-9):
-    """Assert that the published commands, differentiated by relay stamps, keep every limit; return the reports."""
+    """Assert that the published commands, differentiated by relay stamps, keep every limit, and return the reports."""
     bench.until(lambda: len(bench.commands) >= len([r for r in bench.reports if r.published]))
     published = [report for report in bench.reports if report.published]
     assert [report.applied_si.tolist() for report in published] == bench.commands

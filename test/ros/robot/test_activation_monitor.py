@@ -81,7 +81,7 @@ class FakeListener(ReceiveThread):
 
 
 class Bench:
-    """A monitor of one controller; `poll` is what the node's timer calls."""
+    """A monitor of one controller, where `poll` is what the node's timer calls."""
 
     def __init__(self, states):
         self.client = FakeClient(states)

@@ -1,4 +1,4 @@
-"""Activation states: any state but active, and no state at all, holds at once and stops after a delay."""
+"""Any state but active, and no state at all, holds at once and stops after a delay."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Controller states matched with sent commands: a change to a sent command is evidence, at its arrival time."""
+"""A change of a controller state to a sent command is evidence at its arrival time."""
 
 from types import SimpleNamespace
 

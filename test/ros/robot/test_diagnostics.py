@@ -1,4 +1,4 @@
-"""Diagnostics: the level of each status follows from the steps by the documented rule."""
+"""The level of each status follows from the steps by the documented rule."""
 
 from dataclasses import replace
 

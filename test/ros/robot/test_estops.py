@@ -1,4 +1,4 @@
-"""Safety inputs: only a recent safe value is ok; a missing, invalid or unpublished one is not."""
+"""Only a recent safe value of a safety input is ok, and a missing, invalid or unpublished one is not."""
 
 from types import SimpleNamespace
 

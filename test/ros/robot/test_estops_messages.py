@@ -38,7 +38,7 @@ def arm(**reset):
 
 @pytest.fixture
 def operator(domain_id):
-    """A node beside the emulator; `press` presses or releases the button."""
+    """A node of the operator next to the emulator, whose `press` presses or releases the button."""
     child = Child(
         simulator("-", namespace=NAMESPACE, source=ARM.source, free_running=True), first_line=dump_contract(arm())
     )

@@ -1,4 +1,4 @@
-"""Grippers with action servers over DDS: servers that reach, stall, reject, never answer, or disappear."""
+"""The action servers of grippers over DDS reach, stall, reject, never answer, or disappear."""
 
 import contextlib
 import time
@@ -66,7 +66,7 @@ class Cell:
             self.close = cleanup.pop_all().close
 
     def step(self, goal=CLOSE, times=1):
-        """Step, and go on until a step has an account: one whose answer of the relay is late has none."""
+        """Step until a step has an account, which is missing where the relay's answer is late."""
         count = 0
         while count < times or "annotations" not in self.info:
             *_, self.info = self.env.step({"arm": np.zeros(1), "gripper": np.array([goal])})
@@ -83,7 +83,7 @@ class Cell:
         raise AssertionError(found)
 
     def step_to_the_end(self, goals=(CLOSE,)):
-        """Step until the episode ends; return the time, s, and the last account before the end."""
+        """Step until the episode ends, and return the time, s, and the last account before the end."""
         started_s, publish_s = time.monotonic(), []
         while not self.info["end_reason"]:
             assert time.monotonic() - started_s < 10.0
@@ -100,7 +100,7 @@ class Cell:
         self.gripper = Gripper(self.kind, self.arm, NAMESPACE, self.domain_id)
 
     def begin(self, mode):
-        """Start an episode at a reached goal; from then on the server has `mode`."""
+        """Start an episode at a reached goal, after which the server has `mode`."""
         self.gripper.pause.clear()
         self.gripper.mode, self.gripper.delay_s = "reach", 0.0
         self.arm.positions["j2"] = 0.1

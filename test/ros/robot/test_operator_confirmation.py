@@ -1,4 +1,4 @@
-"""Operator confirmation before an episode, at a terminal, on a topic and by a service: given, declined or missing."""
+"""Operator confirmation at a terminal, on a topic and by a service is given, declined or missing."""
 
 import contextlib
 import io

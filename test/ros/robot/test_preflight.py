@@ -83,7 +83,7 @@ class Nodes:
         return self.node(name, namespace).node.create_publisher(message_type, topic, qos)
 
     def robot(self, *, sensors=None, commands=RELIABLE, controller=Float64MultiArray, estop=True, namespace="/robot_1"):
-        """Start the robot; `sensors`: sensor -> (type, QoS) where they differ, None: no publisher."""
+        """Start the robot with `sensors` by name as (type, QoS) where they differ, and None for no publisher."""
         node = self.node("driver", namespace).node
         for name, sensor in ARM.sensors.items():
             found = (sensors or {}).get(name, (message_class(sensor.type), RELIABLE))
@@ -96,7 +96,10 @@ class Nodes:
         return node
 
     def check(self, name, code, profile=PROFILE):
-        """Return the check `name` once it has this code ("": passed), or its last state after a timeout."""
+        """Return the check `name` once it has this code, or its last state after a timeout.
+
+        The code "" is that of a passed check.
+        """
         end = time.monotonic() + GENEROUS_S
         while True:
             checks = {check.name: check for check in graph_checks(ARM, profile, self.ours.node)}
@@ -428,7 +431,7 @@ def running_robot(nodes):
 
 @pytest.fixture
 def without_our_publisher(nodes):
-    """Remove our command publisher: the doctor inspects a robot that is not driven."""
+    """Remove our command publisher, since the doctor inspects a robot that is not driven."""
     publisher = next(p for p in nodes.ours.node.publishers if p.topic_name.endswith("commands"))
     nodes.ours.node.destroy_publisher(publisher)
 

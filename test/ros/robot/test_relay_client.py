@@ -1,4 +1,4 @@
-"""The client of a relay over a channel in one process: each report of the relay has its result, and silence too."""
+"""Each report of a relay, and its silence, has its result in a client over a channel in one process."""
 
 import json
 import threading
@@ -38,7 +38,7 @@ MOST_SILENT = ARM.safety.watchdog.stop_steps
 
 
 class Channel:
-    """The node and the listener of a client: the relay answers a command while the client waits for its report."""
+    """The node and the listener of a client, whose relay answers a command while the client waits for its report."""
 
     def __init__(self, relay):
         self.relay, self.node = relay, self
@@ -92,7 +92,7 @@ class Channel:
 
 
 class FakeRelay:
-    """Arms, and responds to commands as configured; None: no response."""
+    """A relay that arms, and responds to commands as configured, where None is no response."""
 
     def __init__(self):
         self.armed = dict(fingerprint=ARM.fingerprint, limits=limits_fingerprint(LAYOUT), outside=())

@@ -1,4 +1,4 @@
-"""Episodes with a free-running robot: the robot emulator in its own process."""
+"""The robot is the free-running robot emulator in its own process."""
 
 import contextlib
 import os
@@ -177,7 +177,11 @@ def with_patience(contract):
     ids=["arm_reach", "first steps of cart_goal", "cart_goal", "door_open"],
 )
 def episode(request, robot, make):
-    """Run a scripted episode; return environment, observations, infos, transitions, mean step in periods, and end."""
+    """Run a scripted episode.
+
+    Returns:
+        Environment, observations, infos, transitions, mean step in periods, and end.
+    """
     contract, end = quick(with_patience(request.param[0])), request.param[1]
     robot(contract)
     env, policy = make(contract), scripted(contract)
@@ -221,7 +225,7 @@ def test_the_robot_moves_in_a_scripted_episode(arm):
 
 
 def test_steps_follow_the_control_period_without_drift(arm):
-    """Deadlines are absolute: ten steps take ten periods, even when single steps are late."""
+    """Ten steps take ten periods, even when single steps are late, since deadlines are absolute."""
     env = arm
     env.reset(seed=1)
     started_ns = time.monotonic_ns()
@@ -294,7 +298,7 @@ def test_the_emulator_applies_and_reports_seed_and_options(arm):
 
 
 def test_the_recorded_run_of_the_shared_arm_passes_the_audit(arm):
-    """The last test of this environment: its run holds every episode of the tests above."""
+    """This is the last test of this environment, since its run holds every episode of the tests above."""
     arm.close()
     run = embodied_env.read_run(arm.path)
     assert run.clean
@@ -410,7 +414,7 @@ class SteppedClock(SteadyClock):
 
 
 def codes_of(env, steps):
-    """Take `steps` steps; return the codes of the findings that held each, except those of a busy machine."""
+    """Take `steps` steps, and return the codes of the findings that held each, except those of a busy machine."""
     found = []
     for _ in range(steps):
         env.step(ZERO)
@@ -658,7 +662,10 @@ MODE = {"topic": "mode", "type": "std_msgs/msg/Int32", "safe": (7,), "kind": "ro
 
 
 def test_an_emulator_is_reset_by_seed_and_options_and_offers_the_estops_of_the_contract(robot, make):
-    """One test with one emulator: a reset needs no confirmation, and each e-stop ends its episode."""
+    """A reset needs no confirmation, and each e-stop ends its episode.
+
+    One test has all of this, since it needs an emulator.
+    """
     profile = {"reset": {"home": HOME, "confirm": "prompt"}, "estop": {"button": BUTTON, "mode": MODE}}
     profile["active"] = {"driver": {"node": "driver"}}
     contract = with_chosen(with_profile(ARM, **profile))

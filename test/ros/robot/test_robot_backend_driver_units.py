@@ -1,4 +1,4 @@
-"""Drivers in degrees and percent over DDS: motion in SI units, and runs that pass audit and replay."""
+"""Drivers in degrees and percent over DDS move in SI units, and their runs pass audit and replay."""
 
 import contextlib
 import math

@@ -1,6 +1,7 @@
-"""The robot brakes within its limits however a program ends: subprocesses over ROS 2, with the robot emulator.
+"""The robot brakes within its limits however a program ends.
 
-The evidence is the actuator's topic, and the exit status of the program.
+The programs are subprocesses over ROS 2, with the robot emulator. The evidence is the actuator's topic, and the exit
+status of the program.
 """
 
 import os
@@ -262,7 +263,7 @@ def start(text, robot, folder="", other=None):
 
 
 def run(text, robot, folder, other=None):
-    """Run a program to its end; return its exit status and output."""
+    """Run a program to its end, and return its exit status and output."""
     program = start(text, robot, folder, other)
     try:
         output, _ = program.communicate(timeout=PATIENCE_S)

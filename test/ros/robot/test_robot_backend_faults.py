@@ -1,4 +1,4 @@
-"""Faults over real ROS 2: a free-running robot with fault injection between its topics and the environment.
+"""Faults are injected over real ROS 2 between the topics of a free-running robot and the environment.
 
 The page docs/reference/faults.md lists the tests of each fault. Each scenario here has a seed and limits of steps and wall
 time, and ends with `Episode.check`: published commands are within every limit, and observations are in their space.
@@ -68,7 +68,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 
 
 def check_ages(rows):
-    """Assert that actions are held exactly when their observation is too old; return how many."""
+    """Assert that actions are held exactly when their observation is too old, and return how many."""
     found = 0
     for earlier, later in itertools.pairwise(rows):
         (age_s,) = ages_s([earlier])
@@ -113,7 +113,7 @@ def rig(tmp_path_factory):
 
 @pytest.fixture
 def episode(rig):
-    """Yield a running episode without a fault; its limits are checked at the end."""
+    """Yield a running episode without a fault, whose limits are checked at the end."""
     for _ in range(10):
         episode = rig.begin()
         episode.run(4, SLOW)
@@ -181,7 +181,7 @@ def test_f04_reset_fails_with_non_finite_readings(rig):
 
 
 def test_f12_newest_message_of_a_late_burst_is_used(rig, episode):
-    """Messages delayed beyond max_age_s hold the robot; afterwards readings are valid at once."""
+    """Messages delayed beyond max_age_s hold the robot, and readings are valid again at once afterwards."""
     rig.chaos.set_faults(Burst(hold_s=0.3, every_s=0.5))
     rows = episode.run(20, SLOW)
     assert check_ages(rows) > 0
@@ -370,7 +370,7 @@ def check_resets(rig, count):
 
 
 def test_log_of_all_faults_is_readable_and_passes_the_audit(rig):
-    """The last test of the shared robot: its run holds every episode above."""
+    """This is the last test of the shared robot, since its run holds every episode above."""
     rig.begin().run(2)
     rig.close()
     run = embodied_env.read_run(rig.env.path)
@@ -453,7 +453,7 @@ def test_f01_killed_sensor_publisher_stops_the_robot_and_is_named_at_reset(other
 
 
 def test_f31_reset_waits_for_a_message_of_every_safety_input(other_robot, make):
-    """A missing first e-stop message is not an ESTOP that an operator must clear: the reset waits for it."""
+    """The reset waits for a missing first e-stop message, which is not an ESTOP that an operator must clear."""
     contract = with_injection(estop={"button": ESTOPS["button"]}, reset_timeout_s=SHORT_S)
     monitor = Monitor(OTHER)
     monitor.pressed = None
@@ -489,7 +489,7 @@ def test_f31_estop_with_a_killed_publisher_expires(other_robot, relayed, make, r
 
 
 class SteppedClock(SteadyClock):
-    """A system time of this process that is stepped; that of the robot is not."""
+    """A system time that is stepped in this process and not in the robot's."""
 
     offset_ns = 0
 
@@ -522,7 +522,7 @@ def reset_by(service, timeout_s=SHORT_S):
 
 
 def check_reset_reports(env, why, timeout_s):
-    """Reset until discovery is complete; check that each reset fails in time and the last for this reason."""
+    """Reset until discovery is complete, and check that each reset fails in time and the last for this reason."""
     end = time.monotonic() + TIMEOUT_S
     while True:
         started = time.monotonic()

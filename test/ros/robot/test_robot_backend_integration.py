@@ -1,4 +1,4 @@
-"""An environment among other ROS 2 nodes: names, parameters, QoS, diagnostics."""
+"""The environment fits in with other ROS 2 nodes in names, parameters, QoS and diagnostics."""
 
 import contextlib
 import threading
@@ -86,7 +86,7 @@ def check_of(robot, name, profile=PROFILE):
 
 
 def test_remapped_topics_are_used_and_checked_under_their_new_names(opened, backend):
-    """One test of every use of a topic name: each needs the same robot and 0.5 s of discovery."""
+    """One test has every use of a topic name, since each needs the same robot and 0.5 s of discovery."""
     robot = opened(InProcessRobot(MOVED))
     remapped = backend(SIMPLE, ros_args=REMAPPED)
     snapshot = reset(remapped)  # the preflight has found all endpoints
@@ -325,7 +325,7 @@ def test_an_inactive_driver_is_rejected_by_name(driven):
 
 
 def reset_once_active(robot):
-    """Reset; the events of the activation may arrive later than the answer of the driver."""
+    """Reset, although the events of the activation may arrive later than the answer of the driver."""
     end_s = time.monotonic() + 5.0
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The environment behind a relay: relay reports are the evidence, and the robot stops when either process dies."""
+"""Relay reports are the evidence, and the robot stops when the environment or its relay dies."""
 
 import contextlib
 import itertools
@@ -198,7 +198,7 @@ def check_it_stays_at_rest(monitor, *, since_ns, within_s):
 
 
 def remove_unused(names):
-    """Remove the segments of killed processes that no live process uses; several may share a port."""
+    """Remove the segments of killed processes that no live process uses, as several may share a port."""
     others = [process.pid for process in psutil.process_iter() if process.pid != os.getpid()]
     ours = {name for name in segments_of(os.getpid()) if name.startswith("fastrtps_port")}
     remove_orphaned_segments(names.difference(ours, *(segments_of(pid) for pid in others)))
@@ -214,7 +214,7 @@ def shared_leftovers():
 
 @pytest.fixture
 def leftovers(domain_id, shared_leftovers):
-    """Return these names; unused segments are removed after the test."""
+    """Return these names, and remove unused segments after the test."""
     yield shared_leftovers
     remove_unused(shared_leftovers)
 
@@ -241,7 +241,7 @@ def hosted(tmp_path_factory, shared_leftovers):
 
 
 class Hosted:
-    """An arm, its relay, a monitor, and an environment until a test makes its own: the relay accepts one client."""
+    """An arm, its relay, a monitor, and an environment until a test makes its own, as the relay accepts one client."""
 
     def __init__(self, namespace, path, monitor):
         self.namespace, self.path, self.monitor = namespace, path, monitor
@@ -304,7 +304,7 @@ def drive(env, monitor):
 
 
 def learner_at_speed(learners, monitor, path, namespace, **options):
-    """Return a learner whose robot moves at speed; one that a busy machine stopped before is replaced."""
+    """Return a learner whose robot moves at speed, in place of any that a busy machine stopped before."""
     while True:
         learner = learners(path, namespace, **options)
         monitor.until(lambda: monitor.at_speed() or monitor.states[-1].latched)
@@ -314,7 +314,7 @@ def learner_at_speed(learners, monitor, path, namespace, **options):
 
 
 def is_refused(info):
-    """Return whether the action was held: that of a busy machine is refused because of its age."""
+    """Return whether the action was held, as that of a busy machine is because of its age."""
     return info["safety"]["disposition"] >= Severity.HOLD
 
 
@@ -352,7 +352,7 @@ print(json.dumps({"end_reason": info["end_reason"], "applied": info["action"]["a
 
 @pytest.fixture
 def learners(leftovers):
-    """Return a function that runs a learner in its own process; all are killed after the test."""
+    """Return a function that runs a learner in its own process, and kill all after the test."""
     started = []
 
     def run(path, namespace, *, domain_id=DOMAIN_ID, hang_at=-1, place="interpreter"):
@@ -499,7 +499,7 @@ SUSPENDED_S = 1.5  # above the 0.5 s of the controller and the 1.0 s after which
     ],
 )
 def test_braking_never_moves_a_base_at_rest(domain_id, leftovers, learners, mortal, tmp_path, suspended, is_relayed):
-    """The controller stops the base after 0.5 s without a command; then the suspended process resumes."""
+    """The controller stops the base after 0.5 s without a command, and then the suspended process resumes."""
     contract = with_profile(CART, relay=is_relayed)
     written = {"backends.real.discovery_s": 0.0, "backends.real.relay": is_relayed}
     (tmp_path / "cart.yaml").write_text(changed_text(CART, written))
@@ -579,7 +579,7 @@ def test_a_relay_estop_ends_the_episode_and_must_be_cleared_on_both_sides(env, m
 
 @contextlib.contextmanager
 def intruding(hosted, kind, topic, qos, subscribers=1):
-    """Yield a publisher with a node of its own: no executor uses it while it is destroyed."""
+    """Yield a publisher with a node of its own, so that no executor uses it while it is destroyed."""
     ros = RosNode("intruder", namespace=hosted.namespace, clock=SteadyClock(), domain_id=DOMAIN_ID)
     try:
         publisher = ros.node.create_publisher(kind, topic, qos)
@@ -639,7 +639,7 @@ HOME = {"j1": 0.1, "j2": -1.5, "j3": 1.5, "j4": -1.6, "j5": -1.5, "j6": 0.1}
 
 
 def test_homing_goes_through_the_relay_slowly_and_the_episode_starts_there(make, monitor):
-    """The relay enforces the contract's limits; the environment makes the motion slow."""
+    """The relay enforces the contract's limits, and the environment makes the motion slow."""
     speed = 0.3
     env = make(with_profile(ARM, relay=True, reset={"home": HOME, "speed": speed}))
     env.unwrapped.clear_estop()

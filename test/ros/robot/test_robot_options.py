@@ -1,4 +1,4 @@
-"""The options of the backend `real`: a pure function of the profile of a robot."""
+"""The options of the backend `real` are a pure function of the profile of a robot."""
 
 from __future__ import annotations
 

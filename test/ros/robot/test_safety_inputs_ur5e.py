@@ -65,7 +65,7 @@ def without_messages(monkeypatch):
 
 @pytest.fixture(params=["variant", pytest.param("message", marks=pytest.mark.long)])
 def messages(request, monkeypatch):
-    """Set the message packages of both sides; the value is the inputs that use a stand-in."""
+    """Set the message packages of both sides, and return the inputs that use a stand-in."""
     if request.param == "variant":
         request.getfixturevalue("without_messages")
         return "safety_mode", "robot_mode"

@@ -1,4 +1,4 @@
-"""A robot whose joint states have a second publisher: forgotten, declared as shared, or its own driver again."""
+"""The second publisher of a robot's joint states is a forgotten one, a shared one, or the restarted driver."""
 
 import threading
 import time
@@ -38,7 +38,7 @@ ZERO = np.zeros(len(JOINTS))
 
 
 class StatePublisher:
-    """A joint_state_publisher: every joint at 0, at 50 Hz, from a thread."""
+    """A joint_state_publisher that publishes every joint at 0, at 50 Hz, from a thread."""
 
     def __init__(self):
         self.ros = RosNode("joint_state_publisher", namespace=NAMESPACE, clock=SteadyClock())
@@ -69,7 +69,7 @@ def robot(domain_id, close_later):
 
 
 def start_driver_again(robot):
-    """Return the earlier publisher; the robot publishes with a new one, and the graph has both."""
+    """Return the earlier publisher of a robot that publishes with a new one, while the graph has both."""
     first = robot.publishers["joints"]
     robot.publishers["joints"] = SimpleNamespace(publish=lambda _: None)
     time.sleep(0.05)  # the last message of the earlier one arrives before the first of the new one

@@ -1,5 +1,3 @@
-"""Large topics: detection, Fast DDS settings, and the warning without them."""
-
 from dataclasses import replace
 
 import pytest

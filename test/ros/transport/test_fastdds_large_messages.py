@@ -1,5 +1,3 @@
-"""Large messages over real ROS 2: which processes get more shared memory, and the effect on small messages."""
-
 import os
 import subprocess
 import sys
@@ -78,7 +76,7 @@ def segment_of(child):
 @pytest.mark.parametrize(("contract", "is_roomy"), [(LARGE, True), (ARM, False)], ids=["large", "small"])
 @pytest.mark.long
 def test_shared_memory_is_enlarged_only_for_contracts_with_large_messages(domain_id, contract, is_roomy):
-    """The relay stands for all `embodied-env` processes; a simulator would have to render the image."""
+    """The relay represents all `embodied-env` processes, since a simulator would have to render the image."""
     spec = relay("-", namespace=NAMESPACE, source=ARM.source)
     child = Child(spec, first_line=dump_contract(contract), environment=NONE)
     try:
@@ -120,7 +118,7 @@ def test_f46_10_mb_images_do_not_delay_joint_states(robot_and_camera):
 
 
 def count_beside_images(contract):
-    """Step; return the number of steps with new and fresh joint states, and of received images."""
+    """Step, and return the number of steps with new and fresh joint states, and of received images."""
     env = embodied_env.make(contract, backend="real", namespace=NAMESPACE)
     env.reset(seed=0)
     news, before = 0, -1

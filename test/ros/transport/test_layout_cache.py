@@ -111,7 +111,7 @@ def images(draw):
 
 @st.composite
 def raw_messages(draw, messages):
-    """Draw a sequence of serialized messages: some share a layout, a few are truncated, extended or corrupted."""
+    """Draw serialized messages, some of which share a layout, and a few are truncated, extended or corrupted."""
     first = to_cdr(draw(messages))
     data = [first]
     for _ in range(draw(st.integers(1, 5))):

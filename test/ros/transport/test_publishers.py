@@ -16,7 +16,7 @@ ARM, FINGER, ALL = ("j1", "j2"), ("finger",), ("j1", "j2", "finger")
 
 
 def receive(publishers, *numbers, names=ARM, at=0.0, source_ns=None):
-    """Add messages of these publication numbers; return the states after each, without reasons."""
+    """Add messages of these publication numbers, and return the states after each, without reasons."""
     states = []
     for number in numbers:
         receive.ns += 1

@@ -228,7 +228,7 @@ def test_a_message_that_does_not_copy_its_numbers_bypasses_the_template():
 
 
 class Acknowledged:
-    """A publisher and its node; the last command is acknowledged at the third check, or never."""
+    """A publisher and its node, whose last command is acknowledged at the third check, or never."""
 
     def __init__(self, *, looks):
         self.looks = looks

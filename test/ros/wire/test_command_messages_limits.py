@@ -1,4 +1,4 @@
-"""Limits of published commands: the topic of an adversarial agent, differentiated, keeps every limit.
+"""The commands of an adversarial agent keep every limit on their topic, where they are differentiated.
 
 The commands go through the gate and the arbiter to a real topic, and are read back from it. They are joined with the
 arbiter's steps by the number of their publication. The small edition is always run; 10^6 steps belong to `.ci/long`.

@@ -158,7 +158,7 @@ class StampedBuffer:
         self.number = 0
 
     def publish(self, *, header_ns=None, ahead_s=0.0):
-        """Publish a message stamped now, or `ahead_s` later; return the newest sample."""
+        """Publish a message stamped now, or `ahead_s` later, and return the newest sample."""
         self.clock.steady_ns += 50 * MS
         self.number += 1
         now_ns = self.clock.system_ns()
@@ -238,7 +238,7 @@ def test_a_repeated_future_stamp_is_a_duplicate():
 
 
 def test_ages_at_arrival_place_stamps_on_the_steady_clock():
-    """A newer stamp of UTC that was set back is not an older reading; a stamp ahead of its arrival gives way."""
+    """A newer stamp of UTC that was set back is not an older reading, and a stamp ahead of its arrival gives way."""
     buffer, samples = SensorBuffer("point", SENSOR, ArrivalAges(1.0)), []
     for place, (utc_s, steady_s, age_s) in enumerate([(100, 7, 0.5), (40, 8, 0.5), (41, 9, -2.0)]):
         found = arrival(stamp_ns=round((utc_s - age_s) * NS_PER_S), number=place + 1)

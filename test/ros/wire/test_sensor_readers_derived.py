@@ -1,4 +1,4 @@
-"""Resampled scans, resized images and histories: equal in every backend, recorded, audited, replayed, vectorised."""
+"""Resampled scans, resized images and histories are equal in every backend, recorded, audited, replayed, vectorised."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STEPS = 8
 
 
 def derived_contract(folder):
-    """Write the cart's contract with a resampled scan, a resized camera and histories; return its file."""
+    """Write the cart's contract with a resampled scan, a resized camera and histories, and return its file."""
     document = resolved_document("cart_goal")
     document.pop("robot", None)  # merged
     document["name"] = "derived_cart"
@@ -95,7 +95,7 @@ def hashes(snapshot):
 
 
 def test_readings_are_bit_identical_in_process_and_over_ros(contract, domain_id, tmp_path):
-    """The record of both has the hash of each raw image; from the raw message follows the recorded image."""
+    """The record of both has the hash of each raw image, from which the recorded image follows."""
     results = []
     for backend in ("mujoco", "mujoco_ros"):
         options = {"record": tmp_path, "record_messages": True} if backend == "mujoco_ros" else {}
@@ -164,7 +164,7 @@ def laser(**field):
 
 
 def scan_of(count, now_ns=1):
-    """Return a scan as a TurtleBot's LDS publishes it: another number of rays in each turn."""
+    """Return a scan as a TurtleBot's LDS publishes it, with another number of rays in each turn."""
     message = message_class("sensor_msgs/msg/LaserScan")()
     message.header.stamp.sec, message.header.stamp.nanosec = divmod(now_ns, NS_PER_S)
     message.angle_increment, message.angle_max = math.tau / count, math.tau

@@ -1,5 +1,3 @@
-"""Stamp translation: which clock a stamp is from, and its time on the world's clock."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -327,7 +325,7 @@ def test_a_publication_time_is_not_a_simulated_stamp(simulated):
 
 
 class Graph:
-    """Endpoint information of a topic; `host` is encoded as in Fast DDS."""
+    """Endpoint information of a topic, with `host` encoded as in Fast DDS."""
 
     def __init__(self, publishers, *, listens=True):
         self._publishers = publishers

@@ -1,5 +1,3 @@
-"""Readings transformed to another frame: which sensors support it, when a message waits, and what is rejected."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -28,7 +26,7 @@ HALF = np.sqrt(0.5)
 
 
 class SpyFrames:
-    """Has transforms up to a time: 1 m up, and a quarter turn about z."""
+    """Transforms up to a time, which are 1 m up and a quarter turn about z."""
 
     def __init__(self, *, known_until_ns=10**18, translation=(0.0, 0.0, 1.0)):
         self.known_until_ns = known_until_ns

@@ -1,4 +1,4 @@
-"""Properties of transforms: lengths, angles and variances are preserved."""
+"""Lengths, angles and variances are preserved."""
 
 from __future__ import annotations
 

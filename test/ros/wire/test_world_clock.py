@@ -1,4 +1,4 @@
-"""The world clock: UTC or simulated time, continued without jumps."""
+"""The world clock continues UTC or simulated time without jumps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UTC_NS = 1_700_000_000 * NS_PER_S
 
 
 class FreeClock:
-    """Three clocks advanced by the test; `reading_ns` pass between two readings."""
+    """Three clocks advanced by the test, with `reading_ns` between two readings."""
 
     virtual = False
 
@@ -38,7 +38,7 @@ class FreeClock:
         self.steady_ns += round(seconds * NS_PER_S)
 
     def sleep_s(self, seconds):
-        """Suspend the host: the steady clock stops."""
+        """Suspend the host, which stops the steady clock."""
         self.slept_ns += round(seconds * NS_PER_S)
         self.utc_ahead_ns += round(seconds * NS_PER_S)
 
@@ -143,7 +143,7 @@ def test_reset_clears_jumps_except_an_unreported_suspend(clock, watch):
 
 
 def test_inaccurate_pair_does_not_hide_a_step():
-    """During an interruption a step cannot be ruled out: it is reported once a pair is accurate again."""
+    """A step during an interruption cannot be ruled out, and is reported once a pair is accurate again."""
     clock = FreeClock()
     watch = SystemClockMonitor(clock)
     clock.utc_ahead_ns += 4 * MS

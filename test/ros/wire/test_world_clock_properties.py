@@ -1,4 +1,4 @@
-"""Properties of the world clock: UTC steps change no age and are counted once, and a slew is not a step."""
+"""UTC steps change no age and are counted once, and a slew is not a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each interlock alone: accepted values, threshold, finding, and what a reset clears."""
+"""Each interlock is tested alone for accepted values, threshold, finding, and what a reset clears."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FORCES = {"beacon": {"field": "position", "limit": 5.0}}
 
 
 def states_of(texts):
-    """Return the states of texts; anything else stays as it is."""
+    """Return the states of texts, and anything else unchanged."""
     return {name: InputState.parse(text) if isinstance(text, str) else text for name, text in texts.items()}
 
 
@@ -105,7 +105,7 @@ STRICT = {
 
 
 def all_wrong() -> SafetyContext:
-    """Return a context in which everything but the safety inputs is wrong; the beacon's force is valid."""
+    """Return a context in which everything but the safety inputs and the beacon's force is wrong."""
     safety_context = context(**ALL_WRONG)
     sensors = {**safety_context.sensors, "beacon": SensorStatus(quality=Quality.OK, age_s=0.0)}
     return dataclasses.replace(safety_context, sensors=sensors)
@@ -125,7 +125,7 @@ def test_all_findings_are_reported_in_the_order_of_the_gates():
 
 
 def test_refused_action_skips_the_modifying_gates():
-    """Interlocks come before limits: an action that brakes is not reported as clipped."""
+    """An action that brakes is not reported as clipped, since interlocks come before limits."""
     approved = SafetyGate(scripted_tasks.contract()).judge([7.0, 7.0], MOVING, PERIOD_S, context(age_s=1.0))
     assert codes(approved) == ["obs.stale"]
     assert approved.report.requested.tolist() == [7.0, 7.0]
@@ -144,7 +144,7 @@ def test_hold_ends_with_its_reason():
 
 
 def test_malformed_action_does_not_hide_other_findings():
-    """Adding a gate never lowers the disposition (P13): the force is a STOP also for a NaN action."""
+    """The force is a STOP also for a NaN action, since adding a gate never lowers the disposition (P13)."""
     gate = SafetyGate(contract_with(**STRICT))
     approved = gate.judge([math.nan, 0.0], REST, PERIOD_S, all_wrong())
     assert codes(approved)[0] == "form.nan"
@@ -225,7 +225,7 @@ def test_safety_input_latches_and_brakes(state, code, severity):
 @pytest.mark.parametrize("mode", ["enforce", "monitor"])
 @pytest.mark.parametrize(("state", "code", "severity"), INPUTS[:6])
 def test_latch_remains_after_the_input_is_ok(mode, state, code, severity):
-    """Also while monitoring: the gate does not override the robot's own inputs."""
+    """The gate does not override the robot's own inputs, also while monitoring."""
     gate = SafetyGate(contract_with(mode=mode))
     gate.judge([0.0, 0.0], MOVING, PERIOD_S, context(estops={"door": state}))
     approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S, context(estops={"door": "ok"}))

@@ -1,5 +1,3 @@
-"""Loads: limits, durations, stalls, unknown readings, keys of a contract, and whole runs."""
-
 import json
 import math
 

@@ -1,5 +1,3 @@
-"""Setpoints between steps: examples of the motion, and its properties at any timing."""
-
 import json
 import threading
 
@@ -68,7 +66,10 @@ class Bench:
         return approved
 
     def wait(self, duration_ns, late_ns=0):
-        """Pass time; each setpoint is sent `late_ns` after it was due, or after the death of its thread not at all."""
+        """Pass time, and send each setpoint `late_ns` after it was due.
+
+        After the death of its thread no setpoint is sent.
+        """
         end_ns = self.clock.now_ns() + duration_ns
         while self.thread_is_dead and self.clock.now_ns() + PERIOD_NS // 2 < end_ns:
             self.clock.advance_ns(PERIOD_NS // 2)
@@ -110,7 +111,7 @@ class Bench:
 
 
 def positions(*targets):
-    """Return actions that request these positions of the first joint; the scale of the action is physical."""
+    """Return actions that request these positions of the first joint at a physical scale."""
     return [(target, 0.0) for target in targets]
 
 
@@ -314,7 +315,7 @@ def test_homing_arrives_and_rests(jerk):
 
 @st.composite
 def runs(draw):
-    """Steps at any time, with any action, setpoints that are late; now and then the watchdog brakes."""
+    """Draw steps at any time, with any action and late setpoints, in which the watchdog brakes now and then."""
     steps = draw(st.lists(st.tuples(st.floats(0.02, 4.0), st.floats(0.0, 3.0), actions, st.booleans()), max_size=25))
     start = draw(st.tuples(st.floats(-1.9, 1.9), st.floats(-1.9, 1.9)))
     return start, steps
@@ -377,7 +378,7 @@ def test_jerk_limits_hold_at_the_rate_of_the_setpoints_as_far_as_the_joint_limit
 
 
 class FailingArbiter:
-    """An arbiter whose setpoints raise; it comes to rest at once when it brakes."""
+    """An arbiter whose setpoints raise, and which comes to rest at once when it brakes."""
 
     def __init__(self):
         self.setpoint_pending, self.setpoint_due_ns, self.braked = threading.Event(), 0, []

@@ -1,4 +1,7 @@
-"""Trajectories for controllers that interpolate: properties of the published motion at any timing of the steps."""
+"""Motion published as trajectories has these properties at any timing of the steps.
+
+Controllers interpolate the trajectories.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ class Bench:
         return self.sent[-1]
 
     def corners(self):
-        """Return the corners of the motion without those on a straight line: message times."""
+        """Return the message times of the motion and their points, without those on a straight line."""
         kept = [self.line[0]]
         for before, (time_ns, point), after in zip(self.line, self.line[1:], self.line[2:], strict=False):
             share = (time_ns - before[0]) / max(1, after[0] - before[0])

@@ -75,7 +75,7 @@ class Robot:
         self.epoch, self.seq = Armed.from_text(message).epoch, 0
 
     def command(self, values, **tag):
-        """Command `values` (None: brake) under the next number; return the report."""
+        """Command `values`, or braking for None, under the next number, and return the report."""
         self.seq += 1
         vector = Severity.HOLD if values is None else np.array(values, dtype=np.float64)
         command_id = CommandId(**{"epoch": self.epoch, "seq": self.seq, **tag})
@@ -119,7 +119,10 @@ FULL = 2 * math.pi
 
 @pytest.fixture
 def turned():
-    """A robot whose first joint was commanded from -3 rad up to half a turn and on; its driver reports -3 rad again."""
+    """A robot whose first joint was commanded from -3 rad up to half a turn and on.
+
+    Its driver reports -3 rad again.
+    """
     turning = JointLimits(position=None, velocity=1.0, acceleration=4.0)
     robot = Robot(contract_of(turning, turning, command="position_delta", watchdog=WATCHDOG), armed=False)
     robot.arm([FULL - 3.02, 0.5])

@@ -74,7 +74,7 @@ class Pair:
         return SentCommand(seq=command.seq, values=command.values)
 
     def command(self, target, after_ns):
-        """Send one target through both; return the commands of gate and relay."""
+        """Send one target through both, and return the commands of gate and relay."""
         self.clock.advance_ns(after_ns)
         with self.arbiter.exclusive as (reference, dt_s):
             self.arbiter.send(self.gate.judge(list(target), reference, dt_s))

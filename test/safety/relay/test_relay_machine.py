@@ -1,6 +1,6 @@
-"""Stateful properties of a relay over any order of events: latch (P14), watchdog (P15), numbers (P16), epochs (P17).
+"""Latch (P14), watchdog (P15), numbers (P16) and epochs (P17) of a relay are correct in any order of events.
 
-P-numbers: ``reference/safety.md`` A4.4. The machine keeps a small model of the relay and compares it.
+P-numbers are those of ``reference/safety.md`` A4.4. The machine keeps a small model of the relay and compares it.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ class Event:
 
 
 class Relays(RuleBasedStateMachine):
-    """A relay and all events that may occur; it ticks at least once a period, as its loop guarantees."""
+    """A relay and all events that may occur, which ticks at least once a period, as its loop guarantees."""
 
     command = "position"
     limits = LIMITS
@@ -250,7 +250,10 @@ class Relays(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 6), ticks=st.integers(0, 4), noise=st.booleans())
     def it_is_cleared_armed_and_driven(self, steps, ticks, noise):
-        """Seldom reached in random order: cleared, armed, in motion, and then no command, or only refused ones."""
+        """Clear, arm and move the robot, and then send no command, or only refused ones.
+
+        Random order seldom reaches this.
+        """
         if self.ended:
             return
         self.the_button_changes("ok")
@@ -346,7 +349,7 @@ class Relays(RuleBasedStateMachine):
 
     @invariant()
     def every_published_value_keeps_every_limit(self):
-        """Differentiate what was published, by the relay's own clock; check each pair once."""
+        """Differentiate the published values by the relay's own clock, and check each pair once."""
         for before, after in itertools.pairwise(self.events[-12:]):
             assert np.isfinite(after.command.values).all()
             if before.epoch == after.epoch:

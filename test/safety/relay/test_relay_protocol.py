@@ -1,4 +1,4 @@
-"""Messages between environment and relay: they round-trip, and anything else is rejected."""
+"""Messages between environment and relay round-trip, and anything else is rejected."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Properties of the workspace filter, stepped like the gate: joint limits first, then the share, or braking.
+"""The workspace filter is stepped like the gate, with joint limits first, then the share, or braking.
 
-Distances are those of `Workspace.h`; ``test/safety/workspace/test_capsules.py`` checks them.
+Distances are those of `Workspace.h`, which ``test/safety/workspace/test_capsules.py`` checks.
 """
 
 from pathlib import Path
@@ -76,7 +76,7 @@ def made(spec: WorkspaceSpec, model, bounds) -> Workspace:
 
 
 class Mover:
-    """Steps like the gate: a velocity interval for each joint, then the largest share, or braking."""
+    """Step like the gate with a velocity interval for each joint, then the largest share, or braking."""
 
     def __init__(self, workspace: Workspace, positions: np.ndarray, bounds: list[JointBounds], latency_s: float = 0.0):
         self.workspace, self.bounds, self.latency_s = workspace, bounds, latency_s
