@@ -1,1 +1,1 @@
-"""The ROS 2 layer: the only package, with `testing.fault_injection`, that imports rclpy and message packages."""
+"""ROS 2 layer, the only package besides `testing.fault_injection` that imports rclpy and message packages."""

@@ -1,4 +1,4 @@
-"""Base of both backends over the embedded simulator: process, services, resets, rendered images."""
+"""Base of both backends over the embedded simulator, with its process, services, resets and rendered images."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class EmbeddedSimBackend(ABC):
         reset_timeout_s: float | None = None,
         delays: DelayModel | None = None,
     ) -> None:
-        """Prepare; nothing is started.
+        """Prepare the backend without starting anything.
 
         Args:
             contract: contract of both sides; its fingerprint is compared at every reset.
@@ -102,7 +102,7 @@ class EmbeddedSimBackend(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Create the parts of a subclass; nothing is started."""
+        """Create the parts of a subclass without starting anything."""
 
     # ------------------------------------------------------------------------------------------ connection
 
@@ -149,7 +149,7 @@ class EmbeddedSimBackend(ABC):
         """Create publishers and subscriptions on our node."""
 
     def _reopen_if_ended(self) -> RosNode:
-        """Return our node; restart a simulator that has ended."""
+        """Return the node, after restarting a simulator that has ended."""
         if self._ros is None or (self._child is not None and self._child.exit_code is not None):
             self.close()
             self.open()
@@ -167,7 +167,7 @@ class EmbeddedSimBackend(ABC):
             raise BackendLostError("simulator_died", f"process {child.pid} exited with code {code}: {output}")
 
     def _check_usable(self) -> RosNode:
-        """Return our node; raises BackendLostError after `halt` or `close`, or before the first reset."""
+        """Return the node, or raise BackendLostError after `halt` or `close` or before the first reset."""
         if not self._usable or self._ros is None:
             raise BackendLostError("halted", "the connection was halted, closed or never reset; call reset()")
         return self._ros
@@ -175,7 +175,10 @@ class EmbeddedSimBackend(ABC):
     # ---------------------------------------------------------------------------------------------- reset
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Reset the world by seed and options; every reading is newer than the reset. Restart an ended simulator."""
+        """Reset the world by seed and options, after restarting an ended simulator.
+
+        Every reading is newer than the reset.
+        """
         self._usable = self._is_halted = False
         try:
             reply, snapshot = self._reset(request, deadline_ns)
@@ -189,10 +192,10 @@ class EmbeddedSimBackend(ABC):
 
     @abstractmethod
     def _reset(self, request: ResetRequest, deadline_ns: int) -> tuple[ResetReply, Snapshot]:
-        """Reset the world; return its reply, and newer readings."""
+        """Reset the world and return its reply with newer readings."""
 
     def _set_reset_parameters(self, epoch: int, request: ResetRequest, end: float) -> None:
-        """Set seed, options and epoch of the next reset; raises BackendNotReadyError if they are rejected.
+        """Set seed, options and epoch of the next reset, or raise BackendNotReadyError if they are rejected.
 
         `end` is the monotonic time, s, at which a call of a service raises TimeoutError.
         """
@@ -207,7 +210,7 @@ class EmbeddedSimBackend(ABC):
             raise BackendNotReadyError(f"simulator rejected the reset parameters: {'; '.join(rejected)}")
 
     def _reset_simulator(self, epoch: int, end: float) -> ResetReply:
-        """Reset the simulator; a repeated call for an epoch returns the same reply.
+        """Reset the simulator, which returns the same reply to repeated calls for an epoch.
 
         Raises BackendNotReadyError if it fails, is at another epoch, or runs another contract.
         """
@@ -228,7 +231,7 @@ class EmbeddedSimBackend(ABC):
         return reply
 
     def _call(self, service_type: str, name: str, end: float, **fields: Any) -> Any:  # noqa: ANN401 - generated types
-        """Return the response of a service of the simulator; raises TimeoutError at `end`, monotonic s."""
+        """Return the response of a service of the simulator, or raise TimeoutError at `end`, monotonic s."""
         if self._ros is None:
             raise BackendLostError("closed", "the connection is closed")
         kind: Any = message_class(service_type)
@@ -258,7 +261,7 @@ class EmbeddedSimBackend(ABC):
         raise BackendLostError("timeout", f"no image received within {self.step_timeout_s} s")
 
     def _request_image(self, end: float) -> int:
-        """Request an image before `end`, monotonic s; return its stamp, ns."""
+        """Request an image before `end`, monotonic s, and return its stamp, ns."""
         try:
             response = self._call("std_srvs/srv/Trigger", RENDER_SERVICE, end)
         except TimeoutError as error:
@@ -278,13 +281,13 @@ class EmbeddedSimBackend(ABC):
     # ------------------------------------------------------------------------------------------------ end
 
     def halt(self, reason: str) -> None:  # noqa: ARG002 - the protocol's
-        """Publish nothing more until the next reset. A simulator that we started is killed; reset restarts it."""
+        """Kill a simulator that we started, and publish nothing more until the next reset, which restarts it."""
         if self._usable and self._child is not None:
             self._child.kill()
         self._usable, self._is_halted = False, True
 
     def close(self) -> None:
-        """Destroy our node, then end the simulator that we started: a killed one leaves shared memory to remove."""
+        """Destroy the node before the simulator that it started, since a killed one leaves shared memory to remove."""
         self._usable = False
         ros, self._ros = self._ros, None
         try:

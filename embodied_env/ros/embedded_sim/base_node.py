@@ -1,4 +1,4 @@
-"""Base of the ROS 2 nodes that host a world: sensor topics, command topics, reset and rendering services.
+"""Base of the ROS 2 nodes that host a world, with sensor and command topics, and reset and rendering services.
 
 `ros.embedded_sim.lockstep_node` hosts a world in lockstep, `realtime_node` a free-running one.
 """
@@ -77,7 +77,7 @@ class WorldNode(ABC):
     def __init__(
         self, contract: Contract, world: World, *, namespace: str | None, context: Context, default_seed: int
     ) -> None:
-        """Create the node, its topics and its services; `default_seed` is used by a reset without a seed."""
+        """Create the node, its topics and its services, with `default_seed` for a reset without a seed."""
         self._contract = contract
         self._world = world
         self.node = node = Node(NODE, context=context, namespace=namespace)
@@ -107,10 +107,10 @@ class WorldNode(ABC):
 
     @abstractmethod
     def _take_command(self, index: int, command: FloatArray | None) -> None:
-        """Handle a command of the actuator at `index`; None: an invalid message."""
+        """Handle a command of the actuator at `index`, which is None for an invalid message."""
 
     def _take_trajectory(self, index: int, actuator: ActuatorSpec, message: Message) -> None:  # noqa: ARG002
-        """Handle a trajectory of several points; it is invalid in lockstep."""
+        """Handle a trajectory of several points, which is invalid in lockstep."""
         self._take_command(index, None)
 
     @abstractmethod
@@ -136,7 +136,7 @@ class WorldNode(ABC):
     def _create_trigger(
         self, name: str, act: Callable[[], str], errors: tuple[type[Exception], ...], *, with_type: bool = False
     ) -> None:
-        """Create a Trigger service that responds with the text of `act` or of an error (`with_type`: and its type)."""
+        """Create a Trigger service that responds with the text of `act` or of an error and, `with_type`, its type."""
 
         def on_request(_request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
             try:
@@ -162,7 +162,7 @@ class WorldNode(ABC):
         return str(stamp_ns)
 
     def _reset_world(self, epoch: int, seed: int, options: str) -> ResetReply:
-        """Reset the world by a seed and options (JSON); raises one of `RESET_ERRORS`."""
+        """Reset the world by a seed and options (JSON), or raise one of `RESET_ERRORS`."""
         sampled = self._world.reset(seed, read_message(options, OPTIONS_PARAMETER, dict[str, RegularArray]))
         self._valid_samples()
         library = self._world.renderer_library
@@ -175,7 +175,7 @@ class WorldNode(ABC):
         )
 
     def _valid_samples(self) -> dict[str, Sample]:
-        """Return the newest samples; raises BackendLostError for one that its message type cannot hold."""
+        """Return the newest samples, or raise BackendLostError for one that its message type cannot hold."""
         samples = self._world.read()
         for name, sample in samples.items():
             if sample.reason:
@@ -203,9 +203,9 @@ def _make_executor(context: Context, *, fast: bool) -> Executor:
 def node_with_executor(
     contract: Contract, make: Callable[..., N], *, fast: bool = True
 ) -> Iterator[tuple[N, Executor]]:
-    """Create a node (`make(context=...)`) and its executor in a context of their own; destroy all at the end.
+    """Create a node by `make(context=...)` and its executor in a context of their own, and destroy all at the end.
 
-    `fast`: an executor without actions, and without message info, that takes the messages of other wait sets.
+    A `fast` executor has no actions and no message info, and takes the messages of other wait sets.
 
     Raises:
         BackendNotReadyError: if ROS 2 cannot be initialised.

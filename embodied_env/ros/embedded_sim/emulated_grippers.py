@@ -1,4 +1,4 @@
-"""Action servers of the grippers of an emulated robot: each drives its joint at the speed in the contract."""
+"""Action servers of the grippers of an emulated robot, which drive their joints at the speed in the contract."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EmulatedGripper:
     """
 
     def __init__(self, contract: Contract, name: str, node: Any, *, tick_s: float) -> None:  # noqa: ANN401 - rclpy's
-        """Offer the action of the actuator `name`; `tick_s` is the time between moves."""
+        """Offer the action of the actuator `name`, with moves `tick_s` apart."""
         from rclpy.action import ActionServer  # noqa: PLC0415 - rclpy is installed if there is a node
 
         layout, actuator = ActionLayout(contract), contract.actuators[name]
@@ -52,7 +52,7 @@ class EmulatedGripper:
         self._server.destroy()
 
     def move(self, now_ns: int, positions: FloatArray) -> FloatArray | None:
-        """Return the next setpoint, shape (1,), or None; `positions` are those of all joints."""
+        """Return the next setpoint, shape (1,), or None, given the `positions` of all joints."""
         if self._goal is None:
             return None
         position = float(positions[self._joint])
@@ -77,7 +77,7 @@ class EmulatedGripper:
             self._end("failed")
 
     def _end(self, outcome: str) -> None:
-        """End the active goal; the setpoint keeps moving towards it."""
+        """End the active goal, towards which the setpoint keeps moving."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.execute(partial(self._finish, outcome))
@@ -90,6 +90,6 @@ class EmulatedGripper:
 
 
 def make_emulated_grippers(contract: Contract, node: Any, *, tick_s: float) -> list[EmulatedGripper]:  # noqa: ANN401 - rclpy's
-    """Return the action server of each gripper that has one; raises MissingDependencyError without its messages."""
+    """Return the action server of each gripper that has one, or raise MissingDependencyError without its messages."""
     names = [name for name, actuator in contract.actuators.items() if actuator.is_action]
     return [EmulatedGripper(contract, name, node, tick_s=tick_s) for name in names]

@@ -1,4 +1,7 @@
-"""The safety inputs of the robot emulator: published or reported in their safe state, and switched by services."""
+"""Safety inputs of the robot emulator.
+
+They are published or reported in their safe state, and switched by services.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ An `ActiveSpec` is a lifecycle node or a controller, whose state a service repor
 
 
 def emulated_inputs(contract: Contract) -> Inputs:
-    """Return the e-stops of ``backends.real`` and what must be active; raises ContractError.
+    """Return the e-stops of ``backends.real`` and what must be active, or raise ContractError.
 
     A topic whose message package is not installed has its variant. Without a variant, it is not emulated, and neither
     is a service whose package is not installed.
@@ -123,7 +126,7 @@ def _create_switch(node: Any, name: str, unsafe: set[str], on_change: Callable[[
 
 
 def services_of(inputs: Inputs) -> dict[str, dict[str, ActiveSpec]]:
-    """Return the inputs that each service reports: service -> name -> input."""
+    """Return a mapping of each service to the names and inputs that it reports."""
     found: dict[str, dict[str, ActiveSpec]] = {}
     for name, spec in inputs.items():
         if isinstance(spec, ActiveSpec) and spec.service is not None:
@@ -132,7 +135,7 @@ def services_of(inputs: Inputs) -> dict[str, dict[str, ActiveSpec]]:
 
 
 def topics_of(inputs: Inputs) -> Iterator[list[EstopSpec]]:
-    """Yield the inputs of each topic; raises ContractError for a topic with several types."""
+    """Yield the inputs of each topic, or raise ContractError for a topic with several types."""
     by_topic: dict[str, list[EstopSpec]] = {}
     for name, spec in inputs.items():
         if isinstance(spec, ActiveSpec):
@@ -147,7 +150,7 @@ def topics_of(inputs: Inputs) -> Iterator[list[EstopSpec]]:
 
 
 def message_of(inputs: Sequence[EstopSpec], unsafe: set[str]) -> Message:
-    """Return the message of the inputs of one topic; raises ContractError for a value that does not fit its field."""
+    """Return the message of the inputs of a topic, or raise ContractError for a value that does not fit its field."""
     message = message_class(inputs[0].type)()
     for spec in sorted(inputs, key=lambda spec: spec.name in unsafe):  # the unsafe ones last, should two share a field
         value = _unsafe(spec.safe) if spec.name in unsafe else spec.safe[0]

@@ -47,7 +47,7 @@ _LAST_OF_STEP = (_STEPPED, _FAULT)
 
 
 class MujocoRosBackend(EmbeddedSimBackend):
-    """Publishes commands, then a step token; receives sensor messages stamped at the end of the step."""
+    """Backend that publishes commands, then a step token, and receives messages stamped at the end of the step."""
 
     node_name = "environment"
     capabilities = Capabilities(
@@ -123,7 +123,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
         return reply, Snapshot(now_ns=reply.stamp_ns, samples=self._inbox.arrivals.samples())
 
     def _await_first_samples(self, ros: RosNode, reply: ResetReply, end: float) -> None:
-        """Wait for a sample of the reset from each sensor; request lost ones again."""
+        """Wait for a sample of the reset from each sensor and request lost ones again."""
         repeat = time.monotonic() + RETRY_S
         while missing := self._inbox.missing():
             if time.monotonic() > end:
@@ -159,7 +159,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target_ns: int, deadline_ns: int) -> None:  # noqa: ARG002 - `read` waits
-        """Publish the step token; `read` waits for the world."""
+        """Publish the step token, while `read` waits for the world."""
         self._check_usable()
         self._inbox.step += 1
         if target_ns != self._origin_ns + self._inbox.step * self._contract.control_period_ns:
@@ -185,7 +185,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
         return Snapshot(now_ns=after_ns, samples=self._inbox.arrivals.samples())
 
     def has_arrived(self, timeout_s: float) -> bool:
-        """Return whether all readings of the step have arrived; wait at most `timeout_s` for them."""
+        """Wait at most `timeout_s` for the readings of the step, and return whether all have arrived."""
         if self._ros is None or not self._usable:
             return True  # `read` raises
         self._inbox.dispatch(self._ros.receiver.receive(timeout_s, self._inbox.wake_on))
@@ -193,7 +193,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
 
     @deferred_signals()
     def _publish_again(self) -> None:
-        """Repeat the commands and the token of this step; the simulator runs it only once."""
+        """Repeat the commands and the token of this step, which the simulator runs only once."""
         for publisher, message in zip(self._publishers, self._commands, strict=False):
             publisher.publish(message)
         self._publish_token()
@@ -232,7 +232,7 @@ class SimulatorInbox:
     """
 
     def __init__(self, contract: Contract) -> None:
-        """Prepare to read the sensors of `contract`; `subscribe` creates the subscriptions."""
+        """Prepare to read the sensors of `contract`, of which `subscribe` creates the subscriptions."""
         self.arrivals = StepArrivals(contract.sensors)
         self._epoch = self.step = 0
         self._acknowledged = -1  # the newest step of this epoch that the simulator acknowledged
@@ -241,7 +241,7 @@ class SimulatorInbox:
         self.image: Any = None
 
     def subscribe(self, receiver: Receiver, *, clock: bool) -> None:
-        """Subscribe to the simulator's topics; to its clock, which only recorders need, if `clock` is true."""
+        """Subscribe to the simulator's topics and, with `clock`, to its clock, which only recorders need."""
         self.arrivals.subscribe(receiver, lambda _: RELIABLE, raw=True)
         receiver.subscribe(_FAULT, message_class("std_msgs/msg/String"), FAULT_TOPIC)
         receiver.subscribe(_IMAGE, message_class("sensor_msgs/msg/Image"), IMAGE_TOPIC, raw=True)
@@ -257,7 +257,7 @@ class SimulatorInbox:
 
     @property
     def wake_on(self) -> Collection[str]:
-        """The keys that end the next wait (`Receiver.receive`): one wait for all messages of a step."""
+        """Keys that end the next wait (`Receiver.receive`), which is one wait for all messages of a step."""
         return () if self._is_acknowledged() else _LAST_OF_STEP
 
     def dispatch(self, received: Iterable[ReceivedMessage]) -> None:

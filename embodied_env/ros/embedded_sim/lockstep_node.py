@@ -1,4 +1,6 @@
-"""The ROS 2 node that hosts a world in lockstep: one step per token, resets by a service (`lockstep_protocol`).
+"""ROS 2 node that hosts a world in lockstep, with one step per token and resets by a service.
+
+The protocol is that of `lockstep_protocol`.
 
 rclpy's private wait set spins the node: one wake-up takes every message that has arrived, so a
 command wakes the process and is decoded while its token is still on its way. An executor runs everything else, such as
@@ -74,7 +76,7 @@ class SimulatorNode(WorldNode):
         return world_ns
 
     def _reset(self, epoch: int, seed: int, options: str) -> str:
-        """Reset once per epoch; a repeated request returns the same reply and publishes the same readings."""
+        """Reset once per epoch, and return the same reply and publish the same readings for a repeated request."""
         if epoch == ANY_EPOCH:
             raise UsageError(f"no epoch for the reset; set the parameter {EPOCH_PARAMETER} first")
         if epoch != self._epoch:
@@ -136,7 +138,7 @@ class SimulatorNode(WorldNode):
         self._fault.publish(message_class("std_msgs/msg/String")(data=fault.to_text()))
 
     def _publish(self, samples: Mapping[str, Sample], *, again: bool) -> None:
-        """Publish the clock, the new samples (`again`: all of them), and the acknowledgement of their step."""
+        """Publish the clock, the new samples (with `again` all of them) and the acknowledgement of their step."""
         messages = [(self._clock, self._clock_template.encode({}, self._world.now_ns))]
         for name, sample in samples.items():
             if again or sample.stamp_ns > self._published_ns[name]:

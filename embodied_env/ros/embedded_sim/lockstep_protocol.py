@@ -1,4 +1,4 @@
-"""Protocol between an environment and an embedded simulator over ROS 2; no ROS needed.
+"""Protocol without ROS imports between an environment and an embedded simulator over ROS 2.
 
 The simulator is a node called `NODE`. The environment resets it by parameters and a service, publishes a command on
 each actuator topic, then a step token on ``~/step``. The simulator runs step k of an epoch once, when it has received
@@ -51,7 +51,7 @@ class StepRequest:
 
     @classmethod
     def from_data(cls, data: Sequence[int]) -> StepRequest | None:
-        """Return the token in `data`; None for invalid data."""
+        """Return the token in `data`, or None for invalid data."""
         if len(data) < 3:
             return None
         epoch, step, *digests = (int(value) for value in data)
@@ -60,9 +60,11 @@ class StepRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class StepAck:
-    """Step `step` of `epoch` (0: the reset) was run; `newest`: the newest reading of each sensor, in contract order.
+    """Acknowledgement of step `step` of `epoch`, where step 0 is the reset.
 
-    A reading is identified by its stamp and the number of its last publication (from 1, as the middleware counts).
+    `newest` has the newest reading of each sensor, in contract order. A reading is identified by its stamp and the
+    number
+    of its last publication (from 1, as the middleware counts).
     """
 
     epoch: int
@@ -75,7 +77,7 @@ class StepAck:
 
     @classmethod
     def from_data(cls, data: Sequence[int], sensors: int) -> StepAck | None:
-        """Return the acknowledgement for this number of sensors; None for invalid data."""
+        """Return the acknowledgement for this number of sensors, or None for invalid data."""
         if len(data) != 2 + 2 * sensors:
             return None
         numbers = list(map(int, data))
@@ -84,7 +86,7 @@ class StepAck:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorFault(JsonMessage):
-    """Failure that ends `epoch`; `why` is a code."""
+    """Failure that ends `epoch`, with the code `why`."""
 
     place = FAULT_TOPIC
 

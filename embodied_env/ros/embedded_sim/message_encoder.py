@@ -1,4 +1,4 @@
-"""Convert readings of the embedded simulator to messages; `embodied_env.ros.wire.sensor_readers` decodes them.
+"""Convert readings of the embedded simulator to the messages that `ros.wire.sensor_readers` decodes.
 
 Message fields that the contract does not declare are NaN, or the message type's value for unknown. The vectors of a
 pose or twist are those of the world; an orientation that it does not provide is the identity.
@@ -24,10 +24,10 @@ _MAX_TEMPLATES = 16  # per sensor; rclpy serializes messages that keep changing
 
 
 class SensorEncoder:
-    """Encodes the messages of one sensor: as bytes by a template where it fits, else as `build_message` does."""
+    """Encoder of the messages of one sensor as bytes by a template where it fits, or else by `build_message`."""
 
     def __init__(self, sensor: SensorSpec) -> None:
-        """Prepare; the first reading provides the template."""
+        """Prepare the encoder, whose template comes from the first reading."""
         self._sensor = sensor
         self._declaration = SENSOR_MESSAGES.get(sensor.type)
         self._rules = ReadingRules("", sensor)

@@ -1,6 +1,6 @@
-"""The embedded simulator in its own process, free-running: a robot that can be seeded, reset and restarted.
+"""Free-running embedded simulator in its own process, a robot that can be seeded, reset and restarted.
 
-`RealBackend` drives it like a robot; a second node of ours resets it.
+`RealBackend` drives it like a robot, while a second node resets it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         self._robot.open()
 
     def _reset(self, request: ResetRequest, deadline_ns: int) -> tuple[ResetReply, Snapshot]:
-        """Reset the world, then wait for newer readings; connect the robot first, while the world may still move."""
+        """Connect the robot while the world may still move, then reset the world and wait for newer readings."""
         self._reopen_if_ended()
         end = deadline_to_monotonic_s(deadline_ns, self._clock)
         epoch, without_options = self._epoch_base + request.epoch, replace(request, options={})
@@ -104,12 +104,12 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         self._robot.advance(target_ns, deadline_ns)
 
     def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
-        """Return the newest readings; raises BackendLostError if the simulator has exited or sends no readings."""
+        """Return the newest readings, or raise BackendLostError if the simulator has exited or sends no readings."""
         self._check_running()
         return self._robot.read(after_ns, deadline_ns)
 
     def newest(self, sensors: Iterable[str]) -> Snapshot:
-        """Return the newest reading of each of these sensors; raises BackendLostError without a connection."""
+        """Return the newest reading of each of these sensors, or raise BackendLostError without a connection."""
         return self._robot.newest(sensors)
 
     def estops(self) -> InputStates:
@@ -124,7 +124,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         return [arrival.message for arrival in receiver.receive(POLL_S)]
 
     def halt(self, reason: str) -> None:
-        """Publish nothing more until the next reset. A simulator that we started is killed; reset restarts it."""
+        """Kill a simulator that we started, and publish nothing more until the next reset, which restarts it."""
         self._robot.halt(reason)
         super().halt(reason)
 

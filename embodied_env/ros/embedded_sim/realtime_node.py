@@ -96,7 +96,7 @@ class FreeRunningNode(WorldNode):
         self._begin_window()
 
     def begin(self) -> None:
-        """Start as after a reset; raises BackendLostError or MissingDependencyError if the world cannot be reset."""
+        """Start as after a reset, or raise BackendLostError or MissingDependencyError if the world cannot be reset."""
         self._reset(ANY_EPOCH, _ANY_SEED, "{}")
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class FreeRunningNode(WorldNode):
             gripper.close()
 
     def spin_once(self, executor: Executor) -> None:
-        """Handle messages until the next work is due, at most `SPIN_TIMEOUT_S`; do the work if it is due."""
+        """Handle messages until the next work is due, at most `SPIN_TIMEOUT_S`, and do the work if it is due."""
         left_ns = self._next_ns() - _MARGIN_NS - self._clock.now_ns()
         executor.spin_once(timeout_sec=min(SPIN_TIMEOUT_S, max(0, left_ns) / NS_PER_S))
         next_ns = self._next_ns()
@@ -147,7 +147,7 @@ class FreeRunningNode(WorldNode):
         self._check_window()
 
     def _reset(self, epoch: int, seed: int, options: str) -> str:
-        """Reset, unless the epoch is that of the last reset; draw a seed if none is set."""
+        """Reset, with a drawn seed if none is set, unless the epoch is that of the last reset."""
         if epoch == ANY_EPOCH or epoch != self._epoch:
             self._is_moving = False
             applied = secrets.randbits(_SEED_BITS) if seed == _ANY_SEED else seed
@@ -206,7 +206,7 @@ class FreeRunningNode(WorldNode):
             topic.serve(now_ns)
 
     def _publish(self) -> None:
-        """Queue the new readings; publish those that are due, and the active command."""
+        """Queue the new readings, and publish those that are due and the active command."""
         for name, sample in self._world.read().items():
             if sample.stamp_ns <= self._published_ns[name]:
                 continue
@@ -228,7 +228,7 @@ class FreeRunningNode(WorldNode):
         self._sensors[name].publish(self._encoders[name].encode(values, stamp_ns, extras))
 
     def _publish_state(self) -> None:
-        """Publish the active command, stamped with its activation; values of the other kind are NaN."""
+        """Publish the active command, stamped with its activation, and NaN for values of the other kind."""
         if self._state is None:
             return
         since_ns = self._controller.since_ns

@@ -1,4 +1,4 @@
-"""Run a relay (`safety.relay.relay`) in a ROS 2 node: one thread, one loop, deadlines on the steady clock."""
+"""Run a relay (`safety.relay.relay`) in a ROS 2 node with one thread, one loop and steady deadlines."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class RelayNode:
         return self._core.clear_estop()
 
     def _check_inputs(self) -> None:
-        """Pass the state of the safety inputs to the relay; a latched input without a publisher is unknown."""
+        """Pass the state of the safety inputs to the relay, where a latched input without a publisher is unknown."""
         self._estops.forget_unpublished(lambda topic: self.node.count_publishers(self.node.resolve_topic_name(topic)))
         topics = {COMMAND_TOPIC: self._contention(), SENSOR_TOPICS: self._publishers.state()}
         inputs = {**self._estops.described(), **topics}
@@ -249,7 +249,7 @@ class RelayNode:
         self._core.inputs(inputs)
 
     def _contention(self) -> InputState:
-        """Return ok while the command topic has at most one publisher: several would share one sequence."""
+        """Return ok while the command topic has at most one publisher, since several would share one sequence."""
         topic = self._commands.topic_name
         if self.node.count_publishers(topic) < 2:
             return INPUT_OK
@@ -258,7 +258,7 @@ class RelayNode:
         return InputState(InputStatus.CONTENTION, f"{len(names)} publishers on {topic}: {', '.join(names)}")
 
     def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:
-        """Return `act`, latching a STOP on any error: the process must not end while the robot moves."""
+        """Return `act` with a STOP latched on any error, since the process must not end while the robot moves."""
 
         def guarded(*arguments: Any) -> None:  # noqa: ANN401 - those of the callback
             try:
@@ -274,7 +274,7 @@ class RelayNode:
     # ---------------------------------------------------------------------------------------------- loop
 
     def run(self, stop: threading.Event) -> None:
-        """Relay until `stop` is set; then, or after an error, brake to rest."""
+        """Relay until `stop` is set or an error occurs, then brake to rest."""
         executor = SingleThreadedExecutor(context=self._context)
         executor.add_node(self.node)
         tick, send_setpoint, reported_ns = self._guarded(self._tick), self._guarded(self._core.arbiter.send_setpoint), 0
@@ -303,7 +303,7 @@ class RelayNode:
         self._core.tick()
 
     def _next_deadline(self, deadline_ns: int, now_ns: int) -> int:
-        """Return the next deadline after `now_ns`; missed ones are skipped, without a burst."""
+        """Return the next deadline after `now_ns`, where missed ones are skipped without a burst."""
         period_ns = self._contract.control_period_ns
         return deadline_ns + period_ns * ((now_ns - deadline_ns) // period_ns + 1)
 

@@ -1,1 +1,1 @@
-"""The backend "real": a robot that moves by itself."""
+"""Backend "real" for a robot that moves by itself."""

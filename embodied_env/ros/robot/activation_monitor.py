@@ -1,4 +1,4 @@
-"""Monitor what a profile requires to be active: lifecycle nodes, controllers, or a value on a topic.
+"""Monitor what a profile requires to be active, such as lifecycle nodes, controllers, or a value on a topic.
 
 `ActivationMonitor` subscribes and polls the services; `ActivationStates` holds the result of each, without ROS.
 A source without messages or responses counts as inactive.
@@ -48,7 +48,7 @@ class ActivationMonitor:
     def __init__(
         self, specs: Mapping[str, ActiveSpec], node: Node, listener: ReceiveThread, clock: Clock, *, bound_ns: int
     ) -> None:
-        """Subscribe and create the clients, before `listener` starts; its lock guards the states."""
+        """Subscribe and create the clients before `listener`, whose lock guards the states, starts."""
         self._node = node
         self._listener = listener
         self._clock = clock
@@ -118,7 +118,7 @@ class ActivationMonitor:
         return self._states.missing()
 
     def begin(self, deadline_ns: int) -> None:
-        """Poll again; raises BackendNotReadyError unless everything is active at `deadline_ns` (steady clock)."""
+        """Poll again, and raise BackendNotReadyError unless everything is active at `deadline_ns` (steady clock)."""
         specs, missing = self._states.specs, self._states.missing
         with self._listener.condition:
             self._states.begin()
@@ -134,9 +134,10 @@ class ActivationMonitor:
 
 
 class ActivationStates:
-    """The state of each source: ok, lapsed (HOLD) or, `bound_ns` later, inactive (STOP).
+    """State of each source, which is ok, lapsed (HOLD) or, `bound_ns` later, inactive (STOP).
 
-    A lapse lasts until `begin`, even if the source becomes active again: its controller released the robot meanwhile.
+    A lapse lasts until `begin`, even if the source becomes active again, since its controller released the robot
+    meanwhile.
     """
 
     def __init__(self, specs: Mapping[str, ActiveSpec], clock: Clock, *, bound_ns: int) -> None:
@@ -148,7 +149,10 @@ class ActivationStates:
         self._lapsed: dict[str, tuple[int, str]] = {}  # since when, and why
 
     def begin(self) -> None:
-        """Clear all lapses. Services must respond again; the last value of a topic remains."""
+        """Clear all lapses.
+
+        Services must respond again, while the last value of a topic remains.
+        """
         self._lapsed.clear()
         self._received = {name: last for name, last in self._received.items() if self.specs[name].topic is not None}
 
@@ -161,7 +165,7 @@ class ActivationStates:
             self._lapsed.setdefault(name, (now_ns, why))
 
     def mark_unpublished(self, count_publishers: Callable[[str], int]) -> None:
-        """Mark each latched topic that has lost its publisher as inactive: its last value may no longer be true."""
+        """Mark each latched topic that has lost its publisher as inactive, as its last value may no longer be true."""
         now_ns = self._clock.now_ns()
         for name, (_, _, received_ns) in tuple(self._received.items()):
             spec = self.specs[name]
@@ -199,7 +203,7 @@ class ActivationStates:
 
 
 def lifecycle_state(state: Message, node: str) -> ActiveStatus:
-    """Read a lifecycle_msgs/msg/State: of a response, or the goal of a transition."""
+    """Read a lifecycle_msgs/msg/State of a response or of the goal of a transition."""
     return int(state.id) == _ACTIVE_ID, f"{node} is {state.label or f'in the state {state.id}'}"
 
 
@@ -212,7 +216,7 @@ def controller_state(response: Message, controller: str, manager: str) -> Active
 
 
 def topic_state(message: Message, spec: ActiveSpec) -> ActiveStatus:
-    """Read a message of the topic of `spec`; an unreadable one counts as not active."""
+    """Read a message of the topic of `spec`, where an unreadable one counts as not active."""
     try:
         value = follow(message, spec.path)
         reason = "" if spec.reason is None else str(follow(message, spec.reason))

@@ -36,7 +36,7 @@ class ActuatorPublishers:
     """Publishes to the actuators' own topics, and sends the goals of grippers to their action servers."""
 
     def __init__(self, contract: Contract, node: Node, clock: Clock, *, unstamped: Collection[str] = ()) -> None:
-        """Create a publisher or a client for each actuator of `contract`; types in `unstamped` get stamp 0."""
+        """Create a publisher or client for each actuator of `contract`, with stamp 0 for types in `unstamped`."""
         self._grippers = make_gripper_clients(contract, node, clock)
         self._clock = clock
         self._unstamped = unstamped
@@ -49,7 +49,7 @@ class ActuatorPublishers:
         ]
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish one message per actuator, stamped with the system time; send the goals that have changed."""
+        """Publish one message per actuator, stamped with the system time, and send the goals that have changed."""
         check_approved(command)
         steady_ns, now_ns = self._clock.now_ns(), self._clock.system_ns()  # together: points are timed by the stamp
         parts = self._layout.split(command.values)
@@ -86,7 +86,7 @@ class ActuatorPublishers:
         return {name: gripper.account() for name, gripper in self._grippers.items()}
 
     def flush(self) -> None:
-        """Wait briefly until all commands are acknowledged: destroying a publisher or client drops the others."""
+        """Wait briefly for all acknowledgements, since destroying a publisher or client drops the other commands."""
         end_ns = self._clock.now_ns() + _DELIVERY_NS
         with contextlib.suppress(RuntimeError):  # the context was shut down elsewhere
             while not self._is_delivered() and (now_ns := self._clock.now_ns()) < end_ns:
@@ -143,7 +143,7 @@ class ControllerState:
         return evidence
 
     def _reference(self, message: Message) -> FloatArray | None:
-        """Return the command in force, shape (n_joints,); None: the message does not report it for all joints."""
+        """Return the command in force, shape (n_joints,), or None if the message does not report it for all joints."""
         spec, joints = self._spec, self._layout.joints
         try:
             if spec.path is None:
@@ -161,7 +161,7 @@ class ControllerState:
 
 
 def _ordered(joints: Sequence[str], names: Sequence[str], values: Sequence[float]) -> FloatArray:
-    """Return the values by joint, shape (n_joints,); NaN where there is none."""
+    """Return the values by joint, shape (n_joints,), with NaN where there is none."""
     found = dict(zip(names, values, strict=False)) if len(values) == len(names) else {}
     return np.array([found.get(joint, np.nan) for joint in joints], dtype=np.float64)
 

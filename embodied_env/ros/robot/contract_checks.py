@@ -1,4 +1,4 @@
-"""Checks of a robot's contract, profile and positions that need no ROS; anything unknown or missing fails."""
+"""Checks of a robot's contract, profile and positions without ROS, which fail for anything unknown or missing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ENCLAVE_FILES = (
 def contract_checks(
     contract: Contract, profile: RealProfile, *, environment: Mapping[str, str] | None = None
 ) -> tuple[Check, ...]:
-    """Check the contract and its profile ``real``. `environment` None: that of this process."""
+    """Check the contract and its profile ``real`` in `environment`, by default that of this process."""
     return (
         _check_limits(contract),
         *_check_turns(contract),
@@ -79,7 +79,7 @@ def chosen_check(contract: Contract, *, is_confirmed: bool, moves_robot: bool) -
 
 
 def security_check(profile: RealProfile, environment: Mapping[str, str]) -> Check:
-    """Check that SROS2 is enforced and has its keys, if the profile has ``security: required``.
+    """Check that SROS2 is enforced and has its keys, if the profile requires ``security``.
 
     Call it before creating a node: without ``ROS_SECURITY_ENABLE`` a node would run unauthenticated.
     """
@@ -156,7 +156,10 @@ def check_positions(contract: Contract, measured: FloatArray, *, outside: str | 
 
 
 def _check_limits(contract: Contract) -> Check:
-    """Check that joints have limits. A twist axis has no position; a continuous joint declares position: null."""
+    """Check that joints have limits.
+
+    A twist axis has no position. A continuous joint declares position: null.
+    """
     unbounded, fast, continuous = [], [], []
     for actuator in contract.actuators.values():
         for joint, limits in actuator.joints.items():
@@ -194,7 +197,7 @@ def _check_mode(contract: Contract) -> Check:
 
 
 def _check_downstream_timeout(contract: Contract, profile: RealProfile) -> Check:
-    """Check for a controller timeout: without one, the last velocity or effort would keep the robot moving."""
+    """Check for a controller timeout, without which the last velocity or effort would keep the robot moving."""
     name = "controller timeout"
     needing = [key for key, actuator in contract.actuators.items() if actuator.command in _NEED_A_TIMEOUT]
     if (timeout_s := profile.downstream_timeout_s) is not None:

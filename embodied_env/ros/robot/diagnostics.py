@@ -58,10 +58,13 @@ _TIMES = ("obs_to_command_s", "period_s", "overrun_s")
 
 
 class Diagnostics:
-    """Observer that publishes the status of a `DiagnosticsAggregator`; a failed publication never affects the step."""
+    """Observer that publishes the status of a `DiagnosticsAggregator`.
+
+    A failed publication never affects the step.
+    """
 
     def __init__(self, contract: Contract, clock: Clock) -> None:
-        """Start observing; nothing is published before `connect`."""
+        """Start observing without publishing before `connect`."""
         self._aggregator = DiagnosticsAggregator(contract, clock)
         self._hardware_id = f"{contract.name} {contract.fingerprint[:12]}"
         self._lock = threading.Lock()
@@ -86,7 +89,7 @@ class Diagnostics:
             self._node = self._publisher = None
 
     def observe(self, transition: Transition) -> None:
-        """Add a step; publish at once if a level rises."""
+        """Add a step and publish at once if a level rises."""
         with self._lock:
             if self._aggregator.add(transition):
                 self._publish()
@@ -124,7 +127,7 @@ class DiagnosticsAggregator:
         self._published_levels: Mapping[str, DiagnosticLevel] = {}
 
     def add(self, transition: Transition) -> bool:
-        """Add a step; return whether a level is higher than the last published, or no longer stale."""
+        """Add a step and return whether a level is higher than the last published or no longer stale."""
         window, info = self._window, transition.info
         window.steps += 1
         latency = info["latency"]
@@ -230,7 +233,7 @@ def read_thresholds(node: Node) -> dict[str, float]:
 
 
 def periodicity(periods_s: Sequence[float], wanted_hz: float, thresholds: Mapping[str, float]) -> Status:
-    """Return the status of a rate: its mean error and its deviation, with the thresholds in Hz."""
+    """Return the status of a rate by its mean error and its deviation, with the thresholds in Hz."""
     values: dict[str, object] = {"samples": len(periods_s), "wanted_hz": wanted_hz, **thresholds}
     level, deviations = DiagnosticLevel.OK, {}
     if periods_s:

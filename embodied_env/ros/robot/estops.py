@@ -1,4 +1,7 @@
-"""The robot's own safety inputs on topics: e-stop buttons and safety modes. An input without messages is never ok."""
+"""Safety inputs of the robot on topics, such as e-stop buttons and safety modes.
+
+An input without messages is never ok.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +125,7 @@ def check_message_type(path: str, type_name: str) -> None:
 
 
 def check_field_path(path: str, type_name: str, field_path: str) -> Any:  # noqa: ANN401 - part of a message
-    """Return the default value of a field; None for an element of a sequence. Raises ContractError at `path`."""
+    """Return the default value of a field or None for an element of a sequence, or raise ContractError at `path`."""
     try:
         return follow(message_class(type_name)(), field_path)
     except AttributeError as error:
@@ -132,7 +135,7 @@ def check_field_path(path: str, type_name: str, field_path: str) -> Any:  # noqa
 
 
 class EstopInputs:
-    """Tracks the state of each input; the caller passes in the messages."""
+    """State of each safety input, from messages that the caller passes in."""
 
     def __init__(self, specs: tuple[EstopSpec, ...], clock: Clock) -> None:
         """Start with every input unknown. `clock` is the steady clock of arrivals."""
@@ -165,7 +168,10 @@ class EstopInputs:
         return {spec.name: self._state(spec, now_ns) for spec in self.specs}
 
     def described(self) -> dict[str, InputState]:
-        """Return the states; a problem with its topic and what an operator does: "active: topic /x; release it"."""
+        """Return the states, with the topic and the remedy of each problem.
+
+        A problem reads like "active: topic /x; release it".
+        """
         return {name: _describe(self._by_name[name], state) for name, state in self.states().items()}
 
     def _state(self, spec: EstopSpec, now_ns: int) -> InputState:
@@ -188,5 +194,5 @@ def _describe(spec: EstopSpec, state: InputState) -> InputState:
 
 
 def is_one_of(value: object, safe: tuple[Any, ...]) -> bool:
-    """Return whether `value` is one of `safe`; booleans and numbers are not equal."""
+    """Return whether `value` is one of `safe`, where booleans and numbers are not equal."""
     return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in safe)

@@ -1,4 +1,4 @@
-"""Check the publishers and subscriptions of a contract's topics: before the first motion, and while the robot moves."""
+"""Check the publishers and subscriptions of a contract's topics before the first motion and during motion."""
 
 from __future__ import annotations
 
@@ -100,9 +100,11 @@ def _conflicts(topic: str, publishers: SensorPublishers | None) -> list[Problem]
 
 
 def _name_check(node: Node, *, has_relay: bool) -> Check:
-    """Check that no other node has our name: ROS 2 only warns, and services and parameters become ambiguous.
+    """Check that no other node has the name of this node.
 
-    Behind a relay this is not a failure: its command topic shows whether two nodes command it.
+    ROS 2 only warns, and services and parameters become ambiguous. Behind a relay this is not a failure, since its
+    command
+    topic shows whether two nodes command it.
     """
     full_name = node.get_fully_qualified_name()
     if node.get_node_names_and_namespaces().count((node.get_name(), node.get_namespace())) > 1:
@@ -121,7 +123,7 @@ def _service_check(name: str, service: str, node: Node, key: str) -> Check:
 
 
 def topic_check(name: str, topic: str, node: Node, problems: list[Problem]) -> Check:
-    """Return the check of a topic: its problems, or its publishers and subscribers."""
+    """Return the check of a topic with its problems or its publishers and subscribers."""
     resolved = node.resolve_topic_name(topic)
     if problems:
         codes, details, remedies = zip(*problems, strict=True)
@@ -184,7 +186,7 @@ def _qos_remedy(kind: Literal["publisher", "subscriber"], key: str, theirs: QoSP
 
 
 def latched_remedy(name: str, sensor: SensorSpec, node: Node) -> str:
-    """Return the remedy for a silent sensor whose publishers are latched, and may publish once only; else ""."""
+    """Return the remedy for a silent sensor whose publishers are latched and may publish only once, or else ""."""
     found = node.get_publishers_info_by_topic(sensor.topic)
     if is_latched(sensor.qos) or not found or not all(_is_latched(info.qos_profile) for info in found):
         return ""
@@ -218,7 +220,7 @@ def incompatible_policies(*, offered: QoSProfile, requested: QoSProfile) -> tupl
 
 
 def _with_infinite_defaults(qos: QoSProfile) -> QoSProfile:
-    """Return a profile in the form that the graph reports: durations of 0, the default, are infinite."""
+    """Return a profile as the graph reports it, with durations of 0, the default, as infinite."""
     durations = {name: getattr(qos, name) for name in ("deadline", "liveliness_lease_duration")}
     return QoSProfile(
         depth=1,
@@ -261,9 +263,10 @@ def _foreign_clients(node: Node, service: str, *, has_relay: bool) -> list[str]:
 
 
 def _foreign_publishers(node: Node, topic: str, *, has_relay: bool) -> tuple[list[str], list[str]]:
-    """Return the nodes that publish a topic with one owner: the foreign ones, and the owner.
+    """Return the foreign nodes that publish a topic with one owner, and the owner.
 
-    Our node is identified by its full name and the number of its publishers: one more is another node of the same
+    Our node is identified by its full name and the number of its publishers, so that one more is another node of the
+    same
     name. A node that was just discovered has no name yet, and counts as foreign. If this node does not command the
     relay (a survey, a dry run), one other node may publish its command topic.
     """
@@ -288,7 +291,7 @@ def _relay_name(node: Node) -> str:
 
 
 def _own_qos(own: Iterable[Any], node: Node, topic: str) -> QoSProfile:
-    """Return the QoS of our own publisher or subscription on `topic`; without one, that of `RosNode`."""
+    """Return the QoS of our own publisher or subscription on `topic`, or that of `RosNode` without one."""
     resolved = node.resolve_topic_name(topic)
     return next((endpoint.qos_profile for endpoint in own if endpoint.topic_name == resolved), RELIABLE)
 

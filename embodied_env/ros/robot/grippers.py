@@ -1,4 +1,4 @@
-"""Command grippers by goals of their action servers; no call ever waits for one.
+"""Command grippers by goals of their action servers without ever waiting for one.
 
 A server that rejects a goal, aborts it, never responds or disappears is reported once `max_silent_s` have passed since
 its last answer. A new goal replaces the last one; nothing is canceled.
@@ -35,7 +35,7 @@ _DONE = ("idle", "reached", "stalled")
 
 @dataclass(kw_only=True)
 class _Goal:
-    """The last goal; `state` "idle": none since the reset, "unsent": waiting for the server to appear."""
+    """Last goal, with `state` "idle" for none since the reset and "unsent" while it waits for the server to appear."""
 
     position: float  # SI unit
     state: str
@@ -45,7 +45,7 @@ class GripperClient:
     """Sends the goals of one gripper. Any thread may call it."""
 
     def __init__(self, actuator: ActuatorSpec, gripper: GripperSpec, node: Node, clock: Clock, *, place: int) -> None:
-        """Create the clients of the action `actuator.topic`; `place` is that of its joint in contract order."""
+        """Create the clients of the action `actuator.topic` for the joint at `place` in contract order."""
         self._clock, self._gripper, self._place, self._lock = clock, gripper, place, threading.RLock()
         self._actuator, self._joint = actuator, next(iter(actuator.joints))
         self._type = message_class(actuator.type)
@@ -84,7 +84,7 @@ class GripperClient:
         self._call(self._goals, request).add_done_callback(partial(self._on_response, goal, request.goal_id))
 
     def _call(self, client: Any, request: Any) -> Any:  # noqa: ANN401 - rclpy's
-        """Call a service; of all calls, only the newest are kept without an answer."""
+        """Call a service, and keep only the newest calls without an answer."""
         self._calls.append((client, client.call_async(request)))
         if len(self._calls) > _MAX_CALLS:
             oldest, future = self._calls.popleft()
@@ -111,14 +111,14 @@ class GripperClient:
                 self._call(self._results, request).add_done_callback(partial(self._on_result, goal))
 
     def _on_result(self, goal: _Goal, future: Any) -> None:  # noqa: ANN401 - rclpy's
-        """Store how a goal ended; some servers abort one that has stalled."""
+        """Store how a goal ended, as some servers abort one that has stalled."""
         with self._lock:
             if goal is self._goal and goal.state == "accepted":
                 result = future.result().result
                 goal.state = "reached" if result.reached_goal else "stalled" if result.stalled else "failed"
 
     def _is_ready(self) -> bool:
-        """Return whether there is a server; a goal that it had not finished is lost with it."""
+        """Return whether there is a server, with which a goal that it had not finished is lost."""
         is_ready = bool(self._goals.service_is_ready())
         if is_ready:
             self._absent_ns = None
@@ -129,7 +129,7 @@ class GripperClient:
         return is_ready
 
     def safety_state(self) -> InputState:
-        """Return whether the server answers; it is silent after `max_silent_s`."""
+        """Return whether the server answers, which is silent after `max_silent_s`."""
         with self._lock:
             self._is_ready()
             waiting = [] if self._goal.state in _DONE else [self._waiting_ns]

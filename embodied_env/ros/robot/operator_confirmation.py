@@ -1,4 +1,4 @@
-"""Wait for the operator's confirmation before an episode: at a prompt, on a topic, or by a service."""
+"""Wait for the operator's confirmation before an episode at a prompt, on a topic, or by a service."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ def make_confirmation(spec: ResetSpec, listener: ReceiveThread, clock: Clock) ->
 
 
 class Prompt:
-    """Prompts at the terminal: Enter confirms, n, q or end of input declines, anything else repeats the prompt.
+    """Prompt at the terminal, where Enter confirms and n, q or end of input declines.
 
-    Input must come from a terminal, not a pipe. Input typed before the question is discarded.
+    Anything else repeats the prompt. Input must come from a terminal, not a pipe. Input typed before the question is
+    discarded.
     """
 
     def __init__(
         self, clock: Clock, check_liveness: LivenessCheck, *, source: TextIO | None = None, out: TextIO | None = None
     ) -> None:
-        """Write to `out` (None: standard error) and read `source` (None: standard input).
+        """Write to `out`, by default standard error, and read `source`, by default standard input.
 
-        `check_liveness` is called while waiting; it raises an error to end the wait.
+        `check_liveness` is called while waiting, and raises an error to end the wait.
         """
         self._clock, self._check_liveness = clock, check_liveness
         self._source = sys.stdin if source is None else source

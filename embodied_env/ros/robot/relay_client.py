@@ -62,7 +62,7 @@ class RelayClient:
     """
 
     def __init__(self, contract: Contract, listener: ReceiveThread, clock: Clock) -> None:
-        """Create the publisher and the subscriptions; `listener` has not started yet."""
+        """Create the publisher and the subscriptions while `listener` has not started yet."""
         self._clock = clock
         node = self._node = listener.node
         self._listener = listener
@@ -110,7 +110,7 @@ class RelayClient:
             self._state, self._state_problem = None, str(error)
 
     def estop(self) -> InputState:
-        """Return the relay as a safety input, under the listener's lock: active is an ESTOP latched there."""
+        """Return the relay as a safety input, under the listener's lock, where active is an ESTOP latched there."""
         if self._state is not None and self._state.state != "estop":
             return INPUT_OK
         status, detail = InputStatus.UNKNOWN, self._state_problem
@@ -145,14 +145,14 @@ class RelayClient:
         self._silent = 0
 
     def _counts_the_dead(self, problem: str) -> bool:
-        """Return whether the relay counts publishers that we do not find: killed ones, until their lease ends."""
+        """Return whether the relay counts killed publishers that are not found here, until their lease ends."""
         if "robot.contention" not in problem or len(publisher_names(self._node, COMMAND_TOPIC)) > 1:
             return False
         log_wait_for_lease(self._node, "the relay")
         return True
 
     def _try_to_arm(self, deadline_ns: int, measure: Callable[[], FloatArray] | None) -> str:
-        """Arm once. Return a temporary problem, or ""; raise for any other."""
+        """Arm once and return a temporary problem or "", or raise an error for any other problem."""
         response = self._arm_service.call(deadline_ns)
         if not response.success:
             with self._listener.condition:
@@ -177,7 +177,7 @@ class RelayClient:
         return "" if measure is None else self._start_problem(start, measure())
 
     def _probe(self, epoch: int, deadline_ns: int) -> RelayReport:
-        """Send the number 0, which a relay always refuses without motion; its report contains its start position."""
+        """Send the number 0, which a relay refuses without motion, and return the report with its start position."""
         while True:
             answer = self._exchange(CommandId(epoch=epoch, seq=0), Severity.HOLD, _RETRY_NS)
             if answer is not None:
@@ -234,7 +234,7 @@ class RelayClient:
         return replace(sent, annotations={name: account for name, account in accounts.items() if account})
 
     def _contention(self, report: RelayReport) -> Finding:
-        """Return the finding for foreign commands; it may wait for their publishers' names, while the relay brakes."""
+        """Return the finding for foreign commands after waiting for publishers' names, while the relay brakes."""
         ours = self._node.get_fully_qualified_name()
         last_ns = self._clock.now_ns() + _NAMING_NS
         while True:
@@ -253,7 +253,7 @@ class RelayClient:
         return CommandId(epoch=self._tag.epoch, seq=self._tag.seq + 1)
 
     def _exchange(self, tag: CommandId, values: FloatArray | Severity, timeout_ns: int) -> RelayReport | None:
-        """Publish a command, and return the report on it; None if it does not arrive in time."""
+        """Publish a command and return the report on it, or None if it does not arrive in time."""
         listener, end_ns = self._listener, self._clock.now_ns() + timeout_ns
         with listener.condition:
             self._check_reports()
@@ -264,13 +264,16 @@ class RelayClient:
             return self._answer
 
     def _check_reports(self) -> None:
-        """After an invalid report, brake and raise BackendLostError: the command in force is unknown."""
+        """Brake and raise BackendLostError after an invalid report, since the command in force is unknown."""
         if self._invalid:
             self._publish(self._next(), Severity.HOLD)
             raise BackendLostError(INVALID_MESSAGE, self._invalid)
 
     def _publish(self, tag: CommandId, values: FloatArray | Severity) -> None:
-        """Publish a command; a severity: brake. Reports on earlier commands no longer count."""
+        """Publish a command, or a request to brake if `values` is a severity.
+
+        Reports on earlier commands no longer count.
+        """
         fields = write_command(tag, values, self._layout, stamp_ns=self._clock.system_ns())
         with self._listener.condition:
             self._tag, self._answer = tag, None
@@ -278,14 +281,14 @@ class RelayClient:
             self._published_ns = self._clock.now_ns()
 
     def take_evidence(self) -> ActuationEvidence | None:
-        """Return the newest evidence since the last call: the arrival of a report, an upper bound."""
+        """Return the newest evidence since the last call, the arrival of a report as an upper bound."""
         evidence, self._evidence = self._evidence, None
         return evidence
 
     # --------------------------------------------------------------------------------------------- accounts
 
     def _unanswered(self, command: ApprovedCommand) -> SentCommand:
-        """Return the result for a missing report: the last known applied values."""
+        """Return the result for a missing report, with the last known applied values."""
         last = self._last
         if last is None:
             raise BackendLostError("relay_silent", "no report was ever received from the relay")

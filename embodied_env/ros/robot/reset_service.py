@@ -24,7 +24,7 @@ class ResetService:
     """Calls the reset service of a robot, or of an embedded simulator."""
 
     def __init__(self, spec: ResetSpec, listener: ReceiveThread, clock: Clock, fingerprint: str) -> None:
-        """Create the clients of `spec`; a simulator must run the contract of this `fingerprint`."""
+        """Create the clients of `spec`, where a simulator must run the contract of this `fingerprint`."""
         self._level, self._fingerprint = spec.level, fingerprint
         self._origin = "emulator=True" if spec is EMULATOR_RESET else "backends.real.reset.service"
         self._trigger: ServiceCaller | None = None
@@ -36,7 +36,7 @@ class ResetService:
                 self._parameters = ServiceCaller(listener, name, clock, "rcl_interfaces/srv/SetParameters")
 
     def call(self, request: ResetRequest, deadline_ns: int) -> ResetReport:
-        """Call the service once, since a second call may act again; do nothing without a service.
+        """Call the service, if any, only once, since a second call may act again.
 
         Only a service with parameters can use the seed and options of `request`. Raises BackendNotReadyError if the
         service fails or does not respond by `deadline_ns` (steady clock), or if a simulator runs another contract.
@@ -74,7 +74,7 @@ class ResetService:
             raise BackendNotReadyError(f"{service.name} refused seed and options: {'; '.join(refused)}")
 
     def _reset(self, trigger: ServiceCaller, deadline_ns: int) -> ResetReply | None:
-        """Call the service; return the reply of an embedded simulator, None for a robot's free text."""
+        """Call the service and return the reply of an embedded simulator, or None for a robot's free text."""
         response = trigger.call(deadline_ns)
         if not response.success:
             raise BackendNotReadyError(f"reset service {trigger.name} failed: {response.message}")

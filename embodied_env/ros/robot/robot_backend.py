@@ -1,4 +1,4 @@
-"""The backend `real`: a robot, or anything that behaves like one, over its own topics and in real time."""
+"""Backend `real` for a robot, or anything that behaves like one, over its own topics and in real time."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _Connection:
 
 @functools.wraps(RobotOptions, assigned=(), updated=())  # the signature of its options
 def make_real_backend(*args: Any, **options: Any) -> RealBackend:  # noqa: ANN401 - those of RobotOptions
-    """Return the backend `real`; raises ContractError for its profile, UsageError for its options.
+    """Return the backend `real`, or raise ContractError for its profile or UsageError for its options.
 
     The profile is `backends.real`, without the `ignore_inputs`.
     """
@@ -88,7 +88,7 @@ class RealBackend:
     name = "real"
 
     def __init__(self, options: RobotOptions, profile: RealProfile) -> None:
-        """Create a backend with the applied `profile` (`RobotOptions.applied_to`); `open` starts the node."""
+        """Create a backend with the applied `profile` (`RobotOptions.applied_to`), of which `open` starts the node."""
         self._options, self._profile = options, profile
         contract, clock = options.contract, options.clock
         self._contract, self._clock = contract, clock
@@ -234,7 +234,7 @@ class RealBackend:
         return self._begin(connection, deadline_ns, report)
 
     def confirm(self, question: str, deadline_ns: int) -> None:
-        """Wait for the operator's confirmation, as the profile declares; a relay is armed, so that it is idle."""
+        """Wait for the operator's confirmation, as the profile declares, with a relay armed so that it is idle."""
         connection = self._running()
         if connection.confirmation is None:
             raise BackendNotReadyError("no operator confirmation is declared (backends.real.reset.confirm: none)")
@@ -243,7 +243,10 @@ class RealBackend:
         connection.confirmation.ask(question, deadline_ns)
 
     def verify(self, deadline_ns: int) -> Snapshot:
-        """Wait for a reading of every sensor that is newer than this call; a relay then starts at that position."""
+        """Wait for a reading of every sensor that is newer than this call.
+
+        A relay then starts at that position.
+        """
         connection = self._running()
         if connection.relay is not None:
             connection.relay.arm(deadline_ns)
@@ -307,19 +310,19 @@ class RealBackend:
         self.pacer.wait()
 
     def read(self, after_ns: int, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it does not wait
-        """Return the newest readings; raises BackendLostError when all sensors are silent."""
+        """Return the newest readings, or raise BackendLostError when all sensors are silent."""
         connection = self._running()
         return replace(connection.sensors.snapshot(), actuation=self._take_evidence(connection))
 
     def newest(self, sensors: Iterable[str]) -> Snapshot:
-        """Return the newest reading of each of these sensors; raises BackendLostError without a connection."""
+        """Return the newest reading of each of these sensors, or raise BackendLostError without a connection."""
         connection = self._connection
         if connection is None:
             raise BackendLostError("closed", "the connection is closed")
         return connection.sensors.newest(sensors)
 
     def _take_evidence(self, connection: _Connection) -> ActuationEvidence | None:
-        """Return the best evidence that a command acts: a relay's report, a controller's state, a declared delay."""
+        """Return the best evidence that a command acts, from a relay, a controller's state or a declared delay."""
         if not self._options.armed:
             return None
         if connection.relay is not None:
@@ -370,7 +373,7 @@ class RealBackend:
             connection.ros.close()
 
     def processes(self) -> list[dict[str, Any]]:
-        """Return an empty list: this backend starts no processes."""
+        """Return an empty list, since this backend starts no processes."""
         return []
 
     def _running(self) -> _Connection:

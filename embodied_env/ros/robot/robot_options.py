@@ -22,7 +22,9 @@ from embodied_env.timing.clock import Clock
 
 @dataclass(frozen=True, kw_only=True)
 class RobotOptions:
-    """The options of the backend `real`; UsageError for a virtual clock or any other invalid option.
+    """Options of the backend `real`.
+
+    A virtual clock or any other invalid option raises UsageError.
 
     Attributes:
         contract: the sensors and actuators of the robot.
@@ -79,7 +81,7 @@ class RobotOptions:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether chosen values of the robot file are accepted: by the user, or because no robot moves."""
+        """Whether chosen values of the robot file are accepted by the user, or because no robot moves."""
         return self.confirm_chosen or self.emulator or not self.armed
 
     def applied_to(self, profile: RealProfile) -> RealProfile:

@@ -1,4 +1,4 @@
-"""Parse and validate the profile of a robot: ``backends.real`` of a contract. Creates no node."""
+"""Parse and validate the profile of a robot, ``backends.real`` of a contract, without creating a node."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _TOPIC_KEYS = (*_INPUT_KEYS, "reason")
 
 @dataclass(frozen=True, kw_only=True)
 class ResetSpec:
-    """Start of an episode: a service call, then homing, then an operator's confirmation; each only if declared."""
+    """Start of an episode by a service call, then homing, then an operator's confirmation, each only if declared."""
 
     service: Fixed[Topic | None] = None  # a `std_srvs/srv/Trigger`, called once before an episode
     parameters: Free[bool] = False  # the service's node accepts `reset.seed` and `reset.options`, as the emulator does
@@ -117,7 +117,7 @@ StartOutside: TypeAlias = Literal["refuse", "inward"]
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveSpec:
-    """Something that must be active: a lifecycle `node`, a `controller` of a `manager`, or a value of a `topic`."""
+    """Requirement that a lifecycle `node`, a `controller` of a `manager` or a value of a `topic` is active."""
 
     node: Topic | None = None  # lifecycle node
     controller: Topic | None = None  # ros2_control controller
@@ -138,7 +138,7 @@ class ActiveSpec:
 
     @property
     def service(self) -> str | None:
-        """The service that is polled; None: a topic reports the state."""
+        """Service that is polled, or None if a topic reports the state."""
         if self.node is not None:
             return f"{self.node}/get_state"
         return f"{self.manager}/list_controllers" if self.controller is not None else None
@@ -227,7 +227,7 @@ class RealProfile:
         return ResetSpec() if self.reset is None else self.reset
 
     def clock_of(self, sensor: str) -> ClockSpec:
-        """Return the clock of a sensor's stamps: declared for it, for all sensors, or the default."""
+        """Return the clock of a sensor's stamps, which is declared for it or for all sensors, or the default."""
         return self.clocks.get(sensor) or self.clocks.get(EVERY_SENSOR) or ClockSpec()
 
     def inputs(self) -> tuple[EstopSpec, ...]:
@@ -236,7 +236,7 @@ class RealProfile:
 
 
 def parse_real_profile(contract: Contract) -> RealProfile:
-    """Parse the profile ``backends.real`` of `contract`; raises ContractError for a wrong key or type."""
+    """Parse the profile ``backends.real`` of `contract`, or raise ContractError for a wrong key or type."""
     return parse_as(RealProfile, backend_profile(contract, BACKEND), path=PATH, source=contract.source)
 
 
@@ -248,7 +248,7 @@ def unreadable_inputs(profile: RealProfile) -> dict[str, str]:
 
 
 def with_inputs_in_use(profile: RealProfile, ignored: Sequence[str] = ()) -> RealProfile:
-    """Return `profile` without the `ignored` inputs, and with the variants in use; raises UsageError.
+    """Return `profile` without the `ignored` inputs and with the variants in use, or raise UsageError.
 
     Only an input whose message package is not installed can be ignored.
     """
@@ -352,7 +352,7 @@ def _check_reset(profile: RealProfile, contract: Contract) -> None:
 
 
 def check_active(active: Mapping[str, ActiveSpec], path: str) -> None:
-    """Check the profile's ``active``, at `path`; raises ContractError, or MissingDependencyError for messages."""
+    """Check the profile's ``active`` at `path`, or raise ContractError or, for messages, MissingDependencyError."""
     for name, spec in active.items():
         where = f"{path}.{name}"
         if spec.topic is not None:
@@ -368,7 +368,7 @@ def check_active(active: Mapping[str, ActiveSpec], path: str) -> None:
 
 
 def check_controller_state(spec: ControllerStateSpec, path: str) -> None:
-    """Check a controller's state topic against its message type; raises ContractError."""
+    """Check a controller's state topic against its message type, or raise ContractError."""
     is_joint_state = spec.type == JOINT_SENSOR
     require(
         is_joint_state == (spec.path is None),
@@ -382,7 +382,7 @@ def check_controller_state(spec: ControllerStateSpec, path: str) -> None:
 
 
 def check_frame(path: str, sensor: SensorSpec, target: str) -> None:
-    """Check that the values of `sensor` can be transformed to the frame `target`; raises ContractError at `path`."""
+    """Check that the values of `sensor` can be transformed to the frame `target`, or raise ContractError at `path`."""
     expected = f"(expected one of: {', '.join(TRANSFORMABLE)})"
     require(sensor.type in TRANSFORMABLE, path, f"{sensor.type} cannot be transformed {expected}")
     by_path = [name for name, spec in sensor.fields.items() if spec.path is not None]

@@ -1,4 +1,4 @@
-"""Monitor the safety inputs of a robot: e-stops, inactive controllers and foreign publishers."""
+"""Monitor the safety inputs of a robot, which are e-stops, inactive controllers and foreign publishers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SafetyInputs:
         return [name for name in states if states[name] == INPUT_UNKNOWN] + self._activation.missing()
 
     def wait_for_inputs(self, deadline_ns: int) -> None:
-        """Wait until every input has a message; raises BackendNotReadyError at `deadline_ns` (steady clock)."""
+        """Wait until every input has a message, or raise BackendNotReadyError at `deadline_ns` (steady clock)."""
 
         def missing() -> list[str]:
             return [spec.topic for spec in self._estops.specs if self._estops.states()[spec.name] == INPUT_UNKNOWN]
@@ -74,7 +74,7 @@ class SafetyInputs:
         self._activation.begin(deadline_ns)
 
     def states(self, *, is_moving: bool) -> dict[str, InputState]:
-        """Return the state of each input, under the lock. `is_moving`: also check for foreign command publishers."""
+        """Return the state of each input, under the lock, with foreign command publishers if `is_moving`."""
         now_ns, node = self._clock.now_ns(), self._node
         self._estops.forget_unpublished(lambda topic: node.count_publishers(node.resolve_topic_name(topic)))
         if is_moving and now_ns - self._checked_ns >= _CONTENTION_PERIOD_NS:

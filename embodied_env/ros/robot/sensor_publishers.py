@@ -1,4 +1,4 @@
-"""Monitor the publishers of a robot's readings: one per topic, or several for different joints."""
+"""Monitor the publishers of a robot's readings, which are one per topic or several for different joints."""
 
 from __future__ import annotations
 
@@ -27,12 +27,18 @@ _COUNT_PERIOD_NS = NS_PER_S // 2  # period of counting the publishers in the gra
 
 
 class SensorPublishers:
-    """The publishers of sensors and safety inputs. Messages are added in one thread; any thread may read."""
+    """Publishers of sensors and safety inputs.
+
+    Messages are added in one thread, and any thread may read.
+    """
 
     def __init__(
         self, contract: Contract, node: Node, clock: Clock, *, shared: Collection[str] = (), inputs: Iterable[str] = ()
     ) -> None:
-        """Start without messages. `shared`: sensors whose topic may have several publishers; `inputs`: more topics."""
+        """Start without messages for all sensors and the further topics `inputs`.
+
+        `shared` has the sensors whose topic may have several publishers.
+        """
         self._node, self._clock = node, clock
         layout = ActionLayout(contract)
         steps = np.where(layout.is_velocity, np.inf, layout.limits.fastest * contract.control_period_s)
@@ -57,14 +63,14 @@ class SensorPublishers:
             self._topics[topic].add(arrival)
 
     def settle(self) -> bool:
-        """Return whether the robot may begin to move; a publisher that has restarted may, as the only one."""
+        """Return whether the robot may begin to move, even after the only publisher of a topic has restarted."""
         for topic, each in self._topics.items():
             if each.state.status is InputStatus.RESTARTED and not self._beyond(topic):
                 each.begin()
         return not self.problems()
 
     def await_lease(self) -> bool:
-        """Return whether the only problems are publishers in the graph that no longer publish; log the wait for them.
+        """Return whether the only problems are publishers in the graph that no longer publish, and log the wait.
 
         They were killed, and stay in the graph until their lease ends. The messages of each topic with a problem prove
         that one publisher of each joint is left.

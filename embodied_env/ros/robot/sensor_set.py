@@ -1,4 +1,4 @@
-"""The newest reading of each sensor of a robot, and the clock of the robot's world: UTC or simulated time."""
+"""Newest reading of each sensor of a robot, and the clock of the robot's world, UTC or simulated time."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class SensorSet:
                 self.buffers[name].reevaluate()
 
     def await_clock(self, deadline_ns: int) -> None:
-        """Wait until simulated time, if used, advances; raises BackendNotReadyError at `deadline_ns`."""
+        """Wait until simulated time, if used, advances, or raise BackendNotReadyError at `deadline_ns`."""
         sim_time, begun_ns = self._sim_time, self._clock.now_ns()
         if sim_time is None:
             return
@@ -129,7 +129,7 @@ class SensorSet:
             raise BackendNotReadyError(f"{problem} {CLOCK_TOPIC} (required by backends.real.use_sim_time)")
 
     def wait_for_newer(self, deadline_ns: int) -> None:
-        """Wait until every sensor has a reading stamped after now; of a latched sensor, any reading.
+        """Wait until every sensor has a reading stamped after now, or any reading for a latched sensor.
 
         Raises BackendNotReadyError at `deadline_ns` (steady clock), with the sensors that have none.
         """
@@ -174,14 +174,14 @@ class SensorSet:
         self._listener.wait_until(are_fresh, deadline_ns)
 
     def begin(self) -> None:
-        """Start an episode: clock jumps are counted from here."""
+        """Start an episode, from which clock jumps are counted."""
         with self._listener.condition:
             self._timeline.begin()
 
     # --------------------------------------------------------------------------------------------- the newest
 
     def measured(self) -> FloatArray:
-        """Return the newest positions of the joints, shape (n_joints,), in contract order; NaN where unknown."""
+        """Return the newest positions of the joints, shape (n_joints,), in contract order, with NaN where unknown."""
         with self._listener.condition:
             samples = self._samples()
         return measured_positions(self._contract, {name: sample.values for name, sample in samples.items()})
@@ -194,7 +194,7 @@ class SensorSet:
             return Snapshot(now_ns=self._timeline.now_ns(), samples=samples)
 
     def snapshot(self, report: ResetReport | None = None) -> Snapshot:
-        """Return the newest readings; raises BackendLostError when all sensors are silent."""
+        """Return the newest readings, or raise BackendLostError when all sensors are silent."""
         with self._listener.condition:
             samples = self._samples()
             self._utc.check_pair(self._clock.now_ns(), self._clock.system_ns())

@@ -1,9 +1,9 @@
-"""Locate the numbers in the bytes of a message: plain CDR, little-endian (OMG DDSI-RTPS, XCDR1).
+"""Locate the numbers in the bytes of a message in plain CDR, little-endian (OMG DDSI-RTPS, XCDR1).
 
-A value is aligned to its own size; a string is its length including the terminating zero, then its bytes; a sequence is
+A value is aligned to its own size. A string is its length including the terminating zero, then its bytes. A sequence is
 its count, then its elements. Padding bytes are ignored, since DDS leaves them uninitialised.
 
-Set the environment variable `EMBODIED_ENV_PLAIN_SERIALIZATION` to 1 to use rclpy instead: the same messages, slower.
+Set the environment variable `EMBODIED_ENV_PLAIN_SERIALIZATION` to 1 to get the same messages more slowly from rclpy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STRUCT_CODES = dict(zip(_NUMBERS, "fdbhiqBHIQ", strict=True))
 
 
 def uses_byte_layouts() -> bool:
-    """Return whether layouts and templates are enabled; read when a decoder or template is created."""
+    """Return whether layouts and templates are enabled, as read when a decoder or template is created."""
     return os.environ.get(PLAIN_VARIABLE, "") in ("", "0")
 
 
@@ -63,7 +63,7 @@ class ByteLayout:
     fields: dict[str, Any]
 
     def view(self, data: bytes) -> Any:  # noqa: ANN401 - has the attributes of a message
-        """Return a new namespace with the fields of the message in `data`; arrays are read-only views of it."""
+        """Return a new namespace with the fields of the message in `data`, where arrays are read-only views of it."""
         return _view(self.fields, self.scalars.unpack_from(data), data)
 
 
@@ -78,7 +78,7 @@ def _view(part: Any, numbers: tuple[Any, ...], data: bytes) -> Any:  # noqa: ANN
 
 
 def infer_layout(typed: Message, data: bytes) -> ByteLayout | None:
-    """Return the layout of `data`, the bytes of `typed`; None if no layout reproduces the message."""
+    """Return the layout of `data`, the bytes of `typed`, or None if no layout reproduces the message."""
     if data[:2] != LITTLE_ENDIAN:
         return None
     builder = _LayoutBuilder(data)
@@ -95,7 +95,7 @@ def infer_layout(typed: Message, data: bytes) -> ByteLayout | None:
 
 
 def message_size(typed: Message, data: bytes) -> int:
-    """Return the size of `typed` in `data`, which may have trailing bytes; raises UnreadableError."""
+    """Return the size of `typed` in `data`, which may have trailing bytes, or raise UnreadableError."""
     builder = _LayoutBuilder(data)
     builder.fields(typed)
     return builder.at
@@ -113,7 +113,7 @@ def _is_same(view: Any, typed: Any) -> bool:  # noqa: ANN401 - parts of messages
 
 
 class UnreadableError(Exception):
-    """The bytes do not encode the message, or it has a type without a layout: wide characters."""
+    """Error for bytes that do not encode the message, or a type without a layout because of wide characters."""
 
 
 class _LayoutBuilder:

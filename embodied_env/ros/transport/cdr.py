@@ -15,7 +15,7 @@ from embodied_env.ros.transport.setup_checks import rclpy_import_errors
 
 @functools.cache
 def _serialization() -> Any:  # noqa: ANN401 - a module of rclpy
-    """Import rclpy's module when it is first used: a backend profile is read without rclpy."""
+    """Import rclpy's module when it is first used, since a backend profile is read without rclpy."""
     with rclpy_import_errors("messages of ROS 2"):
         from rclpy import serialization  # noqa: PLC0415 - see above
     return serialization
@@ -31,5 +31,5 @@ def to_cdr(message: Any) -> bytes:  # noqa: ANN401 - a generated type
 
 
 def from_cdr(data: bytes, kind: Any) -> Any:  # noqa: ANN401 - a generated type
-    """Return the message of class `kind` in `data`; raises what rclpy raises for invalid bytes."""
+    """Return the message of class `kind` in `data`, or raise what rclpy raises for invalid bytes."""
     return _serialization().deserialize_message(data, kind)

@@ -52,10 +52,7 @@ def share_remedy(checks: tuple[Check, ...], surroundings: str) -> tuple[Check, .
 
 
 def raise_unless_passed(checks: Iterable[Check], *, surroundings: str = "") -> None:
-    """Raise BackendNotReadyError with each failed check and its remedy; several absent nodes have one remedy.
-
-    `surroundings` describes what the absent nodes must share with ours.
-    """
+    """Raise BackendNotReadyError with each failed check and its remedy, of which several absent nodes share one."""
     checks = tuple(checks)
     failures = [check for check in checks if check.passed is False]
     absent = [check for check in failures if check.code in _ABSENT]

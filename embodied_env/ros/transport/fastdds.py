@@ -99,7 +99,7 @@ def warn_if_segment_too_small(contract: Contract, found: Mapping[str, str] = os.
 
 
 def _bytes_of(name: str, sensor: SensorSpec) -> int:
-    """Return the size of the arrays in a message, bytes; that of a compressed image is unknown, 0."""
+    """Return the size of the arrays in a message, bytes, or 0 for a compressed image, of which it is unknown."""
     if sensor.encoding is None:
         return sum(math.prod(layout.raw_shape) * layout.dtype.itemsize for layout in field_layouts(name, sensor))
     is_compressed = SENSOR_MESSAGES[sensor.type].is_computed

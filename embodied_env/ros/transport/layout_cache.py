@@ -19,14 +19,14 @@ _MAX_LAYOUTS = 16  # per topic; rclpy decodes topics whose messages keep changin
 
 @dataclass(slots=True)
 class RawMessage:
-    """A message of a raw subscription: its bytes, decoded on request."""
+    """Message of a raw subscription as bytes that are decoded on request."""
 
     data: bytes  # as received; trailing bytes are possible
     kind: Any  # the message class
     layout: ByteLayout | None = None  # if one fits
 
     def decoded(self) -> Message:
-        """Return a new message, or a new namespace with its fields; arrays may be read-only."""
+        """Return a new message or a new namespace with its fields, whose arrays may be read-only."""
         return from_cdr(self.data, self.kind) if self.layout is None else self.layout.view(self.data)
 
     def stamp_ns(self) -> int:
@@ -45,7 +45,7 @@ def as_message(message: Message) -> Message:
 
 
 class LayoutDecoder:
-    """Decodes the messages of one topic: by a cached layout where it fits, else by rclpy."""
+    """Decoder of the messages of one topic by a cached layout where it fits, or else by rclpy."""
 
     def __init__(self, kind: Any) -> None:  # noqa: ANN401 - a generated type
         """`kind` is the message class."""
@@ -54,7 +54,7 @@ class LayoutDecoder:
         self._layouts_left = _MAX_LAYOUTS if uses_byte_layouts() else 0
 
     def decode(self, data: bytes) -> RawMessage | None:
-        """Return the message in `data`; None for invalid bytes, which rclpy drops too."""
+        """Return the message in `data`, or None for invalid bytes, which rclpy drops too."""
         layout = self._layout
         if layout is not None and layout.fits(data):
             return RawMessage(data, self._kind, layout)

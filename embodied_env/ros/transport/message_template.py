@@ -46,7 +46,7 @@ class _Slot:
 
 
 class MessageTemplate:
-    """Encodes the messages of one topic: as bytes where their layout is known, else by `make`."""
+    """Encoder of the messages of one topic as bytes where their layout is known, or else by `make`."""
 
     def __init__(self, make: Make, example: Numbers) -> None:
         """Find the slots. `make` must only copy the stamp and the numbers, which have the form of `example`."""
@@ -65,7 +65,7 @@ class MessageTemplate:
             self._fits = self._is_verified(second, _STAMPS_NS[1])
 
     def encode(self, numbers: Numbers, stamp_ns: int = 0) -> Message:
-        """Return the message to publish: its bytes, or the message itself where the template does not fit."""
+        """Return the bytes of the message to publish, or the message itself where the template does not fit."""
         made = self._joined(numbers, stamp_ns) if self._fits else None
         return self._make(numbers, stamp_ns) if made is None else made
 
@@ -93,7 +93,7 @@ class MessageTemplate:
         )
 
     def _joined(self, numbers: Numbers, stamp_ns: int) -> bytes | None:
-        """Return the bytes; None for numbers with other names, shapes or dtypes than the example."""
+        """Return the bytes, or None for numbers with other names, shapes or dtypes than the example."""
         if {name: (values.dtype, values.shape) for name, values in numbers.items()} != self._forms:
             return None
         pieces = self._pieces.copy()
@@ -115,7 +115,7 @@ class ArrayEncoder:
         self._template = MessageTemplate(lambda numbers, stamp_ns: make(numbers[_VALUES], stamp_ns), example)
 
     def encode(self, values: NDArray[Any], stamp_ns: int = 0) -> Message:
-        """Return the message to publish: its bytes, or the message itself where the template does not fit."""
+        """Return the bytes of the message to publish, or the message itself where the template does not fit."""
         return self._template.encode({_VALUES: np.ascontiguousarray(values, self._dtype)}, stamp_ns)
 
 
@@ -126,7 +126,7 @@ def integer_encoder(count: int) -> ArrayEncoder:
 
 
 def _unique_values(example: Numbers, seed: int) -> dict[str, NDArray[Any]]:
-    """Return random numbers of the same dtypes and shapes; the bytes of each are unique."""
+    """Return random numbers of the same dtypes and shapes, where the bytes of each are unique."""
     rng = np.random.default_rng(seed)
     made = {}
     for name, values in example.items():
@@ -139,7 +139,7 @@ def _unique_values(example: Numbers, seed: int) -> dict[str, NDArray[Any]]:
 
 
 def _find_slots(data: bytes, numbers: Numbers) -> list[_Slot] | None:
-    """Return the slots in order; None if a number is not found, or found twice."""
+    """Return the slots in order, or None if a number is not found or is found twice."""
     slots: list[_Slot] = []
     for name, values in numbers.items():
         found = _find_numbers(data, name, values, values.dtype)
@@ -152,7 +152,7 @@ def _find_slots(data: bytes, numbers: Numbers) -> list[_Slot] | None:
 
 
 def _find_numbers(data: bytes, name: str, values: NDArray[Any], wire: np.dtype[Any]) -> list[_Slot] | None:
-    """Return the slots of numbers stored as `wire`: one for all, or one each; None if one is not found."""
+    """Return the slots of numbers stored as `wire`, one for all or one each, or None if one is not found."""
     laid = values.astype(wire).reshape(-1)
     parts: list[slice | None] = [None]
     if laid.size <= _MAX_SCALARS and _offset(data, laid.tobytes()) is None:
@@ -168,7 +168,7 @@ def _find_numbers(data: bytes, name: str, values: NDArray[Any], wire: np.dtype[A
 
 
 def _offset(data: bytes, wanted: bytes) -> int | None:
-    """Return the offset of `wanted`; None if it is not found, or found twice."""
+    """Return the offset of `wanted`, or None if it is not found or is found twice."""
     key = wanted[:_SEARCH_BYTES]
     begin = data.find(key)
     if len(wanted) < _MIN_BYTES or begin < 0 or data.find(key, begin + 1) >= 0 or not data.startswith(wanted, begin):

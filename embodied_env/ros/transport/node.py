@@ -109,7 +109,7 @@ class RosNode:
         self.receiver = Receiver(self.node, clock, feed)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Poll `condition` until it is true, at most `timeout_s`; return whether it is."""
+        """Poll `condition` until it is true, at most `timeout_s`, and return whether it is."""
         end = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > end:
@@ -124,7 +124,7 @@ class RosNode:
         timeout_s: float,
         check_liveness: LivenessCheck = lambda: None,
     ) -> UnmatchedTopics | None:
-        """Wait until each publisher has a subscription and each topic one publisher; else return the others.
+        """Wait until each publisher has a subscription and each topic one publisher, or else return the others.
 
         A topic that is listed twice may have two publishers.
         """
@@ -158,7 +158,7 @@ class Threshold(float):
 
 
 def declare_read_only(node: Node, parameters: Mapping[str, bool | int | float | str]) -> None:
-    """Declare read-only parameters; ROS arguments change only a `Threshold`."""
+    """Declare read-only parameters, where ROS arguments change only a `Threshold`."""
     for key, value in parameters.items():
         is_fixed = not isinstance(value, Threshold)
         descriptor = ParameterDescriptor(read_only=True, dynamic_typing=True)

@@ -11,7 +11,7 @@ _CALL_S = 1.0  # timeout of each service call
 
 
 def read_parameters(receiver: Receiver, node: str, is_wanted: Callable[[str], bool]) -> dict[str, Any]:
-    """Return the parameters of a node whose names are wanted; none without an answer."""
+    """Return the parameters of a node whose names are wanted, or none without an answer."""
     from rcl_interfaces.srv import GetParameters, ListParameters  # noqa: PLC0415 - needed only here
     from rclpy.parameter import parameter_value_to_python  # noqa: PLC0415
 

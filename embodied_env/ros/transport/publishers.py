@@ -30,7 +30,7 @@ _NOTICE_S = 5.0  # between two lines about that wait
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Stream:
-    """The messages that one publisher can have sent: their names, and the last of them."""
+    """Messages that one publisher can have sent, by their names and the last of them."""
 
     names: frozenset[str] = frozenset()
     number: int = 0
@@ -50,7 +50,10 @@ class TopicPublishers:
     """
 
     def __init__(self, *, is_by_joint: bool, step: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Start without messages. `is_by_joint`: they are joint states; `step`: joint -> distance in one period."""
+        """Start without messages, which are joint states if `is_by_joint`.
+
+        `step` maps a joint to the distance in one period.
+        """
         self._is_by_joint, self._step = is_by_joint, step
         self._streams: list[_Stream] = []
         self.state = INPUT_OK

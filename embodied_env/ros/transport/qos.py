@@ -1,4 +1,4 @@
-"""QoS profiles of rclpy: those of a contract, and those of our own topics."""
+"""QoS profiles of rclpy for a contract and for our own topics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DURABILITY = {"volatile": DurabilityPolicy.VOLATILE, "transient_local": Durabil
 
 
 def qos_profile(spec: QosSpec) -> QoSProfile:
-    """Return the rclpy profile of `spec`; policies that it does not declare are the middleware's defaults."""
+    """Return the rclpy profile of `spec`, with the middleware's defaults for policies that it does not declare."""
     return QoSProfile(
         depth=spec.depth, reliability=_RELIABILITY[spec.reliability], durability=_DURABILITY[spec.durability]
     )

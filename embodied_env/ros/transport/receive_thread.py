@@ -24,7 +24,7 @@ class ReceiveThread:
     """
 
     def __init__(self, node: Node, clock: Clock) -> None:
-        """Create the executor and the thread; `clock` stamps arrivals."""
+        """Create the executor and the thread, where `clock` stamps arrivals."""
         self.condition = threading.Condition()
         self.failure: BaseException | None = None
         self.node = node
@@ -53,7 +53,7 @@ class ReceiveThread:
             raise BackendLostError("listener", f"receiving failed: {type(self.failure).__name__}: {self.failure}")
 
     def wait_until(self, is_done: Callable[[], object], deadline_ns: int) -> bool:
-        """Wait until `is_done`, which is called under `condition`; return False at `deadline_ns` (steady clock)."""
+        """Wait until `is_done`, called under `condition`, is true, or return False at `deadline_ns` (steady clock)."""
         with self.condition:
             while not is_done():
                 self.raise_if_failed()
@@ -67,7 +67,7 @@ class ReceiveThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread. Idempotent; the thread need not have been started."""
+        """Stop the thread, even if it has not started or has already stopped."""
         self._done.set()
         if self._thread.is_alive():
             self._executor.create_task(lambda: None)  # wakes it at once

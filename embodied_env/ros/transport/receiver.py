@@ -97,7 +97,7 @@ class Receiver:
     def subscribe(
         self, key: str, message_type: type, topic: str, qos: QoSProfile = RELIABLE, *, raw: bool = False
     ) -> None:
-        """Subscribe to `topic` under the name `key`; `raw`: receive `RawMessage` objects."""
+        """Subscribe to `topic` under the name `key`, with `RawMessage` objects if `raw`."""
         created = self._node.create_subscription(message_type, topic, _never_called, qos, raw=raw)
         subscription = _Subscription(
             key=key,
@@ -113,7 +113,7 @@ class Receiver:
     def receive(
         self, timeout_s: float, until: Collection[str] = (), *, only: Collection[str] = ()
     ) -> list[ReceivedMessage]:
-        """Return the messages that have arrived; wait at most `timeout_s` for the first, or a service response.
+        """Return the messages that have arrived, after waiting at most `timeout_s` for one or a service response.
 
         With `until`, only these keys end the wait, and at most one message of each key is taken. With `only`, messages
         of other keys stay in their queues.
@@ -132,7 +132,7 @@ class Receiver:
         return arrivals
 
     def _take(self, source: _Subscription, *, only_one: bool) -> list[ReceivedMessage]:
-        """Take all messages of a subscription, or one; drop bytes that are not a message of its type."""
+        """Take all messages of a subscription, or one, and drop bytes that are not a message of its type."""
         arrivals: list[ReceivedMessage] = []
         while (taken := source.handle.take_message(source.kind, source.decoder is not None)) is not None:
             now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
@@ -151,7 +151,7 @@ class Receiver:
         return arrivals
 
     def services(self) -> dict[str, tuple[str, ...]]:
-        """Return the services that are known in the graph: absolute name -> types."""
+        """Return the services that are known in the graph with their types, by absolute name."""
         return {name: tuple(types) for name, types in self._node.get_service_names_and_types()}
 
     def call_async(
@@ -161,7 +161,7 @@ class Receiver:
         request: Any,  # noqa: ANN401 - a generated type
         timeout_s: float,
     ) -> ServiceReply:
-        """Send a request once; `receive` stores the response in the reply.
+        """Send a request once, whose response `receive` stores in the reply.
 
         A pending request to the same service is abandoned. Raises TimeoutError, without sending the request, if the
         service is not available within `timeout_s`.
@@ -172,7 +172,7 @@ class Receiver:
         return reply
 
     def call(self, service_type: Any, name: str, request: Any, timeout_s: float, check_liveness: LivenessCheck) -> Any:  # noqa: ANN401
-        """Return the response of a service; raises TimeoutError, or the error of `check_liveness`."""
+        """Return the response of a service, or raise TimeoutError or the error of `check_liveness`."""
         end = time.monotonic() + timeout_s
         reply = self._begin_call(service_type, name, end, check_liveness)
         repeat = -math.inf
@@ -193,7 +193,7 @@ class Receiver:
             self._pending.pop(name, None)
 
     def _begin_call(self, service_type: Any, name: str, end: float, check_liveness: LivenessCheck) -> ServiceReply:  # noqa: ANN401
-        """Wait until the service is available; raises TimeoutError at `end` (monotonic seconds)."""
+        """Wait until the service is available, or raise TimeoutError at `end` (monotonic seconds)."""
         if name not in self._clients:
             self._clients[name] = self._node.create_client(service_type, name)
         client = self._clients[name]
@@ -217,7 +217,7 @@ class Receiver:
         self._wait_set.wait(max(0, round(timeout_s * NS_PER_S)))
 
     def _take_responses(self) -> None:
-        """Store the responses that have arrived; drop those to abandoned requests."""
+        """Store the responses that have arrived, and drop those to abandoned requests."""
         for reply in list(self._pending.values()):
             client = reply.client
             while (taken := client.handle.take_response(client.srv_type.Response))[0] is not None:
@@ -232,4 +232,4 @@ class Receiver:
 
 
 def _never_called(message: Any) -> None:  # noqa: ANN401 - a generated type
-    """Satisfy rclpy, which requires a callback; no executor runs it."""
+    """Satisfy rclpy, which requires a callback that no executor runs."""

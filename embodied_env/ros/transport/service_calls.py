@@ -20,7 +20,7 @@ class ServiceCaller:
     """A client of one service, whose responses `listener` receives."""
 
     def __init__(self, listener: ReceiveThread, service: str, clock: Clock, kind: str = TRIGGER) -> None:
-        """Create the client of `service`, of the type `kind`; relative names resolve in the node's namespace."""
+        """Create the client of `service`, of the type `kind`, with a relative name in the node's namespace."""
         self.name = listener.node.resolve_service_name(service)
         self._listener = listener
         self._clock = clock

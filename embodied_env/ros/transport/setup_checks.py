@@ -1,4 +1,4 @@
-"""Check the ROS 2 environment and node options; some invalid values would end the process inside rcl."""
+"""Check the ROS 2 environment and node options, of which some invalid values would end the process inside rcl."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMESPACE = re.compile(r"/|(/[A-Za-z_][A-Za-z0-9_]*)+")
 
 
 def check_ros_environment() -> None:
-    """Raise UsageError for an invalid ``ROS_DOMAIN_ID`` or ``RMW_IMPLEMENTATION``: rcl would exit without a message."""
+    """Raise UsageError for an invalid ``ROS_DOMAIN_ID`` or ``RMW_IMPLEMENTATION``, at which rcl exits silently."""
     domain = os.environ.get("ROS_DOMAIN_ID", "")
     if domain:
         check_domain_id(domain, "ROS_DOMAIN_ID")
@@ -35,7 +35,7 @@ def check_ros_environment() -> None:
 
 @contextlib.contextmanager
 def rclpy_import_errors(needed_for: str) -> Iterator[None]:
-    """Wrap imports of rclpy and message packages: check the environment, and report what a missing one is for."""
+    """Check the environment around imports of rclpy and message packages, and report what a missing one is for."""
     check_ros_environment()
     try:
         yield
@@ -71,7 +71,7 @@ def check_namespace(value: str) -> None:
 
 
 def check_namespace_and_domain(namespace: str | None, domain_id: int | None) -> None:
-    """Raise UsageError for an invalid namespace or domain ID; None selects the default and is valid."""
+    """Raise UsageError for an invalid namespace or domain ID, where None selects the default and is valid."""
     if namespace is not None:
         check_namespace(namespace)
     if domain_id is not None:
@@ -92,7 +92,7 @@ def ros_arguments(args: Sequence[str]) -> list[str]:
 
 
 def timeout_s(name: str, option: float | None, default: float) -> float:
-    """Return the timeout `option`, or `default` where it is None; raises UsageError for an invalid one."""
+    """Return the timeout `option`, or `default` where it is None, or raise UsageError for an invalid one."""
     return checked_seconds(name, default if option is None else option)
 
 

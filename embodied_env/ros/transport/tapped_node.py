@@ -19,10 +19,10 @@ _INFINITE = "{sec: 9223372036, nsec: 854775807}"
 
 
 class TappedNode(Node):  # type: ignore[misc] # rclpy has no type information
-    """A node whose published and received messages also go to `feed`; services do not."""
+    """Node whose published and received messages, but not services, also go to `feed`."""
 
     def __init__(self, name: str, *, feed: MessageTap, clock: Clock, **options: Any) -> None:  # noqa: ANN401 - Node's own
-        """Create the node; topics that rclpy itself creates meanwhile are not tapped."""
+        """Create the node without tapping the topics that rclpy itself creates meanwhile."""
         self._feed: MessageTap | None = None
         self._system_clock = clock
         super().__init__(name, **options)
@@ -81,11 +81,11 @@ class TopicTap:
         self._qos = qos_text(qos)
 
     def received(self, message: Any, info: Mapping[str, int | None], arrived_ns: int) -> None:  # noqa: ANN401
-        """Pass on a message that has arrived; `info` is its `MessageInfo`."""
+        """Pass on a message that has arrived with its `MessageInfo`."""
         self.pass_on(message, arrived_ns, info.get("source_timestamp") or arrived_ns, is_ours=False)
 
     def pass_on(self, message: Any, log_ns: int, publish_ns: int, *, is_ours: bool) -> None:  # noqa: ANN401
-        """Pass on a message, or its bytes; times are as in `TappedMessage`."""
+        """Pass on a message, or its bytes, with times as in `TappedMessage`."""
         if (sink := self._feed.sink) is None:
             return
         serialize: Callable[[Any], bytes] = bytes if isinstance(message, bytes) else to_cdr
@@ -104,7 +104,7 @@ class TopicTap:
 
 
 def qos_text(qos: QoSProfile | int) -> str:
-    """Return the profile in rosbag2's format: a YAML list with one element, policies by their numbers in rmw.
+    """Return the profile in rosbag2's format, a YAML list with one element and policies by their numbers in rmw.
 
     "Best available" and "system default" are written as the defaults of ROS 2: reliable and volatile.
     """

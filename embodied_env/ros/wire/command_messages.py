@@ -60,7 +60,7 @@ def to_trajectory(actuator: ActuatorSpec, points: Sequence[tuple[int, FloatArray
 
 
 def from_trajectory(actuator: ActuatorSpec, message: Message) -> list[tuple[int, FloatArray]] | None:
-    """Return the points of a JointTrajectory as in `to_trajectory`; None for an invalid one (`from_command`)."""
+    """Return the points of a JointTrajectory as in `to_trajectory`, or None if invalid as in `from_command`."""
     read = [(ns, _whole(actuator, found)) for ns, found in JOINT_TRAJECTORY.read_points(message, _target(actuator))]
     points = [(ns, values) for ns, values in read if values is not None]
     is_valid = len(points) == len(read) and all(first < then for (first, _), (then, _) in pairwise(points))
@@ -68,9 +68,9 @@ def from_trajectory(actuator: ActuatorSpec, message: Message) -> list[tuple[int,
 
 
 def from_command(actuator: ActuatorSpec, message: Message) -> FloatArray | None:
-    """Return the positions or velocities that `message` commands, SI units, in the order of joints; shape (n,).
+    """Return the positions or velocities that `message` commands, SI units, in the order of joints, shape (n,).
 
-    None for a message that is not a complete command of this actuator: a joint is missing, unknown or duplicate, the
+    A message that is not a complete command of this actuator gives None. A joint is missing, unknown or duplicate, the
     length is wrong, a value is not finite, another axis of a twist is not 0, the fingers of a gripper do not agree, or
     the frame differs.
     """
@@ -80,7 +80,7 @@ def from_command(actuator: ActuatorSpec, message: Message) -> FloatArray | None:
 
 
 def _whole(actuator: ActuatorSpec, values: FloatArray | None) -> FloatArray | None:
-    """Return the command of values in a message; None unless there is a finite one for each published joint."""
+    """Return the command of values in a message, or None unless each published joint has a finite one."""
     is_whole = values is not None and values.shape == (len(actuator.published_joints),)
     if values is None or not is_whole or not all(map(math.isfinite, values.tolist())):
         return None

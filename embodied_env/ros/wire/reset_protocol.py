@@ -1,4 +1,4 @@
-"""Reset of a simulator or a robot emulator over ROS 2: by parameters of its node, then a service. No ROS needed."""
+"""Reset of a simulator or a robot emulator by parameters of its node, then a service, without ROS imports."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ANY_EPOCH = -1  # no epoch; `RESET_SERVICE` in lockstep refuses it
 
 @dataclass(frozen=True, kw_only=True)
 class ResetReply(JsonMessage):
-    """Result of a reset: its epoch, the simulated time at its end, sampled values, and the contract's fingerprint.
+    """Result of a reset with its epoch, the simulated time at its end, sampled values and the contract's fingerprint.
 
-    `details`: other choices of the simulator, e.g. the rendering library.
+    `details` are other choices of the simulator, e.g. the rendering library.
     """
 
     place = RESET_SERVICE

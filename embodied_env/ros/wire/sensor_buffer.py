@@ -1,4 +1,4 @@
-"""Buffer the newest reading of a sensor; count lost, repeated and reordered messages by the middleware's numbers."""
+"""Buffer of a sensor's newest reading, with lost, repeated and reordered messages by the middleware's numbers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _NO_TRANSPORT = TransportTiming()
 
 
 class SensorBuffer:
-    """The newest reading of one sensor. It never steps back: a message with an older stamp is counted and dropped.
+    """Buffer of the newest reading of one sensor, which never steps back.
 
-    The order is not measured against a stamp in the future: the next message replaces it.
+    A message with an older stamp is counted and dropped. The order is not measured against a stamp in the future, since
+    the next message replaces it.
 
     A message of the timeline ``receive`` gets its stamp from `assign_stamp`, or from a `StampTranslator`.
 
@@ -42,9 +43,9 @@ class SensorBuffer:
     def __init__(
         self, name: str, sensor: SensorSpec, stamping: Stamping | None = None, reader: SensorReader | None = None
     ) -> None:
-        """Start empty. `reader` None: the reader of the sensor's type.
+        """Start empty, with the reader of the sensor's type if `reader` is None.
 
-        `stamping` translates stamps to the world clock; None: they are already on it.
+        `stamping` translates stamps to the world clock, or is None if they are already on it.
         """
         self._name = name
         self._reader = SensorReader(name, sensor) if reader is None else reader
@@ -62,24 +63,24 @@ class SensorBuffer:
 
     @property
     def placed(self) -> TranslatedStamp | None:
-        """The translated stamp of the newest message; None before the first."""
+        """Translated stamp of the newest message, or None before the first."""
         return None if self._newest is None else self._newest[1]
 
     def clear(self) -> None:
-        """Start an epoch: drop the readings and reset the counts."""
+        """Start an epoch by dropping the readings and resetting the counts."""
         self.clear_readings()
         self._last_number = 0  # the publisher may have changed
         self._seq = -1
         self._counts.clear()
 
     def clear_readings(self) -> None:
-        """Drop the readings; the counts continue."""
+        """Drop the readings, while the counts continue."""
         self._newest = self._sample = self._newest_valid = None
         self.stamp_ns = -1
         self._unstamped.clear()
 
     def concerns(self, arrival: ReceivedMessage) -> bool:
-        """Return whether a message is of this sensor; False for joint states of other joints."""
+        """Return whether a message is of this sensor, which is False for joint states of other joints."""
         return self._reader.concerns(as_message(arrival.message))
 
     def add(self, arrival: ReceivedMessage) -> None:
@@ -106,7 +107,7 @@ class SensorBuffer:
                 del self._unstamped[next(iter(self._unstamped))]
 
     def reevaluate(self) -> None:
-        """Translate the newest stamp again, after the publisher was located: a latched message comes only once."""
+        """Translate the newest stamp again after the publisher was located, since a latched message comes only once."""
         if self._newest is not None and self._stamping is not None:
             arrival, _, transport = self._newest
             stamp = self._translated(arrival, self._stamping)
@@ -123,13 +124,13 @@ class SensorBuffer:
         return self.stamp_ns >= stamp_ns
 
     def newest(self) -> Sample | None:
-        """Return the newest sample, without its counts; None before the first message."""
+        """Return the newest sample without its counts, or None before the first message."""
         if self._sample is None and self._newest is not None:
             self._sample = self._read(*self._newest)
         return self._sample
 
     def sample(self) -> Sample | None:
-        """Return the newest sample, with the counts since the last call; None before the first message."""
+        """Return the newest sample with the counts since the last call, or None before the first message."""
         sample = self.newest()
         if sample is None or not self._counts:
             return sample
@@ -140,7 +141,7 @@ class SensorBuffer:
         return stamping.translate(arrival, stamp_ns(arrival.message) if self._by_header else None)
 
     def _add_stamped(self, arrival: ReceivedMessage, stamp: TranslatedStamp, transport: TransportTiming) -> None:
-        """Store a newer message; count a repeated or older one."""
+        """Store a newer message, and count a repeated or older one."""
         newest, valid = self.placed, self._newest_valid
         if self._by_header and (
             (newest is not None and stamp.repeats(newest)) or (valid is not None and stamp.repeats(valid))

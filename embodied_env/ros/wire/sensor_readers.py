@@ -33,7 +33,7 @@ class SensorReader:
     """
 
     def __init__(self, name: str, sensor: SensorSpec) -> None:
-        """Resolve the fields of `sensor`; raises ContractError if it does not match its message type."""
+        """Resolve the fields of `sensor`, or raise ContractError if it does not match its message type."""
         check_messages({name: sensor})
         self._sensor = sensor
         self._rules = ReadingRules(name, sensor)
@@ -44,7 +44,7 @@ class SensorReader:
         self._is_by_joint = sensor.type == JOINT_SENSOR and bool(self._joints)
 
     def read(self, message: Message) -> dict[str, NDArray[Any]]:
-        """Return field -> array; raises InvalidReadingError."""
+        """Return the arrays by field, or raise InvalidReadingError."""
         sensor = self._sensor
         if sensor.frame is not None:
             _check_frame("frame_id", message.header.frame_id, sensor.frame)
@@ -57,15 +57,15 @@ class SensorReader:
         return values
 
     def concerns(self, message: Message) -> bool:
-        """Return whether a message is of this sensor; False for a JointState of other joints only."""
+        """Return whether a message is of this sensor, which is False for a JointState of other joints only."""
         return not self._is_by_joint or not self._joints.isdisjoint(message.name)
 
     def is_ready(self, message: Message) -> bool:  # noqa: ARG002 - for subclasses
-        """Return whether `read` has everything it needs; a subclass may wait for a transform."""
+        """Return whether `read` has everything it needs, as a subclass may wait for a transform."""
         return True
 
     def confidence(self, message: Message) -> float | None:
-        """Return the confidence in the position (`position_confidence`); None without a covariance."""
+        """Return the confidence in the position (`position_confidence`), or None without a covariance."""
         if self._declaration is None or not self._declaration.covariance:
             return None
         return position_confidence(message.pose.covariance, self._sensor.confidence_radius_m)

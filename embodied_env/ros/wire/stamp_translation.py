@@ -40,7 +40,7 @@ class Sync(StrEnum):
 
 @dataclass(kw_only=True, slots=True)
 class TranslatedStamp:
-    """The stamp of a message on the world clock; read-only, and like `ReceivedMessage` not frozen for speed.
+    """Stamp of a message on the world clock, which is read-only and, like `ReceivedMessage`, not frozen for speed.
 
     `quality` and `reason` are those of an unusable reading, `stamp_quality` that of the stamp. `epoch` is that of the
     world clock.
@@ -59,7 +59,7 @@ class TranslatedStamp:
         return self.header_ns == other.header_ns if self.header_ns else self.stamp_ns == other.stamp_ns
 
     def is_after(self, other: TranslatedStamp) -> bool:
-        """Return whether this stamp is later: by the headers, or by the world clock if it was set in between."""
+        """Return whether this stamp is later by the headers, or by the world clock if it was set in between."""
         if self.header_ns and other.header_ns and self.epoch == other.epoch:
             return self.header_ns > other.header_ns
         return self.stamp_ns > other.stamp_ns
@@ -71,7 +71,7 @@ NO_STAMP = TranslatedStamp(stamp_ns=0, quality=Quality.ZERO_STAMP, reason="the m
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransportTiming:
-    """Trust in the middleware's stamps; `excess_s` over the least delay, for unsynchronised clocks."""
+    """Trust in the middleware's stamps, with `excess_s` over the least delay for unsynchronised clocks."""
 
     quality: Quality = Quality.OK
     excess_s: float | None = None
@@ -88,7 +88,7 @@ class StampTranslator:
     def __init__(
         self, name: str, spec: ClockSpec, limits: ObservationAge, *, timeline: WorldClock, utc: SystemClockMonitor
     ) -> None:
-        """Translate the stamps of the sensor `name` to `timeline`: `utc` itself, or simulated time."""
+        """Translate the stamps of the sensor `name` to `timeline`, which is `utc` itself or simulated time."""
         self._name = name
         self._spec = spec
         self._timeline = timeline
@@ -113,7 +113,7 @@ class StampTranslator:
     # ------------------------------------------------------------------------------------------------ acquisition
 
     def translate(self, arrival: ReceivedMessage, header_ns: int | None) -> TranslatedStamp:
-        """Return the stamp of a message; `header_ns` None: its arrival."""
+        """Return the stamp of a message, which is its arrival if `header_ns` is None."""
         arrived_ns, epoch = self._timeline.at_ns(arrival.arrival_ns), self._timeline.epoch
         if header_ns is None:
             return TranslatedStamp(stamp_ns=arrived_ns, epoch=epoch)
@@ -137,7 +137,7 @@ class StampTranslator:
         return replace(unsynced, stamp_ns=arrived_ns - excess_ns - round(self._spec.least_delay_s * NS_PER_S))
 
     def _judge(self, arrival: ReceivedMessage, stamp_ns: int, header_ns: int, quality: Quality) -> TranslatedStamp:
-        """Judge a stamp of a known clock: in the future, or across a step of UTC."""
+        """Judge whether a stamp of a known clock is in the future or across a step of UTC."""
         arrived_ns = self._timeline.at_ns(arrival.arrival_ns)
         age_ns = arrived_ns - stamp_ns
         is_synced = self.is_wall and self.sync is Sync.SYNCED
@@ -218,7 +218,7 @@ class ArrivalAges:
         self._future_ns = round(future_tolerance_s * NS_PER_S)
 
     def translate(self, arrival: ReceivedMessage, header_ns: int | None) -> TranslatedStamp:
-        """Return the stamp of a message; `header_ns` None: its arrival."""
+        """Return the stamp of a message, which is its arrival if `header_ns` is None."""
         age_ns = 0 if header_ns is None else arrival.arrival_system_ns - header_ns
         quality = Quality.FUTURE if age_ns < -self._future_ns else Quality.OK
         return TranslatedStamp(stamp_ns=arrival.arrival_ns - age_ns, quality=quality)
@@ -229,7 +229,7 @@ class ArrivalAges:
 
 
 def suspect_clock(age_s: float) -> SuspectClock:
-    """Return the clock that would explain the age of a message: "tai", "gps", "epoch" or ""."""
+    """Return the clock that would explain the age of a message, which is "tai", "gps", "epoch" or ""."""
     for name, ahead_s in _AHEAD_S.items():
         if abs(-age_s - ahead_s) <= _NEAR_S:
             return name
@@ -237,9 +237,9 @@ def suspect_clock(age_s: float) -> SuspectClock:
 
 
 def is_on_our_host(node: Node, topic: str, rmw: str) -> bool | None:
-    """Return whether all publishers of `topic` are on our host, by the GUIDs of Fast DDS; None: unknown.
+    """Return whether all publishers of `topic` are on our host, by the GUIDs of Fast DDS, or None if unknown.
 
-    `node` must subscribe to `topic` itself: the GUID of its own endpoint identifies our host.
+    `node` must subscribe to `topic` itself, since the GUID of its own endpoint identifies our host.
     """
     if not rmw.startswith("rmw_fastrtps"):
         return None

@@ -32,7 +32,7 @@ class ExpectedReading:
 
 @dataclass(frozen=True, kw_only=True)
 class DueReading:
-    """When a sensor's next reading is due, by its rate and the stamp of its last; its phase is unknown."""
+    """Due time of a sensor's next reading by its rate and the stamp of its last, with an unknown phase."""
 
     period_ns: int  # between two readings; 0: one at every step
     slack_ns: int  # how much later than its rate a reading may be acquired: a physics step
@@ -59,7 +59,7 @@ class StepArrivals:
     """Buffers of sensors that are read in lockstep."""
 
     def __init__(self, sensors: Mapping[str, SensorSpec], *, slack_ns: int = 0) -> None:
-        """Prepare; `slack_ns` is `DueReading.slack_ns`, where the simulator does not acknowledge readings."""
+        """Prepare with the slack `DueReading.slack_ns`, for a simulator that does not acknowledge readings."""
         self.sensors = sensors
         self._due = {key: DueReading.of(sensor, slack_ns) for key, sensor in sensors.items()}
         self._buffers: dict[str, SensorBuffer] = {}
@@ -69,7 +69,7 @@ class StepArrivals:
     def subscribe(
         self, receiver: Receiver, qos: Callable[[SensorSpec], QoSProfile] = newest_qos, *, raw: bool = False
     ) -> None:
-        """Subscribe with empty buffers; pass the messages to `add`. `qos` returns the profile for a sensor."""
+        """Subscribe with empty buffers to messages for `add`, with the profile that `qos` returns for a sensor."""
         self._buffers = {key: SensorBuffer(key, sensor) for key, sensor in self.sensors.items()}
         topics = [sensor.topic for sensor in self.sensors.values()]
         self._on_shared_topics = {key for key, sensor in self.sensors.items() if topics.count(sensor.topic) > 1}
@@ -77,7 +77,7 @@ class StepArrivals:
             receiver.subscribe(key, message_class(sensor.type), sensor.topic, qos(sensor), raw=raw)
 
     def add(self, arrival: ReceivedMessage) -> bool:
-        """Store a message; return whether it is of one of these sensors."""
+        """Store a message, and return whether it is of one of these sensors."""
         buffer = self._buffers.get(arrival.key)
         if buffer is None:
             return False
@@ -90,13 +90,13 @@ class StepArrivals:
         return True
 
     def clear(self) -> None:
-        """Start an epoch: drop everything."""
+        """Start an epoch and drop everything."""
         for buffer in self._buffers.values():
             buffer.clear()
         self._unstamped.clear()
 
     def begin_step(self) -> None:
-        """Start a step: messages without a stamp that arrive from now on belong to its end."""
+        """Start a step, so that messages without a stamp that arrive from now on belong to its end."""
         self._unstamped.clear()
 
     def drop_after(self, now_ns: int) -> None:
@@ -130,7 +130,7 @@ class StepArrivals:
         return missing
 
     def is_due_since(self, key: str, since_ns: int, now_ns: int) -> bool:
-        """Return whether a reading after `since_ns`, a reset, must exist at `now_ns`; True for other keys."""
+        """Return whether a reading after `since_ns`, a reset, must exist at `now_ns`, and True for other keys."""
         return key not in self._due or self._due[key].must_have_come(since_ns, now_ns)
 
     def has_future(self, now_ns: int) -> bool:

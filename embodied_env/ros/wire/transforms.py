@@ -24,7 +24,10 @@ class NoTransformError(InvalidReadingError):
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """Pose of a source frame in a target frame: `translation` m, shape (3,); `rotation` x, y, z, w, shape (4,)."""
+    """Pose of a source frame in a target frame.
+
+    `translation` is in m, shape (3,), and `rotation` is x, y, z, w, shape (4,).
+    """
 
     translation: FloatArray
     rotation: FloatArray
@@ -34,7 +37,7 @@ class Frames(Protocol):
     """Source of transforms between frames."""
 
     def lookup(self, target: str, source: str, stamp_ns: int) -> Transform:
-        """Return the transform at `stamp_ns` of the messages' clock; raises NoTransformError."""
+        """Return the transform at `stamp_ns` of the messages' clock, or raise NoTransformError."""
         ...
 
 
@@ -47,13 +50,13 @@ class TransformedReader(SensorReader):
     """Reads a sensor's messages in the frame `target`, each at the time of its stamp."""
 
     def __init__(self, name: str, sensor: SensorSpec, target: str, frames: Frames) -> None:
-        """Prepare to read `sensor`, accepted by `backend_profile.check_frame`; raises like `SensorReader`."""
+        """Prepare to read `sensor`, accepted by `robot_profile.check_frame`, or raise like `SensorReader`."""
         super().__init__(name, as_it_comes(sensor))
         self._target = target
         self._frames = frames
 
     def read(self, message: Message) -> dict[str, NDArray[Any]]:
-        """Return field -> array; raises InvalidReadingError, also without a transform."""
+        """Return the arrays by field, or raise InvalidReadingError, also without a transform."""
         values = super().read(message)
         if message.header.frame_id == self._target:
             return values
@@ -86,7 +89,7 @@ class Tf2Frames:
     """Transforms of ``/tf`` and ``/tf_static``, received by the node's executor."""
 
     def __init__(self, node: Node) -> None:
-        """Subscribe; raises MissingDependencyError without tf2_ros."""
+        """Subscribe, or raise MissingDependencyError without tf2_ros."""
         try:
             import tf2_ros  # noqa: PLC0415 - an optional package, needed only where a profile has frames
         except ImportError as error:
@@ -100,7 +103,7 @@ class Tf2Frames:
         self._listener = tf2_ros.TransformListener(self._buffer, node, spin_thread=False)
 
     def lookup(self, target: str, source: str, stamp_ns: int) -> Transform:
-        """Return the transform at `stamp_ns`; raises NoTransformError. It never waits."""
+        """Return the transform at `stamp_ns`, or raise NoTransformError without waiting."""
         time = Time(nanoseconds=stamp_ns, clock_type=ClockType.ROS_TIME)
         try:
             found = self._buffer.lookup_transform(target, source, time).transform
@@ -111,7 +114,7 @@ class Tf2Frames:
 
 
 def unit(rotation: FloatArray) -> FloatArray:
-    """Return the normalised quaternion; raises ValueError if its norm is not about 1."""
+    """Return the normalised quaternion, or raise ValueError if its norm is not about 1."""
     length = float(np.linalg.norm(rotation))
     if not 0.5 < length < 2.0:  # not a rounding error; also NaN
         raise ValueError(f"{rotation.tolist()} is not a rotation")
@@ -119,7 +122,7 @@ def unit(rotation: FloatArray) -> FloatArray:
 
 
 def product(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return the Hamilton product, x, y, z, w: rotate by `second`, then by `first`."""
+    """Return the Hamilton product, x, y, z, w, which rotates by `second`, then by `first`."""
     u, v = first[:3], second[:3]
     w = first[3] * second[3] - float(u @ v)
     return np.array([*(first[3] * v + second[3] * u + np.cross(u, v)), w], dtype=np.float64)
@@ -146,7 +149,7 @@ def rotated_covariance(rotation: FloatArray, covariance: FloatArray) -> FloatArr
 
 
 def transformed(values: Values, transform: Transform) -> dict[str, NDArray[Any]]:
-    """Return a reading's fields in the target frame, in their dtype; raises ValueError for an invalid rotation."""
+    """Return a reading's fields in the target frame and their dtype, or raise ValueError for an invalid rotation."""
     rotation = unit(transform.rotation)
     moved: dict[str, NDArray[Any]] = {}
     for field, value in values.items():

@@ -1,4 +1,4 @@
-"""World clocks of a robot that never jump: UTC or simulated time, continued by the steady clock.
+"""World clocks of a robot, UTC or simulated time, which the steady clock continues without jumps.
 
 `SystemClockMonitor` pairs the steady clock with UTC and detects steps of UTC and suspends of the host.
 `SimTimeTracker` follows a simulator's clock. Both map message stamps to a world clock that continues where it was when
@@ -33,7 +33,7 @@ _SKIP_PERIODS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class ClockSpec:
-    """The clock that stamps a sensor's messages: ``backends.real.clocks.<sensor>``."""
+    """Clock that stamps a sensor's messages, ``backends.real.clocks.<sensor>``."""
 
     # relation of the sensor's clock to ours, see [clocks](../concepts/clocks.md)
     sync: Literal["auto", "same_host", "ptp", "chrony", "none"] = "auto"
@@ -56,7 +56,7 @@ class ClockPair:
 
 
 def read_clock_pair(clock: Clock) -> ClockPair:
-    """Read UTC between two readings of the steady clock; the first good pair, else the best of a few."""
+    """Read UTC between two readings of the steady clock as the first good pair, or else the best of a few."""
     pairs: list[ClockPair] = []
     for _ in range(_TRIES):
         before_ns, system_ns, after_ns = clock.now_ns(), clock.system_ns(), clock.now_ns()
@@ -138,7 +138,7 @@ class SystemClockMonitor:
             self._pair = pair
 
     def begin(self) -> None:
-        """Start an episode, and count jumps from here; a suspend that was not reported yet is kept."""
+        """Start an episode and count jumps from here, but keep a suspend that was not reported yet."""
         self._jumps = 0
         self._jump = self._jump if self._jump == "suspended" else ""
 
@@ -168,7 +168,7 @@ class SimTimeTracker:
     """
 
     def __init__(self, watch: SystemClockMonitor, *, period_ns: int) -> None:
-        """Wait for the first message; a jump is judged by the control period `period_ns`."""
+        """Wait for the first message, where the control period `period_ns` judges a jump."""
         self.epoch = 0
         self.advanced_ns: int | None = None
         self._watch = watch
@@ -183,12 +183,12 @@ class SimTimeTracker:
 
     @property
     def rtf(self) -> float:
-        """Real-time factor over the last seconds; 1 before two messages."""
+        """Real-time factor over the last seconds, or 1 before two messages."""
         (first_ns, first_sim_ns), (last_ns, last_sim_ns) = self._received[0], self._received[-1]
         return (last_sim_ns - first_sim_ns) / (last_ns - first_ns) if last_ns > first_ns else 1.0
 
     def on_clock(self, sim_ns: int, steady_ns: int) -> bool:
-        """Process a clock message; return whether simulated time was set, so that buffered readings are obsolete."""
+        """Process a clock message and return whether simulated time was set, which makes buffered readings obsolete."""
         if self.advanced_ns is None:
             self._start(sim_ns, steady_ns)
             return False
@@ -212,7 +212,7 @@ class SimTimeTracker:
         self._received = deque([(steady_ns, sim_ns)])
 
     def now_ns(self) -> int:
-        """Return the world time; 0 before the first message."""
+        """Return the world time, or 0 before the first message."""
         return self.at_ns(self._watch.now_ns() - self._watch.at_ns(0))
 
     def at_ns(self, steady_ns: int) -> int:
@@ -238,7 +238,7 @@ class SimTimeTracker:
         self._jumps, self._jump = 0, ""
 
     def status(self) -> ClockStatus:
-        """Return the state of a simulator's clock; steps of UTC do not affect simulated time."""
+        """Return the state of a simulator's clock, as steps of UTC do not affect simulated time."""
         jump, self._jump = self._jump, ""
         if self._watch.pop_jump() == "suspended":
             jump, self._jumps = "suspended", self._jumps + 1
