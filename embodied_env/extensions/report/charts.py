@@ -1,7 +1,8 @@
-"""Charts as inline SVG with HTML text: no library, sharp at any width, for light and dark screens and for paper.
+"""Draw charts as inline SVG with HTML text, without a library.
 
-One function per kind of chart; each returns escaped HTML. Curves are paths in a box of `UNITS` by `UNITS`, coloured by
-``page.css``. ``page.js`` adds a readout and a table, which it computes from these paths.
+They are sharp at any width, for light and dark screens and for paper. One function per kind of chart; each returns
+escaped HTML. Curves are paths in a box of `UNITS` by `UNITS`, coloured by ``page.css``. ``page.js`` adds a readout and
+a table, which it computes from these paths.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _LARGEST = 1e150  # whose differences and multiples are finite
 
 
 class Line(NamedTuple):
-    """One line of a chart; `style` is a class of ``page.css``, and NaN is a gap."""
+    """One line of a chart, in which NaN is a gap.
+
+    `style` is a class of ``page.css``.
+    """
 
     name: str
     x: ArrayLike
@@ -39,7 +43,10 @@ class Line(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Spans of steps in which something occurred, `steps` in all; `style` is "limit", "brake" or "notice"."""
+    """Spans in which something occurred, among `steps` steps in all.
+
+    `style` is "limit", "brake" or "notice".
+    """
 
     name: str
     spans: Sequence[tuple[float, float]]
@@ -48,7 +55,10 @@ class Marks(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A value with its interval; NaN for what is unknown. `text` has the numbers."""
+    """A value with its interval, with NaN for what is unknown.
+
+    `text` has the numbers.
+    """
 
     name: str
     value: float
@@ -59,7 +69,10 @@ class Interval(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One or several successive episodes in the strip; `shares` are their kinds of end, which sum up to 1."""
+    """One or several successive episodes in the strip.
+
+    `shares` are their kinds of end, which sum up to 1.
+    """
 
     text: str
     shares: Mapping[str, float]
@@ -79,7 +92,7 @@ def line_chart(
     marks: Sequence[Marks] = (),
     below: Sequence[Line] = (),
 ) -> str:
-    """Return a chart of lines over x; what is beyond `limits` is shaded, and `marks` are below the x axis.
+    """Return a chart of lines over x, with `marks` below the x axis and the area beyond `limits` shaded.
 
     The lines `below`, of few points in any order, are drawn first, and are not in readout and table.
     """
@@ -144,9 +157,9 @@ def stacked_timeline(
     unit: str,
     limit: float = math.nan,
 ) -> str:
-    """Return a bar of successive segments for each row: its label, the length of each, and the measured total.
+    """Return a bar of successive segments for each row of a label, the length of each, and the measured total.
 
-    `segments` are their styles and names; a line at `limit` crosses all bars.
+    `segments` are their styles and names. A line at `limit` crosses all bars.
     """
     ends = [end for _, lengths, total in rows for end in (sum(lengths), total, limit) if math.isfinite(end)]
     box, drawn = _Box(0.0, max(ends, default=0.0) or 1.0, 0.0, 1.0), ""
@@ -167,7 +180,10 @@ def stacked_timeline(
 
 
 def episode_strip(title: str, bars: Sequence[Bar]) -> str:
-    """Return a column for each bar: length, coloured by kinds of end, above the return; bars with `href` are links."""
+    """Return a column for each bar with its length, coloured by kinds of end, above the return.
+
+    Bars with `href` are links.
+    """
     longest = max((bar.length for bar in bars), default=0.0) or 1.0
     returns = [value for bar in bars for value in (bar.low, bar.high) if math.isfinite(value)]
     low, high = _padded(min(returns, default=0.0), max(returns, default=0.0))
@@ -207,7 +223,7 @@ def episode_strip(title: str, bars: Sequence[Bar]) -> str:
 
 
 def extremes(x: ArrayLike, y: ArrayLike, columns: int = COLUMNS) -> tuple[FloatArray, FloatArray]:
-    """Return at most 2 points per column: its smallest and its largest value, in order; a NaN if it has no other."""
+    """Return the points of the smallest and the largest value of each column, or of a NaN if it has no other."""
     places, values = np.asarray(x, np.float64).ravel(), np.asarray(y, np.float64).ravel()
     values = np.clip(np.where(np.isfinite(values), values, np.nan), -_LARGEST, _LARGEST)
     if len(values) <= 2 * columns:
@@ -246,7 +262,7 @@ class _Box(NamedTuple):
         return _bounded(UNITS * (1.0 - (value - self.y_low) / ((self.y_high - self.y_low) or 1.0)))
 
     def path(self, x: FloatArray, y: FloatArray) -> str:
-        """Return the path of a line with gaps; a single point is a dot."""
+        """Return the path of a line with gaps, in which a single point is a dot."""
         parts, pen = [], "M"
         for place, value in zip(x.tolist(), y.tolist(), strict=True):
             if math.isnan(value):
@@ -294,7 +310,7 @@ def _padded(low: float, high: float) -> tuple[float, float]:
 
 
 def _text(value: object, longest: int = 160) -> str:
-    """Return text of a figure: escaped, without control characters, and cut."""
+    """Return escaped text of a figure, cut and without control characters."""
     shown = printable(str(value))
     return escape(shown if len(shown) <= longest else f"{shown[: longest - 1]}…")
 

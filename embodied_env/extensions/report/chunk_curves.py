@@ -1,4 +1,4 @@
-"""Action chunks of an episode: what the policy intended, to be drawn below what was applied."""
+"""Read the action chunks of an episode, which are drawn below the actions that were applied."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class ChunkCurves:
         return len(self._kept.kept)
 
     def read(self, read_array: Callable[[Mapping[str, Any]], NDArray[Any]], last_step: int) -> None:
-        """Compute the points up to `last_step`; `read_array` is `embodied_env.record.Run.array`."""
+        """Compute the points up to `last_step`.
+
+        `read_array` is `embodied_env.record.Run.array`.
+        """
         steps, values = [], []
         width = len(self._kept.kept[0].origins) if self._kept.kept else 0
         for kept in self._kept.kept:

@@ -1,4 +1,4 @@
-"""The course of each episode of a run: joints, rewards, sensor ages, events and camera frames over its steps."""
+"""Collect joints, rewards, sensor ages, events and camera frames over the steps of each episode of a run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class EpisodeTrace:
         self._missed_deadlines = 0
 
     def add(self, row: RecordedTransition) -> None:
-        """Add the row of a step; of one that an outer wrapper added, only the reward and the images are known."""
+        """Add the row of a step.
+
+        Of a row that an outer wrapper added, only the reward and the images are known.
+        """
         self.steps += 1
         self._add_value("reward", "", row["reward"])
         self.frames.add(self.steps, row)
@@ -138,7 +141,10 @@ class EpisodeTraces:
             self.kept.remove(self.by_importance()[-1])
 
     def by_importance(self) -> list[EpisodeTrace]:
-        """Return the kept traces: the first of each reason, then the second of each; failures first, then stops."""
+        """Return the kept traces, first one of each reason, then the second of each.
+
+        Within both, failures are first, then stops.
+        """
         ranks: Counter[tuple[str, str]] = Counter()
         keys = {}
         for trace in self.kept:

@@ -1,4 +1,4 @@
-"""Figures of a report: of all episodes, and of the chosen one.
+"""Figures of a report on all episodes and on the chosen one.
 
 To add one of an episode, write a function and name it in `FIGURES`.
 """
@@ -41,7 +41,7 @@ _MOST_REASONS = 8
 
 
 def draw_rates(rates: Iterable[tuple[str, str, Rate]]) -> str:
-    """Draw success rates with their intervals; each with its label and the noun of a trial."""
+    """Draw success rates with their intervals, each with its label and the noun of a trial."""
     rows = []
     for name, noun, rate in rates:
         text = f"no {noun}"
@@ -66,7 +66,7 @@ def draw_reasons(summary: Mapping[str, Any]) -> str:
 
 
 def draw_strip(episodes: Sequence[EpisodeOutcome], shown: Iterable[int]) -> str:
-    """Draw all episodes in order; the episodes with the numbers `shown` are links to their charts.
+    """Draw all episodes in order, in which the numbers of `shown` are links to their charts.
 
     Many episodes share columns, which then are links to their first episode that is shown.
     """
@@ -130,7 +130,7 @@ def draw_joints(trace: EpisodeTrace) -> Iterator[str]:
 
 
 def _chunk_lines(chunks: ChunkCurves, joint: int) -> list[Line]:
-    """Return one line of all chunks that are drawn; none if there are none."""
+    """Return one line of all chunks that are drawn, or none if there are none."""
     if joint >= chunks.values.shape[1]:
         return []
     name = "chunks" if chunks.drawn == chunks.count else f"chunks, {chunks.drawn} of {chunks.count:,}"

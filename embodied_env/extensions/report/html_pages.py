@@ -26,14 +26,14 @@ _LONGEST = 600  # characters of one text
 
 
 def render_page(template: str, *, title: str, **content: object) -> str:
-    """Return the page of `template` with `content`; raises MissingDependencyError without jinja2."""
+    """Return the page of `template` with `content`, or raise MissingDependencyError without jinja2."""
     return _environment().get_template(template).render(title=title, policy=POLICY, **content)
 
 
 def text(value: object, longest: int = _LONGEST) -> str:
-    """Return `value` as text without control characters, cut to `longest` characters; markup is returned unchanged.
+    """Return `value` as text without control characters, cut to `longest` characters.
 
-    Templates apply it to every expression, and then escape the text.
+    Markup is returned unchanged. Templates apply it to every expression, and then escape the text.
     """
     if hasattr(value, "__html__"):
         return value  # type: ignore[return-value] # jinja2's Markup, a str
@@ -47,7 +47,10 @@ def check_page_libraries() -> None:
 
 
 def format_number(value: float) -> str:
-    """Return `value` with three significant digits, without an exponent where it is readable; "none" if not finite."""
+    """Return `value` with three significant digits, without an exponent where it is readable.
+
+    The text is "none" if it is not finite.
+    """
     if not math.isfinite(value):
         return "none"
     size = abs(value)
@@ -65,31 +68,31 @@ def milliseconds(seconds: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Return a share from 0 to 1 in percent; "none" for None and NaN."""
+    """Return a share from 0 to 1 in percent, or "none" for None and NaN."""
     return "none" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
 
 
 def share_of(count: int, total: int) -> str:
-    """Return `count / total` in percent; a positive share never reads as 0 %."""
+    """Return `count / total` in percent, in which a positive share never reads as 0 %."""
     if not count and total:
         return "0 %"
     return "< 0.1 %" if count < total / 1000 else percent(count / total if total else None)
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """Return a count with its noun: "1 step", "2 steps"."""
+    """Return a count with its noun, such as "1 step" or "2 steps"."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def mapping_of(value: object, *keys: str) -> Mapping[str, Any]:
-    """Return the mapping at the path `keys` in `value`; an empty one where there is none."""
+    """Return the mapping at the path `keys` in `value`, or an empty one where there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value if isinstance(value, Mapping) else {}
 
 
 def describe_value(value: object) -> str:
-    """Return a value of a manifest in one line; "unknown" for None and ""."""
+    """Return a value of a manifest in one line, or "unknown" for None and ""."""
     if value is None or value == "":
         return "unknown"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -134,14 +137,17 @@ def _describe_entry(manifest: object, *keys: str) -> str:
 
 
 def _describe_policy(manifest: object) -> str:
-    """Return the known parts of the identity of a policy: "pick, library onnx 1.2, sha256 9f..."."""
+    """Return the known parts of the identity of a policy, such as "pick, library onnx 1.2, sha256 9f..."."""
     identity = mapping_of(manifest, "policy") or {"name": mapping_of(manifest).get("policy")}
     parts = (f"{key} {value}" for key, value in identity.items() if key != "name" and value not in (None, ""))
     return ", ".join((describe_value(identity.get("name")), *parts))
 
 
 def _cell_class(content: object) -> str:
-    """Return the CSS class of a cell with text: "long" where words must be broken, "wide" for several words, or ""."""
+    """Return the CSS class of a cell with text, or "".
+
+    It is "long" where words must be broken, and "wide" for several words.
+    """
     shown = str(content)
     if len(shown) <= _WIDE:
         return ""

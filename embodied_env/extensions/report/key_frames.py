@@ -1,4 +1,4 @@
-"""Key frames of cameras: the images of an episode that a report shows, and their conversion to JPEG."""
+"""Select the camera images of an episode that a report shows, and convert them to JPEG."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _GREYS = (2.0, 90.0)  # percentiles of a depth image that are drawn darkest and 
 
 
 class KeyFrame(NamedTuple):
-    """An image of a camera in base 64, "" if it cannot be shown, and its caption; `note`: its grey scale, or why."""
+    """An image of a camera in base 64, "" if it cannot be shown, and its caption.
+
+    `note` has its grey scale, or why it cannot be shown.
+    """
 
     caption: str
     jpeg: str
@@ -45,7 +48,7 @@ class KeyFrames:
         self._last: dict[str, tuple[int, Reference]] = {}
 
     def add(self, step: int, row: RecordedRow) -> None:
-        """Add the observation of a row: of `step`, or of the reset before step 1."""
+        """Add the observation of a row of `step`, or of the reset before step 1."""
         for path, reference in references(row["observation"]):
             camera = path or "observation"
             if is_image(reference) and (kept := self._kept.entry(camera)) is not None:
@@ -53,7 +56,7 @@ class KeyFrames:
                 kept.add((step, reference))
 
     def frames(self) -> dict[str, list[tuple[int, Reference]]]:
-        """Return step and reference of at most `MOST_FRAMES` images of each camera; a repeated image once."""
+        """Return step and reference of at most `MOST_FRAMES` images of each camera, each repeated image once."""
         found = {}
         for camera, sparse in self._kept.items():
             first_of: dict[str, tuple[int, Reference]] = {}
@@ -65,7 +68,10 @@ class KeyFrames:
         return found
 
     def pictures(self, read_array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> dict[str, list[KeyFrame]]:
-        """Return the pictures of each camera; `read_array` is `embodied_env.record.Run.array`. Requires Pillow."""
+        """Return the pictures of each camera, for which Pillow is required.
+
+        `read_array` is `embodied_env.record.Run.array`.
+        """
         return {
             camera: [_picture(f"step {step}" if step else "reset", reference, read_array) for step, reference in frames]
             for camera, frames in self.frames().items()
@@ -85,7 +91,7 @@ def can_draw() -> bool:
 
 
 def is_image(reference: Reference) -> bool:
-    """Return whether a reference is to an image or several: uint8 with 1, 3 or 4 channels, or one of other numbers."""
+    """Return whether a reference is to one or several images with 1 channel, or with 3 or 4 of uint8."""
     *size, channels = reference["shape"][-_DIMENSIONS:] or (0,)
     is_drawable = channels == 1 or (channels in (3, 4) and reference["dtype"] == "uint8")
     return len(size) == 2 and len(reference["shape"]) <= _DIMENSIONS + 1 and all(reference["shape"]) and is_drawable

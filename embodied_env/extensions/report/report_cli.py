@@ -1,4 +1,4 @@
-"""``embodied-env report``: an HTML report of one recorded run."""
+"""The command ``embodied-env report``, which writes an HTML report of one recorded run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the report and return the exit status: 1 if the audit finds the run not sound."""
+    """Write the report, and return 1 if the audit finds the run not sound."""
     from embodied_env.extensions.report.run_report import write_report
 
     with ProgressBar() as progress:

@@ -1,4 +1,4 @@
-"""The report of one run: its rows are read once, after the audit, and written as one self-contained page."""
+"""Write the report of one run as one self-contained page, with one pass over its rows after the audit."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ class RunStatistics:
     """
 
     def __init__(self, contract: Contract | None = None, *, is_valid: bool = False) -> None:
-        """Start without rows; without `contract` joints have neither units nor limits nor measured values.
+        """Start without rows.
 
-        `is_valid`: an audit found that all rows fit their schema.
+        Without `contract` joints have neither units nor limits nor measured values. `is_valid` means that an audit
+        found that all rows fit their schema.
         """
         self._is_valid = is_valid
         self.outcomes = Outcomes()
@@ -99,9 +100,10 @@ class RunStatistics:
 def write_report(
     run_directory: str | Path, output: str | Path | None = None, *, progress: Progress = NO_PROGRESS
 ) -> Report:
-    """Audit a run and write its report to `output`: to ``report.html`` in the run directory by default.
+    """Audit a run and write its report to `output`.
 
-    The report of a run that is not clean, or empty, names the problem.
+    The default is ``report.html`` in the run directory. The report of a run that is not clean, or empty, names the
+    problem.
 
     Raises:
         RecordError: when `run_directory` is no run directory, or the page cannot be written.
@@ -125,7 +127,10 @@ def write_report(
 
 
 def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Contract | None, problem: str) -> str:
-    """Return the report of `run`, whose rows are in `found`; `problem`: why its contract cannot be read, or ""."""
+    """Return the report of `run`, whose rows are in `found`.
+
+    `problem` is why its contract cannot be read, or "".
+    """
     name, summary = run.path.resolve().name, found.outcomes.summary()
     contract_name = describe_value(mapping_of(run.manifest, "contract").get("name"))
     is_paced = contract is not None and run.manifest.get("pacing") == "realtime"

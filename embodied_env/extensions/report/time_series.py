@@ -20,7 +20,10 @@ _Value = TypeVar("_Value")
 
 
 class BoundedDict(dict[_Key, _Value]):
-    """Entries created on first use, at most `most` of them; `left_out` counts calls of `entry` that found no room."""
+    """Entries created on first use, at most `most` of them.
+
+    `left_out` counts calls of `entry` that found no room.
+    """
 
     def __init__(self, create: Callable[[], _Value], most: int = MOST_NAMES) -> None:
         super().__init__()
@@ -29,7 +32,7 @@ class BoundedDict(dict[_Key, _Value]):
         self._most = most
 
     def entry(self, key: _Key) -> _Value | None:
-        """Return the entry of `key`, created if necessary; None when the dict is full."""
+        """Return the entry of `key`, created if necessary, or None when the dict is full."""
         if key not in self:
             if len(self) >= self._most:
                 self.left_out += 1
@@ -39,7 +42,10 @@ class BoundedDict(dict[_Key, _Value]):
 
 
 class Sparse(Generic[_Value]):
-    """Items evenly over a stream, with the first one: every second one is dropped when there are more than `most`."""
+    """Items evenly over a stream, with the first one.
+
+    Every second one is dropped when there are more than `most`.
+    """
 
     def __init__(self, most: int) -> None:
         self.kept: list[_Value] = []
@@ -56,13 +62,13 @@ class Sparse(Generic[_Value]):
 
 
 class Trace:
-    """Values of one name over the steps of an episode: all of them, or the extremes of columns of steps if many."""
+    """Values of one name over the steps of an episode, or the extremes of columns of steps if many."""
 
     def __init__(self) -> None:
         self._steps, self._values = array("d"), array("d")
 
     def add(self, step: int, value: float) -> None:
-        """Add the value of `step`, in ascending order; NaN is a gap."""
+        """Add the value of `step`, in ascending order and with NaN for a gap."""
         self._steps.append(step)
         self._values.append(value)
         if len(self._steps) >= _MOST_KEPT:
@@ -88,7 +94,7 @@ class Trace:
 
 
 class Spans:
-    """Steps in which something occurred, as spans of adjacent steps; near ones are joined if many."""
+    """Spans of adjacent steps in which something occurred, with near ones joined if there are many."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -96,7 +102,7 @@ class Spans:
         self._reach = 1
 
     def add(self, step: int) -> None:
-        """Add `step`, in ascending order; the same step counts once."""
+        """Add `step`, in ascending order and each step once."""
         if self.spans and step == self.spans[-1][1]:
             return
         self.count += 1

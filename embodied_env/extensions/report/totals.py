@@ -1,4 +1,4 @@
-"""Totals over the steps of a run: latency stages with the timeline of a step, sensor readings, clocks and gates."""
+"""Sum up latency stages, sensor readings, clocks and gates over the steps of a run."""
 
 from __future__ import annotations
 
@@ -34,13 +34,16 @@ def stage_label(stage: Stage) -> str:
 
 
 def stage_place(stage: Stage) -> tuple[int, str, str]:
-    """Return the sort key of a stage: in the order in which stages happen."""
+    """Return the sort key of a stage in the order in which stages happen."""
     name, sensor = stage
     return (STAGES.index(name) if name in STAGES else len(STAGES), name, sensor)
 
 
 class Stages:
-    """Stages of all steps. Only measured values are in the samples; the others are counted by quality."""
+    """Stages of all steps.
+
+    Only measured values are in the samples. The others are counted by quality.
+    """
 
     def __init__(self) -> None:
         self.samples: BoundedDict[Stage, StreamSample] = BoundedDict(StreamSample)
@@ -56,7 +59,10 @@ class Stages:
                 sample.add(seconds)
 
     def timeline(self, period_s: float | None) -> str:
-        """Draw the stages that make up a step; `period_s`: the control period, if steps are paced by it."""
+        """Draw the stages that make up a step.
+
+        `period_s` is the control period, if steps are paced by it.
+        """
         found = {name: self.samples[name, ""].percentiles() for name in SEGMENTS if (name, "") in self.samples}
         period = self.samples["period_s", ""].percentiles() if ("period_s", "") in self.samples else None
         rows = []
@@ -79,7 +85,10 @@ class Stages:
 
 
 def age_is_known(reading: SensorInfo) -> bool:
-    """Return whether the age of the reading of a sensor in an info is measured: a held one keeps its stamp."""
+    """Return whether the age of a sensor's reading in an info is measured.
+
+    A held reading keeps its stamp.
+    """
     return reading["quality"] != Quality.LOST and reading.get("stamp_quality", Quality.OK) == Quality.OK
 
 
