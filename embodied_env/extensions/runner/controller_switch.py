@@ -38,11 +38,11 @@ BLOCK = ContractBlock(schema=RunnerBlock, in_fingerprint=False)
 
 
 def switch_controllers(controllers: RunnerControllers, *, back: bool = False, **node: Any) -> None:  # noqa: ANN401 - of RosNode
-    """Switch the controllers strictly, all or none; those that are in their state already are left out.
+    """Switch all controllers or none, except those that are in their state already.
 
-    `back`: to the state outside of the runner. `node` has the options of the node that calls the services. Raises
-    BackendNotReadyError when the manager does not respond, lacks a controller or refuses, and MissingDependencyError
-    without its message package.
+    `back` switches to the state outside of the runner. `node` has the options of the node that calls the services.
+    Raises BackendNotReadyError when the manager does not respond, lacks a controller or refuses, and
+    MissingDependencyError without its message package.
     """
     from embodied_env.messages.message_types import message_class
     from embodied_env.ros.robot.robot_profile import LIST_CONTROLLERS

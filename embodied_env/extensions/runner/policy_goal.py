@@ -30,19 +30,19 @@ class PolicyGoal:
 
     @classmethod
     def of(cls, message: Any) -> Self:  # noqa: ANN401 - a generated type, or parameters
-        """Return the goal in an object with these fields; arrays become tuples."""
+        """Return the goal in an object with these fields, with arrays as tuples."""
         values: dict[str, Any] = {each.name: getattr(message, each.name) for each in fields(cls)}
         values |= {name: tuple(value) for name, value in values.items() if name.startswith("limit_")}
         return cls(**values)
 
     @property
     def last_episode(self) -> float:
-        """The number of episodes; infinite if only the time counts."""
+        """The number of episodes, which is infinite if only the time counts."""
         return self.episodes or (math.inf if self.seconds else 1)
 
 
 def check_goal(goal: PolicyGoal, contract: Contract) -> dict[str, JointLimits]:
-    """Return the limits of a goal by joint; raises UsageError for a goal that the contract does not allow."""
+    """Return the limits of a goal by joint, or raise UsageError for a goal that the contract does not allow."""
     if goal.instruction:
         check_instruction(goal.instruction)
     if goal.episodes < 0:
@@ -82,7 +82,7 @@ def _by_joint(goal: PolicyGoal, name: str) -> list[tuple[str, float]]:
 
 @dataclass(kw_only=True)
 class GoalResult:
-    """The result of a goal so far; the fields are those of ``RunPolicy.action``."""
+    """The result of a goal so far, with the fields of the result of ``RunPolicy.action``."""
 
     end_reason: str = ""
     verdict: Literal["success", "failure", "none"] = "none"
@@ -93,7 +93,10 @@ class GoalResult:
     message: str = ""  # empty: complete
 
     def add_episode(self, info: Mapping[str, Any], *, is_cut: bool) -> None:
-        """Add an episode by the info of its last step; `is_cut`: the time of the goal was over."""
+        """Add an episode by the info of its last step.
+
+        `is_cut` is true if the time of the goal was over.
+        """
         kind = end_kind(info["end_reason"])
         self.end_reason = info["end_reason"]
         self.verdict = "success" if info["is_success"] else "failure" if kind == "failure" else "none"

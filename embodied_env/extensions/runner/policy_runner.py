@@ -1,4 +1,4 @@
-"""Keep one policy and one robot ready, and run goals with them in a thread; no ROS interface of its own."""
+"""Keep one policy and one robot ready, and run goals with them in a thread, without a ROS interface of its own."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class PolicyRunner:
     # ------------------------------------------------------------------------------------------- transitions
 
     def configure(self) -> None:
-        """Load the contract and the policy, and check the robot without any publisher; raises EmbodiedEnvError."""
+        """Load the contract and the policy, and check the robot without any publisher, or raise EmbodiedEnvError."""
         options = self._options
         contract = self.contract = load_contract(options.contract)
         check_blocks(contract)
@@ -133,7 +133,10 @@ class PolicyRunner:
             raise
 
     def deactivate(self, why: str) -> None:
-        """Brake, end the goal, close the environment, and switch the controllers back; raises BackendNotReadyError."""
+        """Brake, end the goal, close the environment, and switch the controllers back.
+
+        Raises BackendNotReadyError if the controllers are not switched.
+        """
         self.stop(why)
         self.wait()  # a policy that hangs does not keep the robot: the environment brakes it
         try:
@@ -205,7 +208,7 @@ class PolicyRunner:
         return (self._clock.now_ns() - self._begun_ns) / NS_PER_S if self._begun_ns else 0.0
 
     def findings(self, inputs: Collection[str] | None = None) -> list[Finding]:
-        """Return the findings of the robot's safety `inputs` that prevent motion; None: of all."""
+        """Return the findings of the robot's safety `inputs`, or of all if None, that prevent motion."""
         source = None if self._env is None else find_estop_source(self._env.stepper.backend)
         states = {} if source is None else source.estops()
         return safety_input_findings({name: states[name] for name in states if inputs is None or name in inputs})
@@ -225,14 +228,20 @@ class PolicyRunner:
             raise BackendNotReadyError(f"[{found[0].code}] {found[0].detail}")
 
     def start(self, goal: PolicyGoal) -> futures.Future[GoalResult]:
-        """Execute a goal that `check` accepts; the future has its result, or an error that is no fault of the goal."""
+        """Execute a goal that `check` accepts.
+
+        The future has its result, or an error that is no fault of the goal.
+        """
         self.goal, self.result, self._stop_reason = goal, GoalResult(), ""
         self._is_plausible, self._begun_ns, self._goals = False, 0, self._goals + 1
         self._future = self._thread.submit(self._run)
         return self._future
 
     def stop(self, why: str) -> None:
-        """Let the goal brake the robot and end, if there is one; any thread may call it."""
+        """Let the goal brake the robot and end, if there is one.
+
+        Any thread may call it.
+        """
         if not self.is_running:
             return
         self._stop_reason = self._stop_reason or why
@@ -240,7 +249,7 @@ class PolicyRunner:
             env.stepper.lifecycle.close()  # nothing else ends a reset, which may drive the robot home
 
     def wait(self) -> bool:
-        """Wait until the robot is at rest after `stop`; return False if the policy does not return in time."""
+        """Wait until the robot is at rest after `stop`, or return False if the policy does not return in time."""
         if self._future is None:
             return True
         return not futures.wait([self._future], STOP_TIMEOUT_S + stopping_time_s(self.contract)).not_done
@@ -302,7 +311,7 @@ class PolicyRunner:
         observation: Observation,
         result: GoalResult,
     ) -> None:
-        """Step to the end of the episode; one that must end earlier holds until the contract ends it."""
+        """Step to the end of the episode, with a hold until the contract ends one that must end earlier."""
         is_over, reason = False, ""
         while not is_over:
             reason = reason or self._reason_to_end()
@@ -321,7 +330,7 @@ class PolicyRunner:
         result.add_episode(info, is_cut=reason == _TIME_OVER)
 
     def _check_plausible(self, policy: ChunkRunner, observation: Observation, action: Any) -> None:  # noqa: ANN401
-        """Check the first action of a goal; raises UsageError for an implausible policy."""
+        """Check the first action of a goal, or raise UsageError for an implausible policy."""
         if self._is_plausible or isinstance(action, NoAction):
             return
         first = [action, *policy.upcoming(_MOST_CHECKED)]
@@ -334,4 +343,4 @@ class _KeptOpen(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Keeps the environment open when the recorder of a goal is closed."""
 
     def close(self) -> None:
-        """Do nothing; the runner closes the environment."""
+        """Do nothing, since the runner closes the environment."""

@@ -1,4 +1,4 @@
-"""``embodied-env runner``: keep a policy loaded and run goals with it, as a managed ROS 2 node."""
+"""The command ``embodied-env runner``, which keeps a policy loaded and runs goals with it as a managed ROS 2 node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPTIONS = ("relay", *ROBOT_OPTIONS, "connect_timeout_s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments; those of a parameter of the node are its default."""
+    """Declare the arguments, of which those of a node parameter are its default."""
     option = parser.add_argument
     option("contract", metavar="CONTRACT", nargs="?", default="arm_reach", help="name or path of a contract")
     option("--namespace", help="absolute ROS 2 namespace (default: /)")
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Host the node until SIGINT or SIGTERM; then brake the robot to rest and shut down."""
+    """Host the node until SIGINT or SIGTERM, then brake the robot to rest and shut down."""
     from embodied_env.extensions.runner.policy_runner import RunnerOptions
     from embodied_env.extensions.runner.runner_node import run_runner
     from embodied_env.ros.transport.setup_checks import check_namespace

@@ -1,4 +1,4 @@
-"""The lifecycle node of the runner: its transitions, the action ``run_policy``, and what replaces it without types."""
+"""The lifecycle node of the runner with the action ``run_policy``, or with its replacement without types."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
     """
 
     def __init__(self, options: RunnerOptions, *, namespace: str | None, context: Context) -> None:
-        """Create the node with its interfaces; `options` are the defaults of its parameters."""
+        """Create the node with its interfaces, and with `options` as the defaults of its parameters."""
         super().__init__(NODE, context=context, namespace=namespace)
         self._status = self.create_publisher(message_class("std_msgs/msg/String"), "~/status", LATCHED)
         self._state, self._reason = "unconfigured", ""
@@ -80,7 +80,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         self._report()
 
     def _with_parameters(self, options: RunnerOptions) -> RunnerOptions:
-        """Declare the parameters; those that decide what is loaded can be set at the start only."""
+        """Declare the parameters, of which those that decide what is loaded can be set at the start only."""
         values = {}
         for name in ("contract", "policy", "policy_file", "chunks", "out", "seed"):
             default = getattr(options, name)
@@ -111,7 +111,10 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
     # ------------------------------------------------------------------------------------------- transitions
 
     def _guarded(self, change: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Refuse a transition that the state does not have: the service of rclpy would raise, and end the process."""
+        """Refuse a transition that the state does not have.
+
+        The service of rclpy would raise, and end the process.
+        """
 
         def on_change_state(request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
             try:
@@ -132,7 +135,10 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         return self._change("active", self._runner.activate)
 
     def on_deactivate(self, _state: Any) -> Any:  # noqa: ANN401
-        """Brake and hold, and switch the controllers back; an error brakes too."""
+        """Brake and hold, and switch the controllers back.
+
+        An error brakes too.
+        """
         if self._fault:
             return TransitionCallbackReturn.ERROR
         done = self._change("inactive", partial(self._runner.deactivate, "the runner is deactivated"))
@@ -162,7 +168,10 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         return TransitionCallbackReturn.SUCCESS
 
     def _change(self, state: str, act: Callable[[], None], reason: str = "") -> Any:  # noqa: ANN401
-        """Run `act` and enter `state` for a reason; after an error of ours the node remains in its state, with it."""
+        """Run `act` and enter `state` for a reason.
+
+        After an error of ours the node remains in its state, with the error as the reason.
+        """
         try:
             act()
         except EmbodiedEnvError as error:
@@ -175,7 +184,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         return TransitionCallbackReturn.SUCCESS
 
     def start(self) -> None:
-        """Configure and activate; raises BackendNotReadyError with the reason of a failure."""
+        """Configure and activate, or raise BackendNotReadyError with the reason of a failure."""
         if self.trigger_configure() == TransitionCallbackReturn.SUCCESS:
             self.trigger_activate()
         if self._state != "active":
@@ -253,7 +262,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         self._report()
 
     def _end_goal(self, future: futures.Future[GoalResult]) -> None:
-        """Send the result; an error that is no fault of the goal leads to error processing."""
+        """Send the result, or begin error processing after an error that is no fault of the goal."""
         result, error = self._runner.result, future.exception()
         if error is not None:
             result.message = self._fault = described(error)
