@@ -60,7 +60,9 @@ class TeamOptions(SharedOptions, total=False):
 
 
 class AgentEnv(StepperEnv):
-    """One robot of a team, as a recorder sees it: all robots begin a step before the first one finishes it.
+    """One robot of a team, as a recorder sees it.
+
+    All robots begin a step before the first one finishes it.
 
     Attributes:
         stepper: steps the robot.
@@ -70,7 +72,10 @@ class AgentEnv(StepperEnv):
     def __init__(
         self, view: AgentBackend, clock: Clock, names: tuple[str, str], *, evaluator_info: bool, host_timing: bool
     ) -> None:
-        """Wrap one robot's view of the world; `names` are those of backend and clock."""
+        """Wrap one robot's view of the world.
+
+        `names` are those of backend and clock.
+        """
         contract = view.contract
         super().__init__(contract, *names)
         self.host_timing = host_timing
@@ -160,7 +165,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         self._running, self._closed = False, False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle by the constructor's arguments: a copy is not opened."""
+        """Copy and pickle by the constructor's arguments, so that a copy is not opened."""
         return partial(type(self), **{**self._arguments, "contract": self.team}), ()
 
     # ------------------------------------------------------------------------------------------------ PettingZoo
@@ -206,10 +211,11 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
     def step(
         self, actions: Mapping[str, Any]
     ) -> tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """Take one step of every agent: all commands are sent, the world moves once, all observations are read.
+        """Take one step of every agent.
 
-        Any action is accepted, as in `EmbodiedEnv`: a malformed one makes its robot brake. An agent whose episode ends
-        with this step is in the result, but no longer in `agents`.
+        All commands are sent, the world moves once, and all observations are read. Any action is accepted, as in
+        `EmbodiedEnv`: a malformed one makes its robot brake. An agent whose episode ends with this step is in the
+        result, but no longer in `agents`.
 
         Raises:
             ResetNeededError: when there is no agent, or after a step that raised.
@@ -238,7 +244,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         return tuple({name: result[part] for name, result in done.items()} for part in range(5))  # type: ignore[return-value]
 
     def render(self) -> Any:  # noqa: ANN401 - PettingZoo's: an array, or None
-        """Return an image of the world, uint8 (height, width, 3), with render_mode "rgb_array"; see `EmbodiedEnv`."""
+        """Return an image of the world, uint8 (height, width, 3), with render_mode "rgb_array" as in `EmbodiedEnv`."""
         if self.render_mode is None:
             gymnasium.logger.warn(f"render() without a render_mode (expected one of {self.metadata['render_modes']})")
             return None
@@ -279,12 +285,12 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         return None if self._folder is None else cast("RecordTransitions", self._envs[agent]).path
 
     def mark(self, name: str) -> None:
-        """Stamp the end of a stage outside the step for every agent: ``mark("policy")`` right after inference."""
+        """Stamp the end of a stage outside the step for every agent, as ``mark("policy")`` right after inference."""
         for agent in self.agents:
             self._agent_envs[agent].mark(name)
 
     def annotate(self, agent: str, name: str, values: Mapping[str, Any]) -> None:
-        """Attach an account to the step of `agent` that follows; see `EmbodiedEnv.annotate`."""
+        """Attach an account to the step of `agent` that follows, like `EmbodiedEnv.annotate`."""
         self._of(agent).annotate(name, values)
 
     def processes(self) -> list[dict[str, Any]]:

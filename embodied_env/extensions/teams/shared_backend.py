@@ -1,4 +1,4 @@
-"""Share one world between several robots: each has its own `AgentBackend`, and the world moves when all have sent.
+"""Share one world between several robots, each of which has its own `AgentBackend`.
 
 A view stores the command of its robot; the last `advance` sends all commands and moves the world once. The first view
 that is reset performs the reset of `SharedBackend.request_reset`; all views read it. An error of the world and the halt
@@ -53,7 +53,7 @@ class SharedBackend:
         self._requested = seed, options
 
     def reset(self, deadline_ns: int) -> Snapshot:
-        """Return the snapshot of the requested reset; the first call resets the world."""
+        """Return the snapshot of the requested reset, which the first call performs."""
         if self._requested is not None:
             (seed, options), self._requested = self._requested, None
             self._epoch += 1
@@ -72,7 +72,7 @@ class SharedBackend:
         self._commands[agent] = command
 
     def advance(self, agent: str, target_ns: int, deadline_ns: int) -> None:
-        """Move the world if this robot is the last one; raises BackendLostError on failure."""
+        """Move the world if this robot is the last one, or raise BackendLostError on failure."""
         if self._lost is not None:
             raise self._lost
         if agent not in self._commands or agent in self._ready:
@@ -119,7 +119,10 @@ class SharedBackend:
             self.close()
 
     def close(self) -> None:
-        """Free the world; a pending step of a robot then loses it as closed. Idempotent."""
+        """Free the world, which a pending step of a robot then loses as closed.
+
+        Idempotent.
+        """
         if self._lost is None:
             self._lost = BackendLostError("closed", "the world of all robots is closed")
         self.backend.close()
@@ -152,7 +155,7 @@ class AgentBackend:
         self._shared.open()
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - the world has its own request
-        """Reset the world unless another robot has; return this robot's part of the snapshot."""
+        """Reset the world unless another robot has, and return this robot's part of the snapshot."""
         return self._own_part(self._shared.reset(deadline_ns))
 
     def send(self, command: ApprovedCommand) -> SentCommand:
@@ -162,7 +165,7 @@ class AgentBackend:
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target_ns: int, deadline_ns: int) -> None:
-        """Mark this robot as ready; the last one moves the world."""
+        """Mark this robot as ready, the last of which moves the world."""
         self._shared.advance(self._agent, target_ns, deadline_ns)
 
     def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
@@ -174,7 +177,7 @@ class AgentBackend:
         self._shared.halt(f"{self._agent}: {reason}")
 
     def close(self) -> None:
-        """Detach from the world; the last robot closes it."""
+        """Detach from the world, which the last robot closes."""
         self._shared.detach(self._agent)
 
     def _own_part(self, whole: Snapshot) -> Snapshot:

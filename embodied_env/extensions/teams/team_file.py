@@ -1,5 +1,6 @@
-"""Teams: several robots in one world. Each robot has its own contract; the world's contract combines all of them.
+"""Load teams of several robots in one world.
 
+Each robot has its own contract, and the world's contract combines all of them.
 A team is a YAML file in ``config/teams`` (``docs/howto/several_robots.md``). A robot's names get its own name as a
 prefix: its sensor `odom` is `cart_1_odom` in the world, on the topic ``cart_1/odom`` in the frame ``cart_1/odom``,
 and reads the site `cart_1_base` of the model. Only a backend is built from the world's contract; gates,
@@ -44,7 +45,10 @@ _NAMES |= {"joints", "mass", "friction", "gain", "damping", "delay"}
 
 @dataclass(frozen=True, kw_only=True)
 class TeamMember:
-    """A robot of the file. `changes` are merged over its contract; null removes a key."""
+    """A robot of the file.
+
+    `changes` are merged over its contract, in which null removes a key.
+    """
 
     contract: str  # a name or a file, relative to the team's folder
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -83,9 +87,10 @@ class Team(FrozenFields):
 
 
 def load_team(name_or_path: str | Path | Team) -> Team:
-    """Load and validate a team: the name of a shipped one (``two_carts``), a path to a YAML file, or a Team.
+    """Load and validate a team.
 
-    Raises ContractError for the first error.
+    It is given by the name of a shipped one (``two_carts``), by a path to a YAML file, or as a Team. Raises
+    ContractError for the first error.
     """
     if isinstance(name_or_path, Team):
         return name_or_path
@@ -94,7 +99,7 @@ def load_team(name_or_path: str | Path | Team) -> Team:
 
 
 def parse_team(text: str, *, source: str) -> Team:
-    """Build a Team from YAML text; raises ContractError like `load_team`."""
+    """Build a Team from YAML text, or raise ContractError like `load_team`."""
     parsed = parse_as(_File, read_document(text, "team", source), source=source)
     agents = {name: _contract_of(name, member, source) for name, member in parsed.agents.items()}
     with naming_file(source):
@@ -122,7 +127,7 @@ def _contract_of(name: str, member: TeamMember, source: str) -> Contract:
 
 
 def _merged(document: Any, changes: Any) -> Any:  # noqa: ANN401 - JSON types
-    """Return `document` with `changes` merged over it; null removes a key."""
+    """Return `document` with `changes` merged over it, in which null removes a key."""
     if not isinstance(changes, Mapping):
         return changes
     known = document if isinstance(document, Mapping) else {}
@@ -141,7 +146,7 @@ def _check_agents(agents: Mapping[str, Contract]) -> None:
 
 
 def _world_of(file: _File, agents: Mapping[str, Contract], source: str) -> Contract:
-    """Return the contract of the world: every robot's parts, prefixed with its name."""
+    """Return the contract of the world from every robot's parts, prefixed with its name."""
     options = dict(file.world.reset_options)
     for name, option in options.items():
         path = f"world.reset_options.{name}.observed"
@@ -179,7 +184,7 @@ def _world_of(file: _File, agents: Mapping[str, Contract], source: str) -> Contr
 
 
 def _add(whole: dict[str, Any], part: Mapping[str, Any], agent: str, path: str) -> None:
-    """Add a robot's entries with its prefix; raises ContractError for a name that is taken."""
+    """Add a robot's entries with its prefix, or raise ContractError for a name that is taken."""
     for name, value in part.items():
         known = name_in_world(agent, name)
         allow(known not in whole, f"{path}.{name}", f"duplicate name {known!r} in the world", "unique names")
@@ -230,7 +235,7 @@ def _own_profile(agent: str, contract: Contract, shared: tuple[str, ...]) -> dic
 
 
 def _renamed(value: Any, rename: Callable[[str], str], *, is_name: bool = False) -> Any:  # noqa: ANN401 - JSON types
-    """Rename the names of the model in an entry of a profile: the values of the keys in `_NAMES`."""
+    """Rename the names of the model in an entry of a profile, which are the values of the keys in `_NAMES`."""
     if isinstance(value, Mapping):
         return {key: _renamed(item, rename, is_name=is_name or key in _NAMES) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
