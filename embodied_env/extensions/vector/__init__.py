@@ -1,1 +1,1 @@
-"""Vectorized environments: several slots stepped together, bit for bit as single ones."""
+"""Vectorized environments of several slots that are stepped together, bit for bit as single ones."""

@@ -1,4 +1,4 @@
-"""The safety gate of several slots: judges ordinary actions as arrays, bit for bit as the gate of each slot would."""
+"""Judge ordinary actions of several slots as arrays, bit for bit as the safety gate of each slot would."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class BatchedGate:
     """
 
     def __init__(self, gates: Sequence[SafetyGate]) -> None:
-        """Load every slot. `gates`: one per slot, of lockstep worlds of one contract that `supports` allows."""
+        """Load every slot.
+
+        `gates` has one per slot, of lockstep worlds of one contract that `supports` allows.
+        """
         self._gates, self._contract = gates, gates[0].contract
         layout = gates[0].layout
         self._turns, self._joints = layout.turns, layout.joints
@@ -72,7 +75,10 @@ class BatchedGate:
 
     @staticmethod
     def supports(gate: SafetyGate) -> bool:
-        """Return whether slots with such a gate can be batched: it enforces limits, without filters, by `_BATCHED`."""
+        """Return whether slots with such a gate can be batched.
+
+        It must enforce limits by `_BATCHED`, without filters.
+        """
         safety = gate.contract.safety
         is_plain = safety.mode == "enforce" and safety.workspace is None and not safety.gates
         return is_plain and all(isinstance(each, _BATCHED) for each in gate.interlocks)
@@ -181,7 +187,7 @@ class BatchedGate:
         return are_hit, ~are_hit | (self._in_a_row + 1 < gate.spec.debounce_steps)
 
     def _judge_interventions(self, report: GateReportBatch) -> BoolArray:
-        """Report the shares above `warn_share` (`InterventionRate`); return the slots that they do not stop."""
+        """Report the shares above `warn_share` (`InterventionRate`), and return the slots that they do not stop."""
         spec = self._contract.safety.intervention
         share = np.where(self._changed[0] != _NO_STEP, self.intervention_share, 0.0)  # 0: the window is not full
         report.code[:, _INTERVENTION] = np.where(share > spec.warn_share, _RATE, 0)
@@ -201,7 +207,10 @@ class BatchedGate:
 def states_after(
     before: CommandStateBatch, approved: ApprovedCommandBatch, is_velocity: BoolArray
 ) -> CommandStateBatch:
-    """Return the references after `before` once `approved` was published; undefined where it is not decided."""
+    """Return the references after `before` once `approved` was published.
+
+    They are undefined where it is not decided.
+    """
     velocities = approved.report.velocity_si
     return CommandStateBatch(
         positions=np.where(is_velocity, before.positions, approved.values),

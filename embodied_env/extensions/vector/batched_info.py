@@ -46,9 +46,10 @@ class BatchedTransitions:
         applied: FloatArray,
         sampled: Mapping[str, FloatArray],
     ) -> Observation:
-        """Return the observation of each slot, not copied: `ObservationBuilder.observe` for valid readings.
+        """Return the observation of each slot, not copied, as `ObservationBuilder.observe` does for valid readings.
 
-        `applied`: (n_slots, count, n_joints), oldest first; `sampled`: the observed reset options, (n_slots, size).
+        `applied` has the shape (n_slots, count, n_joints), oldest first. `sampled` has the observed reset options, of
+        shape (n_slots, size).
         """
         builder, snapshot = self._builder.observations, history[-1]
         observation: Observation = {}

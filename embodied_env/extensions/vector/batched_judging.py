@@ -1,4 +1,4 @@
-"""Judge a step of several slots at once: its readings, and its results if the task has one formula (`ArrayTask`)."""
+"""Judge the readings of several slots at once, and their results if the task has one formula (`ArrayTask`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from embodied_env.tasks import ArrayTask, Task
 
 
 class BatchedGapPolicy:
-    """Finds the slots of a batch whose readings are all valid; the others are left to `GapPolicy`."""
+    """Finds the slots of a batch whose readings are all valid, and leaves the others to `GapPolicy`."""
 
     def __init__(self, contract: Contract) -> None:
         self._max_age_ns = {name: sensor.max_age_s * 1e9 for name, sensor in contract.sensors.items()}
@@ -51,7 +51,7 @@ class BatchedGapPolicy:
 
 
 def is_judged_at_once(task: Task) -> TypeGuard[ArrayTask]:
-    """Return whether `judge_steps` takes the task: its results depend on `evaluate` alone."""
+    """Return whether `judge_steps` takes the task, whose results then depend on `evaluate` alone."""
     kind = type(task)
     return issubclass(kind, ArrayTask) and kind.judge is ArrayTask.judge and kind.reset is ArrayTask.reset
 
@@ -59,7 +59,7 @@ def is_judged_at_once(task: Task) -> TypeGuard[ArrayTask]:
 def judge_steps(
     task: ArrayTask, previous: SnapshotBatch, current: SnapshotBatch, applied: FloatArray, slots: IntArray
 ) -> TaskResultBatch | None:
-    """Return the results of `task.evaluate`, checked for `slots`; None if it raises or returns something else."""
+    """Return the results of `task.evaluate`, checked for `slots`, or None if it raises or returns something else."""
     try:
         result, n_slots = task.evaluate(previous, current, applied), len(applied)
         checked = TaskResultBatch(
@@ -79,7 +79,10 @@ def judge_steps(
 
 
 def _column(values: Any, n_slots: int, kinds: str) -> NDArray[Any]:  # noqa: ANN401 - of foreign code
-    """Return an array with a value per slot, of `values` of a dtype among `kinds`; one value is that of each slot."""
+    """Return an array with a value per slot, of `values` of a dtype among `kinds`.
+
+    One value is that of each slot.
+    """
     column = np.asarray(values)
     if column.dtype.kind not in kinds:
         raise TaskError(f"{shown(values)} (expected values of a dtype among {kinds!r})")

@@ -1,4 +1,4 @@
-"""Limits the commands of several slots as arrays: `CommandLimiter.limit` for the steps that it does not refuse.
+"""Limit the commands of several slots as arrays, as `CommandLimiter.limit` does in steps that it does not refuse.
 
 The formulas are those of `embodied_env.safety.joint_limits`, bit for bit: rows are slots, columns are joints. They use
 only + - * / sqrt, comparisons and `where`, in the order of the scalar formulas, and minimum and maximum where the
@@ -135,7 +135,7 @@ class BatchedLimiter:
         return _snapped(moved, scale.si_low, scale.si_high, (moved - scale.offset) / span, scale.low, scale.high)
 
     def _moved(self, values: FloatArray, start: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-        """Add `start` to delta commands; rounding never exceeds a bound."""
+        """Add `start` to delta commands, without exceeding a bound by rounding."""
         if not self._has_deltas:
             return values
         end = values + start
@@ -160,7 +160,10 @@ class BatchedBounds:
     """Limits of joints (`JointBounds`), arrays of shape (n_joints,), or (n_slots, n_joints) where narrowed."""
 
     def __init__(self, limits: EffectiveLimits, is_velocity: BoolArray, slack: FloatArray | None) -> None:
-        """Narrow `limits` by the uncertainty of measured positions, if any; `is_velocity`: commanded by velocity."""
+        """Narrow `limits` by the uncertainty of measured positions, if any.
+
+        `is_velocity` marks joints that are commanded by velocity.
+        """
         self.low, self.high = limits.position_low, limits.position_high
         if slack is not None:
             self.low, self.high = self.low + slack, self.high - slack

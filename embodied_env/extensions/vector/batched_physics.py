@@ -37,7 +37,10 @@ class BatchedPhysics:
     """
 
     def __init__(self, world: World, *, size: int, threads: int) -> None:
-        """Step `size` worlds like this one; `threads` include the caller's."""
+        """Step `size` worlds like this one.
+
+        `threads` include the caller's.
+        """
         self._model, self._actuation, self._driven = world.model, Actuation(world.model), world.driven
         self._movers, self._substeps_ns = list(world.movers.values()), world.substeps_ns
         model, self._substeps = world.model, world.substeps
@@ -93,9 +96,9 @@ class BatchedPhysics:
             self._batch.set_const([slot])
 
     def step(self, slots: Sequence[int], commands: FloatArray, now_ns: IntArray) -> BoolArray:
-        """Step slots towards `commands` from `now_ns`, rows of these slots; return which had no warning and are finite.
+        """Step slots towards `commands` from `now_ns`, and return which had no warning and are finite.
 
-        The others keep their states.
+        Rows are those of these slots. The others keep their states.
         """
         if os.getpid() != self._pid:
             self._replace_after_fork()

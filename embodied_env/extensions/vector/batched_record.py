@@ -1,4 +1,4 @@
-"""Record steps taken as arrays: each slot's row, in its own run, equals that of a single recorded environment.
+"""Record steps taken as arrays in a run for each slot, with rows equal to those of a single recorded environment.
 
 A row is laid out once for all slots by `embodied_env.record.rows`, with arrays in place of values, and then split. Its
 durations of the host are those of the step of all slots: the times of one slot alone are not known.
@@ -38,7 +38,7 @@ _SEVERITIES = np.array([each.name for each in Severity], dtype=object)
 
 @dataclass(eq=False, slots=True)
 class Column:
-    """The values of a field, one per slot: an array that `embodied_env.record.rows` leaves as it is, or a list."""
+    """The values of a field, one per slot, as a list or as an array that `embodied_env.record.rows` does not change."""
 
     values: Sequence[Any] | NDArray[Any]
 
@@ -69,7 +69,7 @@ class BatchedRecorder:
         )  # of an ordinary step
 
     def record(self, steps: StepResults, findings: Mapping[int, Sequence[Finding]]) -> Info:
-        """Record the step of each slot, with the findings of its gate; return the infos of the agents."""
+        """Record the step of each slot, with the findings of its gate, and return the infos of the agents."""
         if slots := np.flatnonzero(steps.rows).tolist():
             is_collecting = gc.isenabled()
             gc.disable()  # rows are many objects without cycles, which live until all are encoded
@@ -162,7 +162,7 @@ def _run_each(jobs: Sequence[Job]) -> None:
 
 
 def split_rows(columns: Row, slots: Sequence[int]) -> list[Row]:
-    """Return the row of each of `slots`; values may be shared.
+    """Return the row of each of `slots`, which may share values.
 
     Each `Column` and each array in `columns` has a value per slot. Everything else is the same in each row. A key whose
     value is masked in a masked array is absent. Arrays that rows refer to remain arrays.

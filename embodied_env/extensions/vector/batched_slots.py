@@ -58,7 +58,10 @@ class SlotStepper(Stepper):
 
 
 class UpToDateStepper:
-    """The stepper of a slot with its true state: `sync` repeats the steps that it has not seen before each access."""
+    """The stepper of a slot with its true state.
+
+    Before each access `sync` repeats the steps that it has not seen.
+    """
 
     def __init__(self, stepper: SlotStepper, sync: Callable[[], None]) -> None:
         self._stepper, self._sync = stepper, sync
@@ -104,7 +107,7 @@ class BatchedSlots:
         self.instruction: NDArray[Any] = np.full(n_slots, "", dtype=object)
 
     def load(self, slots: Sequence[int]) -> dict[int, Snapshot]:
-        """Read the state of those slots whose next step may be ordinary; return their newest snapshots."""
+        """Read the state of those slots whose next step may be ordinary, and return their newest snapshots."""
         ready = {slot: saved for slot in slots if (saved := self._ordinary(slot)) is not None}
         if not ready:
             return {}
@@ -172,7 +175,7 @@ class BatchedSlots:
             stepper.load(replace(stepper.save(), stamps=_stamps(self.state, slot)))
 
     def count(self, rows: BoolArray) -> BoolArray:
-        """Count a step of `rows` in their `TimeLimit`, if any; return the slots that it truncates."""
+        """Count a step of `rows` in their `TimeLimit`, if any, and return the slots that it truncates."""
         are_truncated = np.zeros(len(rows), dtype=np.bool_)
         for slot, limit in self._limits.items():
             if rows[slot]:
@@ -182,7 +185,7 @@ class BatchedSlots:
         return are_truncated
 
     def forget(self, slot: int) -> None:
-        """Drop the state of a slot, which must be reset next; only its clock goes on."""
+        """Drop the state, except for the clock, of a slot that must be reset next."""
         stepper = self.steppers[slot]
         stepper.judged = None
         if self.is_loaded[slot]:

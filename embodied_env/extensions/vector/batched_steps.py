@@ -58,7 +58,7 @@ FEWEST_SLOTS = 5
 
 @dataclass(kw_only=True)
 class ActionRows:
-    """The actions of a step: those of the agent, copied, as rows by slot, and which of them are well-formed."""
+    """A copy of the agent's actions of a step as rows by slot, and which of them are well-formed."""
 
     given: Any
     rows: FloatArray
@@ -80,7 +80,10 @@ class BatchedSteps:
     """
 
     def __init__(self, envs: Sequence[Env[Any, Any]], threads: int | None, recorder: BatchedRecorder | None) -> None:
-        """Batch the slots, none of which is open yet; `supports` must hold. `recorder`: records outside of `envs`."""
+        """Batch the slots, none of which is open yet.
+
+        `supports` must hold. `recorder` records outside of `envs`.
+        """
         self._bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
         self._worlds = WorldBatch(len(envs), threads=threads)
         self.steppers = [self._replace_stepper(slot, base) for slot, base in enumerate(self._bases)]
@@ -120,7 +123,10 @@ class BatchedSteps:
 
     @staticmethod
     def supports(envs: Sequence[Env[Any, Any]]) -> bool:
-        """Return whether these slots can be batched: in-process lockstep worlds, not wrapped or observed."""
+        """Return whether these slots can be batched.
+
+        They must be in-process lockstep worlds, not wrapped or observed.
+        """
         bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
         first = bases[0]
         return all(
@@ -136,7 +142,7 @@ class BatchedSteps:
     # ----------------------------------------------------------------------------------------------- step
 
     def parse(self, actions: Any) -> ActionRows | None:  # noqa: ANN401 - agents send anything
-        """Return the rows of an array of actions, or of a dict of them by actuator; None for another object."""
+        """Return the rows of an array of actions, or of a dict of them by actuator, or None for another object."""
         slices = self._layout.slices
         if len(slices) == 1:
             parts = [actions]
@@ -169,7 +175,7 @@ class BatchedSteps:
         return parsed
 
     def begin(self, actions: ActionRows, active: Sequence[int]) -> BoolArray:
-        """Judge the actions of the `active` slots and publish the ordinary ones; return in which slots.
+        """Judge the actions of the `active` slots, publish the ordinary ones, and return in which slots.
 
         The other active slots must be stepped by their own environments, the others are reset.
         """
@@ -269,7 +275,7 @@ class BatchedSteps:
         self._worlds.hand_over(slot)
 
     def _now_ns(self, state: SlotStates, passed_ns: int = 0) -> Any:  # noqa: ANN401 - a number, or one for each slot
-        """Return the time of each slot's clock; a virtual one is `passed_ns` after the last observation."""
+        """Return the time of each slot's clock, of which a virtual one is `passed_ns` after the last observation."""
         return state.stamps_ns[StepEvent.OBSERVED] + passed_ns if self._clock.virtual else self._clock.now_ns()
 
     def _enter(self, before: SlotStates) -> IntArray:

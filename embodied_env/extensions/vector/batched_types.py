@@ -1,4 +1,4 @@
-"""Data types of a step of several environments: arrays with one row per slot (one: `embodied_env.core.types`).
+"""Data types of a step of several environments, with one row per slot for each of `embodied_env.core.types`.
 
 Values that can differ between slots are arrays of shape (n_slots, ...). `SnapshotBatch.slot` gives the snapshot of one
 slot to a task that judges slots one by one.
@@ -24,7 +24,7 @@ BoolArray = NDArray[np.bool_]
 
 
 def merge_rows(before: NDArray[Any], slots: list[int], rows: NDArray[Any] | list[Any]) -> NDArray[Any]:
-    """Return an array with the rows of `slots`: from an array of all rows, or a list of these alone.
+    """Return an array with the rows of `slots`, from an array of all rows or a list of these alone.
 
     It is `rows` itself if that is an array of which all rows are taken. `before` stays as it is.
     """
@@ -56,7 +56,7 @@ class SampleBatch:
             values.setflags(write=False)
 
     def with_rows(self, rows: Mapping[int, Sample]) -> SampleBatch:
-        """Return the batch with the samples of some slots; an invalid one keeps the values."""
+        """Return the batch with the samples of some slots, in which an invalid one keeps the values."""
         if not rows:
             return self
         slots, samples = list(rows), list(rows.values())
@@ -131,7 +131,10 @@ class SnapshotBatch:
     samples: Mapping[str, SampleBatch]
 
     def with_rows(self, snapshots: Mapping[int, Snapshot], n_slots: int) -> SnapshotBatch:
-        """Return the batch with the snapshots of some slots of `n_slots`; without samples yet, the others are 0."""
+        """Return the batch with the snapshots of some slots of `n_slots`.
+
+        Without samples yet, the others are 0.
+        """
         samples = {}
         for name, first in next(iter(snapshots.values())).samples.items():
             rows = {slot: snapshot.samples[name] for slot, snapshot in snapshots.items()}
@@ -170,7 +173,7 @@ class CommandStateBatch:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class GateReportBatch:
-    """The gate's report of each slot (`GateReport`); vectors have the shape (n_slots, n_joints).
+    """The gate's report of each slot (`GateReport`), with vectors of shape (n_slots, n_joints).
 
     `severity` and `code` have a column per gate of `embodied_env.safety.findings.GATES`, as in ``info["safety"]``.
     From `boxed` on, the arrays have what the findings of a slot follow from (`BatchedGate.findings`).
@@ -227,7 +230,7 @@ class TaskResultBatch:
 
     @classmethod
     def of(cls, results: Mapping[int, TaskResult], terms: Sequence[str], n_slots: int) -> TaskResultBatch:
-        """Return the results of some slots; the values of the others are 0."""
+        """Return the results of some slots, with 0 for the values of the others."""
 
         def column(values: Iterable[Any], dtype: type) -> NDArray[Any]:
             rows: NDArray[Any] = np.zeros(n_slots, dtype=dtype)
@@ -249,7 +252,10 @@ class TaskResultBatch:
 
 @value_type(frozen=False, slots=True, kw_only=True)
 class StepResults:
-    """The steps of the slots `rows`, taken as arrays (one: `Transition`); other rows are undefined."""
+    """The steps of the slots `rows`, taken as arrays like a `Transition` for one.
+
+    Other rows are undefined.
+    """
 
     rows: BoolArray
     observation: Observation

@@ -1,4 +1,4 @@
-"""Step the MuJoCo worlds of several slots: in one `World` with the state of any of them, or as arrays of all."""
+"""Step the MuJoCo worlds of several slots in one `World` with the state of any of them, or as arrays of all."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOTHING: FloatArray = np.empty(0)
 
 
 class _Instant(NamedTuple):
-    """The states of all slots at one instant: `saved`, and those of the arrays where they are ahead of it."""
+    """The states of all slots at one instant, in `saved` or in the arrays where they are ahead of it."""
 
     latest: SnapshotBatch
     saved: list[WorldState | None]
@@ -106,7 +106,10 @@ class WorldBatch:
         self._selected = slot  # last, since an interrupt may come earlier
 
     def load(self, snapshots: Mapping[int, Snapshot]) -> None:
-        """Take over slots after resets or steps of their own; the snapshots become their rows of `latest`."""
+        """Take over slots after resets or steps of their own.
+
+        The snapshots become their rows of `latest`.
+        """
         if not snapshots:
             return
         self._put_away()
@@ -120,7 +123,7 @@ class WorldBatch:
         self._saved[slot], self._is_ahead[slot] = self._state(slot, self._before), False
 
     def open(self, slot: int, build: Callable[[], World], *, is_delayed: bool) -> World:
-        """Return the world of a slot: the common one, which the first slot builds, or its own."""
+        """Return the world of a slot, which is the common one that the first slot builds, or its own."""
         world = self._world
         if world is None or is_delayed:
             world = build()
@@ -179,13 +182,13 @@ class WorldBatch:
     # ------------------------------------------------------------------------------------------------- arrays
 
     def send(self, commands: ApprovedCommandBatch, slots: Slots) -> None:
-        """Set the commands of the next period; raises TypeError for one that is not approved."""
+        """Set the commands of the next period, or raise TypeError for one that is not approved."""
         if not isinstance(commands, ApprovedCommandBatch) or not commands.is_decided[list(slots)].all():
             raise TypeError(f"invalid commands: {type(commands).__name__} (expected approved commands of these slots)")
         self._commands = commands.values
 
     def step(self, slots: Slots) -> dict[int, BackendLostError]:
-        """Step these worlds by one control period; return the error of each that is unstable."""
+        """Step these worlds by one control period, and return the error of each that is unstable."""
         self._put_away()
         self._before, world = self._now, self._world
         begun_ns = 0 if world is None else world.render_ns
@@ -228,9 +231,10 @@ class WorldBatch:
         self._load_physics(slot)
 
     def read(self, slots: Slots, arrival_ns: IntArray) -> SnapshotBatch:
-        """Return the newest samples, which arrived at `arrival_ns`, shape (n_slots,); other slots keep their rows.
+        """Return the newest samples, which arrived at `arrival_ns`, shape (n_slots,).
 
-        A reading that may be invalid has the quality INVALID; the slot's own environment finds out, after `hand_over`.
+        Other slots keep their rows. A reading that may be invalid has the quality INVALID; the slot's own environment
+        determines it, after `hand_over`.
         """
         slots = list(slots)
         period_ns = 0 if self._world is None else self._world.tick_ns

@@ -1,4 +1,4 @@
-"""Step many environments as one `gymnasium.vector.VectorEnv`: begin all steps, then finish all.
+"""Step many environments as one `gymnasium.vector.VectorEnv` by beginning all steps before finishing any.
 
 Each slot is an environment of `make`, with its own world, clock, gate and ledger. Results equal those of
 `gymnasium.vector.SyncVectorEnv` over the same environments (`docs/reference/vector.md`), but worlds over a middleware
@@ -118,7 +118,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         self._was_reset = np.zeros(num_envs, dtype=np.bool_)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle by the constructor's arguments: no slot of a copy is opened."""
+        """Copy and pickle by the constructor's arguments, so that no slot of a copy is opened."""
         return rebuild, (type(self), {**self._arguments, "contract": self.contract}, self.spec)
 
     @property
@@ -212,7 +212,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         return infos
 
     def _reset_together(self, slots: Sequence[int], calls: list[Callable[[], SlotResult]]) -> list[Future[SlotResult]]:
-        """Run the resets of these slots in parallel threads and wait for all; an interrupt aborts them."""
+        """Run the resets of these slots in parallel threads and wait for all, unless an interrupt aborts them."""
         with ThreadPoolExecutor(len(slots), "resets") as pool:
             futures = [pool.submit(call) for call in calls]
             try:
@@ -282,7 +282,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
             raise SlotEndedError(f"step() after the end of the episode in {ended}; reset them by options['reset_mask']")
 
     def _step_slots(self, commands: Sequence[Any] | ActionRows, excluded: set[int]) -> Info:
-        """Begin the steps of all slots that are not excluded, then finish them; return their stacked infos.
+        """Begin the steps of all slots that are not excluded, then finish them, and return their stacked infos.
 
         Results are stored and stacked as they arrive, while other worlds still move. After an error or an interrupt,
         pending steps are aborted; their slots need a reset.
@@ -369,7 +369,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
     # --------------------------------------------------------------------------------------------- others
 
     def mark(self, name: str) -> None:
-        """Stamp the end of a stage outside the step in every slot: ``mark("policy")`` right after inference."""
+        """Stamp the end of a stage outside the step in every slot, as ``mark("policy")`` right after inference."""
         if self._batched is not None:
             self._batched.mark(name)
             return
@@ -377,7 +377,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
             base.mark(name)
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401, ARG002 - Gymnasium's signature
-        """Close every slot, also after an error in another one; raise the first error.
+        """Close every slot, also after an error in another one, and raise the first error.
 
         The first one is the last, since it removes a record folder in which no slot was recorded.
         """

@@ -26,7 +26,7 @@ _ADDRESS = ("namespace", "domain_id")
 
 
 def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """Return the mode; raises UsageError for an unknown one."""
+    """Return the mode, or raise UsageError for an unknown one."""
     with suppress(ValueError):
         return AutoresetMode(mode)
     expected = ", ".join(f"{each} or {each.value!r}" for each in AutoresetMode)
@@ -42,7 +42,7 @@ def unsupported_pacing(pacing: str, backend: str) -> UsageError:
 
 
 def checked_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
-    """Return the seed of each slot; raises ValueError for a wrong number of seeds."""
+    """Return the seed of each slot, or raise ValueError for a wrong number of seeds."""
     if seed is None:
         return [None] * num_envs
     check_seed(seed)
@@ -58,7 +58,7 @@ def checked_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> lis
 
 
 def checked_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:  # noqa: ANN401 - any object of the user
-    """Return the mask; raises TypeError and ValueError as Gymnasium does."""
+    """Return the mask, or raise TypeError and ValueError as Gymnasium does."""
     if not isinstance(mask, np.ndarray):
         raise TypeError(f"invalid type of options['reset_mask']: {type(mask).__name__} (expected a NumPy array)")
     if mask.shape != (num_envs,):
@@ -71,7 +71,7 @@ def checked_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:  # noqa: ANN401
 
 
 def options_of_slots(num_envs: int, options: Mapping[str, Any], per_slot: PerSlot | None) -> list[dict[str, Any]]:
-    """Return the options of each slot; raises UsageError for those that cannot be shared."""
+    """Return the options of each slot, or raise UsageError for those that cannot be shared."""
     if callable(per_slot):
         own: Sequence[Mapping[str, Any]] = [per_slot(slot) for slot in range(num_envs)]
     else:
