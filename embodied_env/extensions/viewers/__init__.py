@@ -1,1 +1,1 @@
-"""Live and recorded views: Foxglove and Rerun."""
+"""Live and recorded views in Foxglove and Rerun."""

@@ -1,4 +1,4 @@
-"""Foxglove as the viewer of steps: a server for its application, or an MCAP file, with its well-known schemas.
+"""Show steps in Foxglove by a server for its application or an MCAP file, with its well-known schemas.
 
 The page docs/howto/viewers.md lists the topics.
 """
@@ -89,18 +89,18 @@ class FoxgloveViewer:
         self._log("transition", "", encode_row(dict(drawing.row), _describe), ns)
 
     def flush(self) -> Iterator[None]:
-        """Do nothing: curves are logged with their step."""
+        """Do nothing, since curves are logged with their step."""
         return iter(())
 
     def close(self) -> None:
-        """Complete the file, or stop the server; one that plays a run stays until the process ends."""
+        """Complete the file, or stop the server, unless it plays a run until the process ends."""
         if not self._is_server:
             self._sink.close()
         elif not self._plays:
             self._sink.stop()
 
     def abandon(self) -> None:
-        """Do nothing: the SDK drops what an application does not receive in time."""
+        """Do nothing, since the SDK drops what an application does not receive in time."""
 
     def _serve(self, where: str) -> Any:  # noqa: ANN401 - untyped
         port, resend = int(where.partition(":")[2]), self._resend
@@ -123,7 +123,7 @@ class FoxgloveViewer:
         self._is_used.set()
 
     def _wait_for(self, time_s: float) -> None:
-        """Sleep until a step of a run is due; the first one waits for an application."""
+        """Sleep until a step of a run is due, or at the first one until an application connects."""
         if math.isnan(self._begin_s):
             while not self._is_used.wait(_SETTLE_S):  # so that Ctrl-C ends it
                 pass
@@ -131,7 +131,7 @@ class FoxgloveViewer:
         threading.Event().wait(max(0.0, self._begin_s + time_s - time.monotonic()))
 
     def _log(self, topic: str, schema: str, message: _Message, ns: int) -> None:
-        """Log a message; the channel of a topic with a well-known schema is made for its first one."""
+        """Log a message, and make the channel of a topic with a well-known schema for its first one."""
         if topic not in self._channels:
             self._channels[topic] = getattr(self._schemas, f"{schema}Channel")(topic, context=self._context)
         if self._is_server:
@@ -208,5 +208,8 @@ def _nested(curves: Mapping[Path, float]) -> dict[str, Any]:
 
 
 def _describe(array: NDArray[Any]) -> dict[str, Any]:
-    """Return what a live row has in place of an image: the images have topics of their own."""
+    """Return the placeholder of an image in a live row.
+
+    The images have topics of their own.
+    """
     return {"dtype": array.dtype.name, "shape": list(array.shape)}

@@ -39,13 +39,13 @@ class Viewer(Protocol):
     """A program or a file that shows steps. Its methods may raise, and may block."""
 
     def show(self, drawing: Drawing) -> None:
-        """Show a step; its curves may wait for `flush`."""
+        """Show a step, of which the curves may wait for `flush`."""
 
     def flush(self) -> Iterator[None]:
-        """Show the curves so far; yields where a step may run."""
+        """Show the curves so far, and yield where a step may run."""
 
     def close(self) -> None:
-        """Pass everything to the viewer; raises an error if it takes more than a second."""
+        """Pass everything to the viewer, or raise an error if it takes more than a second."""
 
     def abandon(self) -> None:
         """Let the program end without a viewer that does not respond."""
@@ -60,7 +60,7 @@ class LiveView:
     """
 
     def __init__(self, scene: Scene, viewer: Viewer, *, pacing: str) -> None:
-        """Start with no steps; the thread starts with the first."""
+        """Start with no steps and without the thread, which the first step starts."""
         self._share = SHARE_IN_LOCKSTEP if pacing == "lockstep" else 1.0
         self.steps = self.dropped = 0
         self._viewer, self._scene = viewer, scene
@@ -78,7 +78,10 @@ class LiveView:
         self._is_reported = False
 
     def observe(self, transition: Transition) -> None:
-        """Queue a step, or drop it; after `close` nothing is shown."""
+        """Queue a step, or drop it.
+
+        After `close` nothing is shown.
+        """
         if self._closing.is_set():
             return
         if not self.steps:
@@ -96,7 +99,10 @@ class LiveView:
         self._closing.set()
 
     def close(self) -> None:
-        """Wait, not longer than `CLOSE_TIMEOUT_S`, until the steps are shown, and report dropped ones; idempotent."""
+        """Wait, not longer than `CLOSE_TIMEOUT_S`, until the steps are shown, and report dropped ones.
+
+        Idempotent.
+        """
         self.stop()
         if not self.steps:
             self._run()
@@ -134,7 +140,7 @@ class LiveView:
             self._queue.clear()
 
     def _let_steps_run(self) -> None:
-        """Release the GIL: a step must not wait for the switch interval."""
+        """Release the GIL, because a step must not wait for the switch interval."""
         self._closing.wait(1e-4)
 
 
@@ -159,7 +165,7 @@ def view_run(run: Run, scene: Scene, viewer: Viewer, progress: Callable[[int], N
 
 
 def row_of(transition: Transition, hidden: Collection[str]) -> TransitionRow:
-    """Return what is drawn of a transition in the form of its row; `hidden` are the sensors of the evaluator.
+    """Return what is drawn of a transition in the form of its row, without the evaluator's sensors `hidden`.
 
     Actions are those of the report: the object that the agent passed may have changed.
     """

@@ -1,4 +1,4 @@
-"""Rerun as the viewer of steps: its program, its web page, a file, or one at an address.
+"""Show steps in Rerun by its program, its web page, a file, or the viewer at an address.
 
 Links of the robot and sensors are below the entity ``scene``. A frame that is no link is drawn at its origin.
 """
@@ -70,7 +70,10 @@ class RerunViewer:
             recording.log(["scene", name], rerun.LineStrips3D.from_fields(colors=[color]), static=True)
 
     def show(self, drawing: Drawing) -> None:
-        """Show a step; its numbers, poses and paths wait for `flush`, since rerun takes long for each single one."""
+        """Show a step, whose numbers, poses and paths wait for `flush`.
+
+        Rerun takes long for each single one.
+        """
         rerun, log = self._rerun, self._recording.log
         self._recording.set_time("step", sequence=drawing.step)
         self._recording.set_time("time", duration=drawing.time_s)
@@ -109,7 +112,7 @@ class RerunViewer:
             yield
 
     def close(self) -> None:
-        """Pass everything to the viewer; a page that is being served stays until the process ends."""
+        """Pass everything to the viewer, and keep a page that is being served until the process ends."""
         self._recording.flush(timeout_sec=1.0)
 
     def abandon(self) -> None:
@@ -138,7 +141,10 @@ class RerunViewer:
 
 
 def _layout(rerun: Any, scene: Scene) -> Any:  # noqa: ANN401 - untyped
-    """Return a layout: scene, images and log left, joints in the middle, reward, gates, latency and readings right."""
+    """Return a layout with scene, images and log left, joints in the middle, and the remaining plots right.
+
+    They are reward, gates, latency and readings.
+    """
     plots = rerun.blueprint
     images = [plots.Spatial3DView(origin="scene", name="robot and sensors")]
     images += [plots.Spatial2DView(origin=f"cameras/{_part(rerun, name)}", name=name) for name in scene.cameras]

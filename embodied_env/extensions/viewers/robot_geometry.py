@@ -1,4 +1,4 @@
-"""The robot as triangles in the frames of its links, and these frames for joint positions: from MJCF or URDF.
+"""Read the robot from MJCF or URDF as triangles in the frames of its links, and these frames for joint positions.
 
 MuJoCo compiles both. The links of an MJCF model are the bodies of each kinematic tree with an actuated joint, and their
 named sites; what else is in the world is not drawn, since rows do not have its state.
@@ -43,7 +43,7 @@ _COMPILER = dict.fromkeys(("discardvisual", "fusestatic", "strippath"), "false")
 
 
 class Pose(NamedTuple):
-    """A pose in a frame: position, m, and unit quaternion x, y, z, w."""
+    """A pose in a frame, with position in m and unit quaternion x, y, z, w."""
 
     frame: str
     position: tuple[float, ...]
@@ -51,7 +51,7 @@ class Pose(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The triangles of one colour in the frame of a link: vertices (n, 3), m, and their indices (k, 3)."""
+    """The triangles of one colour in the frame of a link, as vertices (n, 3), m, and their indices (k, 3)."""
 
     link: str
     color: Color
@@ -68,7 +68,10 @@ class RobotGeometry:
     """
 
     def __init__(self, mujoco: Any, mj: Any, data: Any, bodies: Mapping[int, str], names: Mapping[str, str]) -> None:  # noqa: ANN401 - mujoco has no type stubs
-        """Read the geoms of `bodies`, index -> link; `names` maps joints of the contract to other ones of the model."""
+        """Read the geoms of `bodies`, which maps an index to a link.
+
+        `names` maps joints of the contract to other ones of the model.
+        """
         self._mujoco, self._mj, self._data = mujoco, mj, data
         self.base_sensor, self.root = "", FIXED_FRAME
         self.mimics: dict[str, tuple[str, float, float]] = {}
@@ -94,7 +97,10 @@ class RobotGeometry:
             self._mujoco.mju_negPose(*self._offset, self._mj.site_pos[site], self._mj.site_quat[site])
 
     def place(self, positions: Mapping[str, float], base: Pose | None = None) -> dict[str, Pose]:
-        """Return the pose of each link for these joint positions and pose of `base_sensor`; what is not given stays."""
+        """Return the pose of each link for these joint positions and pose of `base_sensor`.
+
+        Joints and base that are not given stay.
+        """
         if base is not None:
             x, y, z, w = base.quaternion
             position, turn = np.zeros(3), np.zeros(4)
@@ -193,7 +199,7 @@ def _from_model(contract: Contract, profile: WorldProfile, path: str) -> RobotGe
 
 
 def _from_urdf(text: bytes, folder: Path | None, *, source: str) -> RobotGeometry:
-    """Read a URDF and its meshes, none without a `folder`; raises ContractError, or ValueError of MuJoCo.
+    """Read a URDF and its meshes, none without a `folder`, or raise ContractError, or ValueError of MuJoCo.
 
     A link without a mesh that can be read has its collision geometry.
     """
@@ -263,7 +269,7 @@ def _read_parts(mujoco: Any, mj: Any, bodies: Mapping[int, str]) -> list[Part]: 
 
 
 def _triangles(mujoco: Any, mj: Any, geom: int) -> tuple[FloatArray, NDArray[Any]]:  # noqa: ANN401 - mujoco has no type stubs
-    """Return vertices and triangles of a geom in its own frame; none for a plane or a height field."""
+    """Return vertices and triangles of a geom in its own frame, or none for a plane or a height field."""
     kinds, kind, size = mujoco.mjtGeom, int(mj.geom_type[geom]), mj.geom_size[geom]
     if kind == int(kinds.mjGEOM_MESH):
         mesh = mj.mesh(mj.geom_dataid[geom])

@@ -43,7 +43,7 @@ _NO_IMAGE = np.zeros((0, 0, 0))
 
 
 class Image(NamedTuple):
-    """An image of shape (height, width, channels); float32 is depth in metres."""
+    """An image of shape (height, width, channels), which is depth in metres if float32."""
 
     frame: str
     pixels: NDArray[Any]
@@ -76,7 +76,7 @@ class Drawing:
 
 
 class _Plan(NamedTuple):
-    """An action chunk from the step on in which it takes effect: values of the joints, (n, n_joints)."""
+    """Joint values of an action chunk, (n, n_joints), from the step on in which it takes effect."""
 
     step_index: int
     values: FloatArray
@@ -216,7 +216,7 @@ class Scene:
                 self._point(drawing, ("joints", joint, "intended"), value)
 
     def _add_robot(self, drawing: Drawing, geometry: RobotGeometry) -> None:
-        """Draw the links, and the way of the tool: done in this episode, and intended by the newest chunk."""
+        """Draw the links, and the tool paths done in this episode and intended by the newest chunk."""
         states = [state for joints in drawing.joints.values() for state in joints.items()]
         positions = {joint: values["position"] for joint, values in states if "position" in values}
         drawing.links, drawing.root = geometry.place(positions, drawing.poses.get(geometry.base_sensor)), geometry.root
@@ -258,7 +258,10 @@ def _readings(contract: Contract, name: str) -> list[_Reading]:
 
 
 def _returns(spec: FieldSpec, column: Column, values: NDArray[Any]) -> NDArray[np.float32] | None:
-    """Return the points of a cloud, or of a scan at angles that the contract fixes; a row has no other angles."""
+    """Return the points of a cloud, or of a scan at angles that the contract fixes.
+
+    A row has no other angles.
+    """
     measured = points_m = values
     if column == "rays":
         if spec.resample is None or spec.unit != "m":
@@ -274,7 +277,7 @@ def _returns(spec: FieldSpec, column: Column, values: NDArray[Any]) -> NDArray[n
 
 
 def _values(inner: Mapping[str, Any], reading: _Reading, array: ReadArray | None) -> NDArray[Any] | None:
-    """Return the newest reading of a field in a row, whose JSON may have any form; None without one."""
+    """Return the newest reading of a field in a row, whose JSON may have any form, or None without one."""
     layout = reading.layout
     place, key = (
         (inner["evaluator"].get(layout.sensor), layout.field)

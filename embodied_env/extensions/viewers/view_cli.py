@@ -1,4 +1,4 @@
-"""``embodied-env view``: show a recorded run in Rerun or Foxglove."""
+"""The command ``embodied-env view``, which shows a recorded run in Rerun or Foxglove."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show one run; return when it is written or passed to the viewer, or when Ctrl-C ends a page or a server."""
+    """Show one run, and return when it is written or passed to the viewer, or when Ctrl-C ends a page or a server."""
     from embodied_env.errors import UsageError
     from embodied_env.extensions.viewers.live_view import view_run
     from embodied_env.extensions.viewers.view_target import FILES, checked_view, open_viewer, scene_of_run

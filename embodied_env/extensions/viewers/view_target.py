@@ -1,4 +1,4 @@
-"""Where steps are shown: a program, a page, a server or a file of Rerun or Foxglove, by the value of `view`."""
+"""Open the program, page, server or file of Rerun or Foxglove that the value of `view` names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ADDRESSES = ("rerun://", "rerun+http://", "rerun+https://")
 
 
 def checked_view(view: object) -> str:
-    """Return the view as text, with a port; raises UsageError for a value that is none.
+    """Return the view as text, with a port, or raise UsageError for a value that is none.
 
     True starts the viewer of Rerun, "spawn", or serves its web viewer if there is no display.
     """
@@ -44,7 +44,9 @@ def checked_view(view: object) -> str:
 
 
 def open_viewer(where: str, scene: Scene, *, plays: bool = False) -> Viewer:
-    """Open the viewer at a checked view; with `plays` a server shows the steps of a run at their own speed.
+    """Open the viewer at a checked view.
+
+    With `plays` a server shows the steps of a run at their own speed.
 
     Raises:
         UsageError: if it cannot be opened.
@@ -62,16 +64,16 @@ def open_viewer(where: str, scene: Scene, *, plays: bool = False) -> Viewer:
 
 
 def open_view(view: object, contract: Contract, *, pacing: str) -> LiveView:
-    """Return the observer that shows the steps of an environment; raises like `checked_view` and `open_viewer`."""
+    """Return the observer that shows the steps of an environment, or raise like `checked_view` and `open_viewer`."""
     where = checked_view(view)
     scene = Scene(contract, geometry=find_geometry(contract), start_ns=time.time_ns(), pacing=pacing)
     return LiveView(scene, open_viewer(where, scene), pacing=pacing)
 
 
 def scene_of_run(run: Run, *, contract: str | None = None, urdf: str | None = None) -> Scene:
-    """Return the scene of a run; no file that the run names is opened.
+    """Return the scene of a run, without opening a file that the run names.
 
-    `contract`: name or path of its contract, whose files may be. `urdf`: a file with the robot.
+    `contract` is the name or path of its contract, whose files may be opened. `urdf` is a file with the robot.
 
     Raises:
         RecordError or ContractError: for a contract that cannot be read.
