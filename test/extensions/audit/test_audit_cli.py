@@ -1,5 +1,3 @@
-"""``embodied-env audit``: output and exit status."""
-
 import io
 import json
 

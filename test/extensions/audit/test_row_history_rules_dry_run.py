@@ -1,4 +1,4 @@
-"""The speed limit in a dry run: each command is compared with its own reference."""
+"""The speed limit in a dry run compares each command with its own reference."""
 
 import copy
 

@@ -1,5 +1,3 @@
-"""Audit of a run: violations of rows, of the run as a whole, and leaks."""
-
 import dataclasses
 import json
 import shutil
@@ -26,7 +24,7 @@ def fake(**options):
 
 
 def record(env, folder, steps, resets=1):
-    """Record episodes in which the arm moves at every step; return the run directory."""
+    """Record episodes in which the arm moves at every step, and return the run directory."""
     recorder = RecordTransitions(env, folder)
     for _ in range(resets):
         recorder.reset(seed=3)

@@ -1,4 +1,4 @@
-"""Runs that were forged consistently: what the audit, the head, a simulation and a signature find, and what they do not."""
+"""The audit, the head, a simulation and a signature find some of the consistent forgeries of runs, but not all."""
 
 import json
 import shutil
@@ -91,7 +91,7 @@ def without_last_episode(rows):
 
 
 def without_first_episode(rows):
-    """Leave out the first episode, and renumber the rest; the row numbers follow."""
+    """Leave out the first episode, and renumber the rest and its rows."""
     second = max(number for number, row in enumerate(rows) if row["schema"] == RESET)
     for number, row in enumerate(rows[second:]):
         row["row"] = number

@@ -1,4 +1,4 @@
-"""The audit streams rows: its memory does not grow with the run."""
+"""The memory of the audit does not grow with the run, since it streams rows."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ HOUR_NS = 3600 * 1_000_000_000
 
 @pytest.fixture(scope="module")
 def episode(tmp_path_factory):
-    """Record one episode that ends by its time limit; return its run directory."""
+    """Record one episode that ends by its time limit, and return its run directory."""
     document = strategies.changed("episode.horizon_steps", 50)
     env = RecordTransitions(EmbodiedEnv(strategies.parse(document), backend="fake"), tmp_path_factory.mktemp("episode"))
     env.action_space.seed(1)
@@ -83,9 +83,9 @@ print(*report.problems, file=sys.stderr, sep="\\n")
 
 
 def audited(path):
-    """Audit in a separate process; return transitions, problems, and its peak resident memory, kB.
+    """Audit in a separate process, and return transitions, problems, and its peak resident memory, kB.
 
-    Not ``ru_maxrss``, which includes the memory of the parent at the fork.
+    This is not ``ru_maxrss``, which includes the memory of the parent at the fork.
     """
     done = subprocess.run([sys.executable, "-c", AUDIT, str(path)], capture_output=True, text=True, check=True)
     print(path.name, done.stdout, done.stderr)

@@ -211,7 +211,7 @@ def applied(row, joint, value):
 
 
 def restamp(row, sensor, ns, age_ns=None):
-    """Move the stamp of a sensor reading by `ns`; the time of the observation stays, unless an age is given."""
+    """Move the stamp of a sensor reading by `ns`, at the same time of the observation unless an age is given."""
     reported, noted = row["info"]["sensors"][sensor], row.get("inner", {}).get("sensors", {})
     reported["stamp_ns"] += ns
     reported["age_s"] = (round(reported["age_s"] * S) - ns) / S if age_ns is None else age_ns / S

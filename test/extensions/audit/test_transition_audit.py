@@ -1,4 +1,4 @@
-"""Audit of a transition: recorded rows have no problem, and each contradiction has exactly one, by name."""
+"""The audit finds no problem in recorded rows, and exactly one, by name, for each contradiction."""
 
 import copy
 import dataclasses
@@ -125,7 +125,7 @@ def test_third_party_schema_is_not_checked(schema):
 
 
 def small(**settings):
-    """Return a contract whose tip is placed by reset(options={"tcp": ...}) in the fake world."""
+    """Return a contract whose tip is placed by the reset option ``tcp`` in the fake world."""
     document = strategies.document()
     document["reset_options"]["tcp"] = document["reset_options"]["target"]
     document["sensors"]["joints"]["mask"] = True

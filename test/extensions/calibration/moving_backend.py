@@ -12,7 +12,7 @@ from embodied_env.backends.fake_backend import ScriptedFault
 
 @dataclass
 class Script:
-    """Behaviour of the next backend `moving`: its faults, and the step of Ctrl-C (0: never)."""
+    """Behaviour of the next backend `moving`, with its faults and the step of Ctrl-C, where 0 is never."""
 
     faults: tuple[ScriptedFault, ...] = ()
     interrupt_at: int = 0
@@ -49,7 +49,7 @@ class MovingBackend(DelayedFake):
 
 
 def moving(contract, *, clock):
-    """Return the scripted backend; the factory of an entry point."""
+    """Return the scripted backend of an entry point."""
     delays = FakeDelays(driver_s=DRIVER_S, transport_s=0.001, actuation_s=ACTUATION_S)
     backend = MovingBackend(contract, clock=clock, faults=SCRIPT.faults, delays=delays)
     SCRIPT.made.append(backend)

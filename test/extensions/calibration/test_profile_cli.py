@@ -1,5 +1,3 @@
-"""``embodied-env profile``: what it prints besides the table."""
-
 import embodied_env
 from embodied_env.cli.main import main
 

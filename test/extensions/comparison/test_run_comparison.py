@@ -1,4 +1,4 @@
-"""Comparison of runs: known differences rank first, episodes are paired, and incomparable runs are rejected."""
+"""Known differences of runs rank first, episodes are paired, and incomparable runs are rejected."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ def unchanged(_row, _random, _episode):
 
 
 def rows_of_a_run(made, *, seed=0, episodes=8, steps=2, change=unchanged):
-    """Yield rows of a generated run: equal for equal seeds, except for the changes by `change`."""
+    """Yield rows of a generated run, which are equal for equal seeds, except for the changes by `change`."""
     reset, transition = (json.dumps(row) for row in made[1:])
     random, number = np.random.default_rng(seed), 0
     for episode in range(episodes):
@@ -86,7 +86,7 @@ def plain_run(tmp_path_factory, a_template):
 
 @pytest.fixture
 def run_of(tmp_path, a_template, plain_run):
-    """Return a function that writes a run: ``run_of("a", seed=1, change=...)``, with changes to its `manifest`."""
+    """Return a function that writes a run, with changes to its rows and its `manifest`."""
 
     def make(name, *, manifest=None, **options):
         if not options and not manifest:
@@ -350,7 +350,7 @@ def assert_delay_and_gain_are_named(found):
 
 @pytest.mark.needs("evaluation")
 def test_hidden_delay_and_weak_servo_are_named_first(tmp_path):
-    """The delay is in the world of run B only, and a weak servo of j2 adds to it; success remains the same."""
+    """The delay is in the world of run B only, and a weak servo of j2 adds to it, while success remains the same."""
     weak = changed_contract("arm_reach", {"backends.mujoco.servo_gains": WEAK})
     late = DelayModel(
         sensors=dict.fromkeys(("joints", "tcp", "target"), constant(0.0)),

@@ -1,4 +1,4 @@
-"""Features of a run: a uniform sample in bounded memory, means of episodes, and responses of joints."""
+"""Features of a run are a uniform sample in bounded memory, means of episodes, and responses of joints."""
 
 import math
 import sys
@@ -39,7 +39,7 @@ def test_sample_is_bounded_and_reproducible():
 
 
 def test_sample_is_uniform_over_time():
-    """Each of 400 numbers is in one of 10 samples of 40; over 400 samples about 40 times."""
+    """Each of 400 numbers is in one of 10 samples of 40, and so about 40 times in 400 samples."""
     counts = np.zeros(400)
     for seed in range(400):
         counts[filled(range(400), capacity=40, seed=str(seed)).values().astype(int)] += 1

@@ -1,4 +1,4 @@
-"""Robots with uncommon interfaces as ROS 2 nodes: an arm in a namespace, a base, a gripper. Commands act at once."""
+"""Robots with uncommon interfaces as ROS 2 nodes, which follow commands at once."""
 
 import math
 import threading
@@ -78,7 +78,10 @@ class OddRobot:
 
 
 class NamespacedArm(OddRobot):
-    """Takes trajectories; its joint states also include a gripper, its mimic joint and a wheel, in another order."""
+    """An arm that takes trajectories.
+
+    Its joint states also include a gripper, its mimic joint and a wheel, in another order.
+    """
 
     namespace = "/left"
 
@@ -133,7 +136,7 @@ class ControlledArm(OddRobot):
 
 
 class Base(OddRobot):
-    """Takes a Twist; odometry and scan are best effort, and the odometry has no stamps."""
+    """A base that takes a Twist, with best effort odometry and scan, and odometry without stamps."""
 
     period_s = 0.05
 
@@ -159,7 +162,7 @@ class Base(OddRobot):
 
 
 class Gripper(OddRobot):
-    """One prismatic joint, closed; no robot_description, no velocities."""
+    """A gripper with one prismatic joint, closed, without robot_description or velocities."""
 
     def build(self):
         self.position = 0.0
@@ -211,7 +214,10 @@ class ArmWithActionServer(OddRobot):
 
 
 class Quadruped(OddRobot):
-    """Walks by a twist at a fifth of it; its odometry has no twist, its joint states no velocities."""
+    """A robot that walks at a fifth of the commanded twist.
+
+    Its odometry has no twist, and its joint states no velocities.
+    """
 
     share = 0.2
 

@@ -1,4 +1,7 @@
-"""Grippers of a graph: action servers with one name on each side, two fingers as one, and trajectories without a topic."""
+"""Grippers of a graph have an action server on each side, two fingers as one, or trajectories without a topic.
+
+The action servers have the same name on each side.
+"""
 
 import pytest
 from plain_graphs import TRAJECTORY, arm, described, states, subscribed, urdf

@@ -1,4 +1,4 @@
-"""`contract init --from-graph` with robots on real topics: the written contract loads and drives the robot."""
+"""The contract that `contract init --from-graph` writes for robots on real topics loads and drives the robot."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ def init_from_graph(folder, *arguments):
 
 
 def run_steps(contract, *, namespace="/", count=20, **options):
-    """Step `count` times with half of the largest action; return the last info."""
+    """Step `count` times with half of the largest action, and return the last info."""
     real = {**contract.backends["real"], "discovery_s": 0.0}
     trusted = replace(
         contract, confirmed=tuple(contract.chosen), unknown={}, backends={**contract.backends, "real": real}

@@ -1,4 +1,4 @@
-"""`contract init --mjcf`: the draft runs in the user's model."""
+"""The draft of `contract init --mjcf` runs in the user's model."""
 
 from pathlib import Path
 

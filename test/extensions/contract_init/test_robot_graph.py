@@ -1,4 +1,4 @@
-"""A robot's interface from plain values of a ROS graph: used and reported topics, and selection among robots."""
+"""A robot's interface follows from plain values of a ROS graph."""
 
 import math
 from dataclasses import replace

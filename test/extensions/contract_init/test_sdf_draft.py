@@ -1,5 +1,3 @@
-"""Drafts of SDF worlds: topics, rates, defaults, what is missing, and the configuration of the bridge."""
-
 import json
 from pathlib import Path
 
@@ -30,7 +28,7 @@ SERVICES = {("ros_gz_interfaces/srv/ControlWorld", "control"), ("ros_gz_interfac
 
 
 def drafted(kind, folder, capsys, *options):
-    """Return the contract of a world, the entries of its bridge, and what is missing: reason -> remedy."""
+    """Return the contract of a world, the entries of its bridge, and what is missing as remedies by reason."""
     file = folder / "own.yaml"
     given = ["--from-sdf", str(write_world(kind, folder)), *ALSO.get(kind, []), "-o", str(file), *options]
     assert main(["contract", "init", *given, "--json"]) == 0

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.ros
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """Run the demo; return the finished process and its run folders."""
+    """Run the demo, and return the finished process and its run folders."""
     folder = tmp_path_factory.mktemp("demo")
     surroundings = {
         **os.environ,

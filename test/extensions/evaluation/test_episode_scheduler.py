@@ -8,7 +8,7 @@ from embodied_env.extensions.evaluation.local_workers import SHORT_GRACE_S, Loca
 
 
 class FakePool:
-    """A pool that only records calls; each worker ends with the same output."""
+    """A pool that only records calls, and each of whose workers ends with the same output."""
 
     def __init__(self):
         self.started, self.reaped = [], []
@@ -64,7 +64,10 @@ def test_worker_error_is_raised_with_its_output_as_note(scheduler):
 
 
 class HungPool(FakePool):
-    """A pool whose workers get their episodes immediately; those in `hangs` never end. Each `receive` takes 10 s."""
+    """A pool whose workers get their episodes immediately, of which those in `hangs` never end.
+
+    Each `receive` takes 10 s.
+    """
 
     def __init__(self, hangs):
         super().__init__()

@@ -1,4 +1,4 @@
-"""``embodied-env evaluate --backend real``: a user's policy on a free-running robot, interrupted by Ctrl-C."""
+"""A user's policy on a free-running robot is evaluated, and interrupted by Ctrl-C."""
 
 import contextlib
 import json
@@ -41,7 +41,7 @@ def turn(observation):
 
 @contextlib.contextmanager
 def joint_speeds():
-    """Receive joint states; yield a list that grows by the largest joint speed of each, rad/s."""
+    """Receive joint states, and yield a list that grows by the largest joint speed of each, rad/s."""
     ros = RosNode("observer", namespace=NAMESPACE, clock=SteadyClock())
     listener, speeds = ReceiveThread(ros.node, SteadyClock()), []
 

@@ -1,4 +1,4 @@
-"""``embodied-env evaluate --engine local``: workers give the results of one process."""
+"""Workers of ``embodied-env evaluate --engine local`` give the results of one process."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Sensors that die and joints that do not follow: every result of a run names them."""
+"""Every result of a run names sensors that die and joints that do not follow."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""A policy whose first action is implausible: a simulation warns, a robot asks its operator."""
+"""At an implausible first action of a policy, a simulation warns and a robot asks its operator."""
 
 import numpy as np
 import pytest

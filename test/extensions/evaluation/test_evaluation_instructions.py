@@ -1,4 +1,4 @@
-"""Evaluation of a policy that follows prompts: episodes by prompt, their results, and comparisons."""
+"""Episodes of a policy that follows prompts have results and comparisons by prompt."""
 
 import json
 from dataclasses import replace

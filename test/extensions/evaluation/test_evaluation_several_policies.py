@@ -1,4 +1,4 @@
-"""Several policies in one evaluation: turns, paired seeds, a run of each, and their comparison."""
+"""Several policies in one evaluation take turns with paired seeds, and have a run each and a comparison."""
 
 import json
 import os

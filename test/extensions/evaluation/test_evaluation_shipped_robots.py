@@ -1,4 +1,4 @@
-"""Demonstration contracts of the shipped robots in the simulator: solved by the scripted policy, never at reset."""
+"""The scripted policy solves the demonstration contracts of the shipped robots in the simulator, never at reset."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Exports: each, read by its own library, equals the run."""
+"""Each export, read by its own library, equals the run."""
 
 import io
 import json
@@ -67,7 +67,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def seen_run(tmp_path_factory):
-    """Record a run with a camera and a depth camera; each episode has one step."""
+    """Record a run with a camera and a depth camera, whose episodes have one step each."""
     return recorded(tmp_path_factory.mktemp("runs"), "door_open")
 
 
@@ -353,7 +353,7 @@ def test_minari_reads_its_dataset_by_name(run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("contract", [ARM, SHORT], ids=["shipped", "own"])
 def test_minari_recovers_the_environment(tmp_path, monkeypatch, contract):
-    """Of its own contract, the user passes it: a dataset contains nothing that a contract executes."""
+    """The user passes a contract of their own, since a dataset contains nothing that a contract executes."""
     needs(*NEEDS["minari"], "mujoco")
     import minari
 
@@ -387,7 +387,7 @@ def test_minari_keeps_every_bit_of_an_image(seen_run, tmp_path, monkeypatch):
 
 
 def test_lerobot_has_the_documented_layout(run, tmp_path):
-    """Read version 3.0 like ``lerobot.datasets``: info, tasks, episodes, then the frames that these locate."""
+    """Read version 3.0 like ``lerobot.datasets``, from info, tasks and episodes to the frames that these locate."""
     needs("pyarrow")
     import pyarrow.parquet as pq
 

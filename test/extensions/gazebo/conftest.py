@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module", params=CONTRACTS)
 def server(request, tmp_path_factory):
-    """A running server for all tests of a contract; its end leaves no process."""
+    """A running server for all tests of a contract, whose end leaves no process."""
     log = tmp_path_factory.mktemp(request.param) / "launch.log"
     server = GazeboServer(contract=request.param, domain_id=ros_domains.FOR_MODULES, log=log)
     server.start()

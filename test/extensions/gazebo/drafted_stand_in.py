@@ -1,7 +1,9 @@
-"""A stand-in for a Gazebo server with a drafted world: it publishes what the configuration of its bridge has.
+"""A stand-in for a Gazebo server with a drafted world, which publishes what the configuration of its bridge has.
 
-A base moves as commanded, joints go to their commands at once. As a program it runs until SIGTERM, so that a script named
-``gz`` can start it: python drafted_stand_in.py CONTRACT BRIDGE [ANYTHING ...]
+    python drafted_stand_in.py CONTRACT BRIDGE [ANYTHING ...]
+
+A base moves as commanded, and joints go to their commands at once. As a program it runs until SIGTERM, so that a script
+named ``gz`` can start it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from embodied_env.ros.embedded_sim.message_encoder import to_message
 
 
 class DraftedStandIn(RosGzStandIn):
-    """Publishes each sensor of a contract at its rate, by the types of the bridge; iterates in steps of the profile."""
+    """Publish each contract sensor at its rate, by the types of the bridge, and iterate by steps of the profile."""
 
     def __init__(self, faults: Faults, *, contract, bridge):
         self.contract, profile = contract, contract.backends["gazebo"]
@@ -90,7 +92,7 @@ class DraftedStandIn(RosGzStandIn):
         self._positions = dict.fromkeys(self._positions, 0.0)
 
     def _set_pose(self, request, response):
-        """Place a model; the drafted one moves on from there."""
+        """Place a model, which moves on from there if it is the drafted one."""
         pose = request.pose
         if request.entity.name == "rover":
             heading = 2.0 * math.atan2(pose.orientation.z, pose.orientation.w)

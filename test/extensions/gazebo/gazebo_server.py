@@ -37,7 +37,7 @@ class GazeboServer:
         return {**os.environ, **own}
 
     def start(self) -> None:
-        """Start server, bridge and controllers, not as children of this process; return without waiting for them."""
+        """Start server, bridge and controllers without waiting for them, and not as children of this process."""
         command = ["setsid", "--fork", *_LAUNCH, f"contract:={self.contract}", "policy:=none"]
         with self.log.open("ab") as log:
             subprocess.run(command, env=self.environment, stdout=log, stderr=log, check=True)
@@ -49,14 +49,14 @@ class GazeboServer:
         )
 
     def kill(self) -> None:
-        """Kill all processes of the server; return when none is left."""
+        """Kill all processes of the server, and return when none is left."""
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._await_end()
 
     def stop(self) -> None:
-        """End the server as Ctrl-C does; fails if a process is left."""
+        """End the server as Ctrl-C does, and fail if a process is left."""
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.cmdline()[: len(_LAUNCH)] == _LAUNCH:

@@ -1,4 +1,4 @@
-"""Systems of Gazebo as far as the worlds need them: they fail where those of a real server fail.
+"""Systems of Gazebo as far as the worlds need them, which fail where those of a real server fail.
 
 Each follows the source that it names, of gz-sim 8.14, 9.5 and 10.4 (Harmonic, Ionic, Jetty) unless stated otherwise.
 """
@@ -24,7 +24,10 @@ start does not have (TouchPlugin.cc). Imu and ForceTorque search all entities in
 
 
 class FieldTooDeepError(Exception):
-    """protobuf raises for each message: the fields of a matcher are read with the reflection of the first level."""
+    """Error of protobuf at each message.
+
+    It reads the fields of a matcher with the reflection of the first level.
+    """
 
 
 def triggers(plugin: ET.Element, message: Mapping[str, Any]) -> bool:

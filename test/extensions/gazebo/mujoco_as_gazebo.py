@@ -1,7 +1,9 @@
-"""A stand-in for a Gazebo server and its bridge: `arm_reach` with the physics of MuJoCo behind the services of ros_gz.
+"""A stand-in for a Gazebo server and its bridge, with the physics of MuJoCo behind the services of ros_gz.
 
-It publishes what the world of config/gazebo publishes, at its rates, and resets softly. As a program it runs until
-SIGTERM, so that a script named ``gz`` can start it: python mujoco_as_gazebo.py [ANYTHING ...]
+    python mujoco_as_gazebo.py [ANYTHING ...]
+
+Its contract is `arm_reach`. It publishes what the world of config/gazebo publishes, at its rates, and resets softly. As a
+program it runs until SIGTERM, so that a script named ``gz`` can start it.
 """
 
 import signal
@@ -24,7 +26,7 @@ NAME = "arm_reach"
 
 
 class MujocoAsGazebo(RosGzStandIn):
-    """Iterates in physics steps of 1 ms; MuJoCo moves at the end of each control period."""
+    """Iterate in physics steps of 1 ms, with the motion of MuJoCo at the end of each control period."""
 
     def __init__(self, faults: Faults) -> None:
         super().__init__(faults, name=NAME)
@@ -56,7 +58,7 @@ class MujocoAsGazebo(RosGzStandIn):
         self._publish(self._sensors)
 
     def _publish_clock(self, times: int = 1) -> None:
-        """Publish the clock; a paused JointStatePublisher goes on, too."""
+        """Publish the clock, and continue a paused JointStatePublisher."""
         super()._publish_clock(times)
         if self.world.paused and not self.world.pending:
             self._publish(("joints",))

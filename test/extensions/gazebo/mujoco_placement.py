@@ -6,7 +6,7 @@ from embodied_env.errors import UsageError
 
 
 def placeable(world):
-    """Return the bodies that can be placed: mocap bodies, and those with a free joint."""
+    """Return the bodies that can be placed, which are mocap bodies and those with a free joint."""
     mj, free = world._model.mj, int(world._model.mujoco.mjtJoint.mjJNT_FREE)
     bodies = [i for i in range(mj.nbody) if mj.body_mocapid[i] >= 0]
     bodies += [int(mj.jnt_bodyid[i]) for i in range(mj.njnt) if mj.jnt_type[i] == free]
@@ -14,7 +14,10 @@ def placeable(world):
 
 
 def place_body(world, name, position, orientation):
-    """Place a body at rest: position (3,), m, and unit quaternion x, y, z, w (4,). Sensors show it after a step."""
+    """Place a body at rest at a position (3,), m, and unit quaternion x, y, z, w (4,).
+
+    Sensors show it after a step.
+    """
     if name not in placeable(world):
         raise UsageError(f"no body {name!r} that can be placed")
     world.read()

@@ -1,4 +1,4 @@
-"""Read an SDF world as far as tests compare it: names, frames, joints, inertias, shapes, sensors, systems."""
+"""Read the names, frames, joints, inertias, shapes, sensors and systems of an SDF world that tests compare."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def named(element: ET.Element, tag: str) -> dict[str, ET.Element]:
 
 @dataclass(frozen=True, kw_only=True)
 class SdfModel:
-    """One model; nested models are read separately."""
+    """One model without its nested models, which are read separately."""
 
     element: ET.Element
 
@@ -134,7 +134,7 @@ class SdfWorld:
         return sensor
 
     def topics(self) -> Iterator[tuple[str, str]]:
-        """Yield each Gazebo topic and its owner: a sensor type, or an element of a system."""
+        """Yield each Gazebo topic and its owner, which is a sensor type or an element of a system."""
         for sensor in self.element.iter("sensor"):
             yield text_of(sensor, "topic"), sensor.get("type", "")
         for plugin in self.element.iter("plugin"):

@@ -1,6 +1,6 @@
-"""A stand-in for an external simulator that moves only on request: MuJoCo behind three services, and their API.
+"""A stand-in for an external simulator that moves only on request, with MuJoCo behind three services, and their API.
 
-A step and a reset take one control period each: time never goes back.
+A step and a reset take one control period each, so time never goes back.
 """
 
 import array
@@ -36,7 +36,7 @@ ENTITY = "entity."  # + body: a parameter with its new position x, y, z, m, and 
 
 
 class ServiceStepping(SimulatorApi):
-    """Builds requests of `SteppedNode` and of `small_simulator`; `prefix` precedes the names of its services."""
+    """Build requests of `SteppedNode` and of `small_simulator`, with `prefix` before the names of its services."""
 
     name = "service_stepping"
     capabilities = ControlCapabilities(reset=True, set_state=True)

@@ -1,4 +1,4 @@
-"""Simulators with step services over real rclpy: one toy world behind the services of two families.
+"""Simulators with step services over real rclpy, with one toy world behind the services of two families.
 
 They serve each request in one thread, so that a reply can come early, late or never. Faults are
 switched by `Faults`; the world itself behaves like Gazebo, as measured (`/clock` is the start of an iteration,
@@ -31,7 +31,7 @@ _REPEAT_S = 0.002  # period of the repeated stamps of a paused clock
 
 @dataclass(kw_only=True)
 class Faults:
-    """Active faults of the stand-in, or of one request; None, False and 0: none."""
+    """Active faults of the stand-in, or of one request, where None, False and 0 are none."""
 
     replies: str = "as usual"  # "early": before anything happens; "never"
     acts: bool = True  # False: a request that moves time is answered and ignored
@@ -57,7 +57,7 @@ class ToyWorld:
     poses: dict[str, tuple[float, ...]] = field(default_factory=lambda: {"cart": (0.0,) * 6 + (1.0,)})
 
     def step(self) -> None:
-        """Move by one step: each joint by a tenth of its remaining distance."""
+        """Move by one step, which is a tenth of the remaining distance of each joint."""
         self.now_ns += STEP_NS
         self.iterations += 1
         pairs = zip(self.position, self.command, strict=True)
@@ -72,7 +72,10 @@ class ToyWorld:
 
 
 class StandIn:
-    """The world, its clock and its sensors; a family adds services. `spin_once` processes everything once."""
+    """The world, its clock and its sensors, to which a family adds services.
+
+    `spin_once` processes everything once.
+    """
 
     repeats_clock = True  # while paused
     pace_s = 0.0  # of each step
@@ -96,14 +99,14 @@ class StandIn:
         self._between: queue.SimpleQueue[tuple[Callable[[], object], threading.Event]] = queue.SimpleQueue()
 
     def run_between_iterations(self, action: Callable[[], object]) -> None:
-        """Run a function between two iterations, as an unknown client would; return when it is done."""
+        """Run a function between two iterations, as an unknown client would, and return when it is done."""
         done = threading.Event()
         self._between.put((action, done))
         assert done.wait(10.0)
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """Do nothing meanwhile, as after SIGSTOP: requests wait."""
+        """Do nothing meanwhile, as after SIGSTOP, while requests wait."""
         resumed, waits = threading.Event(), threading.Event()
 
         def wait() -> None:
@@ -128,11 +131,14 @@ class StandIn:
         self._publish_clock()
 
     def offer(self, service_type: Any, name: str, serve: Callable[[Any, Any], bool]) -> None:
-        """Offer a service; `serve` fills in the response and returns whether it waits until the world is paused."""
+        """Offer a service whose `serve` fills in the response.
+
+        It returns whether the response waits until the world is paused.
+        """
         self._services.append((self.node.create_service(service_type, name, print), serve))
 
     def spin_once(self) -> bool:
-        """Process everything once; return whether anything happened."""
+        """Process everything once, and return whether anything happened."""
         while not self._between.empty():
             action, done = self._between.get()
             action()
@@ -174,7 +180,7 @@ class StandIn:
             send()
 
     def _iterate(self) -> bool:
-        """Run one iteration, if one is due; return whether the world moved."""
+        """Run one iteration, if one is due, and return whether the world moved."""
         world, faults = self.world, self.faults
         if faults.rewinds_in is not None and (world.pending or not world.paused):
             faults.rewinds_in -= 1
@@ -262,7 +268,10 @@ class RosGzStandIn(StandIn):
         return False
 
     def spin_once(self) -> bool:
-        """Apply the queue at the end of an iteration: the last request decides about a reset, steps add up."""
+        """Apply the queue at the end of an iteration.
+
+        The last request decides about a reset, and steps add up.
+        """
         happened = super().spin_once()
         rewind = False
         for control in self._queue:
@@ -353,7 +362,7 @@ STAND_INS = {"ros_gz": RosGzStandIn, "simulation_interfaces": SimulationInterfac
 
 @contextlib.contextmanager
 def hosted(name: str, **options: Any):
-    """Host the stand-in of a family in a thread; remove all of it at the end."""
+    """Host the stand-in of a family in a thread, and remove all of it at the end."""
     stand_in = STAND_INS[name](options.pop("faults", Faults()), **options)
     stop = threading.Event()
 

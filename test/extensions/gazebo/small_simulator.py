@@ -155,7 +155,7 @@ class SmallSimulator:
 
 @contextlib.contextmanager
 def small_simulator(contract, domain_id=None):
-    """Yield a running simulator; close it at the end."""
+    """Yield a running simulator, and close it at the end."""
     simulator = SmallSimulator(contract, domain_id)
     try:
         yield simulator

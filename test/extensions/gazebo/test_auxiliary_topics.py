@@ -1,4 +1,4 @@
-"""Auxiliary topics of a simulator: stamped entity poses, and forces that show contacts."""
+"""Auxiliary topics of a simulator are stamped entity poses, and forces that show contacts."""
 
 import pytest
 

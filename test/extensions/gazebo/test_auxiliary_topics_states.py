@@ -1,4 +1,4 @@
-"""`states` of a profile over real DDS: entities publish their poses, and sources are computed from them."""
+"""With `states` in a profile, entities publish their poses over real DDS, from which sources are computed."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Computed sensors of a simulator: relative poses, distances and contacts; and invalid profiles."""
+"""Relative poses, distances and contacts are computed, and invalid profiles are rejected."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ def profile_with(contract, **changes):
 
 
 def test_a_pose_can_be_relative_to_another_entity():
-    """The cart faces north: a goal in the north is ahead of it, one in the west on its left."""
+    """The cart faces north, so a goal in the north is ahead of it and one in the west on its left."""
     states = {"cart": state([1.0, 1.0, 0.0], QUARTER), "goal": state([0.0, 3.0, 0.0])}
     found = reading(CART, "goal", {"entity": "goal", "relative_to": "cart"}, states)
     np.testing.assert_allclose(found["position"], [2.0, 1.0, 0.0], atol=1e-12)

@@ -40,7 +40,7 @@ def arm_with(**profile):
 
 @pytest.fixture(scope="module")
 def simulated(lasting_domain):
-    """One simulator for most tests; yields its domain."""
+    """Start one simulator for most tests, and yield its domain."""
     with lasting_domain() as domain_id, stepped_world(arm_with()):
         yield domain_id
 
@@ -55,7 +55,7 @@ def foreign_node(simulated):
 
 @contextlib.contextmanager
 def attached(contract, **options):
-    """Make an environment; close it at the end."""
+    """Make an environment, and close it at the end."""
     env = embodied_env.make(contract, backend="gazebo", **options)
     try:
         yield env

@@ -1,4 +1,4 @@
-"""Simulator quirks as seen by the environment: faults end the episode, normal variations do not."""
+"""Faults of a simulator end the episode, and normal variations do not."""
 
 import dataclasses
 import time

@@ -1,4 +1,4 @@
-"""The backend over stand-ins that behave as Gazebo does with our worlds: forces as collisions, and joints at 0."""
+"""Stand-ins behave as Gazebo does with our worlds, with forces as collisions and joints at 0."""
 
 import contextlib
 import dataclasses
@@ -141,7 +141,7 @@ def test_a_reset_fails_when_the_force_sensor_is_silent_and_names_its_topic(cart)
 
 @pytest.mark.parametrize(("range_m", "reason"), [(8.04, ""), (20.0, "sensor_gap:scan")])
 def test_a_lidar_reading_just_above_its_range_is_no_gap(cart, range_m, reason):
-    """The noise of a hit at the end of the range; a value far beyond it is no measurement."""
+    """A hit at the end of the range has noise, while a value far beyond it is no measurement."""
     world, env = cart
     env.reset(seed=1, options=AHEAD)
     world.last_range_m = range_m

@@ -23,7 +23,7 @@ MOST_PER_STEP = 80  # a tenth of the 809 of a real server before only the newest
 
 
 class BusyArm(RosGzStandIn):
-    """The world of arm_reach without publishing rates; a paused JointStatePublisher repeats its message."""
+    """The world of arm_reach without publishing rates, in which a paused JointStatePublisher repeats its message."""
 
     def __init__(self, faults):
         super().__init__(faults)

@@ -1,4 +1,4 @@
-"""Profiles of external simulators: each error names its path, the value and the allowed values."""
+"""Each error of a profile names its path, the value and the allowed values."""
 
 import dataclasses
 

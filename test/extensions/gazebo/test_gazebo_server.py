@@ -1,4 +1,4 @@
-"""Gazebo servers that a vector environment starts: stand-ins with the physics of MuJoCo, over real DDS."""
+"""Gazebo servers that a vector environment starts are stand-ins with the physics of MuJoCo, over real DDS."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The shipped worlds on a real Gazebo server: exact steps, resets, parity with MuJoCo, faults, doctor and launch."""
+"""The shipped worlds run on a real Gazebo server."""
 
 import contextlib
 import itertools
@@ -41,7 +41,7 @@ def only(server, *names):
 
 
 def held(env, steps, seed):
-    """Reset, hold still, and yield the account of each step; no step may be lost."""
+    """Reset, hold still, and yield the account of each step, none of which may be lost."""
     policy, (observation, _) = load_policy("hold", env.unwrapped.contract), env.reset(seed=seed)
     for _ in range(steps):
         observation, *_, info = env.step(policy(observation))

@@ -1,4 +1,4 @@
-"""The tests for a real Gazebo server, run on a stand-in with the physics of MuJoCo: the suite itself is tested."""
+"""The tests for a real Gazebo server run on a stand-in with the physics of MuJoCo, which tests the suite itself."""
 
 import subprocess
 import sys

@@ -53,7 +53,7 @@ def test_the_truck_moves_like_that_of_the_model():
 
 
 def test_a_trigger_on_the_position_in_an_odometry_raises():
-    """So does protobuf in the server, for each message; the truck did not turn."""
+    """protobuf raises in the server, too, for each message, so the truck did not turn."""
     plugin = ET.fromstring('<plugin><input><match field="pose.position.y">2.2</match></input></plugin>')  # noqa: S314
     with pytest.raises(FieldTooDeepError, match=r"pose\.position\.y"):
         triggers(plugin, {"pose": {"position": {"y": 2.2}}})
@@ -118,7 +118,7 @@ def test_the_force_at_the_wrist_has_the_frame_and_sign_of_the_model():
 
 
 def test_the_controllers_leave_as_much_velocity_at_the_end_of_a_period_as_the_model():
-    """A command per control period, at constant speed: the joints of both still move at the end of each period."""
+    """At constant speed with a command per control period, the joints of both still move at the end of each period."""
     model, period_s = model_of("arm_reach"), contract_of("arm_reach").control_period_s
     settings = yaml.safe_load((FOLDER / "arm_reach.controllers.yaml").read_text())
     rate_hz = settings["controller_manager"]["ros__parameters"]["update_rate"]

@@ -92,7 +92,7 @@ def in_world(name: str, positions: Mapping[str, float]) -> dict[str, float]:
 
 
 def angle_joints(contract: Contract) -> dict[str, Any]:
-    """Return the joints commanded by name, with their limits; the axes of a twist are not joints."""
+    """Return the joints commanded by name, with their limits, without the axes of a twist."""
     joints = [item for actuator in contract.actuators.values() for item in actuator.joints.items()]
     return {name: limits for name, limits in joints if "." not in name}
 
@@ -105,7 +105,7 @@ def pairs_of_links(name: str) -> list[tuple[str, str]]:
 
 
 def has_inertia(model: mujoco.MjModel, body: str) -> bool:
-    """Return whether the mass of a body of the MuJoCo model matters: bodies placed by a reset have none."""
+    """Return whether the mass of a body of the MuJoCo model matters, which a body placed by a reset does not have."""
     return bool(model.body(body).mass[0] > 0 and model.body(body).mocapid[0] < 0)
 
 
@@ -151,7 +151,7 @@ def test_the_systems_for_control_and_sensors_are_present(name):
 
 @each_world
 def test_names_are_unique_within_a_scope(name):
-    """Links, joints and models share the scope of a model; libsdformat rejects duplicate names."""
+    """Links, joints and models share the scope of a model, and libsdformat rejects duplicate names."""
     for scope in [world_of(name).element, *world_of(name).element.iter("model"), *world_of(name).element.iter("link")]:
         kinds = (("link", "joint", "model"), ("collision",), ("visual",), ("sensor",))
         for kind in kinds:

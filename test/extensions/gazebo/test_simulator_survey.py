@@ -1,4 +1,4 @@
-"""`embodied-env doctor` with a simulator: each fault of server, bridge and world is named with its remedy."""
+"""`embodied-env doctor` names each fault of server, bridge and world of a simulator with its remedy."""
 
 import contextlib
 import dataclasses

@@ -84,7 +84,7 @@ def fit_robot(seed, folder, *, on_emulator):
 
 
 def is_inside(name, fitted, truth, added_s):
-    """Return whether an interval contains the truth; a delay, the truth plus at most `added_s`."""
+    """Return whether an interval contains the truth, or for a delay the truth plus at most `added_s`."""
     _, low, high = fitted
     return low <= truth[name] + (added_s if name == "command_delay" else 0.0) and truth[name] <= high
 

@@ -1,5 +1,3 @@
-"""The verb `identify`: arguments, output and the files that it writes."""
-
 import json
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Segments of runs: times of the ledger, gaps, and runs that are refused by name."""
+"""Segments of runs have the times of the ledger and gaps, and some runs are refused by name."""
 
 import copy
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""``embodied-env evaluate --engine ray`` with real Ray in separate processes; its start takes several seconds."""
+"""Real Ray runs in separate processes, and takes several seconds to start."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""``embodied-env evaluate --engine ray`` without Ray: hosts in this process, and a spy in place of `ray`."""
+"""The engine ``ray`` is tested without Ray, with hosts in this process and a spy in place of `ray`."""
 
 import signal
 import socket
@@ -26,7 +26,10 @@ VALUES = {"contract": SHORT, "backend": "fake", "policies": (PolicySource(addres
 
 
 class FakeCluster:
-    """Hosts in this process. Each task runs when its result is awaited; one host can be lost when it receives a task."""
+    """Hosts in this process that run each task when its result is awaited.
+
+    One host can be lost when it receives a task.
+    """
 
     def __init__(self, *, loses=0):
         self.loses, self.turn = loses, -1

@@ -301,7 +301,7 @@ ANSWERS = {
 
 
 class Server:
-    """Listens on a port; its fault is set by a line of standard input."""
+    """Listen on a port, with a fault that a line of standard input sets."""
 
     def __init__(self, port):
         self.fault, self.left, self.metadata = "", 0, ""

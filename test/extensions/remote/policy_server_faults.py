@@ -143,7 +143,7 @@ class StandIn:
         self.process.communicate()
 
     def restart(self):
-        """Kill it when another one is ready on its port; that takes no time, unlike `kill` and `start`."""
+        """Kill it when another one is ready on its port, which takes no time, unlike `kill` and `start`."""
         first = self.process
         self.start()
         first.kill()

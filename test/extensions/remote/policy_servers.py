@@ -30,9 +30,9 @@ def unpack_openpi(data):
 
 @contextlib.contextmanager
 def serve_openpi(answer, *, metadata=b"\x80", port=0):
-    """Yield ``host:port`` and the list of requests of a server that sends what `answer(request, connection)` returns.
+    """Yield the address and the list of requests of a server that sends what `answer(request, connection)` returns.
 
-    `metadata`: bytes or text, or a function of the connection that returns them.
+    The address is ``host:port``. `metadata` is bytes or text, or a function of the connection that returns them.
     """
     from websockets.exceptions import ConnectionClosed
     from websockets.sync.server import serve
@@ -79,7 +79,10 @@ def unpack_gr00t(data):
 
 @contextlib.contextmanager
 def serve_gr00t(answer):
-    """Yield ``host:port`` and the list of requests of a server that sends what `answer(request)` returns."""
+    """Yield the address and the list of requests of a server that sends what `answer(request)` returns.
+
+    The address is ``host:port``.
+    """
     import zmq
 
     requests, ends = [], threading.Event()

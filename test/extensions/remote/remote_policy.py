@@ -22,7 +22,7 @@ class PolicyEpisode:
             raise
 
     def begin(self):
-        """Begin an episode, and move; it begins again if a busy machine ends it."""
+        """Begin an episode and move, and repeat this if a busy machine ends the episode."""
         for _ in range(ATTEMPTS):
             self.episode, self.braking_from = self.rig.begin(), None
             self.runner.reset(seed=0, episode_index=0)
@@ -61,7 +61,7 @@ class PolicyEpisode:
         return ended in STALLED or is_late
 
     def check(self, *, is_lost):
-        """Assert what was published: the messages received by a subscriber of the command topic."""
+        """Assert the published messages, which a subscriber of the command topic received."""
         self.episode.check()  # they equal what the arbiter sent, within every limit
         commands = [command for _, command in self.episode.spy.passed]
         if is_lost and self.runner.mode != "wait":  # the last chunk was executed first

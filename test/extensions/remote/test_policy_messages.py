@@ -1,4 +1,4 @@
-"""The message formats of openpi and GR00T: byte for byte those of their own code, bounded, and without pickle."""
+"""The message formats of openpi and GR00T equal those of their own code byte for byte, bounded and without pickle."""
 
 import contextlib
 import functools

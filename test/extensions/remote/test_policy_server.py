@@ -1,4 +1,4 @@
-"""``serve``: openpi's protocol, one client at a time, and an error frame for whatever cannot be answered."""
+"""``serve`` has openpi's protocol, one client at a time, and an error frame for anything that cannot be answered."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ IDENTITY = PolicyIdentity(name="test", format="test")
 
 
 class Doubling:
-    """A model with a state: it counts its inferences since the last reset."""
+    """A model with a state that counts its inferences since the last reset."""
 
     identity: ClassVar = IDENTITY
     inputs: ClassVar = {

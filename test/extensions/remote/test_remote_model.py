@@ -1,4 +1,4 @@
-"""Models on policy servers over real sockets: equal to local ones, within their deadline, and never another's answer."""
+"""Models on policy servers over real sockets equal local ones within their deadline, without another's answer."""
 
 import contextlib
 import gc

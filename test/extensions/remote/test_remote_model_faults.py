@@ -1,4 +1,4 @@
-"""Faults of a policy server in lockstep: the robot brakes, and no action of a faulty answer is executed.
+"""At a fault of a policy server in lockstep the robot brakes, and no action of a faulty answer is executed.
 
 The page docs/reference/policy_server_faults.md lists them; `test_remote_model_faults_ros` has them on the robot emulator.
 """
@@ -76,7 +76,7 @@ class Episode:
         check_motion([each.values for each in self.published], self.published, fault_at, LIMITS, is_lost=is_lost)
 
     def run(self, steps, *, pause_s=0.0):
-        """Take at most `steps` steps; return the number of those with an action."""
+        """Take at most `steps` steps, and return the number of those with an action."""
         acted = 0
         for _ in range(steps):
             if self.ended:
@@ -93,7 +93,7 @@ class Episode:
         return acted
 
     def move(self):
-        """Move; on a busy machine an answer may be late."""
+        """Move, although an answer may be late on a busy machine."""
         for _ in range(10):
             if self.run(1) and self.run(3) == 3:
                 return len(self.published)

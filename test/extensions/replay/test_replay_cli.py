@@ -1,5 +1,3 @@
-"""``embodied-env replay``: output and exit status."""
-
 import json
 from dataclasses import replace
 

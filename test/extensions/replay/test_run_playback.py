@@ -1,4 +1,4 @@
-"""Playback: the same commands in lockstep, a start that is reached or refused, and no run of another contract."""
+"""Playback in lockstep has the same commands, and reaches its start or refuses a run."""
 
 import json
 from dataclasses import replace

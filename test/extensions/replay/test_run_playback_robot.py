@@ -1,5 +1,3 @@
-"""Playback on a robot: a dry run, the operator's confirmation, and Ctrl-C."""
-
 import json
 import threading
 from dataclasses import replace
@@ -43,7 +41,7 @@ def with_channel(confirm):
 
 @pytest.fixture(scope="module")
 def robot(lasting_domain, tmp_path_factory):
-    """Run a free-running emulator that the backend takes for a robot; return its domain and a run to play."""
+    """Run a free-running emulator as a robot for the backend, and return its domain and a run to play."""
     contract = with_channel("topic")
     folder = tmp_path_factory.mktemp("recorded")
     run = (
@@ -78,7 +76,7 @@ class Operator:
             self._is_pending.clear()
 
     def _answer_all(self):
-        """Repeat the answer while a question is pending: the first may be published before it can be received."""
+        """Repeat the answer while a question is pending, as the first may be published before it can be received."""
         while not self._has_left.wait(0.02):
             if self._is_pending.is_set():
                 self._publisher.publish(Bool(data=self._answer))

@@ -1,4 +1,4 @@
-"""Replay: equal actions give equal transitions, and a change appears where it first matters."""
+"""Equal actions give equal transitions, and a change appears where it first matters."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ ARM = load_contract("arm_reach")
 
 
 def record(folder, actions, contract=ARM, *, seed=3, wrap=lambda env: env, **options):
-    """Record an episode per list of actions; None is a sample of the action space."""
+    """Record an episode per list of actions, in which None is a sample of the action space."""
     options.setdefault("backend", "fake")
     env = RecordTransitions(wrap(EmbodiedEnv(contract, **options)), folder)
     env.action_space.seed(0)
@@ -84,7 +84,7 @@ def test_a_run_of_each_contract_replays_equal(tmp_path, name, steps, options):
 
 @pytest.mark.needs("audit")
 def test_run_with_gaps_records_the_velocities_used_and_replays_equal(tmp_path):
-    """Its controller stops the cart after 0.5 s without a command; the policy takes longer twice."""
+    """Its controller stops the cart after 0.5 s without a command, and the policy takes longer twice."""
     from embodied_env.extensions.audit import audit_run
 
     cart, clock = load_contract("cart_goal"), SteadyClock()

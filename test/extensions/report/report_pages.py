@@ -13,7 +13,7 @@ LOADS = ("src", "href", "srcset", "data", "action", "poster", "background", "for
 
 
 class Html(HTMLParser):
-    """The elements of a page or chart: tags with their attributes, the text, and the styles."""
+    """The tags of a page or chart with their attributes, its text, and its styles."""
 
     def __init__(self, source):
         super().__init__()

@@ -1,5 +1,3 @@
-"""Charts of reports and comparisons: downsampling, escaped texts, accessible names, and degenerate data."""
-
 import math
 import re
 

@@ -1,4 +1,4 @@
-"""Action chunks in a report: in the unit of the joint, from the step in which they take effect, in bounded number."""
+"""Curves of action chunks are in the unit of the joint, begin where they take effect, and are bounded in number."""
 
 import math
 

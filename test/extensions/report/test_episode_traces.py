@@ -1,5 +1,3 @@
-"""The course of episodes in a report: joints in their own units, events, the choice of episodes, and their charts."""
-
 import copy
 import math
 

@@ -225,7 +225,7 @@ def test_excess_end_reasons_are_counted_together(recorded):
 
 
 def report(path, capsys):
-    """Write a report of the run in `path`; return the status and the text of the page."""
+    """Write a report of the run in `path`, and return the status and the text of the page."""
     status = main(["report", str(path)])
     assert "Traceback" not in capsys.readouterr().err
     return status, Html((path / "report.html").read_text(encoding="utf-8")).words
@@ -488,7 +488,7 @@ def long_run(folder, recorded, count):
 
 
 def reported(path):
-    """Write a report in a separate process; return its peak memory, MB, and the size of the page, bytes."""
+    """Write a report in a separate process, and return its peak memory, MB, and the size of the page, bytes."""
     script = (
         "import resource, sys\n"
         "from embodied_env.cli.main import main\n"

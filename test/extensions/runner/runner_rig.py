@@ -108,7 +108,7 @@ class Client:
         return response
 
     def change(self, transition):
-        """Request a transition; return whether it succeeded."""
+        """Request a transition, and return whether it succeeded."""
         self.wait_until(self.changing.service_is_ready)
         return self.answer(self.changing.call_async(ChangeState.Request(transition=Transition(id=transition)))).success
 
@@ -117,7 +117,7 @@ class Client:
         return self.answer(self.getting.call_async(GetState.Request())).current_state.label
 
     def send(self, **goal):
-        """Send a goal; return its handle."""
+        """Send a goal, and return its handle."""
         self.wait_until(self.action.server_is_ready)
         self.feedback = []
         request = RunPolicy.Goal(**goal)
@@ -140,7 +140,7 @@ class Client:
 
 
 class Manager:
-    """A controller manager: strict, all or none, with the controllers of `BLOCK`."""
+    """A strict controller manager, all or none, with the controllers of `BLOCK`."""
 
     def __init__(self, node):
         from controller_manager_msgs.msg import ControllerState
@@ -225,7 +225,7 @@ class RunnerRig:
             self.robot.stop(by_input=False)
 
     def run_to_full_speed(self):
-        """Send a goal without an end; return its handle when the robot moves at full speed."""
+        """Send a goal without an end, and return its handle when the robot moves at full speed."""
         for _ in range(ATTEMPTS):  # a stall of the machine ends an episode
             self.first, handle = len(self.commands), self.client.send(seconds=600.0)
             assert handle.accepted, self.client.status

@@ -1,5 +1,3 @@
-"""Several robots in one world: PettingZoo's tests, seeds, termination of agents, shared and separate data."""
-
 import dataclasses
 import functools
 import subprocess
@@ -30,7 +28,7 @@ HEAD = "team: embodied_env/1\nname: t\nworld: {mujoco: {}}\n"
 
 @functools.cache
 def loaded(team):
-    """Load a team once; it is immutable."""
+    """Load a team once, which is possible since it is immutable."""
     return load_team(team)
 
 

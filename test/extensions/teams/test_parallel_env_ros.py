@@ -1,4 +1,4 @@
-"""Several robots in one world: results over ROS 2 are bit-identical to those in process."""
+"""The results of several robots in one world over ROS 2 are bit-identical to those in process."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ def pair(domain_id, close_later):
 
 
 def results_of(env, actions):
-    """Return everything that must be equal: all but times of this machine's clocks."""
+    """Return everything that must be equal, which is all but times of this machine's clocks."""
     observations, rewards, terminations, truncations, infos = env.step(actions)
     truth = {agent: (info["evaluator"], info["end_reason"], info["action"]) for agent, info in infos.items()}
     return observations, rewards, terminations, truncations, truth

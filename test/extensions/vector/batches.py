@@ -46,7 +46,10 @@ class Pair:
 
     @classmethod
     def of(cls, contract, mode, num_envs=3, *, threads=None, record=None, **options):
-        """Compare with Gymnasium's `SyncVectorEnv`; episodes have different lengths. `record`: a folder of both."""
+        """Compare with Gymnasium's `SyncVectorEnv` in episodes of different lengths.
+
+        `record` is a folder of both.
+        """
         options = {"backend": "mujoco", "clock": "virtual", "host_timing": True, "evaluator_info": True, **options}
         horizon = embodied_env.load_contract(contract).episode.horizon_steps
         own = [{"max_episode_steps": min(6 + 4 * slot, horizon)} for slot in range(num_envs)]
@@ -78,7 +81,7 @@ class Pair:
         self.both(lambda env: env.reset(**copied()))
 
     def step(self, actions=None):
-        """Step both, with the same drawn actions by default; if autoreset is disabled, reset in every possible way."""
+        """Step both, with the same drawn actions by default, and reset in every way if autoreset is disabled."""
         actions = self.ours.action_space.sample() if actions is None else actions
         _, _, terminations, truncations, infos = self.both(lambda env: env.step(actions))
         ended = terminations | truncations
@@ -97,7 +100,7 @@ class Pair:
 
 
 def assert_same(ours, theirs, path="$"):
-    """Assert equal containers, dtypes, shapes and values; NaN equals NaN."""
+    """Assert equal containers, dtypes, shapes and values, where NaN equals NaN."""
     assert type(ours) is type(theirs), path
     if isinstance(ours, dict):
         assert set(ours) == set(theirs), path

@@ -1,4 +1,4 @@
-"""The batched gate decides as the gate of each slot, bit for bit; `drive` compares them over sequences of steps."""
+"""The batched gate decides as the gate of each slot, bit for bit, which `drive` compares over sequences of steps."""
 
 import dataclasses
 
@@ -53,7 +53,7 @@ ARRAY_GATES = {"space_box", "jerk", "joint_limits", "intervention"}
 
 
 def counters(gate: SafetyGate) -> list:
-    """Return the state of a gate and of its interlocks: the window, the commands and counts."""
+    """Return the state of a gate and of its interlocks, with the window, the commands and counts."""
     found = [str(gate.latched), gate._malformed_in_a_row, list(gate.interventions.window), gate.interventions.share]
     for interlock in gate.interlocks:
         found += [getattr(interlock, "in_a_row", 0), *getattr(interlock, "sent", ())]
@@ -66,7 +66,7 @@ def is_ordinary(gate: SafetyGate) -> bool:
 
 
 def draw_actions(rng, size: int, faults: float) -> np.ndarray:
-    """Draw a row per slot: ordinary, small, at the bounds, odd, or not finite."""
+    """Draw a row per slot that is ordinary, small, at the bounds, odd, or not finite."""
     kinds = [rng.uniform(-1.5, 1.5, size), rng.uniform(-0.1, 0.1, size), rng.choice([-1.0, 1.0], size)]
     kinds += [rng.choice(ODD_NUMBERS, size), np.full(size, rng.choice([np.nan, np.inf]) if faults else 0.0)]
     return np.array([kinds[rng.choice(5, p=[0.4, 0.2, 0.15, 0.2, 0.05])] for _ in range(SLOTS)])
@@ -98,7 +98,7 @@ def stacked(contexts: list[SafetyContext]) -> SafetyContextBatch:
 
 
 def draw_states(layout, rng, *, outside: bool) -> list[CommandState]:
-    """Draw the last command of each slot: at rest within its range, or any."""
+    """Draw the last command of each slot, at rest within its range, or any."""
     limits, shape = layout.limits, (SLOTS, layout.size)
     low, high = (np.where(np.isfinite(ends), ends, 0.0) for ends in (limits.position_low, limits.position_high))
     fastest = np.where(layout.is_goal | (not outside), 0.0, np.minimum(limits.fastest, 1e9))
@@ -110,7 +110,7 @@ def draw_states(layout, rng, *, outside: bool) -> list[CommandState]:
 
 
 def drive(contract, seed: int, *, outside: bool = False, steps: int = 6, faults: float = 0.0) -> float:
-    """Compare both gates over steps; return the share of steps that the batched gate decided."""
+    """Compare both gates over steps, and return the share of steps that the batched gate decided."""
     rng, dt_s, decided = np.random.default_rng(seed), contract.control_period_s, 0
     truth, own = ([SafetyGate(contract) for _ in range(SLOTS)] for _ in range(2))
     batched, layout, trail = BatchedGate(own), own[0].layout, []

@@ -58,7 +58,7 @@ def _loaded(run, value):
 
 
 def assert_rows_equal(both, folder, *, n_replayed=1):
-    """Close both; compare the rows of each slot, then audit all runs of ours, and replay some."""
+    """Close both, compare the rows of each slot, audit all runs of ours, and replay some."""
     both.close()
     ours, theirs = rows_of(folder / "ours"), rows_of(folder / "theirs")
     assert len(ours) == len(theirs) == both.ours.num_envs

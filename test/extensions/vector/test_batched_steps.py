@@ -434,7 +434,7 @@ def texts(env, name):
 
 
 def use_slots(env, step):
-    """Use the environments of slots directly: reset one, step one, mark, annotate."""
+    """Use the environments of slots directly to reset one, step one, mark, and annotate."""
     slots = [each.unwrapped for each in env.envs]
     if step == 2:
         env.envs[1].reset(seed=9)

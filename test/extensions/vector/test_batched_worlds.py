@@ -1,4 +1,7 @@
-"""Worlds of several slots in one call of MuJoCo; `test_batched_steps` compares their steps with those of single worlds."""
+"""Worlds of several slots step in one call of MuJoCo.
+
+`test_batched_steps` compares their steps with those of single worlds.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing

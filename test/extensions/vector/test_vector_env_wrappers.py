@@ -1,4 +1,4 @@
-"""Gymnasium's vector wrappers by autoreset mode: each cell of the table in docs/reference/vector.md.
+"""Each cell of the table in docs/reference/vector.md is tested with Gymnasium's vector wrappers by autoreset mode.
 
 Where a wrapper works, it gives the same results as over a SyncVectorEnv of the same environments.
 """
@@ -162,7 +162,7 @@ def limits(slot):
 
 @pytest.fixture
 def make(monkeypatch, tmp_path):
-    """Make our vector environment, or Gymnasium's over the same environments; videos go to the test's folder."""
+    """Make our vector environment, or Gymnasium's over the same environments, and write videos to the test's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     with contextlib.ExitStack() as stack:
@@ -189,7 +189,7 @@ def wrap(env, row, *, warns=True):
 
 
 def results_of(env, mode):
-    """Step through several ends of episodes; return all results but infos as text."""
+    """Step through several ends of episodes, and return all results but infos as text."""
     observations, infos = env.reset(seed=3)
     space = env.unwrapped.action_space
     space.seed(3)

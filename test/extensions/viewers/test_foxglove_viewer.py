@@ -1,4 +1,4 @@
-"""The view in Foxglove: files by the reader of MCAP and Google's protobuf, the server by a client of its own."""
+"""Files of the view in Foxglove are read by MCAP and Google's protobuf, and the server by a client of its own."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""The view of steps: the same from an environment and from its run, and never in the way of a step."""
+"""The view of steps is the same from an environment and from its run, and never in the way of a step."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""The robot as viewers draw it: shapes and frames of MJCF and URDF, compared with kinematics of their own."""
+"""Shapes and frames of MJCF and URDF that viewers draw are compared with kinematics of their own."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""`LockstepControl` over each API and its stand-in, over real DDS: normal operation, and each fault with its reason."""
+"""`LockstepControl` works over each API and its stand-in, over real DDS, and gives a reason for each fault."""
 
 import contextlib
 import time
@@ -92,7 +92,7 @@ def error_of(call, *arguments):
 
 
 def stepping(stand_in, control, steps):
-    """Take `steps` steps; return the clock errors against the requested times, ns."""
+    """Take `steps` steps, and return the clock errors against the requested times, ns."""
     begin_ns, errors = control.now_ns(), set()
     for count in range(1, steps + 1):
         end_ns = control.step(PERIOD_NS, deadline())
@@ -298,7 +298,7 @@ def test_a_world_that_never_pauses_is_rejected(message_package, domain_id, name)
 
 @of("ros_gz")
 def test_a_step_lost_in_a_suspended_simulator_does_not_extend_a_later_one(begun):
-    """SIGSTOP, step, reset, SIGCONT, reset: no pause may interrupt the lost step, which is slow."""
+    """No pause may interrupt the slow lost step between SIGSTOP, step, reset, SIGCONT and reset."""
     stand_in, control = begun(PATIENCE_S)
     control.step(PERIOD_NS, deadline())
     with stand_in.suspended():

@@ -1,4 +1,4 @@
-"""Simulator APIs: the requests they build, and how they interpret features and replies; without a node."""
+"""Simulator APIs build requests and interpret features and replies without a node."""
 
 import re
 import sys
