@@ -43,7 +43,7 @@ _Velocities: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class JointLimits:
-    """The limits of one joint or twist axis, in `unit`, unit/s and unit/s^2; without `position` it is unlimited."""
+    """The limits of one joint or twist axis in `unit`, unit/s and unit/s^2, unlimited without `position`."""
 
     # low and high; null: unlimited (not for `position` commands); a twist axis has none and may leave it out
     position: Within[Range | None]
@@ -111,9 +111,9 @@ class EffectiveLimits:
         return np.maximum(-self.velocity_low, self.velocity_high)
 
     def vectors(self) -> dict[str, FloatArray]:
-        """Return the limits by name, as records have them; `velocity` is the highest.
+        """Return the limits by name, as records have them.
 
-        The lowest is its opposite, or has the key `velocity_low`.
+        `velocity` is the highest. The lowest is its opposite, or has the key `velocity_low`.
         """
         found = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "joints"}
         low = found.pop("velocity_low")
@@ -146,7 +146,7 @@ class GripperSpec(FrozenFields):
 
 @dataclass(frozen=True, kw_only=True)
 class ActuatorSpec(FrozenFields):
-    """One actuator topic. The order of `joints` is that of the action; the joints of a twist are its axes."""
+    """One actuator topic, whose `joints` are in the order of the action or are the axes of a twist."""
 
     topic: Free[Topic]  # one actuator per topic; of an action server: the name of the action
     type: Free[str]  # message or action type, see [commands](#commands)
@@ -184,12 +184,12 @@ class ActuatorSpec(FrozenFields):
 
     @property
     def published_joints(self) -> tuple[str, ...]:
-        """The joints in a message: those of the action, then the further fingers."""
+        """The joints in a message, which are those of the action followed by the further fingers."""
         return (*self.joints, *self.mimic)
 
     @cached_property
     def conversion(self) -> Conversion | None:
-        """The conversion of the values in a message; None without one."""
+        """The conversion of the values in a message, or None without one."""
         units = [limits.driver for limits in self.joints.values()]
         return conversion_of([*units, *units[:1] * len(self.mimic)], self._with_fingers(self.centres))
 
@@ -199,19 +199,19 @@ class ActuatorSpec(FrozenFields):
 
     @property
     def centres(self) -> list[float]:
-        """The middle of each joint's limits, whatever their margins; NaN without limits."""
+        """The middle of each joint's limits regardless of margins, or NaN without limits."""
         if self.is_velocity:
             return [0.0] * len(self.joints)
         return [np.nan if each.position is None else sum(each.position) / 2.0 for each in self.joints.values()]
 
     def to_driver(self, values: FloatArray) -> FloatArray:
-        """Return what a message has for a command: a value for each of `published_joints`, in the driver's units."""
+        """Return the message values of a command in the driver's units, one for each of `published_joints`."""
         if self.mimic:
             values = np.array(self._with_fingers(values.tolist()))
         return values if self.conversion is None else self.conversion.to_driver(values)
 
     def from_driver(self, published: FloatArray) -> FloatArray | None:
-        """Return the command in a message, shape (n_joints,); None where the fingers of a gripper do not agree."""
+        """Return the command in a message, shape (n_joints,), or None where the fingers of a gripper do not agree."""
         values = published if self.conversion is None else self.conversion.to_si(published)
         if not self.mimic:
             return values
@@ -239,7 +239,7 @@ class ActuatorSpec(FrozenFields):
         return margins.of(name, joint, position=None if self.gripper is None else 0.0)
 
     def limits(self, margins: Margins, name: str = "") -> EffectiveLimits:
-        """Return the limits that the gate enforces; `name`: that of the actuator, which may have its own margins."""
+        """Return the limits that the gate enforces, with the margins of the actuator `name` where it has its own."""
         joints = tuple(self.joints.values())
         shares = [self.margins_of(joint, margins, name) for joint in self.joints]
         inset, speed, change = np.array(shares).reshape(-1, 3).T

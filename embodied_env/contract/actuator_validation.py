@@ -34,7 +34,7 @@ def actuator_checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
 
 
 def _units_by_joint(spec: FieldSpec) -> dict[str, str]:
-    """Return the unit of each joint; empty where their number is wrong, an error of the sensor."""
+    """Return the unit of each joint, or an empty mapping where their number is wrong, as the sensor's check reports."""
     joints = spec.joints or ()
     is_fitting = not isinstance(spec.unit, tuple) or len(spec.unit) == len(joints)
     return spec.units_by_joint() if is_fitting else dict.fromkeys(joints, "")

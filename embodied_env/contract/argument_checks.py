@@ -1,4 +1,7 @@
-"""Validate arguments of public calls: each function returns the value, or raises UsageError with its name."""
+"""Validate arguments of public calls.
+
+Each function returns the value, or raises UsageError with its name.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +19,28 @@ _NUMBERS = (int, float, np.integer, np.floating)
 
 
 def checked_count(name: str, value: object, *, at_least: int) -> int:
-    """Return `value`; raises UsageError unless it is an integer >= `at_least`."""
+    """Return `value`, or raise UsageError unless it is an integer >= `at_least`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
         raise UsageError(f"invalid {name}={value!r} (expected an integer >= {at_least})")
     return int(value)
 
 
 def checked_seconds(name: str, value: object) -> float:
-    """Return `value`; raises UsageError unless it is a number in (0, `MOST_SECONDS`]."""
+    """Return `value`, or raise UsageError unless it is a number in (0, `MOST_SECONDS`]."""
     if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not 0 < value <= MOST_SECONDS:
         raise UsageError(f"invalid {name}={value!r} (expected seconds > 0, at most {MOST_SECONDS:g})")
     return float(value)
 
 
 def checked_flag(name: str, value: object) -> bool:
-    """Return `value`; raises UsageError unless it is a bool."""
+    """Return `value`, or raise UsageError unless it is a bool."""
     if not isinstance(value, (bool, np.bool_)):
         raise UsageError(f"invalid {name}={value!r} (expected True or False)")
     return bool(value)
 
 
 def checked_path(name: str, value: object) -> Path:
-    """Return the path; raises UsageError unless it is a non-empty string without null bytes."""
+    """Return the path, or raise UsageError unless it is a non-empty string without null bytes."""
     try:
         text = os.fspath(value)  # type: ignore[call-overload] # TypeError is caught
         is_name = isinstance(text, str) and bool(text) and b"\0" not in os.fsencode(text)

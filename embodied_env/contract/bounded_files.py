@@ -1,4 +1,4 @@
-"""Read files named by a user, contract or team: regular files of bounded size, opened once."""
+"""Read files named by a user, contract or team if they are regular files of bounded size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def read_text_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> str:
-    """Return the content of a regular file as UTF-8; raises OSError like `read_file`, and UnicodeDecodeError."""
+    """Return the content of a regular file as UTF-8, or raise OSError like `read_file`, or UnicodeDecodeError."""
     return read_file(path, most_bytes=most_bytes).decode("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Read XML of strangers: no DOCTYPE, hence no entity, and bounded size, depth and number of elements."""
+"""Read untrusted XML with bounded size, depth and number of elements, and without DOCTYPE and thus entities."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ DEEPEST = 64
 
 
 def read_xml(text: str | bytes, *, path: str, root: str) -> ET.Element:
-    """Return the root element, whose tag is `root`; `path` begins the path of every error.
+    """Return the root element with the tag `root`.
 
-    Raises ContractError for malformed XML, a DOCTYPE, another root, or a document beyond the limits.
+    `path` begins the path of every error. Raises ContractError for malformed XML, a DOCTYPE, another root, or a
+    document beyond the limits.
     """
     allow(len(text) <= MOST_BYTES, path, f"{len(text)} bytes", f"at most {MOST_BYTES}")
     parser = ET.XMLParser(target=_BoundedTree(path))  # noqa: S314 - a DOCTYPE is refused
@@ -39,7 +40,7 @@ class _BoundedTree(ET.TreeBuilder):
         self._path, self._depth, self._elements = path, 0, 0
 
     def start(self, tag: str, attrs: dict[str, str]) -> ET.Element:
-        """Add an element; raises ContractError beyond the limits."""
+        """Add an element, or raise ContractError beyond the limits."""
         self._depth += 1
         self._elements += 1
         allow(self._depth <= DEEPEST, self._path, "nested too deeply", f"at most {DEEPEST} levels")
@@ -52,5 +53,5 @@ class _BoundedTree(ET.TreeBuilder):
         return super().end(tag)
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> NoReturn:  # noqa: ARG002 - expat's names
-        """Raise ContractError: a DOCTYPE can define entities."""
+        """Raise ContractError, because a DOCTYPE can define entities."""
         raise ContractError(self._path, f"<!DOCTYPE {name}> (expected none); remove it")

@@ -15,24 +15,24 @@ from embodied_env.contract.spaces import action_space, observation_space
 
 @dataclass(frozen=True, kw_only=True)
 class Contract(ContractFields):
-    """One robot and task: spaces, limits, timing, safety, task, and the profile of each backend.
+    """One robot and task with its spaces, limits, timing, safety and the profile of each backend.
 
     Every construction validates it, `dataclasses.replace` included.
     """
 
     def __post_init__(self) -> None:
-        """Freeze the fields and validate every rule; raises ContractError."""
+        """Freeze the fields and validate every rule, or raise ContractError."""
         super().__post_init__()
         validate_contract(self)
 
     @cached_property
     def observation_space(self) -> spaces.Dict:
-        """The agent's observation: a flat Dict of Boxes, from the contract alone."""
+        """The agent's observation, a flat Dict of Boxes derived from the contract alone."""
         return observation_space(self)
 
     @cached_property
     def action_space(self) -> spaces.Box | spaces.Dict:
-        """The action: one Box, or a Dict of Boxes by actuator when there are several."""
+        """The action, which is one Box, or a Dict of Boxes by actuator when there are several."""
         return action_space(self)
 
     @cached_property
@@ -42,7 +42,7 @@ class Contract(ContractFields):
 
     @property
     def environment_id(self) -> str:
-        """The default ID of its environment in Gymnasium: ``embodied_env/MyArm-v0`` for ``my_arm``."""
+        """The default ID of its environment in Gymnasium, such as ``embodied_env/MyArm-v0`` for ``my_arm``."""
         return f"embodied_env/{''.join(part.capitalize() for part in self.name.split('_'))}-v0"
 
     def backend_fingerprint(self, backend: str) -> str:

@@ -38,7 +38,7 @@ _LONGEST_SHOWN = 400  # characters of an argument in a message
 
 
 def config_folders() -> Iterator[Path]:
-    """Yield the folders of shipped contracts: the checkout, ament share folders, the Python prefix."""
+    """Yield the folders of shipped contracts, which are the checkout, ament share folders and the Python prefix."""
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / "package.xml").is_file():  # first: an editable install has copies in the other folders
         yield checkout / "config"
@@ -48,7 +48,7 @@ def config_folders() -> Iterator[Path]:
 
 
 def shipped_files(folder: str = "", suffix: str = ".yaml") -> dict[str, Path]:
-    """Return the shipped files of a folder by name: contracts, robot files (`ROBOTS`), teams or policies."""
+    """Return the shipped contracts, robot files (`ROBOTS`), teams or policies of a folder by name."""
     known: dict[str, Path] = {}
     for config in config_folders():
         for file in sorted((config / folder).glob(f"*{suffix}")):
@@ -57,7 +57,7 @@ def shipped_files(folder: str = "", suffix: str = ".yaml") -> dict[str, Path]:
 
 
 def known_robots() -> dict[str, Path]:
-    """Return the robot files by name: shipped ones, and those of plug-ins, whose packages are not imported."""
+    """Return the shipped robot files and those of plug-ins by name, without importing the packages of plug-ins."""
     found = {}
     for plugin in installed_plugins("robots"):
         module, _, name = plugin.target.partition(":")
@@ -78,7 +78,7 @@ def _check_unique(robot: str) -> None:
 
 
 def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: str = "") -> Path:
-    """Return the file of a contract or team, given its path or its name; raises ContractError with the known names."""
+    """Return the file of a contract or team by path or name, or raise ContractError with the known names."""
     text = str(name_or_path)
     is_path = text.endswith((".yaml", ".yml")) or os.sep in text
     if is_path and os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
@@ -99,7 +99,7 @@ def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: s
 
 
 def read_contract_file(file: Path) -> str:
-    """Return the text of a contract or team file; raises ContractError when it cannot be read."""
+    """Return the text of a contract or team file, or raise ContractError when it cannot be read."""
     try:
         return read_text_file(file)
     except (OSError, UnicodeDecodeError) as error:
@@ -107,7 +107,7 @@ def read_contract_file(file: Path) -> str:
 
 
 def read_document(text: str, kind: str, source: str, *, schema: str = SCHEMA) -> dict[str, Any]:
-    """Return the YAML mapping of a ``contract`` or ``team`` without its schema; raises ContractError for another."""
+    """Return the YAML mapping of a ``contract`` or ``team`` without its schema, or raise ContractError for another."""
     document = read_yaml(text, source)
     if not isinstance(document, dict):
         found = "empty" if document is None else type(document).__name__
@@ -122,7 +122,7 @@ def read_document(text: str, kind: str, source: str, *, schema: str = SCHEMA) ->
 
 
 def _complete_axes(document: Mapping[str, Any]) -> None:
-    """Write what a twist axis and an action server may leave out: a joint may not, so the schema requires the key."""
+    """Set to null the keys that a twist axis and an action server may omit although the schema requires them."""
     actuators = document.get("actuators")
     for actuator in actuators.values() if isinstance(actuators, dict) else ():
         if not isinstance(actuator, dict):
@@ -136,7 +136,7 @@ def _complete_axes(document: Mapping[str, Any]) -> None:
 
 
 def load_contract(name_or_path: str | Path | Contract) -> Contract:
-    """Load and validate a contract; raises ContractError for the first error.
+    """Load and validate a contract, or raise ContractError for the first error.
 
     Args:
         name_or_path: the name of a shipped contract (``arm_reach``), the path of a YAML file, or a Contract, which is
@@ -151,7 +151,7 @@ def load_contract(name_or_path: str | Path | Contract) -> Contract:
 def parse_contract(
     text: str, *, source: str = "<text>", files: Mapping[str, bytes] | None = None, trusted: bool = True
 ) -> Contract:
-    """Build a Contract from YAML text; raises ContractError like `load_contract`.
+    """Build a Contract from YAML text, or raise ContractError like `load_contract`.
 
     Args:
         text: the YAML.
@@ -180,7 +180,7 @@ def parse_contract(
 
 
 def load_robot_file(name: str, *, source: str = "") -> tuple[Path, RobotFile]:
-    """Return the robot file `name`, a name or a path relative to the contract `source`; raises ContractError."""
+    """Return the robot file `name`, a name or a path relative to the contract `source`, or raise ContractError."""
     file, _, _, robot = _read_robot_file(name, source)
     return file, robot
 
@@ -199,7 +199,7 @@ def _with_robot_file(document: Mapping[str, Any], source: str, *, trusted: bool)
 
 
 def _read_robot_file(name: str, source: str) -> tuple[Path, str, dict[str, Any], RobotFile]:
-    """Return path, text, document and keys of a robot file; the files it names are relative to the contract."""
+    """Return path, text, document and keys of a robot file, with the files it names relative to the contract."""
     is_path = name.endswith((".yaml", ".yml")) or os.sep in name
     try:
         file = find_contract(Path(source).parent / name if is_path else name, kind="robot", folder=ROBOTS)
@@ -212,7 +212,7 @@ def _read_robot_file(name: str, source: str) -> tuple[Path, str, dict[str, Any],
 
 
 def _limited_by_robot(contract: Contract, robot: RobotFile) -> Contract:
-    """Return `contract` with the limits that it loosens; raises ContractError for them unless it overrides them."""
+    """Return `contract` with the limits that it loosens, or raise ContractError for them unless it overrides them."""
     found = loosened(robot, contract)
     if not found:
         return contract
@@ -274,7 +274,7 @@ def save_contract(contract: Contract) -> dict[str, Any]:
 
 
 def restore_contract(saved: Mapping[str, Any]) -> Contract:
-    """Return the contract saved by `save_contract`; raises ContractError like `parse_contract`."""
+    """Return the contract saved by `save_contract`, or raise ContractError like `parse_contract`."""
     if saved.keys() != SAVED:
         raise ContractError("", f"not a saved contract: keys {sorted(saved)} (expected {sorted(SAVED)})")
     files, is_trusted = unpack_files(saved["files"]), saved["trusted"] is True
@@ -290,7 +290,7 @@ def pack_files(files: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
 
 
 def unpack_files(packed: object) -> dict[str, bytes]:
-    """Return the contents packed by `pack_files`; raises ContractError for damaged ones."""
+    """Return the contents packed by `pack_files`, or raise ContractError for damaged ones."""
     if not isinstance(packed, Mapping):
         raise ContractError("files", f"{type(packed).__name__} (expected a mapping of files by name)")
     files = {}
@@ -307,7 +307,7 @@ def unpack_files(packed: object) -> dict[str, bytes]:
 
 
 def backend_profile(contract: Contract, backend: str) -> Mapping[str, Any]:
-    """Return the profile ``backends.<backend>`` of `contract`; raises ContractError without one."""
+    """Return the profile ``backends.<backend>`` of `contract`, or raise ContractError without one."""
     if backend in contract.backends:
         return contract.backends[backend]
     problem = f"no profile in the contract for backend {one_of(backend, contract.backends)}"

@@ -79,12 +79,12 @@ class ResetOption:
 
     @property
     def low_array(self) -> FloatArray:
-        """Lower bound: shape (n,) for a vector, () for a scalar."""
+        """Lower bound of shape (n,) for a vector, or () for a scalar."""
         return np.array(self.low if self.values is None else np.min(self.values, axis=0), dtype=np.float64)
 
     @property
     def high_array(self) -> FloatArray:
-        """Upper bound: shape (n,) for a vector, () for a scalar."""
+        """Upper bound of shape (n,) for a vector, or () for a scalar."""
         return np.array(self.high if self.values is None else np.max(self.values, axis=0), dtype=np.float64)
 
     def allows(self, value: FloatArray) -> bool:
@@ -180,17 +180,17 @@ class ContractFields(FrozenFields):
 
     @property
     def unconfirmed(self) -> Mapping[str, str]:
-        """The chosen values that are in force and not confirmed: path -> reason."""
+        """The reasons of the chosen values that are in force and not confirmed, by path."""
         return {path: reason for path, reason in self.all_chosen.items() if path not in self.confirmed}
 
     @property
     def all_chosen(self) -> Mapping[str, str]:
-        """The chosen values that are in force, of the robot file and the contract: path -> reason."""
+        """The reasons of the chosen values that are in force, of the robot file and the contract, by path."""
         return {**({} if self.robot is None else self.robot.chosen), **self.chosen}
 
     @property
     def fingers(self) -> Mapping[str, tuple[str, float]]:
-        """The fingers that follow the joint of a gripper: finger -> joint, and the multiplier of its position."""
+        """The fingers that follow the joint of a gripper, with this joint and the multiplier of its position."""
         return {
             finger: (joint, factor)
             for actuator in self.actuators.values()
@@ -205,24 +205,24 @@ class ContractFields(FrozenFields):
 
     @cached_property
     def setpoints_per_step(self) -> int:
-        """The number of setpoints in a control period; 1 without `setpoint_rate_hz`."""
+        """The number of setpoints in a control period, or 1 without `setpoint_rate_hz`."""
         rates_hz = {actuator.setpoint_rate_hz for actuator in self.actuators.values()} - {None}
         return max((round(rate_hz * self.control_period_s) for rate_hz in rates_hz if rate_hz is not None), default=1)
 
     @cached_property
     def trajectory_steps(self) -> int | None:
-        """The most actions that follow the command in a trajectory; None without `trajectory_steps`."""
+        """The most actions that follow the command in a trajectory, or None without `trajectory_steps`."""
         return next((a.trajectory_steps for a in self.actuators.values() if a.trajectory_steps is not None), None)
 
     def resolve_path(self, file: str) -> Path:
-        """Return the path of a file that the contract names, from its folder; raises ContractError unless trusted."""
+        """Return the path of a file that the contract names, from its folder, or raise ContractError unless trusted."""
         if not self.trusted:
             problem = f"file not opened: {file!r}, named by the contract of a run; give the contract's own file instead"
             raise ContractError("", problem, source=self.source)
         return Path(self.source).parent / file
 
     def content_of(self, file: str) -> bytes:
-        """Return the content at load time of a file that the contract names; raises ContractError if not read."""
+        """Return the content at load time of a file that the contract names, or raise ContractError if not read."""
         if file not in self.files:
             problem = f"content not known: {file!r} (expected one read with the contract); load the contract again"
             raise ContractError("safety.urdf", problem, source=self.source)

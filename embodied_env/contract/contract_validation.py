@@ -1,4 +1,4 @@
-"""Validation of a contract: rules in a fixed order; the first broken one is reported."""
+"""Validation of a contract by rules in a fixed order, of which the first broken one is reported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NO_ACCELERATION = 1000.0  # rad/s^2 or m/s^2
 
 
 def validate_contract(contract: ContractFields) -> None:
-    """Validate every rule of a contract; raises ContractError for the first broken one, with the `others`."""
+    """Validate every rule of a contract, or raise ContractError for the first broken one, with the `others`."""
     check_types(ContractFields, contract, source=contract.source)
     check_all(_checks(contract), contract.source)
 
@@ -77,7 +77,7 @@ def suspected_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
 
 
 def refuse_degrees(contract: ContractFields) -> str:
-    """Raise ContractError for the first of the suspected degrees; without any, return that."""
+    """Raise ContractError for the first of the suspected degrees, or report that there are none."""
     for path, problem in suspected_degrees(contract):
         raise ContractError(path, problem, source=contract.source)
     return "none looks like degrees"
@@ -156,7 +156,7 @@ def _check_robot(contract: ContractFields) -> None:
 
 
 def _check_plugins(contract: ContractFields) -> None:
-    """Check the parameters of plug-ins as plain data; whether they are installed matters when they are used."""
+    """Check the parameters of plug-ins as plain data, since installation matters only when they are used."""
     for kind, named in (("gates", contract.safety.gates), ("interlocks", contract.safety.interlocks)):
         for name, parameters in named.items():
             allow(name not in BUILT_IN[kind], f"safety.{kind}.{name}", f"reserved name {name!r}", "another name")
@@ -190,7 +190,7 @@ def _check_observation(contract: ContractFields) -> None:
 
 
 def check_workspace(path: str, spec: WorkspaceSpec, actuators: Mapping[str, ActuatorSpec]) -> None:
-    """Check the workspace at `path` of a robot with these actuators; raises ContractError."""
+    """Check the workspace at `path` of a robot with these actuators, or raise ContractError."""
     is_used = bool(spec.keep_in or spec.keep_out or spec.self_collision)
     allow(is_used, path, "no region", "keep_in, keep_out or self_collision: true")
     for name, actuator in actuators.items():

@@ -23,7 +23,7 @@ _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)  # twice the error of a conver
 
 @dataclass(frozen=True, kw_only=True)
 class DriverUnits:
-    """The values of a driver; that of the contract is ``offset + sign * scale * value``, with `value` in `unit`."""
+    """Units of a driver, whose `value` in `unit` is ``offset + sign * scale * value`` in the contract."""
 
     # `si`: as in the contract; `deg`: degrees, or degrees/s where the contract has rad/s; `percent`: 100 % is 1
     unit: Literal["si", "deg", "percent"] = "si"
@@ -40,10 +40,10 @@ class DriverUnits:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """Converts values, one line each: shape (n,), or (1,) for all of them.
+    """Converts values line by line, with shape (n,), or (1,) for all of them.
 
-    `centres` are positions within the limits of commands: a rounded command is never further from them than the exact
-    one, and so never outside its limits. NaN: it may be.
+    `centres` are positions within the limits of commands. A rounded command is never further from them than the exact
+    one, and so never outside its limits. With NaN it may be.
     """
 
     offsets: FloatArray
@@ -64,7 +64,7 @@ class Conversion:
 
 
 def conversion_of(units: Sequence[DriverUnits | None], centres: Sequence[float] = (math.nan,)) -> Conversion | None:
-    """Return the conversion of values with these units; None if all are those of the contract."""
+    """Return the conversion of values with these units, or None if all are those of the contract."""
     lines = [line_of(each) for each in units]
     if all(line == (0.0, 1.0) for line in lines):
         return None

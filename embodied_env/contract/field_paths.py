@@ -36,7 +36,7 @@ class _Part:
 
 
 def check_messages(sensors: Mapping[str, SensorSpec], source: str = "") -> None:
-    """Check sensors against their message types; raises ContractError, or MissingDependencyError without ROS."""
+    """Check sensors against their message types, or raise ContractError, or MissingDependencyError without ROS."""
     check_all((check for name, sensor in sensors.items() for check in _checks(name, sensor)), source)
 
 
@@ -58,7 +58,7 @@ def has_header(kind: Any) -> bool:  # noqa: ANN401 - a generated type
 
 
 def wire_dtype(sensor: SensorSpec, spec: FieldSpec) -> np.dtype[Any] | None:
-    """Return the dtype of a field in the message if it may differ; None when its package is not installed."""
+    """Return the dtype of a field in the message if it may differ, or None when its package is not installed."""
     if spec.path is None:
         return np.dtype(bool) if sensor.type == "std_msgs/msg/Bool" else None
     try:
@@ -88,7 +88,7 @@ def _check_field(where: str, message_type: str, spec: FieldSpec) -> None:
 
 
 def _resolved(where: str, message_type: str, path: str) -> _Part:
-    """Follow `path` from type to type; raises ContractError at `where` for a path that does not exist."""
+    """Follow `path` from type to type, or raise ContractError at `where` for a path that does not exist."""
     part, done = _Part(kind=message_type.replace("/msg/", "/"), lengths=None), ""
     for name, index in steps_of(path):
         has_fields = "/" in part.kind and part.lengths is None
@@ -107,7 +107,7 @@ def _resolved(where: str, message_type: str, path: str) -> _Part:
 
 
 def _part(kind: str) -> _Part:
-    """Parse the type of a field: ``double``, ``double[9]``, ``sequence<double>``, ``sequence<double, 3>``."""
+    """Parse the type of a field, such as ``double``, ``double[9]``, ``sequence<double>`` or ``sequence<double, 3>``."""
     if array := ARRAY.match(kind):
         return _Part(kind=array[1], lengths=(int(array[2]), int(array[2])))
     if sequence := SEQUENCE.match(kind):

@@ -1,4 +1,4 @@
-"""Fingerprints: two results are comparable when they share them."""
+"""Fingerprints, which show by equality that two results are comparable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEMANTICS = 2
 
 
 def to_plain(value: Any, *, with_defaults: bool = True) -> Any:  # noqa: ANN401 - any value of a contract
-    """Convert a value of a contract to JSON types; equal numbers get equal text.
+    """Convert a value of a contract to JSON types with equal text for equal numbers.
 
     Without defaults, keys with their default value are left out, so that a new optional key changes no fingerprint.
     """
@@ -59,7 +59,7 @@ These tasks are loaded without trust.
 
 
 def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
-    """Return the fingerprinted part of the task: type, parameters, and the version of a shipped one."""
+    """Return the fingerprinted part of the task, which is its type, parameters, and version if it is a shipped one."""
     plain: dict[str, Any] = to_plain(contract.task, with_defaults=with_defaults)
     plain.pop("instruction", None)  # a condition of an episode
     if ".py:" in contract.task.type:  # a file by its name, in any folder; its content has a hash of its own

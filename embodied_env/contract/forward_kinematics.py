@@ -1,4 +1,4 @@
-"""Kinematics and shape of a robot: a `KinematicModel` of joints and capsules.
+"""Kinematics and shape of a robot as a `KinematicModel` of joints and capsules.
 
 It is pure numpy and accepts batches of joint positions. `embodied_env.sim.mujoco_kinematics` builds one from MJCF,
 `embodied_env.contract.urdf` from URDF. Frames are homogeneous transforms of shape (4, 4).
@@ -29,10 +29,10 @@ WORLD = -1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Capsules:
-    """The shape of a robot: one or more capsules per link, in the world frame. A sphere has two equal ends.
+    """The shape of a robot as one or more capsules per link in the world frame.
 
-    `links` names the link of each capsule, (n,); `ends_m` has shape (n, 2, 3), or (k, n, 2, 3) for k joint positions;
-    `radii_m` has shape (n,).
+    A sphere has two equal ends. `links` names the link of each capsule, (n,). `ends_m` has shape (n, 2, 3), or (k, n,
+    2, 3) for k joint positions. `radii_m` has shape (n,).
     """
 
     links: tuple[str, ...]
@@ -90,12 +90,12 @@ class KinematicModel:
         *,
         adjacent: frozenset[frozenset[str]] = frozenset(),
     ) -> None:
-        """Connect joints and capsules; `adjacent` are further pairs of links that touch by construction."""
+        """Connect joints and capsules, where `adjacent` are further pairs of links that touch by construction."""
         self.joints, self.tree, self.shapes = joints, tuple(tree), tuple(shapes)
         self._adjacent = adjacent
 
     def capsules(self, joint_positions: FloatArray) -> Capsules:
-        """Return the robot's shape for joint positions of shape (n,) or (k, n); raises UsageError for another shape."""
+        """Return the shape for joint positions of shape (n,) or (k, n), or raise UsageError for another shape."""
         positions = self._checked(joint_positions, 1, 2)
         carriers, ends, radii = self._outline
         placed = (self._frames(np.atleast_2d(positions))[:, carriers, :3] @ ends).swapaxes(-1, -2)
@@ -209,7 +209,7 @@ class KinematicModel:
 
 
 def make_transform(position_m: Iterable[float], rotation: FloatArray | None = None) -> FloatArray:
-    """Return the transform of shape (4, 4) with this origin and rotation matrix (None: identity)."""
+    """Return the transform of shape (4, 4) with this origin and rotation matrix, or the identity rotation for None."""
     frame = np.eye(4)
     frame[:3, 3] = list(position_m)
     if rotation is not None:
@@ -218,7 +218,7 @@ def make_transform(position_m: Iterable[float], rotation: FloatArray | None = No
 
 
 def _rotation_terms(axis: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the terms of Rodrigues' formula for unit vector u and angle t: u u' + cos t (1 - u u') + sin t [u]x."""
+    """Return the terms of Rodrigues' formula u u' + cos t (1 - u u') + sin t [u]x for unit vector u and angle t."""
     x, y, z = axis
     along = np.outer(axis, axis)
     return along, np.eye(3) - along, np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])

@@ -41,7 +41,7 @@ class FrozenDict(Mapping[K, V]):
 
 
 class FrozenFields:
-    """Base of frozen dataclasses: makes the mappings and lists in their fields read-only."""
+    """Base of frozen dataclasses that makes the mappings and lists in their fields read-only."""
 
     def __post_init__(self) -> None:
         """Freeze every field."""

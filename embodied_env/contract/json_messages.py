@@ -1,4 +1,4 @@
-"""JSON messages: untrusted text to the object that it represents, and back."""
+"""JSON messages, converted from untrusted text to the object that they represent, and back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JsonMessage:
     place: ClassVar[str]  # topic or service, for errors
 
     def to_text(self) -> str:
-        """Return the message as JSON: floats keep every bit, and arrays have text for NaN and infinities."""
+        """Return the message as JSON, in which floats keep every bit, and NaN and infinities in arrays are text."""
         return json.dumps(self.as_mapping(), default=_to_json, allow_nan=False)
 
     def as_mapping(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class JsonMessage:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Parse an untrusted message; raises ValueError as `read_message`."""
+        """Parse an untrusted message, or raise ValueError like `read_message`."""
         return read_message(text, cls.place, cls)
 
 
@@ -76,7 +76,7 @@ def _regular_array(value: object) -> NDArray[np.float64]:
 
 
 def _shape(value: object) -> tuple[int, ...] | None:
-    """Return the shape of nested lists of numbers; None: ragged, or not numbers."""
+    """Return the shape of nested lists of numbers, or None if they are ragged or not numbers."""
     if not isinstance(value, list):
         return () if isinstance(value, int | float) and not isinstance(value, bool) else None
     shapes = {_shape(each) for each in value} or {()}

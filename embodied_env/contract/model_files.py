@@ -1,4 +1,4 @@
-"""The files of a MuJoCo model: itself, what it includes, its meshes and textures. Nothing is compiled."""
+"""The files of a MuJoCo model, with those that it includes, its meshes and textures, found without compiling it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_model_hashes(contract: C) -> C:
 
 
 def model_sha256(file: Path) -> str:
-    """Return the SHA-256 (hex) of the contents of a model's files, independent of their paths; raises OSError.
+    """Return the SHA-256 (hex) of the contents of a model's files, independent of their paths, or raise OSError.
 
     Devices, FIFOs and files beyond the limit of size are refused.
     """
@@ -55,10 +55,10 @@ def model_sha256(file: Path) -> str:
 
 
 def model_files(main: Path) -> list[Path]:
-    """Return a model and each existing file that it names, in the order of the text; raises OSError without `main`.
+    """Return a model and each existing file that it names in the order of the text, or raise OSError without `main`.
 
-    MuJoCo looks for a file from the folder of the model, of the file that names it, or of the compiler's settings; of
-    several, all are returned.
+    MuJoCo looks for a file from the folder of the model, of the file that names it, or of the compiler's settings. If
+    there are several, all are returned.
     """
     documents, assets, folders = [main], list[tuple[Path, str]](), [main.parent]
     for document in documents:  # grows

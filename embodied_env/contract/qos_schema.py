@@ -36,7 +36,7 @@ PRESETS: Mapping[str, QosSpec] = {
 
 
 def resolved(qos: Qos, otherwise: QosSpec) -> QosSpec:
-    """Return the policies of `qos`; None gives `otherwise`."""
+    """Return the policies of `qos`, or `otherwise` for None."""
     if qos is None:
         return otherwise
     return qos if isinstance(qos, QosSpec) else PRESETS[qos]

@@ -20,7 +20,7 @@ _Line = tuple[float, float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class _Joint:
-    """A `TreeJoint`; `travel_m` None: unlimited."""
+    """A `TreeJoint`, unlimited if `travel_m` is None."""
 
     parent: int
     frame: tuple[_Line, _Line, _Line, _Line]
@@ -67,7 +67,7 @@ def dump_shape(model: KinematicModel) -> bytes:
 
 
 def parse_shape(content: bytes) -> KinematicModel:
-    """Return the shape dumped by `dump_shape`; raises ContractError for any other content."""
+    """Return the shape dumped by `dump_shape`, or raise ContractError for any other content."""
     try:
         data = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The sensors whose loss stops the robot: by default those that show how it moves."""
+"""The sensors whose loss stops the robot, by default those that show how it moves."""
 
 from __future__ import annotations
 

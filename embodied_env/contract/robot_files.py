@@ -1,4 +1,4 @@
-"""Robot files: the robot half of a contract, merged under it by ``robot: NAME_OR_PATH``.
+"""Robot files, the robot half of a contract, included with ``robot`` and a name or path.
 
 A robot file has the sensors, actuators, safety and backend profiles of one robot. A contract is merged over it:
 mappings merge, lists and scalars replace, ``null`` replaces, and the paths under ``remove`` are removed first. A
@@ -163,7 +163,7 @@ def _remove(document: Document, path: str) -> None:
 
 
 def _has(document: Any, path: str) -> bool:  # noqa: ANN401 - YAML types
-    """Return whether `document` has a value at `path`; the last keys may be of a mapping that is a scalar here."""
+    """Return whether `document` has a value at `path`, where a scalar stands for all keys below it."""
     node = document
     for key in path.split("."):
         if not isinstance(node, dict):
@@ -231,7 +231,7 @@ def limit_paths(contract: ContractFields) -> set[str]:
 
 
 def _compared(path: str, rule: IsAsTight, robot: Any, own: Any) -> Iterator[Loosened]:  # noqa: ANN401 - any values
-    """Yield a limit that is not as tight; the values of a profile may have any type, and one of a wrong type is not."""
+    """Yield a limit that is not as tight, including a value whose type is wrong in the profile."""
     try:
         is_as_tight = rule(robot, own)
     except (TypeError, ValueError, AttributeError, LookupError):
@@ -271,7 +271,7 @@ def _loosened_sensors(robot: RobotFile, contract: ContractFields) -> Iterator[Lo
 
 
 def _loosened_inputs(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
-    """Check that what the safety of `robot` depends on is still read, and from there: readings and its shape."""
+    """Check that the readings and the shape that the safety of `robot` depends on still have the same source."""
     commanded = {joint for actuator in contract.actuators.values() for joint in actuator.joints}
     theirs, ours = _measured(robot.sensors), _measured(contract.sensors)
     if theirs & commanded - ours:
@@ -335,7 +335,7 @@ def _loosened_controllers(robot: RobotFile, contract: ContractFields) -> Iterato
 
 
 def _filled_safety(spec: RobotFile | ContractFields, contract: ContractFields) -> Document:
-    """Return the safety of `spec`: margins and tolerances by joint, and the required sensors by `contract`'s names."""
+    """Return the safety of `spec` with margins and tolerances by joint and `contract`'s names of required sensors."""
     filled: Document = to_plain(spec.safety)
     joints = {joint: (name, each) for name, each in spec.actuators.items() for joint in each.joints}
     own = {joint: each.margins_of(joint, spec.safety.margins, name) for joint, (name, each) in joints.items()}
@@ -352,7 +352,7 @@ def _filled_safety(spec: RobotFile | ContractFields, contract: ContractFields) -
 
 
 def _known_as(name: str, theirs: Mapping[str, SensorSpec], ours: Mapping[str, SensorSpec]) -> str:
-    """Return the name in `ours` of a sensor with the same name, topic or joints; `name` if there is none."""
+    """Return the name in `ours` of a sensor with the same name, topic or joints, or `name` if there is none."""
     if name in ours or name not in theirs:
         return name
     sensor, joints = theirs[name], joints_of(theirs[name])
@@ -397,7 +397,7 @@ def _measured(sensors: Mapping[str, SensorSpec]) -> set[str]:
 
 
 def _shape(spec: RobotFile | ContractFields) -> Any:  # noqa: ANN401 - a value of a profile
-    """Return the file with the shape of the robot: its URDF, or the first model of a profile."""
+    """Return the file with the shape of the robot, which is its URDF or the first model of a profile."""
     models = [profile["model"] for profile in spec.backends.values() if "model" in profile]
     return spec.safety.urdf or next(iter(models), None)
 

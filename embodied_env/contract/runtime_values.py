@@ -1,4 +1,4 @@
-"""Values that a caller sets at run time, checked against the contract: reset options, prompts and joint limits."""
+"""Reset options, prompts and joint limits that a caller sets at run time, checked against the contract."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LONGEST_INSTRUCTION = 1000  # characters, as in a contract
 
 
 def checked_instruction(contract: Contract, options: Mapping[str, Any] | None) -> str:
-    """Return the prompt of an episode: that of the reset options or of the contract; raises UsageError if invalid."""
+    """Return the prompt of an episode from the reset options or the contract, or raise UsageError if invalid."""
     if isinstance(options, Mapping) and options.get(INSTRUCTION) is not None:
         return check_instruction(options[INSTRUCTION])
     return contract.task.instruction or ""
 
 
 def check_instruction(text: object) -> str:
-    """Return a prompt; raises UsageError for one that is no text of 1 to 1,000 characters in UTF-8."""
+    """Return a prompt, or raise UsageError for one that is no text of 1 to 1,000 characters in UTF-8."""
     is_valid = isinstance(text, str) and 1 <= len(text) <= _LONGEST_INSTRUCTION and text.isprintable()
     if not is_valid:
         expected = f"expected 1 to {_LONGEST_INSTRUCTION} printable characters"
@@ -35,7 +35,7 @@ def check_instruction(text: object) -> str:
 
 
 def checked_options(contract: Contract, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
-    """Return reset options as arrays; raises UsageError for an unknown one, or a value that cannot be drawn."""
+    """Return reset options as arrays, or raise UsageError for an unknown one, or a value that cannot be drawn."""
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(f"invalid options={options!r} (expected a mapping of reset options, or None)")
     known = contract.reset_options
@@ -94,7 +94,7 @@ def are_equal(some: EffectiveLimits, others: EffectiveLimits) -> bool:
 
 
 def is_tighter(wanted: EffectiveLimits, in_force: EffectiveLimits) -> bool:
-    """Return whether obeying `wanted` implies obeying `in_force` from every state: the accelerations must be equal."""
+    """Return whether obeying `wanted` implies obeying `in_force` from every state, which needs equal accelerations."""
     return bool(
         (wanted.position_low >= in_force.position_low).all()
         and (wanted.position_high <= in_force.position_high).all()
@@ -108,7 +108,7 @@ def is_tighter(wanted: EffectiveLimits, in_force: EffectiveLimits) -> bool:
 
 
 def _numbers(value: Any) -> FloatArray:  # noqa: ANN401 - users give anything
-    """Return `value` as an array; NaN for anything but numbers, and for masked arrays and booleans."""
+    """Return `value` as an array, or NaN for anything but numbers, and for masked arrays and booleans."""
     try:
         given = np.asarray(value)
         is_number = given.dtype.kind in "fiu" and not np.ma.isMaskedArray(value)

@@ -70,7 +70,7 @@ class CapsuleSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class KeepOutSpec:
-    """A region that no link may enter: exactly one shape."""
+    """A region of exactly one shape that no link may enter."""
 
     box: Box | None = None
     sphere: SphereSpec | None = None
@@ -97,7 +97,7 @@ class WorkspaceSpec(FrozenFields):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnMargins:
-    """Margins of one actuator or joint; null: those of all."""
+    """Margins of one actuator or joint, or those of all where null."""
 
     position: NotNegative | None = None  # inset of the position limits at both ends, in the joint's unit
     velocity: MarginShare | None = None  # usable fraction of the velocity limit
@@ -116,7 +116,7 @@ class Margins(FrozenFields):
     joints: Annotated[Mapping[str, OwnMargins], tighten(margins_as_large)] = field(default_factory=dict)
 
     def of(self, actuator: str, joint: str, *, position: float | None = None) -> tuple[float, float, float]:
-        """Return the margins of position, velocity and acceleration of a joint; `position`: instead of that of all."""
+        """Return the margins of position, velocity and acceleration of a joint, with `position` as the general one."""
         found = [self.position if position is None else position, self.velocity, self.acceleration]
         for own in (self.actuators.get(actuator), self.joints.get(joint)):
             if own is not None:
@@ -127,7 +127,7 @@ class Margins(FrozenFields):
 
 @dataclass(frozen=True, kw_only=True)
 class Nonfinite:
-    """Response to a malformed action (NaN, infinite, wrong shape or type): HOLD, then STOP."""
+    """Response to a malformed action (NaN, infinite, wrong shape or type), which is HOLD, then STOP."""
 
     stop_after: AtMost[Count] = 3  # consecutive malformed actions before STOP
 
@@ -142,7 +142,7 @@ class WatchdogSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationAge:
-    """Sensors that must be valid and younger than ``max_age_s`` for an action to be accepted: else HOLD, then STOP."""
+    """Sensors that must be valid and younger than ``max_age_s``, or an action leads to HOLD, then STOP."""
 
     # sensors that must be valid and younger than `max_age_s`; null: those that report the commanded joints, and for an
     # actuator without them, such as a twist, each odometry, pose and velocity without a mask, or if there is none that

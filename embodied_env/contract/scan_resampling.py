@@ -27,10 +27,11 @@ def target_angles(spec: ResampleSpec) -> tuple[NDArray[np.floating], float]:
 def resample_scan(
     values: NDArray[Any], first_rad: float, increment_rad: float, spec: ResampleSpec
 ) -> NDArray[np.float32]:
-    """Return the values at the angles of `spec`; NaN where the scan has no ray.
+    """Return the values at the angles of `spec`, or NaN where the scan has no ray.
 
-    `nearest`: of the nearest ray, at most one increment away. `min`: the smallest value that is not NaN among the rays
-    within half a step, of the observation or of the scan, whichever is larger. Raises ValueError for invalid angles.
+    `nearest` is the value of the nearest ray, at most one increment away. `min` is the smallest value that is not NaN
+    among the rays within half a step, of the observation or of the scan, whichever is larger. Raises ValueError for
+    invalid angles.
     """
     first, increment = float(np.float32(first_rad)), abs(float(np.float32(increment_rad)))  # as in a message
     has_angles = abs(first) <= _MOST_RAD and increment <= math.tau  # NaN is not
@@ -59,6 +60,6 @@ def resample_scan(
 
 
 def _in_one_turn(angles: NDArray[Any]) -> FloatArray:
-    """Return the angles from 0 to below 2 pi; a tiny negative one is first rounded to 2 pi, and then 0."""
+    """Return the angles from 0 to below 2 pi, where a tiny negative one is first rounded to 2 pi, and then 0."""
     turned: FloatArray = np.mod(np.mod(angles, math.tau), math.tau)
     return turned

@@ -133,12 +133,12 @@ class FieldSpec:
 
     @cached_property
     def conversion(self) -> Conversion | None:
-        """The conversion of the values in a message, by rows; None without one."""
+        """The conversion of the values in a message, by rows, or None without one."""
         return conversion_of(self.driver if isinstance(self.driver, tuple) else (self.driver,))
 
     @property
     def lines(self) -> dict[str, tuple[float, float]]:
-        """Offset and factor of the driver's value by joint, else by the number of the component; `*` for all."""
+        """Offset and factor of the driver's value by joint or number of the component, or by `*` for all."""
         names = self.joints or (map(str, range(len(self.driver))) if isinstance(self.driver, tuple) else ("*",))
         units = self.driver if isinstance(self.driver, tuple) else (self.driver,) * len(self.joints or "*")
         return {name: line_of(each) for name, each in zip(names, units, strict=False)}
@@ -152,7 +152,7 @@ class FieldSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class SensorSpec(FrozenFields):
-    """One sensor: a topic, its fields, and the response to a late reading."""
+    """One sensor with its topic, its fields, and the response to a late reading."""
 
     topic: Free[Topic]  # one sensor per topic
     type: Free[str]  # message type, see [messages](#messages)
@@ -176,5 +176,5 @@ class SensorSpec(FrozenFields):
 
     @property
     def pixels(self) -> str | None:
-        """The encoding of an image in the observation: that of the message, or rgb8 if it is converted."""
+        """The encoding of an image in the observation, which is that of the message, or rgb8 if it is converted."""
         return "rgb8" if self.encoding and ENCODINGS[self.encoding].to_rgb else self.encoding

@@ -26,7 +26,7 @@ _TYPE = re.compile(r"[a-z][a-z0-9_]*/msg/[A-Z][A-Za-z0-9]*")
 
 
 def check_sensor(name: str, sensor: SensorSpec) -> None:
-    """Check one sensor; raises ContractError."""
+    """Check one sensor, or raise ContractError."""
     path = f"sensors.{name}"
     check_qos(f"{path}.qos", sensor.qos)
     _check_type(path, sensor)
@@ -254,7 +254,7 @@ def _check_driver(path: str, name: str, spec: FieldSpec, sensor: SensorSpec, res
 
 
 def _check_precision(path: str, spec: FieldSpec, resolved: MessageField) -> None:
-    """Check that the field's type represents its bounds: others overflow, or lose their fractions."""
+    """Check that the field's type represents its bounds without overflow or loss of fractions."""
     whole = np.dtype(resolved.dtype).kind in "iu"
     info = np.iinfo(resolved.dtype) if whole else np.finfo(resolved.dtype)
     lowest, highest = (int(info.min), int(info.max)) if whole else (float(info.min), float(info.max))

@@ -24,9 +24,9 @@ from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 
 @dataclass(frozen=True, kw_only=True)
 class FieldLayout:
-    """One field of one sensor, resolved: its key in the observation, shape of a reading, precision and bounds.
+    """One field of one sensor, with its key in the observation, shape of a reading, precision and bounds.
 
-    `raw_shape` is the shape before `resample` or `resize`; `history` the number of readings in the observation.
+    `raw_shape` is the shape before `resample` or `resize`. `history` is the number of readings in the observation.
     """
 
     sensor: str
@@ -67,13 +67,13 @@ def field_layouts(name: str, sensor: SensorSpec) -> tuple[FieldLayout, ...]:
 
 
 def _spread(bound: float | tuple[float, ...], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Give a bound the field's shape: one number for all components, or one each, by rows."""
+    """Give a bound the field's shape, from one number for all components or from one each, by rows."""
     array = np.asarray(bound, dtype=dtype)
     return array.reshape(shape) if array.ndim else np.full(shape, array)
 
 
 def observation_space(contract: ContractFields) -> spaces.Dict:
-    """Return the Dict of Boxes that the agent sees: ``<sensor>_<field>``, masks, reset options, and so on."""
+    """Return the Dict of Boxes that the agent receives, with ``<sensor>_<field>``, masks, reset options, and so on."""
     boxes: dict[str, spaces.Space[Any]] = {}
     for name, sensor in contract.sensors.items():
         if sensor.visibility == "evaluator":
@@ -100,7 +100,7 @@ def observation_space(contract: ContractFields) -> spaces.Dict:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionScale:
-    """The map between an actuator's action and SI units: ``si = offset + span * action``.
+    """The map ``si = offset + span * action`` between an actuator's action and SI units.
 
     For ``position_delta`` the SI value is a displacement per control period, for velocities and twists a velocity.
     Below an action of 0 the span is `span_below`, which differs where the velocity limits differ by direction.
@@ -127,7 +127,7 @@ class ActionScale:
         return np.array(self.each_from_si(si.tolist()))
 
     def each_to_si(self, action: list[float]) -> list[float]:
-        """Map an action to SI units, joint by joint; for so few values floats are faster than arrays."""
+        """Map an action to SI units joint by joint, since floats are faster than arrays for so few values."""
         mapped = []
         rows = zip(action, self._joints, strict=True)
         for x, (offset, span, span_below, low, high, si_low, si_high, threshold) in rows:
@@ -158,7 +158,7 @@ class ActionScale:
 
 
 def _snapped(x: float, x_low: float, x_high: float, y: float, y_low: float, y_high: float) -> float:
-    """Undo rounding of a map x -> y at its bounds: bounds map onto bounds, values inside stay inside."""
+    """Undo rounding of a map x -> y, so that bounds map onto bounds and values inside stay inside."""
     if x_low < x < x_high:
         return min(max(y, y_low), y_high)
     return y_high if x == x_high and x != x_low else y_low if x == x_low else y
@@ -261,7 +261,7 @@ class ActionLayout:
         self.high = np.where(self.high > self.scale.high, down, self.high)
 
     def driver_values(self, si: FloatArray) -> dict[str, Any]:
-        """Return commands, shape (..., n_joints), in the units of their drivers, by joint; only of those with units."""
+        """Return commands of shape (..., n_joints) in driver units by joint, without the joints that have no units."""
         values = si if self.conversion is None else self.conversion.to_driver(si)
         rows = values.T if values.ndim > 1 else values.tolist()
         return {name: each for name, each in zip(self.joints, rows, strict=True) if name in self.in_driver_units}
@@ -276,7 +276,7 @@ class ActionLayout:
 
 
 def reading_dtype(spec: FieldSpec, known: MessageField) -> np.dtype[Any]:
-    """Return the precision of a reading: that of the message, but for whole numbers that are converted."""
+    """Return the precision of a reading, which is that of the message unless it converts whole numbers."""
     dtype = np.dtype(known.dtype)
     return np.dtype(np.float64) if spec.driver is not None and dtype.kind in "iu" else dtype
 
@@ -298,7 +298,7 @@ def field_of_type(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageFiel
 
 
 def derived_shape(spec: FieldSpec, raw: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a reading from that of its message: after `resample` or `resize`."""
+    """Return the shape of a reading from that of its message, after `resample` or `resize`."""
     if spec.resample is not None:
         angles = spec.resample.angles
         return (angles if isinstance(angles, int) else angles.count,)

@@ -74,7 +74,7 @@ class Keywords:
 
 @dataclasses.dataclass(frozen=True)
 class From:
-    """The JSON type of a value, and its conversion, which may raise ValueError; None: none."""
+    """The JSON type of a value and its optional conversion, which may raise ValueError."""
 
     type: Any
     convert: Callable[[Any], Any] | None = None
@@ -134,13 +134,13 @@ def check_value(value: object, where: str, kind: Any) -> Any:  # noqa: ANN401 - 
 
 
 def find_misfits(value: object, kind: Any, *, required: frozenset[str] = frozenset()) -> list[Misfit]:  # noqa: ANN401
-    """Return the misfits of `value`, in JSON types; the `required` keys are required wherever `kind` has them."""
+    """Return the misfits of `value` in JSON types, where the `required` keys are required wherever `kind` has them."""
     return _validate(_validator(kind, required), value)[1]
 
 
 @functools.cache
 def hints_of(cls: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a class
-    """Return the types of the fields of a class with their annotations; their evaluation takes long."""
+    """Return the annotated types of the fields of a class, which take long to evaluate."""
     return typing.get_type_hints(cls, include_extras=True)
 
 
@@ -159,7 +159,7 @@ def _validate(validator: Any, value: object) -> tuple[Any, list[Misfit]]:  # noq
 
 
 def _raise_contract_error(misfits: Sequence[Misfit], path: str, source: str) -> None:
-    """Raise ContractError if there are misfits; a misspelt key is reported once, not as a missing one too."""
+    """Raise ContractError if there are misfits, and report a misspelt key once, not as a missing one too."""
     misfits = [each for each in misfits if each.is_unknown] or misfits
     errors = [
         ContractError(_joined(path, each.path).replace("task.parameters.", "task."), each.problem, source=source)
@@ -289,7 +289,7 @@ class _Schemas:
 
 
 class _Unknown:
-    """A class without subclasses: no value of an unknown key is valid."""
+    """A class without subclasses, so that no value of an unknown key is valid."""
 
 
 def _constraints(metadata: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:

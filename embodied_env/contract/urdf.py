@@ -1,4 +1,4 @@
-"""URDF: the limits, the kinematics and the shape of a robot, read with the standard library.
+"""Limits, kinematics and shape of a robot in URDF, read with the standard library.
 
 It reads links, joints (revolute, continuous, prismatic, fixed, mimic), their <limit> and <safety_controller>, and
 <collision> geometry, by http://wiki.ros.org/urdf/XML, and ignores all other elements. Errors are ContractErrors that
@@ -38,7 +38,10 @@ MOVABLE = ("revolute", "continuous", "prismatic")
 
 @dataclass(frozen=True, kw_only=True)
 class UrdfJoint:
-    """One joint. Limits are in rad or m, None where the file has none; `position` includes the soft limits."""
+    """One joint with limits in rad or m, or None where the file has none.
+
+    `position` includes the soft limits.
+    """
 
     name: str
     kind: str
@@ -79,12 +82,12 @@ class UrdfRobot(KinematicModel):
         places: Mapping[str, tuple[int, FloatArray]],
         without_shape: Sequence[str],
     ) -> None:
-        """Keep `places`: for each link its joint of the tree and its frame in that of the joint."""
+        """Keep `places`, the joint of the tree of each link and its frame in that of the joint."""
         super().__init__(joints, tree, shapes)
         self.specs, self._places, self.without_shape = specs, places, tuple(without_shape)
 
     def position_m(self, link: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the position of the origin of a link, shape (3,), m; raises UsageError."""
+        """Return the position of the origin of a link, shape (3,), m, or raise UsageError."""
         if link not in self._places:
             raise UsageError(f"unknown link {one_of(link, self._places)}")
         joint, offset = self._places[link]
@@ -92,7 +95,7 @@ class UrdfRobot(KinematicModel):
         return np.array((frames[joint] @ offset)[:3, 3])
 
     def capsules(self, joint_positions: FloatArray) -> Capsules:
-        """Return the robot's shape like `KinematicModel`; raises ContractError where a link's shape is unknown."""
+        """Return the robot's shape like `KinematicModel`, or raise ContractError where a link's shape is unknown."""
         if self.without_shape:
             path = f"urdf.link[{self.without_shape[0]}].collision"
             problem = f"shape unknown: only a mesh in {', '.join(self.without_shape)}"
@@ -107,17 +110,17 @@ def parse_urdf(
     source: str = "",
     mimics: Mapping[str, tuple[str, float]] | None = None,
 ) -> UrdfRobot:
-    """Read a URDF; raises ContractError, with the file `source`, for an invalid one.
+    """Read a URDF, or raise ContractError, with the file `source`, for an invalid one.
 
-    `joints` is the order of joint positions; None: every independent joint, in the order of the file. `mimics` has the
-    joint, and the multiplier of its position, that each of these fingers follows.
+    `joints` is the order of joint positions. None stands for every independent joint, in the order of the file.
+    `mimics` has the joint, and the multiplier of its position, that each of these fingers follows.
     """
     with naming_file(source):
         return _read_robot(read_xml(text, path="urdf", root="robot"), joints, mimics or {})
 
 
 def read_joints(text: str | bytes) -> tuple[dict[str, UrdfJoint], dict[str, str]]:
-    """Return the joints of a URDF by name, and the problem of each unreadable one; raises ContractError for no URDF.
+    """Return the joints of a URDF and the problem of each unreadable one by name, or raise ContractError for no URDF.
 
     Unlike `parse_urdf` it does not need a complete tree.
     """
@@ -299,7 +302,7 @@ def _read_shapes(name: str, link: ET.Element, joint: int, offset: FloatArray) ->
 
 
 def _read_range(element: ET.Element, kind: str, path: str) -> tuple[float, float] | None:
-    """Return the intersection of hard and soft limits; None without hard limits."""
+    """Return the intersection of hard and soft limits, or None without hard limits."""
     if kind not in ("revolute", "prismatic"):
         return None
 
@@ -333,7 +336,7 @@ def _read_geometry(element: ET.Element, path: str) -> tuple[FloatArray, float]:
 
 
 def _named_elements(root: ET.Element, tag: str) -> dict[str, ET.Element]:
-    """Return the elements by name; names are mandatory and unique."""
+    """Return the elements by name, which is mandatory and unique."""
     found: dict[str, ET.Element] = {}
     elements = root.findall(tag)
     allow(len(elements) <= MOST_LINKS, f"urdf.{tag}", f"{len(elements)} {tag}s", f"at most {MOST_LINKS}")
@@ -383,7 +386,7 @@ def _read_vector(element: ET.Element | None, key: str, default: Sequence[float] 
 
 
 def _read_origin(element: ET.Element, path: str) -> FloatArray:
-    """Return the frame of <origin>: fixed-axis roll, pitch and yaw, hence Rz(yaw) Ry(pitch) Rx(roll)."""
+    """Return the frame of <origin>, whose fixed-axis roll, pitch and yaw are Rz(yaw) Ry(pitch) Rx(roll)."""
     origin = element.find("origin")
     position, angles = (_read_vector(origin, key, (0.0, 0.0, 0.0), f"{path}.origin") for key in ("xyz", "rpy"))
     roll, pitch, yaw = (

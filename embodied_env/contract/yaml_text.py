@@ -1,4 +1,4 @@
-"""Bounded, strict YAML: the only parser of contract and team files, which may be untrusted."""
+"""Bounded, strict YAML for contract and team files, which may be untrusted and have no other parser."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _SCALARS: Mapping[str, tuple[str, list[str]]] = {  # tag: pattern of the plain s
 
 
 def read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
-    """Return the value of the YAML document `text` in bounded time and memory; `source` is named in errors.
+    """Return the value of the YAML document `text` in bounded time and memory.
 
-    Plain scalars are those of the core schema of YAML 1.2, integers decimal only; keys are text. Raises ContractError
-    for duplicate keys, tags other than ``!!str``, recursive aliases, integers beyond 64 bits, and documents beyond
-    `MOST_CHARACTERS`, `MOST_NODES` or `DEEPEST`.
+    `source` is named in errors. Plain scalars are those of the core schema of YAML 1.2, integers decimal only. Keys
+    are text. Raises ContractError for duplicate keys, tags other than ``!!str``, recursive aliases, integers beyond 64
+    bits, and documents beyond `MOST_CHARACTERS`, `MOST_NODES` or `DEEPEST`.
     """
     import yaml  # noqa: PLC0415 - heavy, needed only here
 
@@ -56,7 +56,7 @@ def read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
 
 
 def dump_yaml(value: Any, *, flow: bool | None = None, width: int = 120) -> str:  # noqa: ANN401 - YAML types
-    """Return `value` as YAML; `flow`: on one line, None: only the innermost lists and mappings."""
+    """Return `value` as YAML, on one line with `flow`, or by default with only innermost collections in flow style."""
     import yaml  # noqa: PLC0415
 
     text = yaml.dump(value, Dumper=_dumper(), sort_keys=False, default_flow_style=flow, width=width)
@@ -69,7 +69,7 @@ def comment(text: str) -> str:
 
 
 def checked_text(text: str, document: Mapping[str, Any] | list[Any]) -> str:
-    """Return `text`, written for `document`; raises ContractError unless it reads as it, with printable names."""
+    """Return `text` written for `document`, or raise ContractError unless it reads as it, with printable names."""
     _check_printable("", document)
     if json.dumps(read_yaml(text, "the written file")) != json.dumps(document):
         raise ContractError("", "the written file reads as another document; report this with its sources")
@@ -126,7 +126,7 @@ class _Reader:
         self._known: dict[str, tuple[Any, int, int]] = {}  # by anchor: a value, its nodes, and the levels in it
 
     def read(self) -> Any:  # noqa: ANN401 - YAML types
-        """Return the value of the only document; None without one."""
+        """Return the value of the only document, or None without one."""
         value = self._value(event, 0)[0] if (event := next(self._events, None)) else None
         if next(self._events, None) is not None:
             raise ValueError("several documents (expected one)")
@@ -174,7 +174,7 @@ class _Reader:
         return mapping, 1 + deepest
 
     def _next(self) -> Any:  # noqa: ANN401 - yaml's
-        """Return the next event of a list or mapping; None at its end."""
+        """Return the next event of a list or mapping, or None at its end."""
         event = next(self._events)
         return None if type(event).__name__ in ("SequenceEndEvent", "MappingEndEvent") else event
 

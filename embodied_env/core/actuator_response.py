@@ -1,4 +1,4 @@
-"""Response of a joint to its commands: dead time and first-order lag of moves.
+"""Response of a joint to its commands by dead time and first-order lag of moves.
 
 A controller may apply a command at once ("step"), or reach it along a line over a control period ("line").
 """
@@ -45,7 +45,7 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandTrajectory:
-    """Motion that a controller makes of commands, less its initial value `first`; linear between its corners."""
+    """Motion that a controller makes of commands, relative to its initial value `first` and linear between corners."""
 
     first: float
     corners_s: FloatArray

@@ -30,7 +30,7 @@ class Quality(IntEnum):
 
 
 class Severity(IntEnum):
-    """The effect of a gate on a step; the disposition of the step is the maximum over its gates."""
+    """The effect of a gate on a step, whose disposition is the maximum over its gates."""
 
     PASS = 0
     LIMIT = 1  # modified; the agent is still in control
@@ -49,7 +49,7 @@ class Code(NamedTuple):
 
     @property
     def next_step(self) -> str:
-        """The steps of an operator from a stop to the next episode; "" without a remedy."""
+        """The steps of an operator from a stop to the next episode, or "" without a remedy."""
         call = AFTER_ESTOP if self.severity is Severity.ESTOP else "then call reset()"
         return f"{self.remedy}, {call}" if self.remedy else ""
 
@@ -81,10 +81,10 @@ END_REASONS = (*TERMINATED_REASONS, *TRUNCATED_REASONS)
 
 
 def end_kind(reason: str) -> str:
-    """Return the kind of an end reason: ``"failure:fell"`` -> ``"failure"``."""
+    """Return the kind of an end reason, which is the part before its colon."""
     return reason.partition(":")[0]
 
 
 def order_end_reasons(reasons: list[str]) -> tuple[str, ...]:
-    """Sort simultaneous reasons by precedence; the first is ``info["end_reason"]``."""
+    """Sort simultaneous reasons by precedence, so that the first is ``info["end_reason"]``."""
     return tuple(sorted(reasons, key=lambda reason: END_REASONS.index(end_kind(reason))))

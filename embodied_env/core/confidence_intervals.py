@@ -1,4 +1,4 @@
-"""Confidence intervals: of a share (Wilson), of the difference of two shares (Newcombe), and of a median."""
+"""Confidence intervals of a share (Wilson), of the difference of two shares (Newcombe), and of a median."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONFIDENCE = 0.95
 
 
 def share_interval(share: float, count: float, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the score interval of a share (Wilson 1927): low and high, both in [0, 1].
+    """Return the low and high end in [0, 1] of the score interval of a share (Wilson 1927).
 
     ``(p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)``. Unlike the normal approximation it holds for few trials
     and for shares of 0 and 1. `scipy.stats` has it for whole numbers of trials only. `count` may be a number of trials
@@ -43,7 +43,7 @@ def difference_interval(a: tuple[float, float, float], b: tuple[float, float, fl
 
 
 def median_estimate(samples_s: FloatArray, *, method: str, detail: str) -> Estimate:
-    """Return the estimate of a duration: the median of its measurements, shape (n,) in order of time.
+    """Return the median of the measurements of a duration, shape (n,) in order of time, as an estimate.
 
     The interval is that of order statistics at 95 %. Successive values are correlated, so they count as
     `median_effective_count` independent ones. With too few of them it reaches from the least to the greatest value.

@@ -15,7 +15,7 @@ _FILTERS = {"area": "BOX"}  # where the name is not Pillow's
 
 
 def import_pillow(needed_for: str) -> Any:  # noqa: ANN401 - a module
-    """Return the package PIL with its modules Image and ImageOps; raises MissingDependencyError."""
+    """Return the package PIL with its modules Image and ImageOps, or raise MissingDependencyError."""
     import_optional("PIL.ImageOps", needed_for=needed_for)  # imports Image
     return import_optional("PIL", needed_for=needed_for)
 

@@ -65,7 +65,7 @@ def _resolve(schema: Any, definitions: Schema) -> Any:  # noqa: ANN401 - JSON ty
 
 @functools.cache
 def host_keys(*, optional: bool = True) -> frozenset[str]:
-    """Return the keys with durations of the host; without `optional`, those of every world."""
+    """Return the keys with durations of the host, or without `optional` only those of every world."""
     steps_and_resets = (info_definition("step"), info_definition("reset"))
     return frozenset(key for schema in steps_and_resets for key in _host_keys(schema, optional=optional))
 
@@ -97,7 +97,7 @@ def _simulated(values: Any) -> Any:  # noqa: ANN401 - a wrapper may have replace
 
 
 def _schema_of(hint: Any, definitions: Schema) -> Schema:  # noqa: ANN401 - a type
-    """Return the schema of a type; what it shares with others is added to `definitions`."""
+    """Return the schema of a type, and add the parts that it shares with others to `definitions`."""
     plain, *metadata = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
     if typing.get_origin(plain) is typing.NotRequired:
         (plain,) = typing.get_args(plain)

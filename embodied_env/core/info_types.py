@@ -49,7 +49,7 @@ Qualities = Annotated[dict[Name, QualityCode], "Per sensor."]
 
 
 class InjectedInfo(TypedDict):
-    """Delays injected into a lockstep world (delay_profile), in its own time; measured stages never include them."""
+    """Delays injected into a lockstep world (delay_profile) in its own time, and never part of measured stages."""
 
     age_s: Annotated[Durations, "Age of the readings that this step's command is based on, when they were returned."]
     inference_s: Annotated[DurationOrLost, "From then until the command was sent; null: the world was lost."]
@@ -70,7 +70,7 @@ class ClockInfo(TypedDict):
 
 
 class InjectedQuality(TypedDict):
-    """FIRST: no reading since the reset is old enough, so the reading of the reset is returned again."""
+    """Quality of injected delays, with FIRST while no later reading is old enough to replace that of the reset."""
 
     age_s: Qualities
     inference_s: QualityCode
@@ -80,7 +80,7 @@ class InjectedQuality(TypedDict):
 
 
 class LatencyQuality(TypedDict):
-    """A quality code for each stage: only a value with code OK was measured as defined."""
+    """Quality codes of the stages, of which only values with code OK were measured as defined."""
 
     handoff_s: NotRequired[QualityCode]
     inference_s: NotRequired[QualityCode]

@@ -84,13 +84,13 @@ class StageStatistics:
 
 
 class LatencyStatistics:
-    """Accumulates the infos of steps. A stage appears with its first value; per sensor it is ``stage[sensor]``."""
+    """Accumulates the infos of steps by stage, from the first value on, as ``stage[sensor]`` for sensors."""
 
     def __init__(self) -> None:
         self._samples: defaultdict[Stage, Reservoir] = defaultdict(partial(Reservoir, capacity=EXACT))
 
     def add(self, info: Mapping[str, Any]) -> None:
-        """Add the info of one step, as returned by `step` or recorded; without latency it is ignored."""
+        """Add the info of one step, as returned by `step` or recorded, unless it has no latency."""
         for stage, quality, value_s in all_stages_of(info):
             if quality == _OK and isinstance(value_s, float) and math.isfinite(value_s):
                 self._samples[stage].add(value_s)
@@ -171,7 +171,7 @@ class Reservoir:
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Percentiles and extremes of `count` numbers; NaN, and infinite extremes, without numbers."""
+    """Percentiles and extremes of `count` numbers, or NaN and infinite extremes without numbers."""
 
     count: int
     p50: float
@@ -182,7 +182,10 @@ class Percentiles:
 
 
 class StreamSample(Reservoir):
-    """Fair sample of a stream of numbers in bounded memory: all of them up to `KEPT`. Extremes and sum are exact."""
+    """Fair sample of a stream of numbers in bounded memory, with all of them up to `KEPT`.
+
+    Extremes and sum are exact.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Measured joint positions and velocities: found by joint name in the agent's sensors, with their ages."""
+"""Measured joint positions and velocities with their ages, found by joint name in the agent's sensors."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class MeasuredJoints:
         return self._positions(snapshot, positions), ages_s
 
     def positions_or_nan(self, snapshot: Any) -> NDArray[np.float64]:  # noqa: ANN401 - see the class
-        """Return the position of each joint, shape (n_joints,); NaN without a sensor."""
+        """Return the position of each joint, shape (n_joints,), or NaN without a sensor."""
         if self._whole:
             whole: NDArray[Any] = snapshot.samples[self._whole].values["position"]
             return whole.astype(np.float64, copy=False)
@@ -103,7 +103,7 @@ class MeasuredPositions:
         self._acquired_ns: dict[str, int] = {}
 
     def put(self, sensor: str, positions: FloatArray, acquired_ns: int, now_ns: int) -> bool:
-        """Store a reading in the order of the sensor's joints; return False if it is not finite or in the future."""
+        """Store a reading in the order of the sensor's joints, or return False if it is not finite or in the future."""
         if not np.isfinite(positions).all() or acquired_ns > now_ns + self._future_ns:
             return False
         if acquired_ns >= self._acquired_ns.get(sensor, acquired_ns):  # never replaced by an older one
@@ -113,7 +113,7 @@ class MeasuredPositions:
         return True
 
     def ages_s(self, now_ns: int) -> FloatArray:
-        """Return the age of each position, shape (n_joints,): inf before the first, 0 where no sensor reports it."""
+        """Return the age of each position, shape (n_joints,), inf before the first, or 0 where no sensor reports it."""
         ages = np.zeros(len(self.positions))
         for sensor, (_, places) in self._by_sensor.items():
             acquired_ns = self._acquired_ns.get(sensor)

@@ -46,7 +46,7 @@ class OdometryCheck:
 
     @classmethod
     def declared_by(cls, contract: Contract) -> Self | None:
-        """Return the check of a contract with one odometry and one base; else None."""
+        """Return the check of a contract with one odometry and one base, or else None."""
         bases = [actuator for actuator in contract.actuators.values() if actuator.command == "twist"]
         sensors = [name for name, sensor in contract.sensors.items() if sensor.type == ODOMETRY]
         return cls(sensors[0], tuple(bases[0].joints)) if len(bases) == len(sensors) == 1 else None
@@ -77,7 +77,7 @@ class OdometryCheck:
             self.text = "; ".join(self._problems(np.array(self._readings)))
 
     def _problems(self, readings: FloatArray) -> Iterator[str]:
-        """Yield the problems of the readings, shape (n, 7); NaN: a pose or a twist that the contract does not read."""
+        """Yield the problems of readings of shape (n, 7), with NaN for a pose or twist not read by the contract."""
         times_s, poses, twists = readings[:, 0], readings[:, 1:4], readings[:, 4:]
         span_s = times_s[-1] - times_s[0]
         if span_s < _LEAST_SPAN * _WINDOW_NS / NS_PER_S:
@@ -104,7 +104,7 @@ class OdometryCheck:
 
 
 def _motion(values: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return x, y and heading, and the twist along x and y and about z; NaN for what is not read."""
+    """Return x, y and heading, and the twist along x and y and about z, with NaN for values that are not read."""
     pose = twist = _UNKNOWN
     if {"position", "orientation"} <= values.keys():
         x, y, z, w = values["orientation"].tolist()

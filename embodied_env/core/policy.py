@@ -1,4 +1,4 @@
-"""The Policy protocol: what acts, one object per environment, slot or agent.
+"""The protocol of a policy, of which there is one object per environment, slot or agent.
 
 A policy returns one action, a chunk of actions, or `NoAction`. Every runner calls `reset` before each episode.
 """
@@ -33,7 +33,7 @@ _RESET_FORM = "reset(*, seed, episode_index)"
 
 @dataclass(frozen=True, slots=True)
 class NoAction:
-    """Passed to `step` instead of an action: the robot holds for one tick, and the reason is recorded.
+    """Passed to `step` instead of an action, so that the robot holds for one tick and the reason is recorded.
 
     After ``policy.max_missed`` in a row (in the contract) the episode is truncated with ``policy_lost:<reason>``.
     """
@@ -90,7 +90,7 @@ class BatchPolicy(Protocol):
     """A policy without state that computes the actions of many slots at once."""
 
     def act_batch(self, observations: Observation, mask: NDArray[np.bool_], /) -> Sequence[Any]:
-        """Return what the policy returns for each row of `observations`; where `mask` is False it is ignored."""
+        """Return the policy's result for each row of `observations`, which is ignored where `mask` is False."""
 
 
 @runtime_checkable
@@ -120,7 +120,7 @@ class InstructedPolicy(Protocol):
     """A policy, or a model, that may take another prompt than that of its contract."""
 
     def instruct(self, instruction: str, /) -> bool:
-        """Use this prompt from the next inference on; return False for one that takes no prompt.
+        """Use this prompt from the next inference on, or return False if the policy takes no prompt.
 
         Raises UsageError for a policy that has another prompt, which it cannot change.
         """
@@ -131,7 +131,7 @@ class AccountedPolicy(Protocol):
     """A policy, or a model, with an account of each inference, such as one on a policy server."""
 
     def take_account(self) -> Mapping[str, Any] | None:
-        """Return the account of the inference since the last call; None: there was none."""
+        """Return the account of the inference since the last call, or None if there was none."""
 
 
 @runtime_checkable
@@ -146,11 +146,11 @@ class PlayingPolicy(Protocol):
 
     @property
     def start(self) -> EpisodeStart | None:
-        """The start of the episode of the last `reset`; None: the policy plays nothing."""
+        """The start of the episode of the last `reset`, or None if the policy plays nothing."""
 
 
 def find_start(policy: object) -> EpisodeStart | None:
-    """Return the start of the recorded episode that a policy plays; None: it plays none."""
+    """Return the start of the recorded episode that a policy plays, or None if it plays none."""
     return policy.start if isinstance(policy, PlayingPolicy) else None
 
 
@@ -164,12 +164,12 @@ class BoundedPolicy(Protocol):
     """A policy, or a model, with a time limit of an inference, such as one on a policy server."""
 
     def bound_wait(self, limit_s: float, /) -> float:
-        """Bound every inference but the first one, unless the user has set its limit; return the limit in force, s."""
+        """Bound each inference after the first, unless the user has set a limit, and return the limit in force, s."""
 
 
 @runtime_checkable
 class ContinuingPolicy(Protocol):
-    """A policy, or a model, that may continue the chunk that is being executed: real-time chunking (RTC)."""
+    """A policy or model that may continue the chunk being executed by real-time chunking (RTC)."""
 
     @property
     def continues_chunks(self) -> bool:
@@ -183,21 +183,21 @@ class ContinuingPolicy(Protocol):
 
 
 def find_continuing(policy: object) -> ContinuingPolicy | None:
-    """Return a policy or a model that can continue a chunk; None: it cannot."""
+    """Return a policy or a model that can continue a chunk, or None for one that cannot."""
     return policy if isinstance(policy, ContinuingPolicy) and policy.continues_chunks else None
 
 
 @runtime_checkable
 class ReservingPolicy(Protocol):
-    """A policy, or a model, with more actions in a chunk than are executed: the reserve for a late next chunk."""
+    """A policy or model whose chunks have more actions than are executed, as the reserve for a late next chunk."""
 
     @property
     def n_action_steps(self) -> int | None:
-        """Number of actions of a chunk that are executed before those of the next one; None: all."""
+        """Number of actions of a chunk that are executed before those of the next one, or None for all."""
 
 
 def find_n_action_steps(policy: object) -> int | None:
-    """Return the number of actions of a chunk of a policy or a model that are executed; None: all."""
+    """Return the number of actions of a chunk of a policy or a model that are executed, or None for all."""
     return policy.n_action_steps if isinstance(policy, ReservingPolicy) else None
 
 
@@ -209,7 +209,7 @@ class FunctionPolicy:
     """
 
     def __init__(self, act: PolicyFunction, identity: PolicyIdentity) -> None:
-        """Wrap `act`; raises UsageError for a `reset` that needs other arguments than seed and episode_index."""
+        """Wrap `act`, or raise UsageError if its `reset` needs other arguments than seed and episode_index."""
         self._act, self.identity = act, identity
         self.n_action_steps: int | None = getattr(act, "n_action_steps", None)
         self._takes = _reset_keywords(act, f"policy {identity.name!r}")
@@ -231,9 +231,9 @@ class FunctionPolicy:
 
 
 def as_policy(policy: object, identity: PolicyIdentity | None = None) -> Policy:
-    """Return `policy` itself, or a callable as a policy; raises UsageError for anything else.
+    """Return `policy` itself, or a callable as a policy, or raise UsageError for anything else.
 
-    `identity`: of a callable without one of its own; None: its qualified name.
+    `identity` is that of a callable without one of its own, or None for its qualified name.
     """
     label = "policy" if identity is None else f"policy {identity.name!r}"
     if isinstance(policy, type):
@@ -251,7 +251,7 @@ def as_policy(policy: object, identity: PolicyIdentity | None = None) -> Policy:
 
 
 def _reset_keywords(policy: object, label: str) -> Sequence[str]:
-    """Return those of seed and episode_index that the `reset` of a policy takes; it may be plain, as LeRobot's."""
+    """Return those of seed and episode_index that the `reset` of a policy takes, which for LeRobot's is none."""
     try:
         parameters = inspect.signature(policy.reset).parameters.values() if hasattr(policy, "reset") else ()
     except (TypeError, ValueError):  # without a signature
@@ -267,7 +267,7 @@ def _reset_keywords(policy: object, label: str) -> Sequence[str]:
 
 @contextmanager
 def policy_errors(policy: str, where: str) -> Iterator[None]:
-    """Raise what the policy raises as PolicyError, `sys.exit` included: its status is not that of the program."""
+    """Raise any error of the policy as PolicyError, including `sys.exit`, whose status is not that of the program."""
     try:
         yield
     except Terminated:

@@ -16,7 +16,7 @@ class DamagedMessageError(ValueError):
 
 
 def encode_field(number: int, value: int | str | bytes) -> bytes:
-    """Return a field: an int as a varint, bytes also of an encoded message."""
+    """Return a field with an int as a varint, or with bytes, also of an encoded message."""
     if isinstance(value, int):
         return encode_varint(number << 3 | _VARINT) + encode_varint(value)
     data = value.encode() if isinstance(value, str) else value
@@ -39,13 +39,13 @@ def encode_varint(value: int) -> bytes:
 
 
 def read_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield number and value of each field of a message; raises DamagedMessageError."""
+    """Yield number and value of each field of a message, or raise DamagedMessageError."""
     for number, value in find_fields(message):
         yield number, message[value] if isinstance(value, slice) else value
 
 
 def find_fields(message: memoryview) -> Iterator[tuple[int, int | slice]]:
-    """Yield number, and integer or place in the message, of each field; raises DamagedMessageError."""
+    """Yield number, and integer or place in the message, of each field, or raise DamagedMessageError."""
     place = 0
     while place < len(message):
         key, place = _read_varint(message, place)
@@ -78,7 +78,10 @@ def _read_varint(message: memoryview, place: int) -> tuple[int, int]:
 
 
 def describe_message(name: str, fields: str) -> bytes:
-    """Return the FileDescriptorSet of a message type; `fields` as in a ``.proto`` file: "string x = 1; bytes y = 2"."""
+    """Return the FileDescriptorSet of a message type.
+
+    `fields` are as in a ``.proto`` file, such as "string x = 1; bytes y = 2".
+    """
     package, _, short = name.rpartition(".")
     message = encode_field(1, short)
     for label, kind, field, number in _FIELD.findall(fields):

@@ -1,4 +1,4 @@
-"""Draws of the reset options, and the part of a robot's reset after the backend's own: homing and confirmation.
+"""Draws of the reset options, and homing and confirmation in a robot's reset after the backend's own part.
 
 A draw is a pure function of the contract's options, the seed and the given values.
 """
@@ -24,7 +24,7 @@ from embodied_env.errors import BackendNotReadyError
 
 @dataclass(frozen=True, kw_only=True)
 class ResetRoutine:
-    """The reset steps run by the stepper: homing, confirmation, verification (`backends.backend.Resettable`)."""
+    """Homing, confirmation and verification in a reset by the stepper (`backends.backend.Resettable`)."""
 
     home: Mapping[str, float] = field(default_factory=dict)  # joint -> position, rad or m; empty: no homing
     speed: float = 0.2  # homing speed as a share of every velocity limit, 0 < speed <= 1
@@ -96,7 +96,7 @@ def routine_to_start(
 
 
 def confirmation_prompt(options: Mapping[str, FloatArray], contract: Contract, positions: FloatArray) -> str:
-    """Return the question to the operator: the reset options to set up, and the known joint positions."""
+    """Return the question to the operator with the reset options to set up and the known joint positions."""
     wanted = ", ".join(f"{name}={(np.round(value, 3) + 0.0).tolist()}" for name, value in options.items())  # no -0.0
     units = {joint: limits.unit for each in contract.actuators.values() for joint, limits in each.joints.items()}
     measured = ", ".join(
@@ -108,7 +108,7 @@ def confirmation_prompt(options: Mapping[str, FloatArray], contract: Contract, p
 
 
 def with_operator_confirmation(report: ResetReport, by: Confirmation, request: ResetRequest) -> ResetReport:
-    """Return the report of a confirmed reset: the operator has set up the displayed options."""
+    """Return the report of a reset after the operator has confirmed that the displayed options are set up."""
     given = {name: request.options[name] for name in report.ignored}
     set_up = {"options": f"set up by the operator: {', '.join(given)}"} if given else {}
     return replace(
@@ -125,10 +125,10 @@ def draw_options(
     given: Mapping[str, FloatArray],
     rng: np.random.Generator | None = None,
 ) -> dict[str, FloatArray]:
-    """Return the value of each reset option: the `given` one, otherwise one drawn by `seed`.
+    """Return the `given` value of each reset option, or one drawn by `seed`.
 
-    Every option is drawn, so that setting one does not shift another. Uniform options share `rng` in the order of their
-    names (None: a new one of the seed); each other option has a generator of the seed and its name.
+    Every option is drawn, so that setting one does not shift another. Uniform options share `rng` in the order of
+    their names (None stands for a new one of the seed). Each other option has a generator of the seed and its name.
     """
     shared = np.random.default_rng(seed) if rng is None else rng
     values = {}
@@ -169,7 +169,7 @@ def _draw(option: ResetOption, rng: np.random.Generator) -> FloatArray | float:
 
 
 def _truncated_normal(share: float, mean: float, std: float, low: float, high: float) -> float:
-    """Return the quantile of a truncated normal distribution: one draw of `share` in [0, 1), without rejection."""
+    """Return the quantile of a truncated normal distribution from one `share` in [0, 1), without rejection."""
     normal = NormalDist(mean, std)
     below = normal.cdf(low)
     quantile = below + share * (normal.cdf(high) - below)

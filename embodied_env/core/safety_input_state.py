@@ -1,4 +1,4 @@
-"""The state of a safety input of the robot: a status, and why."""
+"""The state of a safety input of the robot with a status and its reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self, TypeAlias
 
 
 class InputStatus(StrEnum):
-    """Status of a safety input; each but `OK` makes the robot brake."""
+    """Status of a safety input, which makes the robot brake unless it is `OK`."""
 
     OK = "ok"
     ACTIVE = "active"
@@ -26,7 +26,10 @@ class InputStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InputState:
-    """Status of a safety input, and the reason in words; its text is ``status: detail``."""
+    """Status of a safety input with the reason in words.
+
+    Its text is ``status: detail``.
+    """
 
     status: InputStatus
     detail: str = ""
@@ -41,7 +44,7 @@ class InputState:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the state of a text; an undefined status, or an ok with a reason, is unknown."""
+        """Return the state of a text, which is unknown for an undefined status or an ok with a reason."""
         status, _, detail = text.partition(": ")
         if status in set(InputStatus) and (status != InputStatus.OK or text == status):
             return cls(InputStatus(status), detail)

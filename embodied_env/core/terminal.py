@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 
 
 def say(text: object, *, file: TextIO | None = None, flush: bool = False) -> None:
-    """Print `text` to `file` (default: stdout)."""
+    """Print `text` to `file`, by default stdout."""
     print(printable(str(text)), file=sys.stdout if file is None else file, flush=flush)
 
 
@@ -57,7 +57,7 @@ def make_console(**options: Any) -> Console:  # noqa: ANN401 - rich's options
 
 @contextlib.contextmanager
 def stdout_tables() -> Iterator[Console]:
-    """Give a console for tables, and write them to stdout at the end; wide if that is not a terminal."""
+    """Give a console for tables, and write them to stdout at the end, in full width if that is not a terminal."""
     console = make_console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
     with console.capture() as captured:  # sys.stdout raises BrokenPipeError; rich would exit
         yield console
@@ -65,7 +65,7 @@ def stdout_tables() -> Iterator[Console]:
 
 
 def print_tables(sections: Mapping[str, Any]) -> None:
-    """Print a table for each section: rows, or a mapping of keys and values."""
+    """Print a table of rows, or of keys and values, for each section."""
     from rich.table import Table
 
     with stdout_tables() as console:
@@ -96,7 +96,7 @@ def _key_values(mapping: Mapping[str, Any], prefix: str = "") -> list[dict[str, 
 
 
 def _cell(value: object) -> str:
-    """Format a value: six digits, and equal values of a list once with their count."""
+    """Format a value with six digits, and equal values of a list once with their count."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
@@ -109,7 +109,7 @@ def _cell(value: object) -> str:
 
 
 class Progress:
-    """Receives the progress of an analysis; this base class ignores it."""
+    """Receives the progress of an analysis, which this base class ignores."""
 
     def start(self, task: str, total: int | None) -> None:
         """Start the next task, of `total` parts if known."""
@@ -125,7 +125,7 @@ class ProgressLines:
     """Prints a line on stderr every `LINE_PERIOD_S` where stderr is not a terminal, which draws no bar."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start the first period; `clock` returns seconds."""
+        """Start the first period of `clock`, which returns seconds."""
         self._clock, self._is_on = clock, not sys.stderr.isatty()
         self._start_s = self._last_s = clock()
 
@@ -137,7 +137,7 @@ class ProgressLines:
 
 
 class ProgressBar(Progress):
-    """A bar on stderr for one task at a time; lines where stderr is not a terminal."""
+    """A bar on stderr for one task at a time, or lines where stderr is not a terminal."""
 
     def __init__(
         self, task: str = "", total: int | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -161,7 +161,7 @@ class ProgressBar(Progress):
             self._bar.stop()
 
     def start(self, task: str, total: int | None) -> None:
-        """Start the next task, of `total` parts; None: unknown."""
+        """Start the next task of `total` parts, or None for an unknown number."""
         self._task, self._total, self._finished = task, total, 0
         if self._bar is not None:
             self._bar.start()

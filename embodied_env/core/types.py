@@ -1,4 +1,4 @@
-"""The data types of a step: samples, snapshots, approved commands, verdicts and the transition.
+"""The data types of a step, such as samples, snapshots, approved commands, verdicts and transitions.
 
 None is modified after its creation (mypy checks it), and the arrays inside them are never written.
 """
@@ -96,7 +96,7 @@ class InjectedDelays:
 
 
 def name_world(flags: Mapping[str, Any]) -> World:
-    """Return what the commands move, by the flags of a backend: "simulator", "emulator", "robot", or "dry run"."""
+    """Return "simulator", "emulator", "robot" or "dry run" for what the commands move, by the flags of a backend."""
     if flags.get("actuates") is False:
         return "dry run"
     if flags.get("emulated") is True:
@@ -136,7 +136,7 @@ class Snapshot:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class ResetRequest:
-    """A reset request to a backend. `options`: validated values of the contract's reset options."""
+    """A reset request to a backend with validated values of the contract's reset options in `options`."""
 
     epoch: int
     seed: int
@@ -253,7 +253,7 @@ class ApprovedCommand:
 
 
 def check_approved(command: object) -> None:
-    """Raise TypeError unless `command` is an `ApprovedCommand`; every `send` of a backend calls it first."""
+    """Raise TypeError unless `command` is an `ApprovedCommand`, as every `send` of a backend does first."""
     if not isinstance(command, ApprovedCommand):
         raise TypeError(f"invalid command: {type(command).__name__} (expected an ApprovedCommand)")
 
@@ -298,7 +298,7 @@ class WriteDelay:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class ExternalInputs:
-    """External inputs of a step: what does not follow from actions and readings, recorded so that replay can use it."""
+    """External inputs of a step that do not follow from actions and readings, recorded for replay."""
 
     safety_context: SafetyContext  # the context of the gate
     latched: Finding | None = None  # the latched finding before the step
@@ -316,7 +316,7 @@ class ExternalInputs:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The task's verdict on a step. Several fields may hold at once; the stepper orders them."""
+    """The task's verdict on a step, of which several fields may hold at once in the order of the stepper."""
 
     success: bool = False
     failure: str = ""
@@ -329,12 +329,12 @@ class Verdict:
 
     @staticmethod
     def succeeded() -> Verdict:
-        """The goal was reached: terminated."""
+        """Return the verdict that the goal was reached, which terminates the episode."""
         return Verdict(success=True)
 
     @staticmethod
     def failed(why: str) -> Verdict:
-        """The task can no longer be solved: terminated."""
+        """Return the verdict that the task can no longer be solved, which terminates the episode."""
         return Verdict(failure=why)
 
 
@@ -349,7 +349,7 @@ class TaskResult:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """One complete step: the five values that Gymnasium returns, and the record behind them."""
+    """One complete step with the five values that Gymnasium returns, and the record behind them."""
 
     observation: Mapping[str, NDArray[Any]]
     action: Any  # the argument of `step`, after the action stages
@@ -371,12 +371,12 @@ class Transition:
 
 @runtime_checkable
 class Observer(Protocol):
-    """Receives each complete transition, from outside this package a copy; an exception it raises ends the step."""
+    """Receives each complete transition, or a copy of it outside this package, and may end the step by an error."""
 
     def observe(self, transition: Transition) -> None:
         """Process one transition."""
 
 
 def field_values(value: DataclassInstance) -> dict[str, Any]:
-    """Return field name -> value in order of declaration; unlike `dataclasses.asdict` it copies no value."""
+    """Return the fields by name in order of declaration without copying values as `dataclasses.asdict` does."""
     return {each.name: getattr(value, each.name) for each in fields(value)}

@@ -1,4 +1,4 @@
-"""Value types: dataclasses that only the type checker protects from assignments.
+"""Value types, dataclasses that only the type checker protects from assignments.
 
 At run time a frozen dataclass assigns each of its fields by `object.__setattr__`: a sixth of the cost of a step.
 """
@@ -14,7 +14,7 @@ else:
     from dataclasses import dataclass
 
     def value_type(*, frozen: bool, slots: bool, kw_only: bool = False) -> Callable[[type], type]:
-        """Return the decorator of a hashable dataclass; `frozen` holds in mypy only."""
+        """Return the decorator of a hashable dataclass that is `frozen` only for mypy."""
         return dataclass(slots=slots, kw_only=kw_only, unsafe_hash=frozen)
 
 

@@ -1,1 +1,1 @@
-"""The control step and its interfaces: Gymnasium, vector and PettingZoo environments."""
+"""The control step and its Gymnasium, vector and PettingZoo environments."""

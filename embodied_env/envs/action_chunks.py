@@ -20,7 +20,7 @@ from embodied_env.policies.chunk_execution import ChunkRunner
 
 
 def attach_action(env: EmbodiedEnv, policy: ChunkRunner, action: Any) -> None:  # noqa: ANN401 - of the action space
-    """Attach what the step with the last action of `policy` records: the end of inference, accounts, and a preview."""
+    """Attach the end of inference, accounts and a preview to the step with the last action of `policy`."""
     env.mark("policy")
     for kind, account in policy.take_accounts().items():
         env.annotate(kind, account)
@@ -43,7 +43,7 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], length: int) -> None:
-        """Wrap an environment of this package, in any wrappers; raises UsageError for another one or a length < 1."""
+        """Wrap an environment of this package, in any wrappers, or raise UsageError for another one or a length < 1."""
         RecordConstructorArgs.__init__(self, length=length)
         super().__init__(env)
         base = env.unwrapped
@@ -107,7 +107,7 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         self._chunks += 1
 
     def _take(self, actions: list[Any]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take one step with the first of `actions`; after its end or an error, no episode is running."""
+        """Take one step with the first of `actions`, after whose end or error no episode is running."""
         episode, self._episode = self._episode, None
         self._base.preview(actions)
         result = self.env.step(actions[0])

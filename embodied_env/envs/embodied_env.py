@@ -132,7 +132,7 @@ class EmbodiedEnv(StepperEnv):
             weakref.finalize(self, _request_close, self.stepper, self._scheduling, os.getpid()).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle by the constructor's arguments: a copy is not opened, also one of an open environment."""
+        """Copy and pickle by the constructor's arguments, so that a copy of an open environment is not open."""
         return rebuild, (type(self), {**self._options, "contract": self.contract}, self.spec)
 
     def _has_host_timing(self, requested: bool | None) -> bool:  # noqa: FBT001 - the user's option
@@ -146,7 +146,7 @@ class EmbodiedEnv(StepperEnv):
         return requested
 
     def _load_task(self, world: Backend) -> tuple[Task, dict[str, Any]]:
-        """Return the task and its description; in a replay of an untrusted task, the recorded results."""
+        """Return the task and its description, or the recorded results in a replay of an untrusted task."""
         contract = self.contract
         is_trusted, file = contract.trusted or is_shipped(contract), None
         if isinstance(world, Recorded):
@@ -193,7 +193,7 @@ class EmbodiedEnv(StepperEnv):
 
     @property
     def spec(self) -> EnvSpec | None:
-        """The specification of this environment; the horizon of a contract that truncates is its time limit."""
+        """The specification of this environment, with the horizon of a contract that truncates as its time limit."""
         return self._spec
 
     @spec.setter
@@ -210,7 +210,7 @@ class EmbodiedEnv(StepperEnv):
 
     @property
     def epoch(self) -> int:
-        """The number of the episode, counted from 0 and never repeated; -1 before the first reset."""
+        """The number of the episode, counted from 0 and never repeated, or -1 before the first reset."""
         return self.stepper.epoch
 
     @property
@@ -270,7 +270,7 @@ class EmbodiedEnv(StepperEnv):
         self.stepper.set_next_episode(episode_index)
 
     def start_from(self, start: EpisodeStart) -> None:
-        """Make the next reset begin as a recorded episode: with its seed and options, at its joint positions.
+        """Make the next reset begin like a recorded episode, with its seed and options, at its joint positions.
 
         A robot elsewhere drives there as it drives home. For a robot and a dry run the episode is rehearsed here, and
         the deviations are logged; on a robot, the next reset asks the operator before it moves.
@@ -305,7 +305,7 @@ class EmbodiedEnv(StepperEnv):
         return copy_observation(done.observation), done.reward, done.terminated, done.truncated, info
 
     def begin(self, action: Any) -> None:  # noqa: ANN401
-        """Publish the command and start the motion of the world; the next `step`, with the same action, finishes it.
+        """Publish the command and start the motion of the world, which the next `step` with the same action finishes.
 
         So the worlds of many environments move at the same time, while their wrappers see an ordinary step. Raises like
         `step`.
@@ -314,7 +314,7 @@ class EmbodiedEnv(StepperEnv):
         self._begun = True
 
     def abort_step(self) -> None:
-        """Abandon a step that was begun and end the episode; does nothing without one."""
+        """Abandon a step that was begun and end the episode, or do nothing without one."""
         if self._begun:
             self._begun = False
             self.stepper.abort_step()
@@ -339,7 +339,7 @@ class EmbodiedEnv(StepperEnv):
         self.stepper.gate.clear_estop()
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
-        """Tighten the limits of joints during operation; see `SafetyGate.change_limits`."""
+        """Tighten the limits of joints during operation by `SafetyGate.change_limits`."""
         return self.stepper.change_limits(changes)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Decide why an episode ends: its task, the contract's limits, or a failure outside the task."""
+"""Decide whether the task, the contract's limits, or a failure outside the task ends an episode."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ class EndReasons:
         return f"safety_stop:{self._stop_code(worst)}"
 
     def _stop_code(self, found: Finding) -> str:
-        """Return the code of a finding; for a latch set in this episode, the code that set it."""
+        """Return the code of a finding, or the code that set its latch in this episode."""
         latched = self._gate.latched
         return latched.code if found.code == "latch.stop" and latched is not None else found.code

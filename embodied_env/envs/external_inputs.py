@@ -1,4 +1,4 @@
-"""The external inputs of a step: time, e-stops and latches of other threads; measured, or replayed from a run."""
+"""The external inputs of a step, measured or replayed, such as time, e-stops and latches of other threads."""
 
 from __future__ import annotations
 
@@ -97,16 +97,16 @@ class ExternalInputsSource:
         return not (self._annotations or self._preview or self._required or self._is_instructed)
 
     def begin_episode(self, instruction: str | None) -> None:
-        """Start with this prompt; discard the annotations and the preview of a step that was never taken."""
+        """Start with this prompt, and discard the annotations and the preview of a step that was never taken."""
         self._annotations, self._chunk, self._preview, self._required = {}, None, [], ()
         self._instruction, self._is_instructed = instruction, False
 
     def instruct(self, instruction: str) -> None:
-        """Set the prompt from the next step on; raises UsageError for an invalid one."""
+        """Set the prompt from the next step on, or raise UsageError for an invalid one."""
         self._instruction, self._is_instructed = check_instruction(instruction), True
 
     def require(self, sensors: Iterable[str]) -> None:
-        """Require a valid reading of these sensors until the next reset; raises UsageError for an unknown one."""
+        """Require a valid reading of these sensors until the next reset, or raise UsageError for an unknown one."""
         names = tuple(sensors)
         for name in names:
             if name not in self._visible:
@@ -114,7 +114,7 @@ class ExternalInputsSource:
         self._required = names
 
     def annotate(self, name: str, values: Mapping[str, Any]) -> None:
-        """Attach an account to the next step; raises UsageError for one that JSON cannot express."""
+        """Attach an account to the next step, or raise UsageError for one that JSON cannot express."""
         chunk = None
         if name == CHUNK and isinstance(values, Mapping) and "actions" in values:
             chunk = self._new_chunk(values)
@@ -127,7 +127,7 @@ class ExternalInputsSource:
             self._chunk = chunk
 
     def _new_chunk(self, account: Mapping[str, Any]) -> ActionChunk | None:
-        """Return the chunk of an account; None unless all its actions have the form of an action."""
+        """Return the chunk of an account, or None unless all its actions have the form of an action."""
         number, born = account.get("id"), account.get("born")
         if not (type(number) is int and type(born) is int and number >= 0 and born >= 0):
             expected = "expected the number of the chunk and of its step as id and born, from 0"
@@ -145,7 +145,7 @@ class ExternalInputsSource:
         return action
 
     def preview(self, actions: Iterable[Any]) -> None:
-        """Store the actions from the next step on; raises UsageError unless they are a sequence."""
+        """Store the actions from the next step on, or raise UsageError unless they are a sequence."""
         try:
             first = list(islice(actions, self._most_actions))
         except Exception:  # noqa: BLE001 - a foreign object may raise anything
@@ -156,7 +156,7 @@ class ExternalInputsSource:
                 self._preview.append(parse_action(action, self._gate.layout))
 
     def take_preview(self, action: Any) -> list[list[float]]:  # noqa: ANN401 - any action of an agent
-        """Return the actions after `action` in the preview; none, with a warning, if it begins with another action."""
+        """Return the actions after `action` in the preview, or none and a warning if it begins with another action."""
         preview, self._preview = self._preview, []
         self._is_refused = False
         if not preview:
@@ -171,7 +171,7 @@ class ExternalInputsSource:
         return preview[1:]
 
     def with_sent(self, inputs: ExternalInputs, sent: SentCommand) -> ExternalInputs:
-        """Return the inputs of a step with its delay and accounts: the backend's, and that of a trajectory."""
+        """Return the inputs of a step with its delay and the accounts of the backend and of a trajectory."""
         trajectory, delay = self._guard.arbiter.last.trajectory, self._guard.arbiter.delay
         if trajectory is None and delay is None and sent.report is None and not sent.annotations:
             return inputs
@@ -212,7 +212,7 @@ class ExternalInputsSource:
     def _replayed(
         self, episode: EpisodeState, published: CommandState, dt_s: float, recorded: ExternalInputs
     ) -> ExternalInputs:
-        """Return the recorded inputs of a step; limits and latch are set as recorded."""
+        """Return the recorded inputs of a step after setting limits and latch as recorded."""
         self._gate.replay_limits(recorded.limits, is_first=episode.step_index == 0)
         if self._free_running:
             published, dt_s = recorded.reference or published, recorded.dt_s

@@ -17,7 +17,7 @@ from embodied_env.safety.workspace.filter import Workspace, WorkspaceFilter
 
 
 def make_workspace_filter(contract: Contract, *, latency_s: float) -> WorkspaceFilter:
-    """Return the filter of ``safety.workspace``. `latency_s`: delay until a command acts.
+    """Return the filter of ``safety.workspace``, where `latency_s` is the delay until a command acts.
 
     Raises ContractError for a workspace that does not fit the robot, and MissingDependencyError if the shape of the
     robot needs MuJoCo.
@@ -29,7 +29,7 @@ def make_workspace_filter(contract: Contract, *, latency_s: float) -> WorkspaceF
 
 
 def _kinematics(contract: Contract) -> KinematicModel:
-    """Return the shape of the robot: from its URDF, the record, or the first profile with a MuJoCo model."""
+    """Return the shape of the robot from its URDF, the record, or the first profile with a MuJoCo model."""
     if contract.safety.urdf is not None:
         from embodied_env.contract.urdf import parse_urdf  # noqa: PLC0415 - only where there is one
 
@@ -51,7 +51,7 @@ def _kinematics(contract: Contract) -> KinematicModel:
 
 
 def recorded_files(contract: Contract, filters: Mapping[str, CommandFilter]) -> Mapping[str, bytes]:
-    """Return the files that a replay needs: those of `contract`, and the shape of the robot in a MuJoCo model."""
+    """Return the files of `contract` that a replay needs, and the shape of the robot in a MuJoCo model."""
     workspace = filters.get("workspace")
     if contract.safety.urdf is not None or not isinstance(workspace, WorkspaceFilter):
         return contract.files

@@ -26,7 +26,7 @@ class GapPolicy:
     """Applies the gap policy of the contract during one episode."""
 
     def __init__(self, contract: Contract, *, future_tolerance_ns: int = 0) -> None:
-        """Resolve the sensors of `contract`; the tolerance applies to stamps of another clock in the future."""
+        """Resolve the sensors of `contract`, with a tolerance for future stamps of another clock."""
         sensors = contract.sensors.items()
         self._checks = {
             name: SampleCheck.of(field_layouts(name, sensor), sensor.max_age_s * 1e9, future_tolerance_ns)
@@ -36,7 +36,7 @@ class GapPolicy:
         self._held: Mapping[str, Sample] = {}
 
     def begin(self, snapshot: Snapshot) -> Snapshot:
-        """Start an episode; raises BackendNotReadyError unless every sensor of its first snapshot is valid."""
+        """Start an episode, or raise BackendNotReadyError unless every sensor of its first snapshot is valid."""
         self._held = {}
         samples, bad = {}, []
         given = {**snapshot.samples, **find_faulty(snapshot, self._checks)}
@@ -109,13 +109,13 @@ class SampleCheck(NamedTuple):
 
     @staticmethod
     def of(layouts: Sequence[FieldLayout], max_age_ns: float, future_tolerance_ns: int) -> SampleCheck:
-        """Check fields of these layouts; a stamp may be in the future by the tolerance."""
+        """Check fields of these layouts, with a tolerance for stamps in the future."""
         fields = [(each, each.field, each.shape, each.dtype, *_limits(each)) for each in layouts]
         return SampleCheck(max_age_ns, -future_tolerance_ns, fields)
 
 
 def find_faulty(snapshot: Snapshot, checks: Mapping[str, SampleCheck]) -> dict[str, Sample | None]:
-    """Return the missing and the faulty samples of the checked sensors, with their quality; INVALID goes first.
+    """Return the missing and the faulty samples of the checked sensors with their quality, INVALID first.
 
     Arrays of valid shape and dtype become read-only.
     """
@@ -175,7 +175,7 @@ def _name_problem(layout: FieldLayout, found: NDArray[Any] | None) -> tuple[Qual
 
 
 def _limits(layout: FieldLayout) -> tuple[Any, Any]:
-    """Return the bounds of valid values: floats for few values of equal bounds, else arrays; None: all are valid."""
+    """Return the bounds of valid values, as floats for few values of equal bounds, else arrays, or None without."""
     low, high = finite_bounds(layout) or (None, None)
     if low is None or high is None or low.size > _FEW or low.ndim != 1 or np.ptp(low) or np.ptp(high):
         return low, high
@@ -183,7 +183,7 @@ def _limits(layout: FieldLayout) -> tuple[Any, Any]:
 
 
 def finite_bounds(layout: FieldLayout) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return bounds with which one comparison also rejects NaN and infinity; None if every value is valid."""
+    """Return bounds with which one comparison also rejects NaN and infinity, or None if every value is valid."""
     low, high = layout.low, layout.high
     if layout.dtype.kind in "iu":  # e.g. pixels
         limits = np.iinfo(layout.dtype)

@@ -1,4 +1,4 @@
-"""Build ``info["latency"]``: the stages of a step in seconds, each with its quality.
+"""Build ``info["latency"]`` from the stages of a step in seconds, each with its quality.
 
 ::
 
@@ -53,7 +53,7 @@ class CommandsInFlight:
         self._sent.append((seq, published_ns))
 
     def find(self, seq: int) -> tuple[int, int] | None:
-        """Return when the command was published and how many were published since; None: unknown or too old."""
+        """Return when the command was published and how many were published since, or None if unknown or too old."""
         for behind, (number, published_ns) in enumerate(reversed(self._sent)):
             if number == seq:
                 return published_ns, behind
@@ -184,7 +184,7 @@ class LatencyInfoBuilder:
             latency["end_to_end_s"], quality["end_to_end_s"] = age_s + acted_s, int(acted_quality or age_quality)
 
     def _injected_stages(self, before: Snapshot, now: Snapshot) -> tuple[InjectedInfo, InjectedQuality]:
-        """Return the injected delays of this step's command and of its readings, in world time; none is measured."""
+        """Return the injected, not measured, delays of this step's command and of its readings, in world time."""
         known = Quality.UNKNOWN if now.injected is None else Quality.OK
         acts = known if self.injected == "whole" else Quality.UNKNOWN
         inference_ns, actuation_ns = math.nan, math.nan
@@ -231,7 +231,7 @@ class LatencyInfoBuilder:
         return seconds, codes
 
     def _data_age(self, sample: Sample, sent_ns: int) -> Stage:
-        """Return the time from acquisition to the command; it adds world time and steady time, so both must agree."""
+        """Return the time from acquisition to the command, where world time and steady time must agree to be added."""
         if abs(self._clock.rtf - 1.0) > _MAX_RTF_ERROR:
             return math.nan, Quality.UNSYNCED
         return _age(sample, sent_ns)
@@ -249,7 +249,7 @@ def _find_actuation(evidence: ActuationEvidence | None, commands: CommandsInFlig
 
 
 def _rendering(render_ns: int | None) -> tuple[float, int]:
-    """Return the time of rendering and its quality; a lost world does not return it."""
+    """Return the time of rendering and its quality, where a lost world returns no time."""
     return (math.nan, int(Quality.LOST)) if render_ns is None else (render_ns / NS_PER_S, int(Quality.OK))
 
 
@@ -264,7 +264,7 @@ def _stamp_quality(sample: Sample) -> Quality:
 
 
 def _duration(ns: int, sample: Sample, quality: Quality = Quality.OK) -> Stage:
-    """Return a duration with `quality`, if that is not OK; otherwise NEGATIVE, or the quality of a held reading."""
+    """Return a duration with `quality`, or if that is OK with NEGATIVE, or the quality of a held reading."""
     value = ns / NS_PER_S
     if quality is not Quality.OK:
         return value, quality
@@ -274,7 +274,7 @@ def _duration(ns: int, sample: Sample, quality: Quality = Quality.OK) -> Stage:
 
 
 def _transport(sample: Sample) -> Stage:
-    """Return the time from publication to receipt; across hosts only if their clocks are known to agree."""
+    """Return the time from publication to receipt, across hosts only if their clocks are known to agree."""
     if sample.source_ns is None or sample.received_ns is None:
         return _UNKNOWN
     quality = sample.transport_quality

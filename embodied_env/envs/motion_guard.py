@@ -1,4 +1,4 @@
-"""Commands between steps: the watchdog and its thread, the thread of the setpoints, and braking to rest."""
+"""Commands between steps from the watchdog and its thread, the thread of the setpoints, and braking to rest."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MotionGuard:
         self._setpoints = SetpointThread(self.arbiter, gate, clock=clock) if per_step > 1 else None
 
     def estops(self) -> InputStates:
-        """Return the robot's safety inputs; a backend that cannot be read gives an unknown one."""
+        """Return the robot's safety inputs, with an unknown one for a backend that cannot be read."""
         if self._estop_source is None:
             return {}
         try:
@@ -71,7 +71,7 @@ class MotionGuard:
             return {self._backend.name: INPUT_UNKNOWN}
 
     def start(self, close: Callable[[], bool]) -> None:
-        """Start the threads, once; the watchdog calls `close` after `request_close` or the end of the main thread."""
+        """Start the threads once, with a watchdog that calls `close` after `request_close` or the main thread's end."""
         if not self._watches or self._thread is not None:
             return
         with deferred_signals():
@@ -94,7 +94,7 @@ class MotionGuard:
             self._thread.request_close()
 
     def feed(self) -> None:
-        """Restart the watchdog's timeout; a lockstep world needs none."""
+        """Restart the watchdog's timeout, which a lockstep world does not need."""
         if self._watches:
             self.watchdog.feed()
 
@@ -110,7 +110,7 @@ class MotionGuard:
 
 
 def _measure_velocities(source: NewestSource, velocities: MeasuredVelocities) -> tuple[FloatArray, FloatArray]:
-    """Return the newest measured velocities and their ages, s; NaN and infinite where the backend has none."""
+    """Return the newest measured velocities and their ages, s, or NaN and infinite where the backend has none."""
     try:
         snapshot = source.newest(velocities.sensors)
     except BackendError:

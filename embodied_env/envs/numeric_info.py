@@ -1,4 +1,4 @@
-"""``info`` in numbers: one fixed structure for `reset` and `step`, for libraries that stack infos.
+"""``info`` in numbers of one fixed structure for `reset` and `step`, for libraries that stack infos.
 
 The structure is generated from the schema of info and the names of the contract, so that simulation and robot have the
 same.
@@ -112,7 +112,7 @@ def _absent(schema: Schema) -> int:
 
 
 def _entries_of(env: EmbodiedEnv) -> Iterator[_Entry]:
-    """Yield what is fixed in the infos of `env`: the keys of `reset` and `step`, with the names of its contract."""
+    """Yield the fixed entries in the infos of `env`, the keys of `reset` and `step` with the contract's names."""
     names = _Names(env)
     both = {**info_definition("reset")["properties"], **info_definition("step")["properties"]}
     for path, schema in _leaves({"properties": both}, names):

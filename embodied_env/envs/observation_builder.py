@@ -25,7 +25,7 @@ _INVALID, _VALID = (np.frombuffer(bytes([mask]), dtype=np.int8) for mask in (0, 
 
 
 def begin_history(first: T, length: int) -> deque[T]:
-    """Return the history at the start of an episode: `first`, as often as it is long."""
+    """Return the history at the start of an episode, filled with `first`."""
     return deque([first] * length, maxlen=length)
 
 
@@ -90,7 +90,7 @@ class ObservationBuilder:
         return observation
 
     def evaluator_readings(self, snapshot: Snapshot) -> dict[str, Observation]:
-        """Return the evaluator's readings in new arrays: sensor -> field -> array."""
+        """Return the evaluator's readings in new arrays by sensor and field."""
         return {
             name: {field_name: snapshot.samples[name].values[field_name].copy() for field_name in fields}
             for name, fields in self.evaluator_only.items()

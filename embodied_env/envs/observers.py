@@ -48,13 +48,13 @@ def open_observers(
 
 
 class _ForeignObserver:
-    """An observer of a user or of another package: it receives copies, and its errors are named."""
+    """An observer of a user or of another package, which receives copies and is named in its errors."""
 
     def __init__(self, observer: Observer, name: str) -> None:
         self._observer, self._name = observer, name
 
     def observe(self, transition: Transition) -> None:
-        """Pass a copy on: the next step judges the readings of the original."""
+        """Pass a copy on, because the next step judges the readings of the original."""
         action = copy_action(transition.action)
         copied = replace(deepcopy(replace(transition, action=None)), action=action)
         with self._guarded("observe"):

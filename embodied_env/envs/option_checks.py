@@ -55,7 +55,7 @@ def rebuild(cls: Callable[..., Any], arguments: Mapping[str, Any], spec: EnvSpec
 
 
 def resolve_contract(contract: str | Path | Contract | Mapping[str, Any]) -> Contract:
-    """Return the contract of a name, a path or a mapping in an `EnvSpec`; raises UsageError."""
+    """Return the contract of a name, a path or a mapping in an `EnvSpec`, or raise UsageError."""
     if not isinstance(contract, Mapping):
         return load_contract(contract)
     if contract.keys() != SAVED:
@@ -77,7 +77,7 @@ def draw_world_seed(generator: np.random.Generator) -> int:
 
 
 def render_metadata(name: str, backend: Backend, contract: Contract, render_mode: str | None) -> dict[str, Any]:
-    """Return the metadata for rendering; raises UsageError for a mode that the backend does not offer."""
+    """Return the metadata for rendering, or raise UsageError for a mode that the backend does not offer."""
     modes = backend.capabilities.render_modes
     if render_mode not in (None, *modes):
         expected = ", ".join(map(repr, (None, *modes)))

@@ -119,7 +119,7 @@ def make(
 
 
 def register(contract: str | Path | Contract, id: str | None = None) -> str:  # noqa: A002 - as in Gymnasium
-    """Register a contract with Gymnasium and return its ID: then ``gymnasium.make(id, backend=...)`` makes it.
+    """Register a contract for ``gymnasium.make(id, backend=...)`` and return its ID.
 
     Args:
         contract: name of a shipped contract, path to a YAML file, or a Contract.

@@ -34,7 +34,7 @@ def operator_remedy(reason: str, contract: Contract | None = None) -> str:
 
 
 def warn_of_malformed_action(findings: Iterable[Finding]) -> bool:
-    """Log a warning where `findings` reject the form of an action; return whether they do."""
+    """Log a warning where `findings` reject the form of an action, and return whether they do."""
     malformed = [finding for finding in findings if finding.code in ("form.shape", "form.type")]
     for finding in malformed:
         with suppress(UserWarning):  # a warning turned into an error must not stop the robot

@@ -1,4 +1,4 @@
-"""Reset one robot: reset the world, drive home, ask for confirmation, verify, and let the task judge."""
+"""Reset the world of one robot, drive home, ask for confirmation, verify, and let the task judge."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class ResetProcedure:
     clock: Clock
 
     def run(self, request: ResetRequest, instruction: str, start: EpisodeStart | None = None) -> Snapshot:
-        """Reset the world and return the first snapshot of the episode; raises BackendError (`EmbodiedEnv.reset`).
+        """Reset the world and return the first snapshot, or raise BackendError as `EmbodiedEnv.reset` does.
 
-        `start`: where the episode begins; None: where the backend's own reset ends.
+        The episode begins at `start`, or for None where the backend's own reset ends.
         """
         try:
             snapshot = self._run(request, instruction, start)
@@ -121,14 +121,14 @@ class ResetProcedure:
         return replace(snapshot, reset=report)
 
     def _read_again(self, snapshot: Snapshot, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Return newer readings with the same report; a world that does not ask is as it was read last."""
+        """Return newer readings with the same report, or the last ones of a world that does not ask."""
         raw, backend = snapshot, self.backend
         if isinstance(backend, Resettable) and backend.routine is not None:
             raw = backend.verify(deadline_ns)
         return replace(self._verify(raw, request.epoch, continues=True), reset=snapshot.reset)
 
     def _drive_home(self, homing: HomingMotion, snapshot: Snapshot, deadline_ns: int) -> tuple[Snapshot, str]:
-        """Drive home under the watchdog, and brake if that fails; return the last snapshot and a summary."""
+        """Drive home under the watchdog, brake if that fails, and return the last snapshot and a summary."""
         backend, clock, frozen_ns = self.backend, self.clock, 0
         if not (backend.capabilities.free_running or isinstance(backend, Resettable)):
             self.guard.brake("before homing")  # the embedded world over ROS does not move before a command
@@ -166,7 +166,7 @@ class ResetProcedure:
         return snapshot
 
     def _judge(self, snapshot: Snapshot, request: ResetRequest, instruction: str) -> Snapshot:
-        """Let the task judge the snapshot; add its verdict, the prompt and the requested options to the report."""
+        """Let the task judge the snapshot, and add its verdict, the prompt and the requested options to the report."""
         report = reset_report(snapshot)
         if self.inputs.is_live:  # the report of a recorded run has its own options
             if report.ignored:

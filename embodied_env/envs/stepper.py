@@ -1,4 +1,4 @@
-"""Run the control steps of one robot: gate, arbiter, backend, task.
+"""Run the control steps of one robot through gate, arbiter, backend and task.
 
 `Stepper.begin` and `Stepper.finish` define the order of a step, and no other module does (docs/concepts/step.md).
 """
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class Stepper:
-    """Steps one robot in one world with one task: `begin` and `finish` are the two halves of a step.
+    """Steps one robot in one world with one task in two halves, `begin` and `finish`.
 
     Attributes:
         contract, backend, task, clock, gate, transitions: its parts.
@@ -82,10 +82,10 @@ class Stepper:
         stages: ActionStages | None = None,
         advances_clock: bool = True,
     ) -> None:
-        """Connect the parts; nothing is started before the first `reset`.
+        """Connect the parts without starting anything before the first `reset`.
 
-        `filters`: command filters by name. `stages`: what may replace an action before the gate. `advances_clock`: each
-        step advances a virtual clock (robots may share one).
+        `filters` are the command filters by name, and `stages` may replace an action before the gate. With
+        `advances_clock` each step advances a virtual clock (robots may share one).
         """
         self.contract, self.backend, self.task, self.clock = contract, backend, task, clock
         self.capabilities = capabilities = backend.capabilities
@@ -148,7 +148,7 @@ class Stepper:
     # ----------------------------------------------------------------------------------------------- step
 
     def begin(self, action: Any) -> None:  # noqa: ANN401 - as an agent
-        """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`."""
+        """Judge `action`, publish the command, and start the motion of the world, or raise like `EmbodiedEnv.step`."""
         with self._claim:  # of two threads one gets the step
             if self.lifecycle.state is not State.RUNNING or self._step is not None:
                 self.lifecycle.check_open("step")
@@ -242,7 +242,7 @@ class Stepper:
         return self._gap_policy.lost(self._episode.snapshot.now_ns, str(step.lost)), []
 
     def _judge(self, step: PendingStep, snapshot: Snapshot) -> tuple[TaskResult, TaskError | None]:
-        """Return the task's result; without one, if the world is lost or the task fails, no reward and no terms."""
+        """Return the task's result, or no reward and no terms if the world is lost or the task fails."""
         failed = None
         if step.lost is None:
             try:
@@ -276,14 +276,14 @@ class Stepper:
             self._arbiter.update_measured(*self._joints.measured(self._episode.snapshot))
 
     def abort_step(self) -> None:
-        """Abandon a step that was begun: the episode ends without a transition."""
+        """Abandon a step that was begun, and end the episode without a transition."""
         self._step = None
         self.lifecycle.give_up()
 
     # ---------------------------------------------------------------------------------------------- reset
 
     def check_reset(self, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
-        """Return the options of a reset as arrays, without resetting; raises like `EmbodiedEnv.reset`."""
+        """Return the options of a reset as arrays without resetting, or raise like `EmbodiedEnv.reset`."""
         if not self.capabilities.reopens:
             self.lifecycle.check_open("reset")
         if latched := latched_estop(self.gate):
@@ -294,7 +294,7 @@ class Stepper:
     def reset(
         self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool, start: EpisodeStart | None = None
     ) -> tuple[Observation, Info]:
-        """Start an episode, from `start` if given; with `seeded`, it is number 0. Raises like `EmbodiedEnv.reset`."""
+        """Start an episode, from `start` if given and as number 0 if `seeded`, or raise like `EmbodiedEnv.reset`."""
         request = ResetRequest(epoch=self.epoch + 1, seed=world_seed, options=self.check_reset(options))
         was_running = self.lifecycle.state is State.RUNNING
         self.lifecycle.end_episode()
@@ -344,7 +344,7 @@ class Stepper:
     # ---------------------------------------------------------------------------------------------- state
 
     def save(self) -> SavedStepper:
-        """Return the state between two steps, which later steps do not change; raises ResetNeededError otherwise."""
+        """Return the state between two steps, which later steps do not change, or raise ResetNeededError otherwise."""
         if self.lifecycle.state is not State.RUNNING or self._step is not None:
             raise ResetNeededError("save() outside an episode or during a step: call it between two steps")
         return SavedStepper(episode=self._episode.copy(), command=self._arbiter.reference, stamps=self.ledger.save())
@@ -388,14 +388,14 @@ class Stepper:
     # ------------------------------------------------------------------------------------- between two steps
 
     def inputs_for(self, call: str) -> ExternalInputsSource:
-        """Return the inputs of the next step; raises ResetNeededError or ClosedError if `call` is not allowed now."""
+        """Return the inputs of the next step, or raise ResetNeededError or ClosedError if `call` is not allowed now."""
         self.lifecycle.check_open(call)
         if self.lifecycle.state is not State.RUNNING:
             raise ResetNeededError(f"{call}() outside an episode: call reset() first")
         return self._inputs
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
-        """Change the limits of joints between two commands; raises UsageError if a relay enforces them."""
+        """Change the limits of joints between two commands, or raise UsageError if a relay enforces them."""
         if self.capabilities.acknowledges_commands:
             raise UsageError(
                 f"change_limits() not supported with a relay ({self.backend.name}): the relay enforces the limits of "
@@ -431,16 +431,16 @@ class Stepper:
         self._episode.snapshot, _ = self._gap_policy.apply(snapshot)
 
     def renderer(self) -> Renderable:
-        """Return the backend, for an image of its world; raises like `EmbodiedEnv.render`."""
+        """Return the backend for an image of its world, or raise like `EmbodiedEnv.render`."""
         self.lifecycle.check_open("render")
         if self.last_reset is None:
             raise ResetNeededError("render() called before the first reset(); call reset() first")
         return cast("Renderable", self.backend)
 
     def has_arrived(self, timeout_s: float) -> bool:
-        """Return whether `finish` would not wait; wait at most `timeout_s` for it. True if that cannot be polled."""
+        """Return whether `finish` would not wait after at most `timeout_s`, or True if that cannot be polled."""
         return self._polled is None or self.lifecycle.state is State.LOST or self._polled.has_arrived(timeout_s)
 
     def close(self) -> None:
-        """Brake, then free everything; see `Lifecycle.close`."""
+        """Brake, then free everything with `Lifecycle.close`."""
         self.lifecycle.close()

@@ -17,7 +17,7 @@ from embodied_env.timing.clock import Clock
 
 
 class StepperEnv(gymnasium.Env[Observation, Any]):
-    """An environment over one `Stepper`: the part that the recorder and wrappers read.
+    """An environment over one `Stepper`, with the attributes that the recorder and wrappers read.
 
     Attributes:
         contract: the contract in force.
@@ -40,7 +40,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
     stepper: Stepper
 
     def __init__(self, contract: Contract, backend: str, clock: str | Clock | None) -> None:
-        """Create the spaces; the subclass sets the other attributes."""
+        """Create the spaces, while the subclass sets the other attributes."""
         self.contract, self.backend_name = contract, backend
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
         self.observation_space = cast("gymnasium.Space[Observation]", deepcopy(contract.observation_space))
@@ -79,7 +79,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         self.stepper.transition_builder.host_timing = True
 
     def mark(self, name: str) -> None:
-        """Stamp the end of a stage outside the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
+        """Stamp the end of a stage outside the step with `Ledger.mark`, as in ``mark("policy")`` after inference."""
         self.stepper.ledger.mark(name)
 
     def annotate(self, name: str, values: Mapping[str, Any]) -> None:

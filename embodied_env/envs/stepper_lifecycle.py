@@ -19,7 +19,7 @@ from embodied_env.safety.gate import SafetyGate
 
 
 class State(Enum):
-    """The state of a stepper; the diagram is in docs/concepts/step.md."""
+    """The state of a stepper, as in the diagram in docs/concepts/step.md."""
 
     NEW = "not opened"
     RUNNING = "in an episode"
@@ -55,7 +55,7 @@ class Lifecycle:
                 self.state = state
 
     def open(self) -> None:
-        """Open the backend and start the threads, unless that is done; after `close` only a lockstep world reopens."""
+        """Open the backend and start the threads once, and again after `close` only in a lockstep world."""
         if self.state is State.CLOSED:
             self.state = State.NEW
             self._guard.arbiter.reopen()
@@ -70,7 +70,7 @@ class Lifecycle:
             self.move_to(State.ENDED)  # the reset may move the robot, which `close` must then brake
 
     def end_episode(self) -> None:
-        """End the episode, if one is under way; a lost backend stays lost."""
+        """End the episode, if one is under way, except that a lost backend stays lost."""
         if self.state is State.RUNNING:
             self.move_to(State.ENDED)
         self._guard.watchdog.disarm()
@@ -95,10 +95,11 @@ class Lifecycle:
         self._guard.request_close()
 
     def close(self) -> None:
-        """Brake, then free everything. Idempotent; safe when nothing was started.
+        """Brake, then free everything.
 
-        Any thread may call it; a second one waits for the first. In a fork of the process that opened a free-running
-        world it does nothing, since the world belongs to the parent.
+        It is idempotent, and safe when nothing was started. Any thread may call it, and a second one waits for the
+        first. In a fork of the process that opened a free-running world it does nothing, since the world belongs to
+        the parent.
         """
         if self._free_running and self._pid not in (0, os.getpid()):
             return
@@ -106,7 +107,7 @@ class Lifecycle:
             self._close()
 
     def _close_unless_busy(self) -> bool:
-        """Close in the watchdog thread; return False if another thread opens or closes, which may wait for this one."""
+        """Close in the watchdog thread, or return False if another thread opens or closes and may wait for it."""
         if not self._closing.acquire(blocking=False):
             return False
         try:

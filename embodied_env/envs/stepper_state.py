@@ -17,7 +17,7 @@ from embodied_env.timing.ledger import LedgerState
 
 @dataclass(kw_only=True)
 class EpisodeState:
-    """The state of one episode of one robot; `frozen_ns` and `returned_ns` are on the steady clock."""
+    """The state of one episode of one robot, with `frozen_ns` and `returned_ns` on the steady clock."""
 
     index: int  # since the last seeded reset
     snapshot: Snapshot  # the newest, after the gap policy

@@ -1,4 +1,4 @@
-"""Build what `reset` and `step` return: infos and transitions.
+"""Build the infos and transitions that `reset` and `step` return.
 
 ``info`` has fixed keys, dtypes and shapes (`core.info_types`), so that vector environments can stack it. Ages and
 durations are in seconds. A stage that a combination of contract, backend and clock can never measure is absent; NaN
@@ -64,7 +64,7 @@ class TransitionBuilder:
         evaluator_info: bool,
         host_timing: bool,
     ) -> None:
-        """Determine the stages that can be measured; stamps of a middleware do not relate to a virtual clock."""
+        """Determine the stages that can be measured, since stamps of a middleware do not relate to a virtual clock."""
         capabilities = backend.capabilities
         self._contract, self._gate, self._watchdog, self._ledger = contract, gate, watchdog, ledger
         self.observations = ObservationBuilder(contract)
@@ -231,7 +231,7 @@ class TransitionBuilder:
         )
 
     def _sensor_infos(self, episode: EpisodeState) -> dict[str, SensorInfo]:
-        """Return the newest readings; ``stamp_ns`` counts from the reset."""
+        """Return the newest readings with ``stamp_ns`` counted from the reset."""
         now_ns, samples, origin_ns = episode.snapshot.now_ns, episode.snapshot.samples, episode.origin_ns
         sensors: dict[str, SensorInfo] = {}
         for name in self.sensors:
@@ -262,14 +262,14 @@ class TransitionBuilder:
 
 
 def reset_report(snapshot: Snapshot) -> ResetReport:
-    """Return the report of a reset; raises TypeError for a backend that gives none."""
+    """Return the report of a reset, or raise TypeError for a backend that gives none."""
     if snapshot.reset is None:
         raise TypeError("reset of the backend returned a snapshot without a ResetReport")
     return snapshot.reset
 
 
 def _home_offset(report: ResetReport) -> float:
-    """Return the distance from home in a report, which may be that of a recorded run; -1 without one."""
+    """Return the distance from home in a report, which may be that of a recorded run, or -1 without one."""
     try:
         return float(report.details.get("home_offset", -1))
     except ValueError:

@@ -101,7 +101,7 @@ class Episodes:
 
 
 def pair_episodes(a: Episodes, b: Episodes) -> Pairing:
-    """Pair the episodes of two runs by seed and options; equal ones in their order."""
+    """Pair the episodes of two runs by seed and options, with equal ones in their order."""
     pairs = tuple((a.ended[conditions], b.ended[conditions]) for conditions in a.ended if conditions in b.ended)
     problem = "" if pairs else "the seeds of the two runs do not match"
     for name, episodes in (("B", b), ("A", a)):
@@ -119,7 +119,7 @@ def pair_episodes(a: Episodes, b: Episodes) -> Pairing:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A success rate in A and in B, of all episodes or of those with one prompt; intervals at 95 % are of B - A."""
+    """A success rate in A and in B, of all episodes or of those with one prompt, with 95 % intervals of B - A."""
 
     key: str  # key of the rate in ``summary.json``; ``instructions`` for that of a prompt
     how: str  # what the rate is of
@@ -140,7 +140,7 @@ class ReturnDifference:
 
 
 def compare_outcomes(a: Mapping[str, Any], b: Mapping[str, Any], pairing: Pairing) -> tuple[Outcome, ...]:
-    """Compare the success rates of two summaries, and of the pairs of their episodes; with several prompts, of each."""
+    """Compare the success rates of two summaries and of their pairs of episodes, by prompt if there are several."""
     outcomes, rated = [], [(x, y) for x, y in pairing.pairs if x.rated and y.rated]
     for key, how, trials, _ in SUCCESS_RATES:
         in_a, in_b = (Rate.of(summary["successes"], summary[trials]) for summary in (a, b))
@@ -171,7 +171,7 @@ def _compare_rates(key: str, how: str, a: Rate, b: Rate, pairs: Sequence[tuple[E
 
 
 def compare_returns(pairing: Pairing) -> ReturnDifference | None:
-    """Compare the returns of the pairs; None without pairs."""
+    """Compare the returns of the pairs, or return None without pairs."""
     if not pairing.pairs:
         return None
     test = compare_means(*np.array([(a.reward, b.reward) for a, b in pairing.pairs]).T, paired=True)

@@ -1,4 +1,4 @@
-"""The manifest of a run: contract, backend, wrappers, versions, host and processes."""
+"""The manifest of a run with its contract, backend, wrappers, versions, host and processes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def name_of_policy(recorded: object) -> object:
 
 
 def world_of(manifest: Mapping[str, Any]) -> str:
-    """Return what the commands of a run moved: "simulator", "emulator", "robot", or "dry run" for nothing."""
+    """Return "simulator", "emulator" or "robot" for the target of the commands of a run, or "dry run" for none."""
     flags = manifest.get("capabilities")
     return name_world({"simulated": manifest.get("backend") != "real", **(flags if isinstance(flags, dict) else {})})
 
@@ -122,7 +122,7 @@ def processes(base: RecordableEnv) -> list[dict[str, Any]]:
 
 
 def contract_of_manifest(manifest: Mapping[str, Any]) -> Contract:
-    """Return the contract of a run, with the recorded content of its files; no file that it names is opened.
+    """Return the contract of a run with the recorded content of its files, none of which is opened.
 
     Raises:
         RecordError: if the manifest has no contract text.
@@ -141,7 +141,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically: a reader gets the old file or the new one. Raises RecordError."""
+    """Write `text` to `path` atomically, so that a reader gets the old file or the new one, or raise RecordError."""
     temporary = path.with_name(f".{path.name}.new")
     try:
         temporary.unlink(missing_ok=True)  # it could be a link
@@ -155,7 +155,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _contract_text(contract: Contract) -> str:
-    """Return the text of `contract` as written, if that is the resolved contract; no file is opened."""
+    """Return the text of `contract` as written, if that is the resolved contract, without opening a file."""
     with suppress(ContractError):
         if contract.safety.urdf is None and parse_contract(contract.text, trusted=False) == contract:
             return contract.text
@@ -179,7 +179,7 @@ def _wrapper_stack(env: gymnasium.Env[Any, Any]) -> list[dict[str, Any]]:
 
 
 def _class_name(kind: type) -> str:
-    """Return ``module:NAME``; a class of this package has no module in it, so that code may move."""
+    """Return the import path of a class, without the module for a class of this package, so that code may move."""
     package = kind.__module__.partition(".")[0]
     return f"{package if package == 'embodied_env' else kind.__module__}:{kind.__qualname__}"
 
@@ -193,7 +193,7 @@ def _argument(value: Any) -> Any:  # noqa: ANN401 - of any constructor
 
 
 def _versions() -> dict[str, str | None]:
-    """Return the versions of the recording software; None: not installed."""
+    """Return the versions of the recording software, or None for what is not installed."""
     versions = {name: version_of(name) for name in DISTRIBUTIONS}
     return {"embodied_env": __version__, "python": platform.python_version(), **versions}
 
@@ -208,7 +208,7 @@ def version_of(distribution: str) -> str | None:
 
 
 def _host() -> dict[str, Any]:
-    """Describe this machine; its memory is None if unknown."""
+    """Describe this machine, with None for the memory if it is unknown."""
     try:
         memory: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):

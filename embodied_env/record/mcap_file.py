@@ -34,7 +34,7 @@ _MOST_RECORDS = 1000  # without an index, such as channels
 
 
 class MessageEnd(NamedTuple):
-    """End of a message: `end` bytes after the start of the file, or of the content of the chunk at `chunk`."""
+    """End of a message, `end` bytes after the start of the file or of the content of the chunk at `chunk`."""
 
     chunk: int | None
     end: int
@@ -55,7 +55,7 @@ class StoredRecord(NamedTuple):
 
 
 class McapRecords:
-    """Iterates over the complete records of a file, those in chunks included: kind, content, and the place after it.
+    """Iterates over kind, content and end of the complete records of a file, including those in chunks.
 
     It never reads or allocates more than the size of the file, or the largest chunk, whatever length is declared.
 
@@ -117,7 +117,7 @@ class McapRecords:
 
 
 def read_chunk(path: Path, start: int) -> bytes:
-    """Return the content of the chunk at offset `start`; raises OSError or ValueError."""
+    """Return the content of the chunk at offset `start`, or raise OSError or ValueError."""
     size = regular_size(path)
     with path.open("rb") as file:
         file.seek(start)
@@ -131,7 +131,7 @@ def read_chunk(path: Path, start: int) -> bytes:
 
 
 def _stream(file: Any, size: int, **how: bool) -> Iterator[Any]:  # noqa: ANN401 - a file, or a part of it
-    """Yield the records of a file or a chunk of `size` bytes; a chunk is one record."""
+    """Yield the records of a file or a chunk of `size` bytes, with each chunk as one record."""
     limit = min(size, LARGEST_RECORD)
     yield from _strict_reader()(file, emit_chunks=True, record_size_limit=limit, **how).records
 
@@ -158,7 +158,7 @@ def _strict_reader() -> Any:  # noqa: ANN401 - a class of mcap
 
 
 def _chunk_records(chunk: Any, start: int) -> Iterator[tuple[str, Any, MessageEnd]]:  # noqa: ANN401 - of mcap
-    """Yield the records of a chunk; raises ValueError for any but schemas, channels and whole messages."""
+    """Yield the records of a chunk, or raise ValueError for any but schemas, channels and whole messages."""
     data = _chunk_content(chunk)
     content, size = io.BytesIO(data), len(data)
     records = _stream(content, size, skip_magic=True)
@@ -174,7 +174,7 @@ def _chunk_records(chunk: Any, start: int) -> Iterator[tuple[str, Any, MessageEn
 
 
 def _chunk_content(chunk: Any) -> bytes:  # noqa: ANN401 - of mcap
-    """Decompress a chunk; raises ValueError unless it has the declared size and checksum."""
+    """Decompress a chunk, or raise ValueError unless it has the declared size and checksum."""
     size = chunk.uncompressed_size
     if size > LARGEST_CHUNK:
         raise ValueError(f"chunk of {size} bytes (expected at most {LARGEST_CHUNK})")
@@ -192,7 +192,7 @@ def _chunk_content(chunk: Any) -> bytes:  # noqa: ANN401 - of mcap
 
 
 def _decompress_zstd(data: bytes, most: int) -> bytes:
-    """Return at most `most` bytes of the content; raises ValueError."""
+    """Return at most `most` bytes of the content, or raise ValueError."""
     zstandard = _library("zstandard")  # which mcap requires
     try:
         with zstandard.ZstdDecompressor().stream_reader(data) as reader:
@@ -203,7 +203,7 @@ def _decompress_zstd(data: bytes, most: int) -> bytes:
 
 
 def _decompress_lz4(data: bytes, most: int) -> bytes:
-    """Return at most `most` bytes of the content; raises ValueError."""
+    """Return at most `most` bytes of the content, or raise ValueError."""
     frame = _library("lz4.frame")  # which mcap requires
     try:
         content: bytes = frame.LZ4FrameDecompressor().decompress(data, max_length=most)
@@ -216,7 +216,7 @@ _DECOMPRESSIONS = {"zstd": _decompress_zstd, "lz4": _decompress_lz4}
 
 
 def regular_size(path: Path) -> int:
-    """Return the size of a regular file in bytes; raises OSError for anything else, such as a pipe."""
+    """Return the size of a regular file in bytes, or raise OSError for anything else, such as a pipe."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))

@@ -47,7 +47,7 @@ class IndexCheck:
         }
 
     def add(self, kind: str, record: Any, start: int, end: int) -> None:  # noqa: ANN401 - of mcap
-        """Add a record of the file from `start` to `end`; a chunk before the records in it."""
+        """Add a record of the file from `start` to `end`, where a chunk comes before the records in it."""
         if kind != "MessageIndex":
             self._close_chunk()
         if kind == "Chunk":

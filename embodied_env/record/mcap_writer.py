@@ -1,4 +1,4 @@
-"""Write MCAP files in chunks with an index: each chunk that was written survives a SIGKILL of the writer.
+"""Write indexed MCAP files in chunks, each of which survives a SIGKILL of the writer once it is written.
 
 The records of the `mcap` library are used, but not its `Writer`, which copies each message five times, compresses at
 one level, and cannot store a single chunk without compression. Whether a chunk survives a power failure depends on the
@@ -76,9 +76,9 @@ class McapFile:
     def __init__(
         self, path: Path, *, profile: str = "", compression: str = DEFAULT_COMPRESSION, is_hashed: bool = False
     ) -> None:
-        """Create the file; raises RecordError if it exists or cannot be written.
+        """Create the file, or raise RecordError if it exists or cannot be written.
 
-        `is_hashed`: the messages have cryptographic hashes, so that chunks need no checksum of their own.
+        With `is_hashed` the messages have cryptographic hashes, so that chunks need no checksum of their own.
         """
         self._records, self._builder = _library("mcap.records"), _library("mcap.data_stream").RecordBuilder
         self.path, self.problem = path, ""
@@ -162,7 +162,7 @@ class McapFile:
         self._chunk.add(channel_id, log_ns, (head, *data))
 
     def flush(self) -> None:
-        """End the chunk and pass it to the operating system, then check that `path` still has all; raises OSError."""
+        """End the chunk and pass it to the operating system, or raise OSError unless `path` still has everything."""
         if self._raw.closed:
             return
         self._end_chunk()
@@ -173,7 +173,7 @@ class McapFile:
 
     @contextlib.contextmanager
     def guarded(self, what: str) -> Iterator[None]:
-        """Guard a write of `what`: after a failure, raise RecordError for it and for every later write."""
+        """Guard a write of `what`, and after a failure raise RecordError for it and for every later write."""
         if self.problem:
             raise RecordError(f"{self.problem}; {what} was not written either")
         try:
@@ -185,7 +185,7 @@ class McapFile:
             raise RecordError(self.problem) from None
 
     def close(self) -> None:
-        """Write the index and close the file; idempotent. It never raises: `problem` has the error."""
+        """Write the index and close the file, idempotently, with an error in `problem` instead of raised."""
         if self._raw.closed:
             return
         with contextlib.suppress(RecordError), self.guarded("the index"):
@@ -198,7 +198,7 @@ class McapFile:
             self._raw.close()
 
     def _end_chunk(self) -> None:
-        """Write what is outside of chunks, then the chunk in progress with its index; on failure they are dropped."""
+        """Write the data outside of chunks, then the current chunk with its index, or drop them on failure."""
         outside, self._outside = self._outside, []
         chunk, self._chunk = self._chunk, _Chunk()
         self._write(outside)
@@ -269,7 +269,7 @@ class McapFile:
         return encoded
 
     def _write(self, pieces: Sequence[Piece]) -> None:
-        """Pass the pieces to the operating system; on failure, the file has a prefix of them."""
+        """Pass the pieces to the operating system, of which the file has a prefix after a failure."""
         for data in _joined(pieces):
             rest = memoryview(data)
             while rest:

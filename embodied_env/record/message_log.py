@@ -1,4 +1,4 @@
-"""The raw ROS 2 messages of a run: ``messages.mcap``, which rosbag2, ``rosbags`` and Foxglove can read.
+"""The raw ROS 2 messages of a run in ``messages.mcap``, which rosbag2, ``rosbags`` and Foxglove can read.
 
 The file is separate from the rows because rosbag2 refuses a file with several serializations ("json" and "cdr") or with
 a channel without a schema.
@@ -45,7 +45,7 @@ class MessageLog:
         return self._file.problem
 
     def write(self, message: TappedMessage) -> None:
-        """Append a message; raises MissingDependencyError if its package is not installed."""
+        """Append a message, or raise MissingDependencyError if its package is not installed."""
         data = message.serialize(message.message)
         text = "" if message.type in self._schemas else message_definition(message.type)
         file, key = self._file, (message.topic, message.type, message.is_ours)
@@ -69,14 +69,14 @@ class MessageLog:
             self._file.flush()
 
     def close(self) -> None:
-        """Finish and close the file; idempotent. It never raises: `problem` has the error."""
+        """Finish and close the file, idempotently, with an error in `problem` instead of raised."""
         with self._lock:
             self._file.close()
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredMessage:
-    """A recorded message, with the attributes of `TappedMessage`; `data` are its CDR bytes."""
+    """A recorded message with the attributes of `TappedMessage`, where `data` are its CDR bytes."""
 
     topic: str
     type: str
@@ -138,7 +138,7 @@ def _definition_text(name: str) -> str:
 
 
 def _constant_line(key: str, value: object) -> str:
-    """Return the line of a constant; its width is unknown, so that it gets the narrowest common one."""
+    """Return the line of a constant with the narrowest common type, since its width is unknown."""
     if isinstance(value, bool):
         return f"bool {key}={str(value).lower()}"
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Episodes of a run: how they ended, and their success rates."""
+"""Episodes of a run, with how they ended and their success rates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LONGEST_REASON = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """A success rate with its Wilson interval at 95 %; share and interval are NaN without trials."""
+    """A success rate with its Wilson interval at 95 %, all NaN without trials."""
 
     successes: int
     trials: int
@@ -62,7 +62,7 @@ class Outcomes:
         return self._summary.episode
 
     def add(self, row: RecordedRow) -> EpisodeOutcome | None:
-        """Add a row; return the episode that it ends."""
+        """Add a row and return the episode that it ends."""
         info: Mapping[str, Any] = row["info"]
         inner: Mapping[str, Any] = row["inner"] or {}
         reason = str(info.get("end_reason") or "")[:_LONGEST_REASON]
@@ -89,7 +89,7 @@ class Outcomes:
             self.episodes.append(self.newest)
 
     def summary(self) -> dict[str, Any]:
-        """Return the counts in the form of ``summary.json``; its latency is empty."""
+        """Return the counts in the form of ``summary.json`` with an empty latency."""
         return self._summary.as_json("")
 
     def rates(self) -> list[tuple[str, str, Rate]]:

@@ -1,4 +1,4 @@
-"""`RecordTransitions`: the outermost wrapper, which writes every reset and every step to a run directory."""
+"""`RecordTransitions`, the outermost wrapper, which writes every reset and every step to a run directory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MESSAGE_BYTES = 2**10
 
 
 class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Records a run: the values that the agent sent and received, and the environment's own account of them.
+    """Records a run with the values that the agent sent and received, and the environment's own account of them.
 
     It must be the outermost wrapper: changes made by wrappers outside of it are not recorded. It creates a run
     directory in `folder` with ``manifest.json``, ``transitions.mcap``, ``first_transition.json`` and, at `close`,
@@ -139,7 +139,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._attach()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle by the constructor's arguments: a copy has a run directory of its own."""
+        """Copy and pickle by the constructor's arguments, so that a copy has a run directory of its own."""
         return partial(type(self), **{**self._saved_kwargs, "policy": to_json_types(self.policy)}), (self.env,)
 
     @property
@@ -154,7 +154,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     @property
     def rows_flushed(self) -> int:
-        """The number of rows passed to the operating system: a SIGKILL loses none of them."""
+        """The number of rows passed to the operating system, of which a SIGKILL loses none."""
         return self._run.log.rows_flushed
 
     @property
@@ -233,13 +233,13 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._submit_row(self._run.encode_step(made, outer, number=self._rows, now_ns=self._clock.system_ns()))
 
     def join(self, writer: WriterThread) -> RunWriter:
-        """Write in a thread that several recorders share, from the first row on; return what writes the rows."""
+        """Write in a thread that several recorders share, from the first row on, and return the writer of the rows."""
         self._closing.detach()
         self._writer = writer
         return self._run
 
     def encode_made(self, row: Row) -> PendingRow | None:
-        """Number the row of a step that `step` did not take, and return it for the shared thread; None: it is lost."""
+        """Number the row of a step made without `step` and return it for the shared thread, or None if it is lost."""
         row["row"] = self._rows
         self._rows += 1
         return self._run.encode_made(row, now_ns=self._clock.system_ns())
@@ -263,7 +263,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         return False
 
     def close(self) -> None:
-        """Close the environment, then complete the record; idempotent. The wait for a hanging disk is bounded."""
+        """Close the environment and complete the record, idempotently, with a bounded wait for a hanging disk."""
         try:
             super().close()
         finally:
@@ -273,7 +273,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The content of ``summary.json`` so far: of all rows, including lost ones."""
+        """The content of ``summary.json`` so far, of all rows including lost ones."""
         return self._run.summarize(self._base.contract.fingerprint)
 
     def _attach(self) -> None:
@@ -330,7 +330,7 @@ def _record_message(run: RunWriter, writer: WriterThread, message: TappedMessage
 
 
 def make_run_directory(folder: Path, label: str, started_utc: datetime) -> Path:
-    """Create a directory in `folder`, named by time, label and a random number; raises RecordError."""
+    """Create a directory in `folder` named by time, label and a random number, or raise RecordError."""
     name = re.sub(r"[^\w.-]", "_", f"{started_utc:%Y%m%dT%H%M%SZ}_{label}_{secrets.token_hex(3)}")
     path = folder / name
     try:

@@ -1,4 +1,4 @@
-"""The hash chain of the rows of a run: each row has the hash of the one before it, so that one hash covers all.
+"""The hash chain of the rows of a run, in which each row has the hash of the previous one, so that one covers all.
 
 The first row has the hash of the run's name, start, contract and backend. Arrays are covered by the hashes in the rows.
 The hash of the last row is the head of the run.
@@ -28,7 +28,7 @@ class ChainRecord(TypedDict):
 
 
 def start_of_chain(manifest: Mapping[str, Any]) -> str:
-    """Return the hash that the first row of a run has: of its name, start, backend and contract, as JSON."""
+    """Return the hash in the first row of a run, computed from its name, start, backend and contract as JSON."""
     contract = manifest.get("contract")
     fingerprint = contract.get("fingerprint") if isinstance(contract, dict) else None
     stated = [*(manifest.get(key) for key in _STATED), fingerprint]

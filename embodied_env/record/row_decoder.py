@@ -55,7 +55,7 @@ class RowDecoder:
     """Decodes the rows of one run."""
 
     def __init__(self, contract: Contract, array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> None:
-        """Decode rows recorded under `contract`; `array` returns the array of a reference."""
+        """Decode rows recorded under `contract`, with `array` to get the array of a reference."""
         self._array = array
         self._contract = contract
         self._layout = ActionLayout(contract)
@@ -81,7 +81,7 @@ class RowDecoder:
         return self._snapshot(inner, reset=report)
 
     def snapshot(self, row: TransitionRow) -> Snapshot:
-        """Return the snapshot of a step; raises BackendLostError if the backend was lost in it."""
+        """Return the snapshot of a step, or raise BackendLostError if the backend was lost in it."""
         inner = row["inner"]
         for sample in inner["sensors"].values():
             if sample["quality"] == Quality.LOST.name:
@@ -154,14 +154,14 @@ class RowDecoder:
         return ActionChunk(id=recorded["id"], born=recorded["born"], actions=actions)
 
     def _required(self, recorded: list[str]) -> tuple[str, ...]:
-        """Return the sensors of the policy; raises RecordError for one that the contract lacks."""
+        """Return the sensors of the policy, or raise RecordError for one that the contract lacks."""
         if not all(name in self._contract.sensors for name in recorded):
             expected = f"expected some of: {', '.join(self._contract.sensors)}"
             raise RecordError(f"invalid inner.external_inputs.required: {short_repr(recorded)} ({expected})")
         return tuple(recorded)
 
     def _limits(self, recorded: Mapping[str, Any]) -> EffectiveLimits:
-        """Return changed limits, with null for unlimited; without `velocity_low` they are equal in both directions."""
+        """Return changed limits, unlimited for null and equal in both directions without `velocity_low`."""
         joints, vectors = tuple(recorded["joints"]), {}
         for name in recorded.keys() - {"joints"}:
             unlimited = -math.inf if name.endswith("_low") else math.inf
@@ -173,7 +173,7 @@ class RowDecoder:
         return EffectiveLimits(joints=joints, velocity_high=fastest, **vectors)
 
     def published(self, row: TransitionRow) -> FloatArray:
-        """Return the values that the gate approved; NaN if a relay decided on them."""
+        """Return the values that the gate approved, or NaN if a relay decided on them."""
         inner = row["inner"]
         if inner["external_inputs"]["answer"] is not None:
             return np.full(self._layout.size, np.nan)
@@ -219,7 +219,7 @@ class RowDecoder:
         return Sample(sensor=name, values=values, **account)
 
     def _read_newest(self, fields: Any, layout: FieldLayout, *, is_reset: bool) -> NDArray[Any]:  # noqa: ANN401 - JSON
-        """Return the newest reading of a field; a reset has no other in its account."""
+        """Return the newest reading of a field, the only one in the account of a reset."""
         if layout.history is None or is_reset:
             return self._read_field(fields, layout.key, layout.dtype, layout.shape)
         values = self._read_field(fields, layout.key, layout.dtype, (layout.history, *layout.shape))
@@ -239,18 +239,18 @@ class RowDecoder:
 
 
 class UnreadableAction:
-    """Replaces a malformed action that JSON cannot express: it is refused like the original."""
+    """Replaces a malformed action that JSON cannot express, and is refused like the original."""
 
     def __init__(self, refusal: MalformedActionError) -> None:
         self._refusal = refusal
 
     def detach(self) -> UnreadableAction:
-        """Raise the refusal; `embodied_env.safety.action_parsing` calls this to get the numbers of a tensor."""
+        """Raise the refusal when `embodied_env.safety.action_parsing` gets the numbers of a tensor."""
         raise self._refusal
 
 
 def frozen_ns(row: ResetRow) -> int:
-    """Return the time of the snapshot of a reset on the steady clock; 0 if info has no sensor."""
+    """Return the time of the snapshot of a reset on the steady clock, or 0 if info has no sensor."""
     samples = row["inner"]["sensors"]
     for name, account in row["info"]["sensors"].items():
         if name in samples:

@@ -1,4 +1,4 @@
-"""The log of a run: an MCAP file of JSON rows in which every flushed row survives a SIGKILL of the writer.
+"""The log of a run, an MCAP file of JSON rows in which every flushed row survives a SIGKILL of the writer.
 
 An array that rows refer to is a separate message before the first of them.
 """
@@ -51,14 +51,16 @@ _DECODED_CHUNKS = 2  # chunks of the arrays read last
 
 
 class LogWriter:
-    """Writes rows in order. Raises RecordError for a failed write and each later one; earlier rows are kept.
+    """Writes rows in order, or raises RecordError for a failed write and each later one and keeps earlier rows.
 
-    Attributes:
-        chain: of the rows so far.
+    Attributes: chain: the hash chain of the rows so far.
     """
 
     def __init__(self, path: Path, *, start: str = "", compression: str = DEFAULT_COMPRESSION) -> None:
-        """Create the log; raises RecordError. `start`: hash that the first row has in the chain."""
+        """Create the log, or raise RecordError.
+
+        The first row has the hash `start` in the chain.
+        """
         self.chain = RowChain(start)
         self._file = McapFile(path, compression=compression, is_hashed=True)
         self._stored: set[str] = set()  # hashes of the arrays in the log
@@ -80,7 +82,7 @@ class LogWriter:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is enough for a chunk: `flush` should be called."""
+        """Whether the log has enough rows for a chunk, so that `flush` should be called."""
         return self._file.is_full
 
     @property
@@ -113,7 +115,7 @@ class LogWriter:
             self._file.flush()
 
     def pop_lost_rows(self) -> int:
-        """Return the number of appended rows lost by a failed write or check; each is counted once."""
+        """Return the number of appended rows lost by a failed write or check, each counted once."""
         if not self.problem:
             return 0
         kept = bisect_right(self._ends, self._file.kept)
@@ -123,7 +125,7 @@ class LogWriter:
         return lost
 
     def close(self) -> None:
-        """Finish and close the file; idempotent. It never raises: `problem` has the error."""
+        """Finish and close the file, idempotently, with an error in `problem` instead of raised."""
         with contextlib.suppress(RecordError):
             self.flush()
         self._file.close()
@@ -143,7 +145,7 @@ class LogWriter:
 
 
 def channel_schema(name: str) -> dict[str, Any]:
-    """Return the schema of the channel of the rows of schema `name`: only the fields whose type Foxglove can read.
+    """Return the schema of the channel of the rows of schema `name`, with the fields whose type Foxglove can read.
 
     Foxglove accepts no field that may be null or of several types, and requires `properties` of every object. It shows
     and plots fields that are not named. The complete types are in `embodied_env.record.row_types`.
@@ -161,7 +163,7 @@ def channel_schema(name: str) -> dict[str, Any]:
 
 
 def parse_row(data: bytes) -> Any:  # noqa: ANN401 - JSON types
-    """Return a row as bounded JSON of any type; raises ValueError."""
+    """Return a row as bounded JSON of any type, or raise ValueError."""
     return parse_json(data, max_bytes=LARGEST_ROW, max_depth=DEEPEST)
 
 
@@ -190,7 +192,7 @@ class LogReader:
         self._content: LogContent | None = None  # of the newest iteration to the end
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the rows in the order of writing: bounded JSON of any type."""
+        """Yield the rows in the order of writing as bounded JSON of any type."""
         digest, chain = hashlib.sha256(), RowChain()
         count, problem = 0, ""
         records = McapRecords(self.path)
@@ -213,7 +215,7 @@ class LogReader:
         self._content = LogContent(problem, digest.hexdigest(), chain, is_cut=records.is_cut)
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
-        """Return the read-only array that a row refers to; raises RecordError if it is missing or damaged."""
+        """Return the read-only array that a row refers to, or raise RecordError if it is missing or damaged."""
         self.check_array(reference)
         try:
             try:
@@ -225,7 +227,7 @@ class LogReader:
             raise RecordError(f"{self.path.name}: cannot read the array {reference}: {error}") from None
 
     def check_array(self, reference: Mapping[str, Any]) -> None:
-        """Raise RecordError unless the log has the array. Its hash is that of the search: no array is read again."""
+        """Raise RecordError unless the log has the array, which is not read again after the hash of the search."""
         if not is_reference(reference) or reference["sha256"] not in self._arrays.places:
             raise RecordError(f"{self.path.name}: no such array: {reference}")
         try:
@@ -252,10 +254,9 @@ class LogReader:
 
 
 class _Arrays:
-    """The arrays of one file. The file is searched once; the newest chunks read are kept.
+    """The arrays of one file, which is searched once and whose newest chunks read are kept.
 
-    Attributes:
-        places: offset of the chunk, or None, and offset and size of the bytes of each array, by their hash.
+    Attributes: places: offset of the chunk, or None, and offset and size of the bytes of each array, by their hash.
     """
 
     def __init__(self, path: Path) -> None:
@@ -269,7 +270,7 @@ class _Arrays:
                 self.places.setdefault(hashlib.sha256(memoryview(data)[found]).hexdigest(), place)
 
     def read(self, sha256: str) -> bytes:
-        """Return the bytes of an array; raises OSError, ValueError or KeyError."""
+        """Return the bytes of an array, or raise OSError, ValueError or KeyError."""
         chunk, start, size = self.places[sha256]
         if chunk is not None:
             return self._chunk(chunk)[start : start + size]

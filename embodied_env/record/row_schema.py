@@ -1,4 +1,4 @@
-"""Validation of untrusted rows and manifests: the one place where JSON gets the types of `row_types`."""
+"""Validation of untrusted rows and manifests, the one place where JSON gets the types of `row_types`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Validated = tuple[T | None, list[Violation]]
 
 
 def validate_row(row: object) -> Validated[RecordedRow]:
-    """Validate a row of any kind; if an outer wrapper made it (``inner`` is null), its info is free."""
+    """Validate a row of any kind, with free info if an outer wrapper made it (``inner`` is null)."""
     named = row.get("schema") if isinstance(row, dict) else None
     if not isinstance(row, dict) or named not in (RESET, TRANSITION):
         return None, [wrong_value("row.schema", "schema", named, f"{RESET} or {TRANSITION}")]
@@ -43,14 +43,14 @@ def validate_as(kind: type[T], row: object) -> Validated[T]:
 
 
 def validate_returned(fields: dict[str, Any], *, host_timing: bool) -> Validated[ReturnedRow]:
-    """Validate the info of a transition without an account; `host_timing`: it must have the durations of the host."""
+    """Validate the info of a transition without an account, with the durations of the host if `host_timing`."""
     if violations := _violations(fields["info"], Annotated[StepRecord, OPEN], path="info", host_timing=host_timing):
         return None, violations
     return cast("ReturnedRow", {**fields, "schema": TRANSITION, "inner": None}), []
 
 
 def manifest_violations(manifest: object) -> list[Violation]:
-    """Return the schema violations of ``manifest.json``; further keys are allowed."""
+    """Return the schema violations of ``manifest.json``, which may have further keys."""
     return _violations(manifest, Annotated[Manifest, OPEN], host_timing=False)
 
 

@@ -125,7 +125,7 @@ class ReferenceRecord(TypedDict):
 
 
 class LimitsRecord(TypedDict):
-    """`embodied_env.contract.EffectiveLimits`; null: unlimited."""
+    """`embodied_env.contract.EffectiveLimits` with null for unlimited."""
 
     joints: list[str]
     position_low: Numbers
@@ -158,7 +158,7 @@ class ChunkRecord(TypedDict):
 
 
 class InputsRecord(TypedDict):
-    """`embodied_env.core.types.ExternalInputs`: what does not follow from actions and readings."""
+    """The part of `embodied_env.core.types.ExternalInputs` that does not follow from actions and readings."""
 
     action_age_s: float
     latency_s: float
@@ -305,7 +305,7 @@ class _Transition(TypedDict):
 
 
 class TransitionRow(_Transition):
-    """A step; wrappers may have added keys to ``info``."""
+    """A step with an ``info`` that may have keys of wrappers."""
 
     info: Annotated[StepRecord, OPEN]
     inner: StepAccount
@@ -342,7 +342,7 @@ class _Reset(TypedDict):
 
 
 class ResetRow(_Reset):
-    """A reset; wrappers may have added keys to ``info``."""
+    """A reset with an ``info`` that may have keys of wrappers."""
 
     info: Annotated[ResetRecord, OPEN]
     inner: ResetAccount
@@ -403,7 +403,7 @@ class _RepairRecord(TypedDict):
 
 
 class Manifest(TypedDict):
-    """``manifest.json``; its objects may have further keys."""
+    """``manifest.json``, whose objects may have further keys."""
 
     schema: Literal["embodied_env/run/1"]
     run_id: str

@@ -1,7 +1,7 @@
-"""Rows: one transition or one reset in JSON types only, so that a log can be read without this package.
+"""Rows of one transition or one reset in JSON types only, so that a log can be read without this package.
 
 The six fields of a transition are the values that the outermost wrapper received and returned, ``info`` with the
-durations of the host; ``inner`` is the account of the environment itself.
+durations of the host. ``inner`` is the account of the environment itself.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def is_no_action(action: Any) -> bool:  # noqa: ANN401 - JSON types
 
 
 def has_missed_action(info: Mapping[str, Any]) -> bool:
-    """Return whether the gate received no action in a step: neither the policy nor an action stage acted."""
+    """Return whether the gate received no action in a step because neither the policy nor an action stage acted."""
     safety = info.get("safety")
     codes = safety.get("code") if isinstance(safety, Mapping) else None
     return codes is not None and CODES[NO_ACTION] in list(codes)
 
 
 def is_staged(account: StepAccount) -> bool:
-    """Return whether an action stage acted in a step: ``inner.action`` is its output, not the agent's."""
+    """Return whether an action stage acted in a step and ``inner.action`` is its output, not the agent's action."""
     return "given" in account["external_inputs"].get("annotations", {}).get("action_stages", {})
 
 
@@ -119,9 +119,9 @@ def transition_row(
 
 
 def step_account(transition: Transition, action: Any, evaluator: Collection[str]) -> Row:  # noqa: ANN401 - JSON types
-    """Return ``inner`` of the row of a step: the account of the environment itself, whose values never change.
+    """Return ``inner`` of the row of a step, the environment's own account, whose values never change.
 
-    `action`: that of `transition`, which may change after the step, in JSON types.
+    `action` is that of `transition`, which may change after the step, in JSON types.
     """
     snapshot, report = transition.snapshot, transition.report
     stamps_ns = {name: ns for name, ns in transition.stamps_ns.items() if name != "returned"}  # not returned yet
@@ -158,10 +158,10 @@ def reset_row(
     evaluator: Collection[str],
     store: Store | None = None,
 ) -> Row:
-    """Return the row of one reset in JSON types; see `transition_row`.
+    """Return the row of one reset in JSON types, like `transition_row`.
 
-    `snapshot`: of the environment's own reset, or None if an outer wrapper made it. `outer`: the `FIELDS_OF_RESET`.
-    `store`: see `to_json_types`.
+    `snapshot` is that of the environment's own reset, or None if an outer wrapper made it. `outer` has the
+    `FIELDS_OF_RESET`. For `store` see `to_json_types`.
     """
     inner = None
     if snapshot is not None:
@@ -226,7 +226,7 @@ def _report(report: GateReport) -> Row:
 
 
 def _external_inputs(inputs: ExternalInputs) -> Row:
-    """Return the external inputs of a step for replay; the rest of its context follows from the sensors."""
+    """Return the external inputs of a step for replay, without the context that follows from the sensors."""
     row = {
         "action_age_s": inputs.safety_context.action_age_s,
         "latency_s": inputs.safety_context.latency_s,
@@ -270,7 +270,7 @@ def _sample(sample: Sample) -> Row:
 
 
 def _fields(value: DataclassInstance | None) -> Row | None:
-    """Return the fields of a dataclass in order: enums by name, arrays and tuples as lists."""
+    """Return the fields of a dataclass in order, with enums by name and arrays and tuples as lists."""
     return None if value is None else {name: _plain(field) for name, field in field_values(value).items()}
 
 

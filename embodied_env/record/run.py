@@ -54,7 +54,7 @@ class Run:
 
     @functools.cached_property
     def problem(self) -> str:
-        """Why the run is not clean, or ""; reads the whole log."""
+        """Why the run is not clean, or "", after reading the whole log."""
         if (known := self.manifest.get("problem")) or self._log.problem:
             return str(known or self._log.problem + self._missing_rows())
         if self.manifest.get("messages") and (problem := problem_of_messages(self.path / MESSAGES)):
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def chain(self) -> RowChain:
-        """The hash chain of the rows, up to the first incomplete one; reads the whole log."""
+        """The hash chain of the rows up to the first incomplete one, after reading the whole log."""
         return self._log.content.chain
 
     def unchecked_rows(self) -> Iterator[Any]:
@@ -113,7 +113,7 @@ class Run:
         yield from self._log
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
-        """Return the array that a row refers to: ``run.array(row["observation"]["front_image"])``.
+        """Return the array that a row refers to, such as ``run.array(row["observation"]["front_image"])``.
 
         It is read-only and in C order. In a run that is still being written, only the arrays are found that were in the
         log at the first call.
@@ -183,7 +183,7 @@ def inspect_run(path: str | Path) -> tuple[Run, list[Violation]]:
 
 
 def read_json(file: Path) -> Any:  # noqa: ANN401 - JSON types
-    """Return the content of a JSON file of a run; raises ValueError unless it is a regular file of bounded JSON."""
+    """Return the content of a JSON file of a run, or raise ValueError unless it is a regular file of bounded JSON."""
     try:
         regular_size(file)
         with file.open("rb") as opened:

@@ -1,4 +1,4 @@
-"""Repair of runs that ended uncleanly: their whole records become complete files with an index; they stay unsound.
+"""Repair of runs that ended uncleanly, whose whole records become complete, indexed files that stay unsound.
 
 A file is copied message by message into a temporary one, which is read back, synced, and renamed to the name of the
 file. Until then a failure, or the end of the process, leaves the file as it is.
@@ -48,7 +48,7 @@ class RepairReport:
 
 
 def repair_run(path: str | Path) -> RepairReport:
-    """Complete the files of the run at `path`, as a clean close does; idempotent.
+    """Complete the files of the run at `path` idempotently, as a clean close does.
 
     Every whole record is kept, what follows the last one is cut off, and ``repaired`` in the manifest has the problem,
     the counts and the time. The audit keeps the problem of the run: a repaired run is never sound. A sound run is not
@@ -74,7 +74,7 @@ def repair_run(path: str | Path) -> RepairReport:
 
 
 def _repair_file(path: Path) -> RepairedFile | None:
-    """Copy the whole messages of a file that is not complete, or has messages outside of chunks; None for others."""
+    """Copy the whole messages of a file that is incomplete or has messages outside of chunks, or return None."""
     found = _Content(path)
     if not found.records.problem and not found.has_bare_messages:
         return None
@@ -110,7 +110,7 @@ def _repair_file(path: Path) -> RepairedFile | None:
 
 
 class _Content:
-    """Count and hash of the whole messages of a file; with `target`, they are copied to it."""
+    """Count and hash of the whole messages of a file, which are copied to `target` if given."""
 
     def __init__(self, path: Path, target: McapFile | None = None) -> None:
         self.records, self.count, self.has_bare_messages = McapRecords(path), 0, False
@@ -164,7 +164,7 @@ def _copy(path: Path, new: Path, *, profile: str) -> _Content:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock the file; raises RecordError if it is being recorded, or repaired by another process."""
+    """Lock the file, or raise RecordError if it is being recorded, or repaired by another process."""
     regular_size(path)
     with path.open("r+b") as file:  # a lock on a network file system needs a file that is open for writing
         try:

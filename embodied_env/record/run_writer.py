@@ -72,7 +72,7 @@ class RowArrays:
 
 
 class PendingRow(NamedTuple):
-    """A row to be written: its `parts` are JSON without the braces, or return fields that are encoded later."""
+    """A row to be written, with `parts` of JSON without the braces or functions that return fields encoded later."""
 
     topic: str
     parts: Sequence[bytes | Callable[[], Row]]
@@ -83,7 +83,9 @@ class PendingRow(NamedTuple):
 
 
 class RunWriter:
-    """Writes into one run directory. Once open, it never raises: failures count as losses and do not stop the robot.
+    """Writes into one run directory and, once open, counts failures as losses, which do not stop the robot.
+
+    It never raises once it is open.
 
     Attributes:
         path: the run directory.
@@ -102,7 +104,7 @@ class RunWriter:
         start: str,
         compression: str,
     ) -> None:
-        """Create the logs in `path`; raises RecordError.
+        """Create the logs in `path`, or raise RecordError.
 
         Args:
             path: the run directory.
@@ -171,7 +173,7 @@ class RunWriter:
         return None
 
     def write(self, row: PendingRow) -> None:
-        """Write the arrays of a row, then the row; the first step also to a file."""
+        """Write the arrays of a row, then the row, and the first step also to a file."""
         with self._count_losses(rows=1):
             parts = [
                 part if isinstance(part, bytes) else encode_row(part(), row.arrays.keep)[1:-1] for part in row.parts
@@ -206,7 +208,7 @@ class RunWriter:
             self.log.flush()
 
     def complete(self, manifest: Mapping[str, Any], contract_fingerprint: str) -> None:
-        """Close the logs, then write the summary, then the manifest: ``clean`` is the last thing written."""
+        """Close the logs, then write the summary and last the manifest, so that ``clean`` is the last thing written."""
         self.settle()
         self.log.close()
         if self.log.problem:
@@ -236,7 +238,7 @@ class RunWriter:
 
 
 class LossCounter:
-    """Counts the rows and messages that could not be written and keeps the first problem; thread-safe."""
+    """Counts the rows and messages that could not be written and keeps the first problem, with thread safety."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Values of a recorded step by joint and gate: commanded joints, their readings, actions, and findings of the gates."""
+"""Values of a recorded step by joint and gate, with commanded joints, readings, actions and findings of the gates."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def commanded_joints(contract: Contract) -> list[CommandedJoint]:
 
 
 def _place(contract: Contract, joint: CommandedJoint) -> dict[str, Any]:
-    """Return where the observation has the reading of a joint; nothing where no sensor of the agent reads it."""
+    """Return where the observation has the reading of a joint, or {} where no sensor of the agent reads it."""
     for sensor, spec in contract.sensors.items():
         field = spec.fields.get(joint.quantity)
         if field is not None and spec.visibility == "agent" and joint.name in (names := field.joints or ()):
@@ -61,7 +61,7 @@ def _place(contract: Contract, joint: CommandedJoint) -> dict[str, Any]:
 
 
 def read_joint(row: TransitionRow | ResetRow, joint: CommandedJoint) -> float:
-    """Return the reading of a joint, NaN without a good one; an observation is JSON of any form."""
+    """Return the reading of a joint, or NaN without a good one in an observation, which is JSON of any form."""
     sensor = row["info"]["sensors"].get(joint.sensor)
     if sensor is None or sensor["quality"] not in _GOOD:
         return math.nan
@@ -75,27 +75,27 @@ def read_joint(row: TransitionRow | ResetRow, joint: CommandedJoint) -> float:
 
 
 def action_values(action: Vector | Mapping[str, Vector]) -> list[float]:
-    """Return the components of an action, a list or one list per actuator, in order; NaN for what is not finite."""
+    """Return the components of an action, a list or one list per actuator, in order, with NaN for non-finite ones."""
     parts = action.values() if isinstance(action, Mapping) else [action]
     return [math.nan if value is None else value for part in parts for value in part]
 
 
 def firings(row: TransitionRow) -> Iterator[tuple[Firing, Severity]]:
-    """Yield the findings of the gates in the row of a step, once per joint; one of severity PASS changes nothing."""
+    """Yield the findings of the gates in the row of a step once per joint, where severity PASS changes nothing."""
     for finding in row["inner"]["findings"]:
         for joint in finding["joints"] or ("",):
             yield (finding["gate"], finding["code"], joint), Severity[finding["severity"]]
 
 
 class Joints:
-    """Values of the joints of a contract in their own units; without a contract, in those of the action."""
+    """Values of the joints of a contract in their own units, or in those of the action without a contract."""
 
     def __init__(self, contract: Contract | None) -> None:
         self._layout = None if contract is None else ActionLayout(contract)
         self.by_name = {} if contract is None else {joint.name: joint for joint in commanded_joints(contract)}
 
     def values(self, row: TransitionRow) -> Iterator[tuple[str, float, float, float]]:
-        """Yield name, requested, applied and measured value of each joint in a step; NaN for what is not known."""
+        """Yield name, requested, applied and measured value of each joint in a step, with NaN for unknown ones."""
         action = row["info"]["action"]
         requested, applied = action_values(action["requested"]), action_values(action["applied"])
         names, layout = list(action["applied_si"]), self._layout
@@ -111,7 +111,7 @@ class Joints:
             yield name, asked, value, read_joint(row, self.by_name[name])
 
     def origins(self, row: TransitionRow) -> list[float]:
-        """Return of each joint the position that the displacement of a step is added to; 0 for other actions."""
+        """Return the position of each joint to which the displacement of a step is added, or 0 for other actions."""
         action, layout = row["info"]["action"], self._layout
         published = action_values(list(action["applied_si"].values()))
         if layout is None or len(published) != layout.size:

@@ -55,9 +55,9 @@ class EpisodeOutcome:
 
     @property
     def kind(self) -> str:
-        """Kind of end: "success", "failure", "time" (its limit), "stopped" (otherwise truncated), "apart" or "cut".
+        """The end of the episode as "success", "failure", "time" (its limit), "stopped", "apart" or "cut".
 
-        "apart" is in no success rate, "cut" has no end.
+        "stopped" is otherwise truncated, "apart" is in no success rate, and "cut" has no end.
         """
         if not self.ended or self.apart:
             return "apart" if self.apart else "cut"
@@ -75,7 +75,7 @@ class EpisodeOutcome:
 
 
 class Summary:
-    """Computes ``summary.json`` from rows in order: counts of episodes, steps and outcomes, and latency percentiles.
+    """Computes the episode, step and outcome counts and latency percentiles of ``summary.json`` from rows in order.
 
     An episode ends when the outermost wrapper ends it; one that was cut short counts as unfinished.
 
@@ -98,19 +98,19 @@ class Summary:
         self._missed_deadlines = 0  # since the reset
 
     def add_reset(self, report: ResetReport | None) -> None:
-        """Add a reset; `report`: of the environment itself, or None if a wrapper made it."""
+        """Add a reset with the environment's own `report`, or None if a wrapper made it."""
         verdict = None if report is None or report.verdict is None else to_json_types(field_values(report.verdict))
         self.add({"schema": RESET, "inner": {"verdict": verdict}})
 
     def add_step(self, outer: Mapping[str, Any]) -> None:
-        """Add a step; `outer`: see `embodied_env.record.rows.transition_row`."""
+        """Add a step, with `outer` as in `embodied_env.record.rows.transition_row`."""
         given = outer["info"] if isinstance(outer["info"], Mapping) else {}
         info = {key: value if type(value := given.get(key)) is dict else to_json_types(value) for key in _INFO_KEYS}
         ends = {key: to_json_types(outer[key]) for key in ("reward", "terminated", "truncated")}
         self.add({"schema": TRANSITION, **ends, "info": info})
 
     def add(self, row: Mapping[str, Any]) -> EpisodeOutcome | None:
-        """Add one row, of a reset or of a transition; return the episode that it ends."""
+        """Add one row of a reset or a transition and return the episode that it ends."""
         if row["schema"] == RESET:
             self._counts["unfinished"] += self._is_unfinished
             self._add_missed_deadlines()
@@ -172,7 +172,7 @@ class Summary:
         self._missed_deadlines = 0
 
     def as_json(self, contract_fingerprint: str) -> dict[str, Any]:
-        """Return the summary in JSON types; a statistic of no episode or no step is None.
+        """Return the summary in JSON types, with None for a statistic of no episode or no step.
 
         The success rates are of the episodes in ``rated`` and ``rated_terminated``. Episodes that were solved at their
         reset, or at their first step if the task did not judge the reset, are counted separately. ``missed_actions``

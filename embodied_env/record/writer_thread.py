@@ -38,7 +38,7 @@ _BATCH = 16  # jobs that are run together
 
 
 class WriterThread:
-    """Runs jobs, which must not raise, in one background thread; it starts with the first job.
+    """Runs jobs, which must not raise, in one background thread that starts with the first job.
 
     `settle` is called in the thread at most `settle_every_s` after a job, and before a wait for the jobs ends. A job
     takes room in the queue until it has run. Before a fork all jobs are settled; the child starts with a new thread.
@@ -56,7 +56,10 @@ class WriterThread:
         stall_timeout_s: float = STALL_TIMEOUT_S,
         users: int = 1,
     ) -> None:
-        """Bound the queue. `blocks`: `submit` waits for room. `gather_s`: to gather jobs. `users`: each closes once."""
+        """Bound the queue for `users`, each of which closes it once.
+
+        With `blocks`, `submit` waits for room. `gather_s` is the time to gather jobs.
+        """
         self._settle, self._settle_every_s = settle, settle_every_s
         self._blocks, self._gather_s = blocks, gather_s
         self._max_bytes, self._max_jobs, self._stall_timeout_s = max_bytes, max_jobs, stall_timeout_s
@@ -77,7 +80,7 @@ class WriterThread:
         self._stalled_at = -1  # the progress at which a waiter gave up; no wait until it has grown
 
     def submit(self, job: Job, size: int = 0) -> bool:
-        """Queue `job`, which keeps `size` bytes alive; return False, and never run it, if there is no room."""
+        """Queue `job`, which keeps `size` bytes alive, or return False without running it if there is no room."""
         with self._lock:
             if self._is_closing:
                 return False
@@ -87,7 +90,7 @@ class WriterThread:
         return True
 
     def wait_idle(self) -> bool:
-        """Wait until all jobs so far are settled; return False if the thread is stalled."""
+        """Wait until all jobs so far are settled, or return False if the thread is stalled."""
         with self._lock:
             if self._thread is threading.current_thread():
                 return True
@@ -98,7 +101,7 @@ class WriterThread:
             return self._wait_until(lambda: self._n_settled >= target)
 
     def run(self, job: Job) -> bool:
-        """Run `job` after the jobs so far, and wait for it; return False if the thread is stalled."""
+        """Run `job` after the jobs so far and wait for it, or return False if the thread is stalled."""
         with self._lock:
             if self._thread is threading.current_thread():
                 return True
@@ -108,7 +111,7 @@ class WriterThread:
             return self._wait_until(lambda: self._n_run >= target)
 
     def close(self, last: Job) -> bool:
-        """Run the last job of a user, and with the last user end the thread; return False if it is stalled."""
+        """Run the last job of a user and end the thread with the last user, or return False if it is stalled."""
         self._users -= 1
         if self._users > 0:
             return self.run(last)
@@ -130,7 +133,7 @@ class WriterThread:
             self._close_queue(lambda: None)
 
     def _enqueue(self, job: Job, size: int) -> None:
-        """Queue a job; requires the lock."""
+        """Queue a job, which requires the lock."""
         self._n_submitted += 1
         self._n_bytes += size
         self._jobs.put((job, size))
@@ -145,7 +148,7 @@ class WriterThread:
         return not n_pending or (n_pending < self._max_jobs and self._n_bytes + size <= self._max_bytes)
 
     def _wait_until(self, is_done: Callable[[], bool]) -> bool:
-        """Wait while the thread makes progress; requires the lock."""
+        """Wait while the thread makes progress, which requires the lock."""
         while not is_done():
             progress = self._progress
             if progress == self._stalled_at:
@@ -193,7 +196,7 @@ class WriterThread:
                 is_last = self._is_closing and self._n_settled == self._n_submitted
 
     def _next_batch(self, timeout_s: float) -> list[tuple[Job, int]]:
-        """Return the next jobs; none after the timeout."""
+        """Return the next jobs, or none after the timeout."""
         try:
             batch = [self._jobs.get(timeout=None if timeout_s == math.inf else max(0.0, timeout_s))]
         except queue.Empty:
