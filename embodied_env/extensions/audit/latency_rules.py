@@ -16,7 +16,10 @@ from embodied_env.record.violation import Violation, make_violation, wrong_value
 from embodied_env.timing.clock import NS_PER_S
 
 USABLE = (int(Quality.OK), int(Quality.OUT_OF_RANGE))
-"""Qualities of a reading that is used; with any other the last usable one is held."""
+"""Qualities of a reading that is used.
+
+With any other the last usable one is held.
+"""
 
 _PARTS = ("handoff", "inference", "gate", "publish")
 

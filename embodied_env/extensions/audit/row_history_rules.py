@@ -20,7 +20,7 @@ from embodied_env.safety.late_agent import LATE, have_aged, is_explained, were_v
 from embodied_env.timing.clock import NS_PER_S
 
 BLOCK = 50
-"""Steps of which the minimum lateness is compared: a single late step is no drift."""
+"""Steps of which the minimum lateness is compared, since a single late step is no drift."""
 
 STILL = 100
 """Readings with the same image, while its stamps and the robot move, after which there is a warning."""

@@ -114,7 +114,6 @@ class _Auditor:
                 self._violations.append(violation.at(number, row, line=line))
 
     def add(self, row: Any, number: int, line: int | None = None) -> None:  # noqa: ANN401 - JSON types
-        """Audit the next row."""
         malformed: Violation | None = None
         if not isinstance(row, dict):
             malformed = make_violation("row.object", "", row, f"not an object: {short_repr(row)}")

@@ -22,7 +22,10 @@ from embodied_env.timing.latency_profile import LatencyProfile
 __all__ = ["AMPLITUDE", "CalibrationError", "calibrate"]
 
 AMPLITUDE = 0.01
-"""Share of the range of a joint; without limits, and for velocity commands, of ten seconds at its greatest velocity."""
+"""Share of the range of a joint.
+
+Without limits, and for velocity commands, it is that of ten seconds at its greatest velocity.
+"""
 
 
 def calibrate(

@@ -56,8 +56,8 @@ def estimate_profile(
 ) -> LatencyProfile:
     """Return the latencies that the moves of `run` and the readings in `log` show.
 
-    `readings`: where the motion of each joint is read. Raises CalibrationError when a joint has too few readings during
-    a move.
+    `readings` is where the motion of each joint is read. Raises CalibrationError when a joint has too few readings
+    during a move.
     """
     offset_ns = min(run.offsets_ns)
     moves = [_to_move(contract, trace, log, readings, offset_ns) for trace in run.traces]

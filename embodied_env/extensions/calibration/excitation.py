@@ -218,7 +218,6 @@ class Excitation:
             progress(len(self.traces))
 
     def _begin(self) -> None:
-        """Reset and come to rest."""
         layout = self._layout
         self._env.reset(seed=self._reset_seed)
         self._reset_seed = None  # only the first reset has one

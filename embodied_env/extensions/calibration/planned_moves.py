@@ -17,7 +17,10 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import UsageError
 
 BRISK_AMPLITUDE = 0.05
-"""Share of the range of a joint; without limits, and for velocity commands, of ten seconds at its greatest velocity."""
+"""Share of the range of a joint.
+
+Without limits, and for velocity commands, it is that of ten seconds at its greatest velocity.
+"""
 
 _SPEED = 0.1  # gentle moves: of the velocity limit
 _CHANGE = 0.45  # of the velocity change per period that the acceleration limits allow

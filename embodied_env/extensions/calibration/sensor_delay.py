@@ -105,7 +105,7 @@ def estimate_lag(
 def combine_evidence(stamps: Estimate, lag: SensorLag | str, *, is_stamped: bool) -> Estimate | str:
     """Return the age of readings from the stamps of messages and from motion, or why it is not known.
 
-    `is_stamped`: whether the messages carry a time of acquisition, which may be wrong.
+    `is_stamped` is whether the messages carry a time of acquisition, which may be wrong.
     """
     if isinstance(lag, str):
         if not is_stamped:

@@ -29,7 +29,7 @@ from embodied_env.record.episode_pairing import Pairing
 from embodied_env.record.outcomes import Rate
 
 CHANCE = 0.05
-"""Probability that equal runs show any difference that is reported as certain; success has as much of its own."""
+"""Probability that equal runs show any difference that is reported as certain, with as much again for success."""
 
 Verdict = Literal["differs", "probably", "undecided", "same"]
 LIKELY = 0.2

@@ -27,10 +27,10 @@ from embodied_env.record.row_types import RESET, RecordedRow, TransitionRow
 from embodied_env.record.step_values import action_values, commanded_joints, firings
 
 MOST_STREAMS = 400
-"""Names of numbers, and of events, of a run; further ones are counted and left out."""
+"""Names of numbers, and of events, of a run, beyond which more are counted and left out."""
 
 MOST_COMPONENTS = 16
-"""Components of a field with streams of their own; larger fields have one stream."""
+"""Components of a field with streams of their own, beyond which a field has one stream."""
 
 MOST_DRAWN = 8
 """Episodes whose motion is kept for figures."""

@@ -90,7 +90,6 @@ class _GraphReader:
                 self._keep(arrival)
 
     def graph(self) -> Graph:
-        """Return the graph."""
         self._scan()
         topics = [self._topic(name, kind) for name, kind in sorted(self._types.items())]
         topics = [topic for topic in topics if topic.publishers or topic.subscribers]

@@ -37,13 +37,13 @@ FIELDS: Mapping[str, Mapping[str, MessageField]] = {
 """Vectors and quaternions of sensors."""
 
 TIMEOUTS = ("cmd_vel_timeout", "reference_timeout", "command_timeout", "cmd_timeout")
-"""Parameters of a controller: the time after which it stops without a command."""
+"""Parameters of a controller with the time after which it stops without a command."""
 
 NO_DATA = re.compile(r"^(diagnostic_msgs|lifecycle_msgs|rcl_interfaces|tf2_msgs|bond|visualization_msgs)/|/_action/")
 """Types and topics that no contract observes."""
 
 FEEDBACK = "/_action/feedback"
-"""Ends the topic that tells the type and the server of an action."""
+"""End of the topic from which the type and the server of an action are read."""
 
 COMMAND = re.compile(r"cmd|command|desired|target|goal|setpoint|reference")
 _BASE = "a mobile base"

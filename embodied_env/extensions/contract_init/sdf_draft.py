@@ -56,7 +56,7 @@ _CONTROLLERS: Mapping[str, tuple[str, str, str]] = {
     "diff_drive_controller/DiffDriveController": ("cmd_vel", "geometry_msgs/msg/TwistStamped", "base"),
     "joint_state_broadcaster/JointStateBroadcaster": ("", JOINT_SENSOR, "states"),
 }
-"""Type of a controller of ros2_control -> end of its topic, its message, and what it commands ("": by parameter)."""
+"""Topic end, message and command interface by type of a ros2_control controller ("" is set by a parameter)."""
 
 
 def add_world(draft: Draft, file: Path, model_name: str | None) -> None:

@@ -56,7 +56,7 @@ SYSTEMS: Mapping[str, str] = {
     "scenebroadcaster": "SceneBroadcaster",
     "contact": "Contact",
 }
-"""Systems of a world: key -> class."""
+"""Classes of the systems of a world by key."""
 
 _FILES = {"UserCommands": "user-commands", "ForceTorque": "forcetorque", "NavSat": "navsat"}
 _DRIVES = {"diffdrive": "DiffDrive", "mecanumdrive": "MecanumDrive", "ackermannsteering": "AckermannSteering"}

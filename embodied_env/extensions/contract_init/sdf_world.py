@@ -153,7 +153,6 @@ class _SdfReader:
         self._merged: list[ET.Element] = []
 
     def read(self, file: Path) -> ET.Element:
-        """Return the root of an SDF file."""
         allow(time.monotonic() < self._end_s, "sdf", "takes too long to read", f"at most {_MOST_S:g} s")
         try:
             content = read_file(file, most_bytes=self._bytes_left)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from embodied_env.extensions.evaluation.evaluation_engine import Engine
 
 AnyPolicy = str | PolicySource | Policy | PolicyFunction
-"""A policy to evaluate: an address, one with a policy file, an object, or a callable."""
+"""A policy to evaluate, as an address, one with a policy file, an object, or a callable."""
 
 
 def evaluate(  # noqa: PLR0913 - the public options

@@ -139,7 +139,6 @@ def _explain_chunk(account: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _explain_inference(account: Mapping[str, Any]) -> Iterator[str]:
-    """Explain the account of an inference on a policy server."""
     stages = {name: account.get(f"{name}_s") for name in ("encode", "wire", "server", "decode")}
     if known := [f"{name} {1e3 * value:.3g} ms" for name, value in stages.items() if value is not None]:
         yield f"Inference on the policy server: {', '.join(known)}."

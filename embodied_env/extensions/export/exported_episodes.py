@@ -83,8 +83,6 @@ class EpisodeEnd:
 
 @dataclass
 class _Episode:
-    """The episode being read."""
-
     index: int
     reset: RecordedReset
     before: RecordedRow  # the newest row, with the observation for the next action

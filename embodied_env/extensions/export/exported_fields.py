@@ -18,7 +18,7 @@ from embodied_env.errors import RecordError
 from embodied_env.record.arrays import is_reference
 
 Arrays = Mapping[str, NDArray[Any]]
-"""Arrays by key; the key of a value that is a single array is ""."""
+"""Arrays by key, which is "" for a value that is a single array."""
 
 Load = Callable[[Mapping[str, Any]], NDArray[Any]]
 """Returns the array of a reference."""

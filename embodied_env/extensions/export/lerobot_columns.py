@@ -21,7 +21,7 @@ from embodied_env.policies.input_mapping import ObservedField, observed_fields
 STATE, ENVIRONMENT = "observation.state", "observation.environment_state"
 
 Feature = dict[str, Any]
-"""A column: dtype, shape and names."""
+"""Dtype, shape and names of a column."""
 
 _QUANTITIES = {"position": "pos", "velocity": "vel"}
 _AXES = ["height", "width", "channels"]

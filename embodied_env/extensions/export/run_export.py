@@ -42,7 +42,7 @@ class Exporter(Protocol):
 
 
 FORMATS = tuple(BUILT_IN["exporters"])
-"""The formats of this package; others are plug-ins of the group ``embodied_env.exporters``."""
+"""The formats of this package, besides plug-ins of the group ``embodied_env.exporters``."""
 
 
 def export_run(  # noqa: PLR0913 - the public options

@@ -124,12 +124,10 @@ class _RunReader:
         self.steps, self.limited, self.gaps = 0, Counter[str](), Counter[str]()
 
     def moved(self) -> set[str]:
-        """Return the joints that moved on command."""
         ways = zip(self._joints, (self._high - self._low).min(axis=0).tolist(), strict=True)
         return {joint.name for joint, way in ways if way >= _LEAST_MOTION * joint.step}
 
     def read_stretches(self, run: Run) -> Iterator[_Stretch]:
-        """Yield the stretches of a run in order."""
         stretch = _Stretch(first_row=0)
         before: TransitionRow | ResetRow | None = None  # with the observation that the next command answers
         for number, row in enumerate(run.rows()):

@@ -35,7 +35,7 @@ EXTENSION = "embodied_env"
 """Key of what this package adds to openpi's metadata, requests and answers."""
 
 MOST_BYTES, MOST_ANSWER_BYTES = 2**26, 2**24
-"""Limits of a request to a server, and of an answer: decoding an answer must not take longer than a step."""
+"""Limits of a request to a server, and of an answer, which must not take longer than a step to decode."""
 
 _DEEPEST, _MOST_AXES, _MOST_VALUES = 16, 8, 2**13  # values: without those of arrays
 _packers = threading.local()  # by protocol, since a new one takes memory for every message

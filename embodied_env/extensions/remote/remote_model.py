@@ -32,7 +32,7 @@ from embodied_env.policies.policy_address import parse_server
 from embodied_env.policies.policy_model import ArraySpec, Inputs, PolicyModel
 
 CONNECT_TIMEOUT_S, TIMEOUT_S = 30.0, 1.0
-"""Default limits: of connecting, and of the first inference, in which a server may compile its model; of the others."""
+"""Default limits of connecting and of the first inference, which may compile the model, and of the others."""
 
 _MOST_CHARACTERS, _MOST_BYTES = 2**14, 2**16  # of the metadata of a server, as JSON and as received
 _LONGEST_CHUNK = 2**12

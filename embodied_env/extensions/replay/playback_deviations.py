@@ -185,7 +185,6 @@ class _PlayedEpisode:
             known.append((values[name], recorded[name]))
 
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Return the result of each column."""
         return {name: self._describe(name, *np.array(pairs).T) for name, pairs in self._table.items()}
 
     def _describe(self, name: str, values: FloatArray, recorded: FloatArray) -> dict[str, Any]:
@@ -204,7 +203,6 @@ class _PlayedEpisode:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return the episode in JSON types."""
         return {
             "steps": len(self._rows),
             "rows": self._rows,

@@ -26,7 +26,7 @@ from embodied_env.record.row_types import RESET, ResetRow, TransitionRow
 from embodied_env.record.run import Run, read_run
 
 ACTIONS = ("requested", "applied")
-"""Actions of a recorded step: what the policy requested, and what the gate made of it."""
+"""Actions of a recorded step, as the policy requested them and as the gate applied them."""
 
 _MOST_DIFFERENCES = 3  # of two contracts, in a message
 _CORRECTIONS = (0, 1, -1, 2, -2)  # of an applied action, in spacings of floating-point numbers

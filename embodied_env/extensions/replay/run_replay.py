@@ -235,7 +235,6 @@ def _ends_in_estop(row: TransitionRow | ResetRow) -> bool:
 
 
 def _refer(array: NDArray[Any]) -> Reference:
-    """Return the reference to an array, without storing it."""
     return refer_to(portable(array))
 
 

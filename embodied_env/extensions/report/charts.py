@@ -20,7 +20,7 @@ from embodied_env.core.types import FloatArray
 from embodied_env.extensions.report.html_pages import format_number, plural
 
 COLUMNS = 300
-"""Columns of a chart; each shows the smallest and the largest value in it."""
+"""Columns of a chart, each of which shows the smallest and the largest value in it."""
 
 UNITS = 1000
 

@@ -93,8 +93,6 @@ def age_is_known(reading: SensorInfo) -> bool:
 
 
 class _Sensor:
-    """Readings of one sensor over all steps."""
-
     def __init__(self) -> None:
         self.ages = StreamSample()
         self.counts: Counter[str] = Counter()  # lost, duplicated, reordered

@@ -14,7 +14,7 @@ from embodied_env.core.code_types import TERMINATED_REASONS, end_kind
 from embodied_env.errors import UsageError
 
 _COMPLETE = (*TERMINATED_REASONS, "time_limit", "out_of_bounds")
-"""Kinds of end reasons that complete an episode; after any other one the goal is aborted."""
+"""Kinds of end reasons that complete an episode, since any other one aborts the goal."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -284,7 +284,6 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         return self._server.action_type.Result(**asdict(result))
 
     def _on_timer(self) -> None:
-        """Publish the feedback of the goal."""
         if self._handle is None or not self._runner.is_running:
             return
         step, feedback = self._runner.last_transition, self._server.action_type.Feedback()

@@ -65,8 +65,6 @@ class TeamWorld:
 
 @dataclass(frozen=True, kw_only=True)
 class _File:
-    """A team's file without its schema."""
-
     name: str
     agents: Annotated[Mapping[Name, TeamMember], MinLen(1)]
     world: TeamWorld

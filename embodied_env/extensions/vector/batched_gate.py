@@ -30,7 +30,7 @@ from embodied_env.safety.interlocks.tracking import TrackingGate
 from embodied_env.safety.intervention_rate import rate_finding
 
 _BATCHED = (ObservationGate, TrackingGate, ForceGate, LatencyGate)  # in lockstep no latency exceeds its budget
-"""Interlocks with a batched form below; a slot with another one is judged by its own gate."""
+"""Interlocks with a batched form below, without which a slot is judged by its own gate."""
 
 _INTERVENTION, _BOX, _JERK = (GATES.index(gate) for gate in ("intervention", "space_box", "jerk"))
 _RATE, _CODE_NAMES = CODES["rate.intervention"], {number: code for code, number in CODES.items()}

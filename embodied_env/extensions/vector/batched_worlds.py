@@ -75,7 +75,7 @@ class WorldBatch:
     def __init__(self, size: int, *, threads: int | None = None) -> None:
         """Share no world yet.
 
-        `threads`: number of threads of the physics (default: one per CPU).
+        `threads` is the number of threads of the physics (default: one per CPU).
         """
         self._threads = max(1, (os.cpu_count() or 1) if threads is None else threads)
         self._world: World | None = None

@@ -15,7 +15,7 @@ from embodied_env.envs.option_checks import check_seed
 from embodied_env.errors import UsageError
 
 PerSlot = Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
-"""Options of each slot: a sequence of mappings, or a function of the slot number."""
+"""Options of each slot, as a sequence of mappings or a function of the slot number."""
 
 _UNSUPPORTED = {
     "fifo_priority": "its worlds are in lockstep",

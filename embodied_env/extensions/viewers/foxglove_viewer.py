@@ -36,7 +36,7 @@ class FoxgloveViewer:
     def __init__(self, where: str, scene: Scene, *, plays: bool = False) -> None:
         """Open the server or the file.
 
-        `plays`: a server shows each step at its time, from the first subscription of an application, and stays.
+        With `plays` a server shows each step at its time, from the first subscription of an application, and stays.
 
         Raises:
             RuntimeError or OSError: if it cannot be opened; a file that exists is not replaced.

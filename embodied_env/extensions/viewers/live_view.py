@@ -24,12 +24,15 @@ from embodied_env.record.rows import step_account
 from embodied_env.record.run import Run
 
 MOST_QUEUED = 100
-"""Steps that wait for the viewer; those that end an episode may wait twice as many."""
+"""Steps that wait for the viewer, of which those that end an episode may be twice as many."""
 
 DRAW_PERIOD_S = 0.2
 CLOSE_TIMEOUT_S = 2.0
 SHARE_IN_LOCKSTEP = 0.01
-"""Share of the time in which the thread draws if every step would wait for it; in real time steps wait anyway."""
+"""Share of the time in which the thread draws if every step would wait for it.
+
+In real time steps wait anyway.
+"""
 
 _MOST_BYTES = 64 * 2**20  # of the images of the queued steps
 _STEPS_PER_BATCH = 256

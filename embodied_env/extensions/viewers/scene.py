@@ -83,8 +83,6 @@ class _Plan(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """A field of a sensor in rows."""
-
     layout: FieldLayout
     column: Column
     is_hidden: bool
@@ -127,7 +125,7 @@ class Scene:
     def draw(self, step: int, row: RecordedTransition, array: ReadArray | None = None) -> Drawing | None:
         """Return the drawing of step number `step`, None of one that an outer wrapper made.
 
-        `row`: its row, or that of `row_of`. `array`: reads the arrays of a recorded row.
+        `row` is its row, or that of `row_of`. `array` reads the arrays of a recorded row.
         """
         if row["inner"] is None:
             return None
@@ -183,7 +181,6 @@ class Scene:
             drawing.lines.append("; ".join(acting) or "no gate acts")
 
     def _add_reading(self, drawing: Drawing, reading: _Reading, values: NDArray[Any]) -> None:
-        """Draw a reading by its column."""
         layout, column, frame = reading.layout, reading.column, reading.frame
         name, numbers = layout.sensor, values.ravel().tolist() if values.size <= _MOST_COMPONENTS else []
         if column == "image" and not np.array_equal(self._shown.get(name, _NO_IMAGE), values):

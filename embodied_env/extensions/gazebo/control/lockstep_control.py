@@ -52,8 +52,6 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """A step in flight."""
-
     pending: PendingRequest
     before_ns: int
     target_ns: int

@@ -37,7 +37,7 @@ SERVICES = {
     "set_entity_state": f"{PACKAGE}/srv/SetEntityState",
     STEP_GOAL_SERVICE: f"{PACKAGE}/action/SimulateSteps_SendGoal",
 }
-"""The services in use: name below the prefix -> type."""
+"""Types of the services in use, by name below the prefix."""
 
 ENTITY_STATE_GETTING, ENTITY_STATE_SETTING = 10, 11
 RESET = 20

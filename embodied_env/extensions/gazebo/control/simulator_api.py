@@ -70,7 +70,7 @@ class EntityState:
 class Request:
     """A service request. `read` returns the content of its reply, and raises `SimulatorRefusedError` for a refusal.
 
-    `is_done_at_reply`: the family replies after the request was executed. The clock is checked anyway.
+    `is_done_at_reply` means that the family replies after the request was executed. The clock is checked anyway.
     """
 
     service: str
