@@ -147,7 +147,6 @@ def test_ranges_have_the_precision_of_the_message(tmp_path: Path) -> None:
 
 
 def sample_of(folder: Path, sensor: str, values: Any, field: str = "ranges", problem: str = "") -> Sample:
-    """Return the sample of one reading with these values, float32."""
     room = contract_of(folder)
     channel = SensorChannel(sensor, room.sensors[sensor], Source(), 1, as_received=True)
     content = {} if problem else {field: np.array(values, dtype=np.float32)}

@@ -105,8 +105,6 @@ def test_usage_error_prints_one_line_and_exits_2(arguments, message, capsys):
 
 @pytest.fixture
 def replace_verb(monkeypatch):
-    """Return a function that replaces the verb ``demo``."""
-
     def install(act):
         module = types.ModuleType("a_verb")
         module.add_arguments = lambda _: None

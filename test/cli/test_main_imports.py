@@ -23,7 +23,6 @@ def imported(code):
 
 
 def within(modules, *names):
-    """Return the modules that are in packages, or in modules."""
     return [each for each in modules if f"{each}.".startswith(tuple(f"{name}." for name in names))]
 
 

@@ -194,7 +194,7 @@ def urdf_run(tmp_path):
 
 @pytest.fixture
 def model_run(tmp_path):
-    """A run with the workspace of a MuJoCo model beside the contract, deleted afterwards."""
+    """A run with the workspace of a MuJoCo model next to the contract, deleted afterwards."""
     shutil.copy(SHIPPED / "arm6.xml", tmp_path / "mine.xml")
     text = json.loads(with_model("mine.xml"))
     text["safety"]["workspace"] = json.loads(dump_contract(replace(ARM, safety=replace(ARM.safety, workspace=CELL))))[

@@ -1,5 +1,3 @@
-"""Properties of every contract and of every stamp."""
-
 from __future__ import annotations
 
 import copy

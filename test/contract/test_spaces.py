@@ -89,7 +89,6 @@ def test_a_field_has_the_precision_of_its_message():
 
 
 def box_of(type_, name, field, **keys):
-    """Return the space of one additional sensor field."""
     sensor = {"topic": "extra", "type": type_, "fields": {name: field}, "max_age_s": 0.1, **keys}
     return parse(changed("sensors.extra", sensor)).observation_space[f"extra_{name}"]
 

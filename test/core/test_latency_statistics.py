@@ -18,7 +18,6 @@ from embodied_env.record.json_values import to_json_types
 
 
 def latency_statistics(infos):
-    """Return the statistics of each stage over these infos."""
     accumulated = LatencyStatistics()
     for info in infos:
         accumulated.add(info)

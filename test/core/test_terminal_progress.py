@@ -19,8 +19,6 @@ class Clock:
 
 
 class Terminal(io.StringIO):
-    """A stderr that is a terminal."""
-
     def isatty(self):
         return True
 

@@ -1,5 +1,3 @@
-"""Each action of a chunk is one step."""
-
 import gymnasium
 import numpy as np
 import pytest

@@ -223,7 +223,6 @@ def skip_without_packages(row):
 
 
 def wrap_all(env, *names):
-    """Wrap `env`, from the inside outwards."""
     for row in (ROWS[name] for name in names):
         with pytest.warns(UserWarning, match=row.warns) if row.warns else contextlib.nullcontext():
             env = row.wrap(env)

@@ -86,7 +86,6 @@ def test_the_shape_may_come_from_the_urdf(folder):
 
 
 def beside_a_wall(wall_x_m):
-    """Return arm_reach beside a wall."""
     wall = BoxSpec(low_m=(-2.0, -2.0, -0.5), high_m=(wall_x_m, 2.0, 2.0))
     spec = WorkspaceSpec(keep_in={"wall": wall}, ignore_links=("base",))
     return replace(OWN, safety=replace(OWN.safety, workspace=spec), source=str(find_contract("arm_reach")))

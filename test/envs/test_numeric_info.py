@@ -122,8 +122,6 @@ def test_the_structure_is_constant_and_has_the_values_of_the_info(contract, opti
 
 
 class Kept(gymnasium.Wrapper):
-    """Keeps the infos."""
-
     def __init__(self, env, infos):
         super().__init__(env)
         self._infos = infos

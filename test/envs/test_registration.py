@@ -149,7 +149,6 @@ UNEXPECTED = {
 
 
 def marks_of(name):
-    """Return the marks of a case by its name."""
     words = {"make_vec": "vector", "vector": "vector", "parallel_env": "teams", "team": "teams"}
     found = "explain" if name == "info of a vector" else next((words[word] for word in words if word in name), None)
     return [pytest.mark.needs(found)] if found else []

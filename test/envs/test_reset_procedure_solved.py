@@ -36,7 +36,6 @@ def small(task, **changes):
 
 
 def record(folder, contract, *, resets, steps=1, backend="fake", **options):
-    """Record an episode for each of `resets`, the options of a reset."""
     env = RecordTransitions(EmbodiedEnv(contract, backend=backend, **options), folder)
     env.action_space.seed(0)
     with env:

@@ -799,7 +799,6 @@ def gates_of(done):
 
 
 def silent(sensor, *, since=1, steps=20):
-    """Return the faults of a sensor that is silent from a step on."""
     return [ScriptedFault(kind="drop", step=step, sensor=sensor) for step in range(since, since + steps)]
 
 

@@ -689,7 +689,6 @@ def test_each_chunk_is_recorded_once_with_its_step_and_its_observation(tmp_path,
 
 
 def annotated_run(tmp_path, contract, actions, **account):
-    """Return the run of one step with the account of a chunk."""
     with embodied_env.make(contract, backend="fake", clock="virtual", record=tmp_path) as env:
         env.reset(seed=1)
         chunk = {"mode": "theirs", "id": 3, "born": 0, "length": len(actions), "actions": actions, **account}

@@ -149,7 +149,6 @@ NOT_DOWNLOADED = {"pretrained_backbone_weights": "null"}
 
 
 def record_and_export(contract, folder, *, episodes):
-    """Return the folder of a dataset of scripted episodes."""
     from embodied_env.extensions.evaluation.evaluation import evaluate
     from embodied_env.extensions.export.run_export import export_run
 

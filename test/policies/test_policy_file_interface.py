@@ -30,7 +30,6 @@ LIMITS = {"shoulder": (-2.0, 2.0), "elbow": (0.0, 2.0), "wrist": (-1.0, 3.0), "f
 
 
 def parsed(document, contract=BENCH):
-    """Return the interface of a document, without a file."""
     from embodied_env.contract.typed_values import parse_as
 
     return PolicyFileInterface(parse_as(PolicyFile, {"name": "p", "control_period_s": 0.05, **document}), contract)

@@ -29,7 +29,7 @@ def camera(width, height):
 
 
 def test_isaaclab_2636_an_output_without_its_unit_is_refused(tmp_path):
-    """Is the scale of the action part of the ONNX model? The file says what an output is, or is refused."""
+    """The file declares whether the scale of the action is part of the ONNX model, or is refused."""
     with pytest.raises(UsageError, match=r"outputs\.action\.parts\[0\]\.unit: missing key"):
         interface(tmp_path, changed(ARM, "{actuator: arm, joints: [elbow, wrist, shoulder], scale: 2.0}"))
     scaled = interface(

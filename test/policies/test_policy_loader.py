@@ -57,7 +57,6 @@ class Chunks:
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Write a module of policies, and return its path."""
     path = tmp_path / "a_users_policies.py"
     path.write_text(
         "import numpy as np\n"

@@ -91,7 +91,6 @@ def source(tmp_path):
 
 
 def build(source, kind):
-    """Build in `source` as pip does, and return the wheel."""
     command = [sys.executable, "-c", f"from setuptools.build_meta import {kind}; {kind}('.')"]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
     return next(source.glob("*.whl"))

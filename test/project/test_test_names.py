@@ -23,7 +23,6 @@ def place_of(file: Path) -> str:
 
 
 def modules_of(folder: str) -> set[str]:
-    """Return the names of the modules in a folder of the package."""
     return {file.stem for file in (PACKAGE / folder).glob("*.py")} - {"__init__", "__main__"}
 
 

@@ -76,7 +76,7 @@ def programs():
 
 
 def kill_one(programs, folder, seed, longest_s):
-    """Record, kill at a random moment, and return the run directory, what was told, and when it was killed."""
+    """Record, kill at a random moment, and return the run directory, what was reported, and the time of the kill."""
     moment = random.Random(seed)
     pacing, compression = ("lockstep", "realtime")[seed % 2], ("zstd", "lz4", "none")[seed % 3]
     programs.stdin.write(f"{folder} {pacing} {compression}\n")

@@ -36,8 +36,6 @@ CONTRACT = load_contract("arm_reach")
 
 
 class Colour(enum.Enum):
-    """An enum that is not a number."""
-
     RED = "red"
 
 

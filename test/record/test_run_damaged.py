@@ -114,7 +114,6 @@ def rows_of(path):
 
 
 def failure(runs, seed, folder):
-    """Return the failure of a verb on a damaged run, or ""."""
     chosen = VERBS[seed % len(VERBS)]
     original, other = runs[2 if chosen == "profile" else 0], runs[1]
     if folder.exists():

@@ -324,7 +324,6 @@ def test_reset_is_passed_on_to_filters():
 
 
 def test_filters_apply_to_relayed_commands():
-    """A relay receives filtered commands."""
     approved = gate_with(fence=ScriptedFilter(HALF)).limit(np.array([2.0, -2.0]), reference(), PERIOD_S)
     assert approved.report.velocity_si.tolist() == pytest.approx(((np.array(BRAKED) + REQUESTED) / 2).tolist())
 
@@ -366,7 +365,6 @@ class Unfinished:
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """Install a distribution with filters."""
     points = {name.lower(): f"a_partys_gates:{name}" for name in ("Slow", "Still", "Unfinished")}
     install(monkeypatch, tmp_path, {"gates": points}, a_partys_gates=MODULE)
 

@@ -195,7 +195,6 @@ def test_delta_action_starts_from_the_last_published_command(gate):
 
 @pytest.fixture
 def gate_of_two():
-    """A gate of two actuators with a joint each."""
     arm = scripted_tasks.document()["actuators"]["arm"]
     joints = {"upper": "shoulder", "lower": "elbow"}
     actuators = {name: {**arm, "topic": name, "joints": {j: arm["joints"][j]}} for name, j in joints.items()}

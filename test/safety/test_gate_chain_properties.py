@@ -126,7 +126,6 @@ def same_command(one, other) -> bool:
 
 
 def next_reference(reference: CommandState, approved, dt: float) -> CommandState:
-    """Return the reference after `approved`, with its acceleration."""
     velocities = approved.report.velocity_si
     return dataclasses.replace(
         reference,

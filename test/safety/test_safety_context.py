@@ -76,7 +76,6 @@ RANGE = {"ahead": {"type": "sensor_msgs/msg/Range", "fields": {"range": {"unit":
 
 
 def base_contract(*sensors, **safety):
-    """Return a contract of a mobile base with these sensors, on topics of their names."""
     plain = scripted_tasks.document()
     known = {name: {"topic": name, "max_age_s": 0.5, **spec} for each in sensors for name, spec in each.items()}
     limits = {"linear.x": {"velocity": 1.0, "acceleration": 1.0, "unit": "m"}}

@@ -459,7 +459,6 @@ def test_a_window_without_a_display_is_an_error_that_does_not_end_the_process(ru
 
 @pytest.fixture
 def display():
-    """A virtual display."""
     if not shutil.which("Xvfb"):
         pytest.skip("needs Xvfb: apt install xvfb")
     with subprocess.Popen(

@@ -299,8 +299,6 @@ def test_a_contact_pending_at_a_reset_is_dropped() -> None:
 
 
 class ScriptedRandom:
-    """Returns scripted values."""
-
     def __init__(self, *draws: float) -> None:
         self._draws = list(draws)
 

@@ -147,7 +147,6 @@ def place_of_base(x: float, y: float, heading: float) -> np.ndarray:
 
 
 def seen_from(frame: np.ndarray, pose: np.ndarray) -> np.ndarray:
-    """Return the planar pose `pose` in `frame`."""
     cos, sin = math.cos(frame[2]), math.sin(frame[2])
     x, y = pose[:2] - frame[:2]
     return np.array([cos * x + sin * y, -sin * x + cos * y, math.remainder(pose[2] - frame[2], math.tau)])

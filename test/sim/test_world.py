@@ -392,7 +392,6 @@ ANYWHERE = "low: [-9.0, -9.0, -4.0], high: [9.0, 9.0, 4.0]"
 
 
 def yard(folder: Path, *sensors: str, start: str = NEAR, **changes: Any) -> World:
-    """Return a world with these sensors, or all."""
     (folder / "yard.xml").write_text(YARD_MODEL)
     names = sensors or tuple(SEEN)
     seen = ", ".join(f"{name}: {changes.pop(name, SEEN[name])}" for name in names)

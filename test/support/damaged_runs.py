@@ -37,7 +37,6 @@ def damage(path: Path, seed: int, other: Path) -> str:
 
 
 def kind_of(seed: int) -> Callable[..., str]:
-    """Return the kind of damage of a seed."""
     return random.Random(seed).choice(KINDS)
 
 

@@ -1,5 +1,3 @@
-"""Delay models of several tests."""
-
 from embodied_env.timing.delay_model import DelayDistribution, DelayModel
 
 

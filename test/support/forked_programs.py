@@ -71,7 +71,6 @@ class ForkedPrograms:
         return Program(pid, os.fdopen(stdout), os.fdopen(stderr), self._requests)
 
     def run(self, program: str, environ: Mapping[str, str] = _NO_CHANGES) -> subprocess.CompletedProcess[str]:
-        """Run a program to its end."""
         started = self.start(program, environ)
         output, errors = started.stdout.read(), started.stderr.read()
         return subprocess.CompletedProcess([], started.wait(), output, errors)

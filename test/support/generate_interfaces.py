@@ -105,7 +105,6 @@ def parse_once(work: Path, paths: list[str]) -> None:
 
 
 def write_visibility_header(generator: str, package: str, work: Path) -> None:
-    """Write the visibility header of a library."""
     from rosidl_cli.command.helpers import generate_visibility_control_file
 
     name = f"{generator}__visibility_control.h"
@@ -137,7 +136,6 @@ def arguments(work: Path, name: str, package: str, paths: list[str], into: Path 
 
 
 def share_folder(package: str) -> Path:
-    """Return the share folder of an installed package."""
     found = [prefix / "share" / package for prefix in PREFIXES if (prefix / "share" / package).is_dir()]
     if not found:
         raise FileNotFoundError(f"no share folder of {package} under {[str(prefix) for prefix in PREFIXES]}")

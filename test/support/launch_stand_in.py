@@ -111,7 +111,6 @@ def text(value, context):
 
 
 def description_of(name):
-    """Return the launch description of our file `name`."""
     spec = importlib.util.spec_from_file_location(f"{name}_launch", FOLDER / f"{name}.launch.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -124,7 +123,6 @@ def launched(name, **given):
 
 
 def included(name, **given):
-    """Return a launch of a file that includes our file `name`."""
     ours = IncludeLaunchDescription(description_of(name), given)
     return Context(LaunchDescription([IncludeLaunchDescription(LaunchDescription([ours]))]))
 

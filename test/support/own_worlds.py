@@ -20,7 +20,6 @@ def world(name, *models, systems=SYSTEMS, physics="<real_time_factor>0</real_tim
 
 
 def joint(name, *, kind="revolute", low=-2.0, high=2.0, speed=1.5):
-    """Return a joint with limits."""
     limits = f"<limit><lower>{low}</lower><upper>{high}</upper><velocity>{speed}</velocity></limit>"
     return f'<joint name="{name}" type="{kind}"><axis><xyz>0 0 1</xyz>{limits}</axis></joint>'
 

@@ -68,7 +68,7 @@ def script_of(text: str) -> str:
 
 
 def run_blocks(text: str, folder: Path, *, python: Path | str = sys.executable) -> str:
-    """Run the blocks of a page in `folder` with the programs beside `python`, and return the printed text.
+    """Run the blocks of a page in `folder` with the programs next to `python`, and return the printed text.
 
     An operator presses Enter twice a second. Fails if a block fails, or if a text that must be printed is not.
     """

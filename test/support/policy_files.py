@@ -117,7 +117,6 @@ def write(folder, text=FILE, *, name="pick.policy.yaml", **files):
 
 
 def interface(folder, text=FILE, *, contract=BENCH, **files):
-    """Return the interface of a policy file."""
     return PolicyFileInterface(read_policy_file(write(folder, text, **files)), contract)
 
 

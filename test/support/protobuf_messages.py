@@ -6,7 +6,6 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 
 def decode(schema, data):
-    """Return the message `data` of an MCAP channel with `schema`."""
     return _message_class(schema.name, schema.data).FromString(data)
 
 

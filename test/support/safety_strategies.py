@@ -476,7 +476,6 @@ def command_filters(*, refusing: bool = True) -> st.SearchStrategy[Any]:
 
 
 def with_safety(contract: Contract, **changes: Any) -> Contract:
-    """Return the contract with these settings of its safety gate."""
     return dataclasses.replace(contract, safety=dataclasses.replace(contract.safety, **changes))
 
 
@@ -640,7 +639,6 @@ def _strided(vector: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def joint_limits() -> JointLimits:
-    """The limits of a plain joint, for examples."""
     return JointLimits(position=(-2.0, 2.0), velocity=1.0, acceleration=4.0, deceleration=8.0)
 
 

@@ -163,7 +163,6 @@ def contract(*, task: dict[str, Any] | None = None, **changes: Any) -> Contract:
 
 
 def stepper_of(the_contract: Contract, backend: FakeBackend, clock: Clock, **options: Any) -> Stepper:
-    """Return a stepper with the task of the contract."""
     return Stepper(the_contract, backend, load_task(the_contract, trust=True), clock=clock, **options)
 
 
@@ -198,7 +197,6 @@ class Scene:
         return [self.step(action) for _ in range(steps)][-1]
 
     def close(self) -> None:
-        """Close the stepper."""
         self.stepper.close()
 
 

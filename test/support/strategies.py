@@ -164,7 +164,6 @@ def joint_limits(draw: st.DrawFn, *, unit: str, margin: float, unlimited: bool) 
 
 @st.composite
 def actuators(draw: st.DrawFn, topic: str, joints: list[str], unit: str, margin: float) -> Document:
-    """Draw an actuator of `joints`."""
     commands = [
         (type_, command, known.header)
         for type_, known in COMMAND_TYPES.items()
@@ -218,7 +217,6 @@ def twists(draw: st.DrawFn, topic: str) -> Document:
 
 @st.composite
 def path_fields(draw: st.DrawFn) -> Document:
-    """Draw a field with a path."""
     shape = draw(st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3))
     dtype = draw(st.none() | st.sampled_from(PATH_DTYPES))
     return {

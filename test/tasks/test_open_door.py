@@ -183,7 +183,6 @@ def pose(lever_rad: float = 0.0, door_rad: float = 0.0) -> FloatArray:
 
 
 def observation(handle: FloatArray, orientation: FloatArray, positions: FloatArray = HOME) -> dict[str, np.ndarray]:
-    """Return all observations of the policy."""
     return {"joints_position": positions, "handle_position": handle, "handle_orientation": orientation}
 
 

@@ -137,7 +137,6 @@ def scripted(contract: Contract = CONTRACT) -> PolicyFunction:
 
 
 def observation(positions: FloatArray, tip: FloatArray, target: FloatArray) -> dict[str, np.ndarray]:
-    """Return all observations of the policy."""
     return {"joints_position": positions, "tcp_position": tip, "target_position": target}
 
 

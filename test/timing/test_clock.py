@@ -1,5 +1,3 @@
-"""The injected clocks."""
-
 import time
 
 import pytest

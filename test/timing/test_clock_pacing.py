@@ -26,7 +26,6 @@ def pacer(clock):
 
 
 def start_late(pacer, clock, ns):
-    """Start waiting late by this duration."""
     clock.sleep_until_ns(pacer.deadline_ns + ns)
     pacer.wait()
 

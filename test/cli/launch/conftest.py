@@ -6,7 +6,7 @@ from shipped_contracts import changed_text
 
 @pytest.fixture
 def packages(monkeypatch, tmp_path):
-    """Programs of the ROS packages that Gazebo needs, and a world beside a readable contract."""
+    """Programs of the ROS packages that Gazebo needs, and a world next to a readable contract."""
     for package, program in (
         ("ros_gz_bridge", "parameter_bridge"),
         ("robot_state_publisher", "robot_state_publisher"),

@@ -15,7 +15,6 @@ FOLDER = Path(__file__).parents[3] / "launch"
 
 
 def including(name, given):
-    """Return a description that includes the launch file `name`, with the arguments `given`."""
     source = PythonLaunchDescriptionSource(str(FOLDER / f"{name}.launch.py"))
     return LaunchDescription([IncludeLaunchDescription(source, launch_arguments=list(given.items()))])
 

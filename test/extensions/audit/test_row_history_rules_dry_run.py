@@ -25,7 +25,6 @@ def recorded(tmp_path_factory):
 
 @pytest.fixture
 def rows(recorded):
-    """Return the same rows, as of a dry run."""
     reset, *steps = copy.deepcopy(recorded)
     reset["inner"]["details"]["dry_run"] = "nothing is published"
     return [reset, *steps]

@@ -50,7 +50,7 @@ def another(tmp_path_factory):
 
 
 def forged(original, folder, change):
-    """Copy a run, change its rows, and make its hashes, summary and seeds anew, as anyone can."""
+    """Copy a run, change its rows, and recompute its hashes, summary and seeds, as anyone can."""
     path = shutil.copytree(original.path, folder / "forged")
     rows = change([unlinked(row) for row in read_run(path).rows()])
     rewrite_log(path, rows)
@@ -112,7 +112,7 @@ FORGERIES = {  # and whether a simulation finds them
 def test_forgery_is_sound_by_itself_and_found_by_the_head(original, another, tmp_path, forgery):
     change, is_simulated_otherwise = FORGERIES[forgery]
     path = forged(original, tmp_path, lambda rows: change(rows, another))
-    assert audit_run(path).problems == ()  # the files alone prove nothing against whoever can write them
+    assert audit_run(path).problems == ()  # the files alone prove nothing against an author who can write them
     assert main(["replay", str(path)]) == 0
     assert set(audit_run(path, expected_head=original.chain["head"]).counts) == {"run.head"}
     assert main(["audit", str(path), "--expect", original.chain["head"]]) == 1

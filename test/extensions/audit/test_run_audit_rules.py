@@ -205,7 +205,6 @@ def both(row, **changes):
 
 
 def applied(row, joint, value):
-    """Record in `row` that `value` was applied to a joint."""
     row["info"]["action"]["applied_si"][joint] = value
     row["inner"]["report"]["applied_si"][list(row["info"]["action"]["applied_si"]).index(joint)] = value
 
@@ -307,8 +306,6 @@ def gripping(number, **changes):
 
 
 def with_points(number, change):
-    """Return a change of the points of the trajectory in the row `number`."""
-
     def change_rows(rows):
         for part in (rows[number]["info"], rows[number]["inner"]["external_inputs"]):
             change(part["annotations"]["trajectory"]["points"])

@@ -97,7 +97,6 @@ def run_of(tmp_path, a_template, plain_run):
 
 
 def step_row(made, **fields):
-    """Return the row of a step with other `fields`."""
     return made[2] | fields
 
 

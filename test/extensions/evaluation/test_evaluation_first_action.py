@@ -17,7 +17,7 @@ ARM = changed_contract("arm_reach", {"episode.horizon_steps": 20})
 
 @pytest.fixture
 def robot(tmp_path, monkeypatch):
-    """Install a backend that drives a robot, as far as its capabilities say."""
+    """Install a backend that drives a robot according to its capabilities."""
     source = (
         "from dataclasses import replace\nfrom embodied_env.testing import FakeBackend\n"
         "def make(contract, *, clock):\n"

@@ -492,7 +492,6 @@ def as_hugging_face(datasets, feature):
 
 
 def columns_of(contract, environment=None):
-    """Return the columns of a run of `contract`."""
     action = leaves_of_space(contract.action_space)
     leaves = {"observation": leaves_of_space(contract.observation_space), "action": action, "applied": action}
     return Columns(EpisodeReader(run=None, contract=contract, evaluator={}, has_wrappers=False, **leaves), environment)

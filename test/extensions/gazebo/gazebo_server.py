@@ -64,7 +64,6 @@ class GazeboServer:
         self._await_end()
 
     def processes(self) -> list[psutil.Process]:
-        """Return the processes with the partition of this server."""
         found = []
         for process in psutil.process_iter():
             try:

@@ -73,7 +73,6 @@ class PositionServo:
         self.position = self.velocity = 0.0
 
     def move(self, command: float, duration_s: float) -> None:
-        """Move for `duration_s` with one command."""
         for _ in range(round(duration_s / self._step_s)):
             self.velocity = self._rate_per_s * (command - self.position)
             self.position += self.velocity * self._step_s

@@ -67,7 +67,6 @@ class SdfModel:
         return self.element.findtext("static") == "true"
 
     def joint_of(self, link: str) -> ET.Element | None:
-        """Return the joint that moves `link`."""
         carriers = [joint for joint in self.joints.values() if joint.findtext("child") == link]
         assert len(carriers) <= 1
         return carriers[0] if carriers else None
@@ -100,8 +99,6 @@ class SdfModel:
 
 @dataclass(frozen=True, kw_only=True)
 class SdfWorld:
-    """A world with its contents."""
-
     element: ET.Element
 
     @classmethod
@@ -118,7 +115,6 @@ class SdfWorld:
 
     @property
     def models(self) -> dict[str, SdfModel]:
-        """The top-level models of the world."""
         return {name: SdfModel(element=element) for name, element in named(self.element, "model").items()}
 
     def model_with_joint(self, joint: str) -> SdfModel:

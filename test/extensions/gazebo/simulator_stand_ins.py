@@ -382,7 +382,6 @@ def hosted(name: str, **options: Any):
 
 
 def stamp_of(time_ns: int) -> Time:
-    """Return the time as a message."""
     seconds, rest = divmod(time_ns, 1_000_000_000)
     return Time(sec=seconds, nanosec=rest)
 

@@ -126,7 +126,6 @@ class SmallSimulator:
             self.tick(1, publishes=not faults.is_silent_until_step)
 
     def tick(self, ticks, *, publishes=True):
-        """Advance by `ticks`, and publish the clock of each."""
         for _ in range(ticks):
             self.now_ns += TICK_NS
             self._publish_clock()

@@ -1,5 +1,3 @@
-"""The shipped worlds run on a real Gazebo server."""
-
 import contextlib
 import itertools
 import json

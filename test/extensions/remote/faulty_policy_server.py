@@ -91,7 +91,7 @@ class Client:
         return first & 0x0F, (int.from_bytes(payload, "big") ^ int.from_bytes(repeated, "big")).to_bytes(length, "big")
 
     def answer_soundly(self, request):
-        """Answer, and repeat the id of the request if the client knows that we do."""
+        """Answer, and repeat the id of the request if the client expects it."""
         about = msgpack.unpackb(request).get("embodied_env")
         echo = {} if about is None else {"embodied_env": {"request": about["request"]}}
         self.send(frame(message(array(MOVE), **echo)))
@@ -176,8 +176,6 @@ METADATA = {
 
 
 def sends(data, *, then=None):
-    """Return a fault that sends `data`, and calls `then`."""
-
     def fault(client):
         client.send(data)
         if then is not None:

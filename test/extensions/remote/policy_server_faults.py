@@ -110,8 +110,6 @@ AT_LOAD = {  # reason of the refusal
 
 
 class StandIn:
-    """The stand-in server, in a process of its own."""
-
     def __init__(self, folder, rows=0):
         self.folder, self.rows, self.port, self.process = folder, rows, 0, None
         self.start()

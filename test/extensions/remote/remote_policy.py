@@ -40,7 +40,6 @@ class PolicyEpisode:
         self.runner.close()
 
     def run(self, steps=MOST_STEPS):
-        """Take at most `steps` steps."""
         episode = self.episode
         for _ in range(steps):
             if episode.ended:
@@ -71,8 +70,6 @@ class PolicyEpisode:
 
 
 class RemoteEpisode(PolicyEpisode):
-    """An episode with the policy of the stand-in server."""
-
     def __init__(self, rig, stand_in, metadata="sound", chunks="wait"):
         stand_in.set(metadata)
         timeout_s = PERIOD_S * (0.8 if chunks == "wait" else 6.0)

@@ -42,7 +42,6 @@ ANNOUNCED = pack_openpi(
 
 @pytest.fixture
 def load():
-    """Return `load_model`, which is closed at the end."""
     with contextlib.ExitStack() as stack:
 
         def load(address, **options):

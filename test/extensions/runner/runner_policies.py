@@ -37,5 +37,4 @@ class SelectedPolicy:
 
 
 def selected():
-    """Return the policy."""
     return SelectedPolicy()

@@ -117,7 +117,6 @@ class Client:
         return self.answer(self.getting.call_async(GetState.Request())).current_state.label
 
     def send(self, **goal):
-        """Send a goal, and return its handle."""
         self.wait_until(self.action.server_is_ready)
         self.feedback = []
         request = RunPolicy.Goal(**goal)
@@ -243,7 +242,7 @@ class RunnerRig:
     def check_braked(self):
         """Assert that the last commands brake from full speed to rest, and that none follows.
 
-        The audit of the run checks every limit; the time steps are known there.
+        The audit of the run, which has the time steps, checks every limit.
         """
         sent = len(self.commands)
         speeds = np.diff(np.array(self.commands[self.first :])[:, 0]) / PERIOD_S

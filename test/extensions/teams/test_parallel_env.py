@@ -34,8 +34,6 @@ def loaded(team):
 
 @pytest.fixture
 def make(close_later):
-    """Make environments that are closed after the test."""
-
     def build(team="two_carts", **options):
         return close_later(embodied_env.parallel_env(loaded(team), **{"clock": "virtual", **options}))
 

@@ -24,7 +24,6 @@ SLOTS = 3
 
 @pytest.fixture
 def backends() -> Iterator[list[SlotBackend]]:
-    """Return the backends of a batch of worlds of `arm_reach` that were reset."""
     made, contract = WorldBatch(SLOTS, threads=2), load_contract("arm_reach")
     backends = [SlotBackend(contract, worlds=made, slot=slot, clock=ManualClock()) for slot in range(SLOTS)]
     with ExitStack() as stack:

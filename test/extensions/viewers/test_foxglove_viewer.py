@@ -261,7 +261,7 @@ def test_the_library_of_foxglove_finds_every_message(run, tmp_path):
 
 @pytest.mark.long
 def test_rerun_imports_images_poses_and_links(run, tmp_path):
-    """Its importer of MCAP files knows the schemas."""
+    """Its importer of MCAP files supports the schemas."""
     pytest.importorskip("rerun")
     file, imported = tmp_path / "door.mcap", tmp_path / "door.rrd"
     assert main(["view", str(run.path), "--save", str(file)]) == 0

@@ -106,7 +106,6 @@ class Bench:
         self.executor.spin_once(timeout_sec=timeout_s)
 
     def until(self, condition, timeout_s=TIMEOUT_S):
-        """Spin until the condition holds."""
         end = time.monotonic() + timeout_s
         while not (found := condition()):
             assert time.monotonic() < end, (self.states[-1:], self.reports[-1:])
@@ -214,7 +213,6 @@ def hosted(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shared_bench(hosted):
-    """A robot and a client of the shared relay."""
     bench = Bench(domain_id=hosted.domain_id)
     bench.process = hosted.process
     bench.connect()

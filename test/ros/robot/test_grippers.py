@@ -127,7 +127,6 @@ def shared_cell(lasting_domain, tmp_path_factory, message_package):
 
 @pytest.fixture
 def make_cell(domain_id, tmp_path, message_package):
-    """Return a function that makes a cell of the test alone."""
     message_package("control_msgs")
     with contextlib.ExitStack() as made:
         yield lambda **options: made.enter_context(contextlib.closing(Cell(tmp_path, domain_id, **options)))

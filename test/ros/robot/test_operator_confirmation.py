@@ -127,7 +127,6 @@ def nodes(domain_id):
 
 @pytest.fixture
 def by_topic(nodes):
-    """Return a confirmation by topic and a matched publisher."""
     asking = make_confirmation(ResetSpec(confirm="topic"), nodes.listener, CLOCK)
     publisher = nodes.operator.node.create_publisher(Bool, "environment/confirm", RELIABLE)
     nodes.listener.start()
@@ -182,7 +181,6 @@ def test_the_question_is_published_while_it_is_pending(by_topic, nodes):
 
 @pytest.fixture
 def by_service(nodes):
-    """Return a confirmation by service and an operator's call of it."""
     asking = make_confirmation(ResetSpec(confirm="service"), nodes.listener, CLOCK)
     nodes.listener.start()
     assert isinstance(asking, RosConfirmation)

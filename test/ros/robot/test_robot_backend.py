@@ -97,8 +97,6 @@ def robot(domain_id):
 
 @pytest.fixture
 def make(close_later):
-    """Return a function that makes environments of the robot, closed after the test."""
-
     def make_one(contract=QUICK_ARM, **options):
         return close_later(embodied_env.make(contract, backend="real", **{"namespace": NAMESPACE, **options}))
 
@@ -132,7 +130,6 @@ def shared_arm(tmp_path_factory):
 
 
 def end_episode(env):
-    """End the running episode, if any."""
     with contextlib.suppress(ResetNeededError, ClosedError):
         while True:
             env.step(None)

@@ -275,7 +275,6 @@ def test_f32_protective_stop_latches_and_the_old_target_is_not_sent_again(rig, e
 
 @pytest.fixture
 def foreign_node(domain_id):
-    """Yield a foreign node in the domain of the shared robot."""
     node = RosNode("foreign_node", namespace=NAMESPACE, clock=SteadyClock(), domain_id=DOMAIN_ID)
     yield node.node
     node.close()
@@ -516,7 +515,6 @@ def test_f17_system_clock_step_changes_neither_freshness_nor_deadlines(other_rob
 
 
 def reset_by(service, timeout_s=SHORT_S):
-    """Return a contract whose robot is reset by this service, without fault injection."""
     contract = with_injection(reset={"service": service}, reset_timeout_s=timeout_s)
     return replace(contract, sensors=ARM.sensors)
 

@@ -62,7 +62,6 @@ FORWARD.flags.writeable = False
 
 
 def with_profile(contract, **keys):
-    """Return a contract whose `real` profile also has these keys."""
     profile = {**contract.backends["real"], "discovery_s": 0.0, **keys}
     return replace(contract, backends={**contract.backends, "real": profile})
 
@@ -256,7 +255,6 @@ class Hosted:
 
 
 def end_episode(env):
-    """End the running episode, if any."""
     with contextlib.suppress(ResetNeededError):
         while True:
             env.step(None)

@@ -35,7 +35,6 @@ def api(message_package):
 
 
 def api_with(api, features, services=("set_simulation_state", "step_simulation", "reset_simulation")):
-    """Return an API with these features, of a simulator under /sim."""
     kinds = {"set_simulation_state": "SetSimulationState", "step_simulation": "StepSimulation"}
     kinds |= {"reset_simulation": "ResetSimulation", "get_simulator_features": "GetSimulatorFeatures"}
     offered = {f"/sim/{each}": (f"simulation_interfaces/srv/{kinds[each]}",) for each in services}
