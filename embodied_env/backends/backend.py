@@ -97,7 +97,7 @@ class Backend(Protocol):
     reset_timeout_s: float
 
     def open(self) -> None:
-        """Connect. Raises BackendNotReadyError or MissingDependencyError."""
+        """Connect, or raise BackendNotReadyError or MissingDependencyError."""
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
         """Start an episode and return a verified snapshot with a ResetReport."""
@@ -144,7 +144,7 @@ class EstopSource(Protocol):
     """A backend that reads the robot's own safety inputs."""
 
     def estops(self) -> InputStates:
-        """Return the state of each safety input. Any thread may call it."""
+        """Return the state of each safety input (thread-safe)."""
 
 
 @runtime_checkable
@@ -152,7 +152,7 @@ class NewestSource(Protocol):
     """A free-running backend that can be read between steps."""
 
     def newest(self, sensors: Iterable[str]) -> Snapshot:
-        """Return the newest readings of these sensors, without counting losses. Any thread may call it."""
+        """Return the newest readings of these sensors, without counting losses (thread-safe)."""
 
 
 @runtime_checkable

@@ -147,7 +147,7 @@ class MujocoBackend:
 
     @property
     def world(self) -> World:
-        """The running world. Raises BackendLostError without one."""
+        """Running world, without which BackendLostError is raised."""
         if self._running is None:
             raise halted()
         return self._running

@@ -113,14 +113,14 @@ class RealtimeMujocoBackend(MujocoBackend):
             return replace(snapshot, clock=stepper.account())
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Advance the world under the last command, then accept this one. Any thread may call it."""
+        """Advance the world under the last command, then accept this one (thread-safe)."""
         with self._lock:
             check_approved(command)
             self._running_stepper().catch_up()
             return super().send(command)
 
     def advance(self, target_ns: int, deadline_ns: int) -> None:  # noqa: ARG002 - the pacer has the deadline
-        """Wait for the end of the control period. Each tick is computed at its start, so that none is left then."""
+        """Wait for the end of the control period, at which no tick is left, since each is computed at its start."""
         due_ns = self.pacer.deadline_ns
         is_due = True
         while is_due:

@@ -117,7 +117,7 @@ def _as_arguments(options: Mapping[str, str | None]) -> Iterator[str]:
 
 
 class Child:
-    """A running child process. Its output goes to an unnamed file, quoted in errors when it dies."""
+    """Running child process, whose output goes to an unnamed file and is quoted in errors when it dies."""
 
     _living: ClassVar[weakref.WeakSet[Child]] = weakref.WeakSet()  # forked processes close their pipes
 
@@ -127,8 +127,7 @@ class Child:
         """Start `spec` with this interpreter, or raise BackendNotReadyError.
 
         `environment` is added to that of this process. The `first_line` is written to the standard input of the child,
-        which
-        then stays open.
+        which then stays open.
         """
         self.role = spec.role
         self._grace_s = spec.grace_s
@@ -150,7 +149,7 @@ class Child:
         if (pipe := self._process.stdin) is not None:
             weakref.finalize(self, pipe.close).atexit = False  # a child without references ends by itself
             if first_line:
-                with contextlib.suppress(BrokenPipeError):  # it has died: its exit code and output say why
+                with contextlib.suppress(BrokenPipeError):  # it has died, and its exit code and output give the reason
                     pipe.write(first_line.encode() + b"\n")
                     pipe.flush()
 
@@ -182,7 +181,7 @@ class Child:
         self._segments |= segments_of(self.pid)
 
     def kill(self, grace_s: float = _KILL_GRACE_S) -> None:
-        """Kill it after `grace_s`, in which a healthy child ends by itself. Call `stop` afterwards."""
+        """Kill it before a call of `stop`, after `grace_s` in which a healthy child ends by itself."""
         self.close_input()
         self.wait(grace_s)
         self._process.kill()

@@ -39,9 +39,10 @@ class Scheduling:
         self._before_s: float | None = None
 
     def begin(self) -> None:
-        """Apply the settings to the calling thread, instead of a previous one. Idempotent.
+        """Apply the settings to the calling thread, instead of a previous one.
 
-        Raises UsageError, with the limit and the remedy, where the operating system does not permit it.
+        Repeated calls have no effect. Raises UsageError, with the limit and the remedy, where the operating system does
+        not permit it.
         """
         if self._fifo_priority is not None and self._thread != threading.get_native_id():
             self._restore_thread()
@@ -63,7 +64,7 @@ class Scheduling:
             sys.setswitchinterval(self._switch_interval_s)
 
     def end(self) -> None:
-        """Restore the settings before `begin`, from any thread. Idempotent."""
+        """Restore the settings before `begin`, from any thread (idempotent)."""
         self._restore_thread()
         if self._before_s is not None:
             sys.setswitchinterval(self._before_s)

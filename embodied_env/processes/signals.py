@@ -75,7 +75,7 @@ class Closable(Protocol):
     """An object that must be closed."""
 
     def close(self) -> None:
-        """Brake and release resources. Idempotent."""
+        """Brake and release resources (idempotent)."""
 
 
 _open: weakref.WeakKeyDictionary[Closable, bool] = weakref.WeakKeyDictionary()

@@ -165,14 +165,13 @@ class Arbiter:
         """Continue from these positions, shape (n_joints,).
 
         They are the measured ones when commands are not delivered (a dry run). The velocities stay the approved ones,
-        or every
-        action would be limited like the first one from rest.
+        or every action would be limited like the first one from rest.
         """
         with self._lock:
             self.reference = replace(self.reference, positions=positions.copy(), slack=None)
 
     def reference_of_step(self) -> tuple[CommandState, float]:
-        """Return the reference of a step of a free-running robot and dt in s. Called within `exclusive`."""
+        """Return the reference of a step of a free-running robot and dt in s, in a call within `exclusive`."""
         now_ns = self.clock.now_ns()
         published, dt_s = self.last_published(now_ns)
         return (published, dt_s) if self._setpoints is None else self._setpoints.reference_of_step(published, now_ns)
@@ -186,7 +185,7 @@ class Arbiter:
     def send(
         self, command: ApprovedCommand, actions: Iterable[list[float]] = (), delay: WriteDelay | None = None
     ) -> SentCommand:
-        """Publish `command`, or when it is due the first setpoint towards it. Called within `exclusive`.
+        """Publish `command`, or when it is due the first setpoint towards it, in a call within `exclusive`.
 
         A trajectory continues with `actions`, those of the next steps (`SafetyGate.extend`). In a replay `delay` is the
         recorded one, otherwise None.
@@ -324,7 +323,7 @@ class Arbiter:
             return self.write(command).command or command
 
     def brake_to_rest(self, finding: Finding) -> None:
-        """Brake until the reference is at rest. In lockstep one command is enough, since the simulator then waits.
+        """Brake until the reference is at rest, which takes one command in lockstep, as the simulator then waits.
 
         Raises:
             BackendLostError: when braking does not reduce the speed, as a relay may publish something else.
@@ -342,7 +341,6 @@ class Arbiter:
             slowest, futile = min(slowest, speed), futile + 1 if speed >= slowest else 0
 
     def _speed(self) -> float:
-        """Return the sum of the commanded speeds."""
         return float(np.abs(self.reference.velocities).sum())
 
 

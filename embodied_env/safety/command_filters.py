@@ -25,10 +25,8 @@ class ProposedCommand:
     """Command about to be published.
 
     The arrays are read-only, of shape (n_joints,), in contract order, in units and units/s. `positions` and `previous`
-    are
-    those of the last published command. `velocities` are the proposed velocities within the joint limits, `braking`
-    those
-    of full braking.
+    are those of the last published command. `velocities` are the proposed velocities within the joint limits, `braking`
+    those of full braking.
     """
 
     joints: tuple[str, ...]

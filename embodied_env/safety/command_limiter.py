@@ -50,7 +50,7 @@ _Start = tuple[list[float], list[float], list[JointBounds]]
 
 
 class CommandLimiter:
-    """Limits commands. Its only state is the limits in force."""
+    """Limiter of commands, whose only state is the limits in force."""
 
     def __init__(
         self, contract: Contract, *, filters: Mapping[str, CommandFilter], fixed_rate: bool, limits_elsewhere: bool
@@ -298,7 +298,6 @@ class CommandLimiter:
     def _apply_filters(
         self, start: _Start, positions: list[float], velocities: list[float], dt_s: float
     ) -> tuple[list[float], list[float], list[Finding]]:
-        """Apply the filters in turn and return positions, velocities and findings."""
         joints, (before_x, before_v, bounds) = self.layout.joints, start
         braking = [brake_velocity(v, b, dt_s) for v, b in zip(before_v, bounds, strict=True)]
         found: list[Finding] = []
@@ -413,7 +412,6 @@ def are_representable(velocities: Iterable[float]) -> bool:
 
 
 def _read_only(values: Sequence[float]) -> FloatArray:
-    """Return a new array that cannot be written."""
     array = np.array(values)
     array.setflags(write=False)
     return array

@@ -29,7 +29,7 @@ from embodied_env.safety.intervention_rate import InterventionRate
 
 
 class SafetyGate:
-    """Judges actions. Its state is the latch, the limits in force and the counts of its interlocks.
+    """Gate that judges actions by the latch, the limits in force and the counts of its interlocks.
 
     Attributes:
         has_velocity: whether any joint is commanded by velocity.
@@ -110,7 +110,7 @@ class SafetyGate:
                 self.latch(Finding(gate="plugins", severity=Severity.STOP, code="gate.plugin", detail=detail))
 
     def clear_estop(self) -> None:
-        """Reduce an ESTOP to a STOP, so that nothing moves before `reset`. Called by operators, never by `step`."""
+        """Reduce an ESTOP to a STOP for an operator, never in `step`, so that nothing moves before `reset`."""
         if self._latched is not None:
             self._latched = replace(self._latched, severity=Severity.STOP)
 
@@ -150,7 +150,7 @@ class SafetyGate:
 
     @contextmanager
     def scaled_velocity_limits(self, share: float) -> Iterator[None]:
-        """Scale every velocity limit by `share`, 0 < share <= 1, within the context. The robot must be at rest."""
+        """Scale every velocity limit of a robot at rest by `share`, 0 < share <= 1, within the context."""
         before = self.limits
         low, high = before.velocity_low * share, before.velocity_high * share
         self._enforce(replace(before, velocity_low=low, velocity_high=high))
@@ -254,18 +254,17 @@ class SafetyGate:
 
         Each point is limited and filtered from the one before, one control period after it. The (parsed) actions end
         with the first that is held, and a command that brakes has none. `due_ns` is the time on the steady clock at
-        which
-        `reference` is due.
+        which `reference` is due.
         """
         return self._limiter.extend(command, reference, actions, due_ns)
 
     def hold_action(self, reference: CommandState) -> FloatArray:
-        """Return the action that holds the reference position at rest. Flat, shape (n_joints,)."""
+        """Return the flat action, shape (n_joints,), that holds the reference position at rest."""
         held = np.where(self.layout.is_velocity, 0.0, reference.positions)
         return np.array(self._limiter.as_action(held.tolist(), reference))
 
     def smooth_action(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
-        """Return the action for the command nearest to `target` within the jerk limits. Flat, shape (n_joints,)."""
+        """Return the flat action, shape (n_joints,), for the command nearest to `target` within the jerk limits."""
         smooth = self._limiter.limit_jerk(target, reference, dt_s)
         return np.array(self._limiter.as_action(smooth.tolist(), reference))
 

@@ -79,8 +79,8 @@ class HomingMotion:
     def drive(self, world: HomingContext, deadline_ns: int) -> str:
         """Move home, come to rest, and return a summary.
 
-        A summary is, for example, "120 commands, held: 3 x obs.stale".
-        `deadline_ns` is of the steady clock. A robot within the tolerance when its time is over is home.
+        A summary is, for example, "120 commands, held: 3 x obs.stale". `deadline_ns` is of the steady clock. A robot
+        within the tolerance when its time is over is home.
 
         Raises:
             BackendNotReadyError: when a gate stops or keeps holding the robot, a joint does not arrive or would have to
@@ -193,7 +193,6 @@ class HomingMotion:
         return np.asarray(self._goal + _distances(start, rate, self._approach_s))
 
     def _check_estop(self) -> None:
-        """Raise BackendNotReadyError while an ESTOP is latched."""
         latched = self._gate.latched
         if latched is not None and latched.severity is Severity.ESTOP:
             raise BackendNotReadyError(f"homing refused: an ESTOP is latched, {_describe(latched)}; {AFTER_ESTOP}")

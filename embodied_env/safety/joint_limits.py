@@ -207,10 +207,9 @@ def find_violation(  # noqa: C901, PLR0911, PLR0912 - one return per rule
     """Return the first joint whose step violates a limit and that limit, or None without a violation.
 
     The post-condition on published values, independent of `limit_joints`, uses no interval. It requires only that
-    slowing
-    down is limited by D and speeding up by A, and that the joint must be able to stop within its range. The tolerance
-    is
-    rounding plus 1e-9 of the larger velocity limit. A joint that moves in one direction only has none against it.
+    slowing down is limited by D and speeding up by A, and that the joint must be able to stop within its range. The
+    tolerance is rounding plus 1e-9 of the larger velocity limit. A joint that moves in one direction only has none
+    against it.
     """
     rows = zip(positions, velocities, bounds, next_positions, next_velocities, strict=True)
     for joint, (x, v, b, y, w) in enumerate(rows):
@@ -269,8 +268,7 @@ def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s
     """Return whether the state is outside the safe set by more than rounding.
 
     No velocity is within every limit then. The tolerance is twice the rounding bound, as the state carries the rounding
-    of
-    the step before.
+    of the step before.
     """
     if bounds.is_goal:
         return False
@@ -315,8 +313,7 @@ def lowered_velocity(
     """Return the reference velocity after a gap, which is `published`, lowered towards the measured velocity.
 
     The rule and its proof are in the module docstring. `measured` is NaN if unknown. `settled` means that the command
-    had
-    been unchanged for 3 periods when the velocity was measured.
+    had been unchanged for 3 periods when the velocity was measured.
     """
     if not (math.isfinite(measured) and 0.0 <= age_s < math.inf):
         return published

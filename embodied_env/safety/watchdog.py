@@ -20,9 +20,9 @@ _IDLE_S = 0.1  # between two looks at `stop` while the robot is at rest
 
 
 class Watchdog:
-    """Decides at each `check` whether to brake. Time comes from the injected steady clock.
+    """Watchdog that decides at each `check`, by the injected steady clock, whether to brake.
 
-    After `hold_steps` control periods without a step it brakes at every check; after `stop_steps` it latches a STOP.
+    Without a step it brakes at every check after `hold_steps` control periods, and latches a STOP after `stop_steps`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Watchdog:
         self._tripped = False
 
     def disarm(self) -> None:
-        """Stop watching between episodes. The watchdog publishes nothing after this returns."""
+        """Stop watching between episodes, after which the watchdog publishes nothing."""
         with self._arbiter.exclusive:
             self._fed_ns = None
 
@@ -116,13 +116,13 @@ class WatchdogThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop and join the thread unless it has ended."""
+        """Stop and join the thread (idempotent)."""
         self._done.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
     def request_close(self) -> None:
-        """Close at the next tick. Takes no lock, so that finalizers may call it from any thread."""
+        """Close at the next tick, without a lock, so that finalizers may call it from any thread."""
         self._must_close = True
 
     def _run(self) -> None:
@@ -147,7 +147,7 @@ class SetpointThread(threading.Thread):
         self._is_done = False
 
     def stop(self) -> None:
-        """Stop and join the thread unless it has ended."""
+        """Stop and join the thread (idempotent)."""
         self._is_done = True
         self._arbiter.setpoint_pending.set()
         if self.is_alive():

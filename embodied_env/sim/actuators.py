@@ -176,7 +176,7 @@ class SetpointInterpolator:
         self._start, self._target, self._lagging, self._done = state
 
     def command(self, values: FloatArray, *, done: float = 1.0) -> None:
-        """Accept a command issued `done` steps ago. With 1, as in lockstep, the next step leads to its setpoint."""
+        """Accept a command issued `done` steps ago, so that with 1, as in lockstep, the next step leads to it."""
         self._done -= done
         position = self._position() if self._done < self._period else self._target
         self._start = np.where(self._is_velocity, values, position)

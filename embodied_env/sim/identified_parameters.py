@@ -221,7 +221,7 @@ def draw_identified(parameters: Sequence[IdentifiedParameter], seed: int) -> Flo
 
 
 class ModelParameter:
-    """One value in an ``MjModel``, of the joints or bodies that share it. `rows` are their places in `FIELDS`.
+    """Value in an ``MjModel`` of the joints or bodies that share it, at the places `rows` in `FIELDS`.
 
     What MuJoCo computes from a changed mass or armature is left to `WorldModel.update_constants`.
     """

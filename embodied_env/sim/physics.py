@@ -17,7 +17,9 @@ _UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCT
 
 
 class Physics:
-    """Steps one state of a model. `mujoco.rollout` and a loop of ``mj_step`` leave the same state, bit for bit.
+    """Stepper of one state of a model.
+
+    `mujoco.rollout` and a loop of ``mj_step`` leave the same state, bit for bit.
 
     Attributes:
         mujoco, mj: the module, and the ``MjModel``.

@@ -67,7 +67,7 @@ class MovingBody:
 
 
 class ResetRandomizer:
-    """The effects of a contract's reset options in a world. Each reset sets all of them, so that none outlasts it.
+    """Effects of a contract's reset options in a world, all of which each reset sets, so that none outlasts it.
 
     Attributes:
         delays: the paths of the draws of delays.

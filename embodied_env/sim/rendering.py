@@ -91,9 +91,10 @@ _started_in: set[int] = set()  # ids of processes, this one and its fork ancesto
 
 
 class Renderer:
-    """Renders the cameras of one model off screen. The GL context is created at first use, for one thread.
+    """Renderer of the cameras of one model off screen, for one thread.
 
-    Equal states give equal bytes, independent of earlier images and of other renderers of the same library.
+    The GL context is created at first use. Equal states give equal bytes, independent of earlier images and of other
+    renderers of the same library.
 
     Attributes:
         render_ns: the time spent on all images so far.
@@ -138,15 +139,14 @@ class Renderer:
 
         Depth is measured along the optical axis, at the centre of each pixel, up to the model's far plane
         (``vis.map.zfar * stat.extent``). Transparent shapes count as solid. Arguments and errors are those of `rgb`,
-        and
-        `_metres` has the formula.
+        and `_metres` has the formula.
         """
         rows = np.empty((height, width), dtype=np.float32)
         eye = self._render(data, camera, rows)
         return _metres(rows[::-1], eye)
 
     def close(self) -> None:
-        """Free the GL context. Idempotent."""
+        """Free the GL context (idempotent)."""
         self._closed = True
         self._free()
 
@@ -231,9 +231,9 @@ def _free(gl: Any, mjr: Any, pid: int) -> None:  # noqa: ANN401 - mujoco has no 
 
 
 class ViewerWindow:
-    """A viewer window, opened at the first `show`. It shows copies, so users cannot change the simulation.
+    """Viewer window, opened at the first `show`, of copies, so that users cannot change the simulation.
 
-    Needs a display, see `display_available`.
+    It needs a display, see `display_available`.
     """
 
     def __init__(self, mujoco: Any, model: Any) -> None:  # noqa: ANN401 - mujoco has no type stubs
@@ -256,7 +256,7 @@ class ViewerWindow:
         self._window.sync()
 
     def close(self) -> None:
-        """Close the window and wait for its thread. Idempotent."""
+        """Close the window and wait for its thread (idempotent)."""
         atexit.unregister(self.close)
         if self._window is not None:
             self._window.close()

@@ -82,7 +82,7 @@ class ChannelState:
 
 
 class SensorChannel:
-    """Carries the readings of one sensor. Its randomness depends only on its name and the seed of the reset.
+    """Channel of the readings of one sensor, whose randomness depends only on its name and the seed of the reset.
 
     Readings are due at multiples of 1 / rate since the reset, and taken at the first physics step not before that. A
     contact covers the time since the last delivered reading, including lost and superseded ones.

@@ -73,7 +73,7 @@ class Odometer:
         self.begin([0])
 
     def begin(self, seed: Sequence[int]) -> None:
-        """Restart at zero. The errors depend only on `seed` and the motion."""
+        """Restart at zero, with errors that depend only on `seed` and the motion."""
         self._rng = np.random.default_rng(seed)
         self._pose, self._covariance = np.zeros(3), np.zeros((3, 3))
         self._last = self._true_pose()

@@ -431,7 +431,7 @@ class AsyncCameras:
         return image.result()
 
     def close(self) -> None:
-        """Stop the thread and free its renderer. Idempotent."""
+        """Stop the thread and free its renderer (idempotent)."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -429,7 +429,7 @@ class World:
         self._viewer.show(self._data)
 
     def close(self) -> None:
-        """Free the renderers and the window. Idempotent."""
+        """Free the renderers and the window (idempotent)."""
         self._renderer.close()
         if self._cameras is not None:
             self._cameras.close()
@@ -445,7 +445,6 @@ class World:
             self.channels[name].schedule(taken_ns, available_ns, self._sensors.measure(name))
 
     def _take_due(self, now_ns: int) -> None:
-        """Take the readings that are due."""
         for name, channel in self._scheduled.items():
             if now_ns < channel.due_ns:
                 continue

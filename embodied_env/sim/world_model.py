@@ -85,7 +85,7 @@ def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
 
 
 class WorldModel:
-    """The compiled model of a profile. Unknown names raise ContractError.
+    """Compiled model of a profile, in which unknown names raise ContractError.
 
     Attributes:
         contract: the contract.

@@ -28,7 +28,7 @@ EXACT_RESAMPLING = ("nearest", "area")
 
 @dataclass(frozen=True, kw_only=True)
 class Rays:
-    """A planar scanner with evenly spaced rays, both angles included. It does not see its site's own body."""
+    """Planar scanner with evenly spaced rays, both angles included, that does not see its site's own body."""
 
     site: str  # origin; the rays are in its x-y plane
     angle_min_rad: float  # first ray
@@ -118,7 +118,7 @@ DRAWS = ("mocap", "pose", "mover", "joints", "mass", "friction", "gain", "dampin
 
 @dataclass(frozen=True, kw_only=True)
 class Mover:
-    """A mocap body that moves back and forth between two points at constant speed. Phase 0 is at the first one."""
+    """Mocap body that moves back and forth between two points at constant speed, from the first one at phase 0."""
 
     mocap: str  # mocap body to move
     from_m: tuple[float, float, float]  # point at phase 0

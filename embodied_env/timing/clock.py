@@ -75,7 +75,7 @@ def deadline_to_monotonic_s(deadline_ns: int, clock: Clock) -> float:
 
 
 class ManualClock:
-    """A clock that tests advance by hand. Sleeping jumps to the deadline and takes no real time."""
+    """Clock that tests advance by hand, on which sleeping jumps to the deadline and takes no real time."""
 
     virtual = True
 

@@ -183,17 +183,16 @@ class PlannedDelays:
 
 
 class DelaySchedule:
-    """The planned delays of an episode, by observation number. Equal seeds give equal plans.
+    """Planned delays of an episode, by observation number, which are equal for equal seeds.
 
-    `ahead`: number of future observations whose readings may be taken now.
+    `ahead` is the number of future observations whose readings may be taken now.
     """
 
     def __init__(self, model: DelayModel, *, period_ns: int, intervals_ns: Mapping[str, float]) -> None:
         """Start a first episode at 0.
 
         `intervals_ns` are the intervals between the readings of sensors with a rate. A drawn instant too soon after the
-        last
-        reading of such a sensor repeats that reading.
+        last reading of such a sensor repeats that reading.
         """
         self.model = model
         self._period_ns = period_ns

@@ -63,7 +63,7 @@ _IMAGE = SensorSpec(
 
 
 class WorldNode(ABC):
-    """Hosts one world. All callbacks run in one thread.
+    """Host of one world, whose callbacks all run in one thread.
 
     Attributes:
         node: the rclpy node, for an executor.

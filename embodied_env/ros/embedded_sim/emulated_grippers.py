@@ -19,7 +19,7 @@ _STILL = 0.001  # share of the range per tick that counts as rest
 
 
 class EmulatedGripper:
-    """One action server. A new goal replaces the last one, which is aborted.
+    """Action server of one gripper, which aborts the last goal when a new one replaces it.
 
     Attributes:
         index: of its actuator.

@@ -59,7 +59,7 @@ def emulated_inputs(contract: Contract) -> Inputs:
 
 
 class EmulatedTopic:
-    """The topic of one or several safety inputs. It is not published while another node publishes it."""
+    """Topic of one or several safety inputs, which is not published while another node publishes it."""
 
     def __init__(self, inputs: Sequence[EstopSpec], node: Any, latched_qos: Any, repeated_qos: Any) -> None:  # noqa: ANN401 - rclpy's
         """Create the publisher, and for each input a service ``~/<key>/<name>`` (std_srvs/srv/SetBool).

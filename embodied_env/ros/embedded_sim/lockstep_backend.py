@@ -222,7 +222,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
 
 
 class SimulatorInbox:
-    """Messages of the current epoch. Any node may publish on the topics, so each message is checked.
+    """Messages of the current epoch, each of which is checked, since any node may publish on the topics.
 
     Attributes:
         arrivals: the readings.

@@ -2,9 +2,9 @@
 
 The protocol is that of `lockstep_protocol`.
 
-rclpy's private wait set spins the node: one wake-up takes every message that has arrived, so a
-command wakes the process and is decoded while its token is still on its way. An executor runs everything else, such as
-services. It may take messages too; both pass them to the same callbacks, which accept them in any order.
+rclpy's private wait set spins the node: one wake-up takes every message that has arrived, so a command wakes the
+process and is decoded while its token is still on its way. An executor runs everything else, such as services. It may
+take messages too; both pass them to the same callbacks, which accept them in any order.
 """
 
 from __future__ import annotations

@@ -63,8 +63,7 @@ class StepAck:
     """Acknowledgement of step `step` of `epoch`, where step 0 is the reset.
 
     `newest` has the newest reading of each sensor, in contract order. A reading is identified by its stamp and the
-    number
-    of its last publication (from 1, as the middleware counts).
+    number of its last publication (from 1, as the middleware counts).
     """
 
     epoch: int

@@ -113,7 +113,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         return self._robot.newest(sensors)
 
     def estops(self) -> InputStates:
-        """Return whether another node publishes commands. Thread-safe."""
+        """Return whether another node publishes commands (thread-safe)."""
         return self._robot.estops()
 
     def _check_running(self) -> None:

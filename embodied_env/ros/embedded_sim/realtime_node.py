@@ -128,7 +128,7 @@ class FreeRunningNode(WorldNode):
         return min(due_ns for due_ns in waiting if due_ns is not None)
 
     def _tick(self, deadline_ns: int) -> None:
-        """Run the tick that ends at a deadline and publish its readings. A failed world stops until a reset."""
+        """Run the tick that ends at a deadline and publish its readings, unless a failed world waits for a reset."""
         if not self._is_moving:
             return
         self._move_grippers()

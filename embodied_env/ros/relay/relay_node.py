@@ -105,7 +105,7 @@ class RosRelayPublisher:
 
 
 class RelayNode:
-    """Hosts one relay. All callbacks run in the thread that calls `run`."""
+    """Host of one relay, whose callbacks all run in the thread that calls `run`."""
 
     def __init__(  # noqa: PLR0913 - those of `run_relay`
         self,

@@ -1,7 +1,7 @@
 """Monitor what a profile requires to be active, such as lifecycle nodes, controllers, or a value on a topic.
 
-`ActivationMonitor` subscribes and polls the services; `ActivationStates` holds the result of each, without ROS.
-A source without messages or responses counts as inactive.
+`ActivationMonitor` subscribes and polls the services; `ActivationStates` holds the result of each, without ROS. A
+source without messages or responses counts as inactive.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class ActivationStates:
     """
 
     def __init__(self, specs: Mapping[str, ActiveSpec], clock: Clock, *, bound_ns: int) -> None:
-        """Start with every source unknown. `clock` is the steady clock."""
+        """Start with every source unknown, on the steady clock `clock`."""
         self.specs = specs
         self._clock = clock
         self._bound_ns = bound_ns

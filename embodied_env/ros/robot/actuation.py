@@ -118,7 +118,7 @@ class ControllerState:
         self._evidence = None
 
     def on_sent(self, command: ApprovedCommand) -> None:
-        """Store a sent command. One that repeats the last cannot be distinguished from it."""
+        """Store a sent command, which cannot be distinguished from the last one if it repeats it."""
         if not self._sent or not _is_close(self._sent[-1][1], command.values):
             self._sent.append((command.seq, command.values))
 

@@ -84,7 +84,7 @@ class Diagnostics:
         node.create_timer(PERIOD_S, self._on_timer, clock=RosClock(clock_type=ClockType.STEADY_TIME))
 
     def disconnect(self) -> None:
-        """Stop publishing, before the node is destroyed. Idempotent."""
+        """Stop publishing before the node is destroyed (idempotent)."""
         with self._lock:
             self._node = self._publisher = None
 
@@ -112,7 +112,7 @@ class DiagnosticsAggregator:
     """Computes the statuses from transitions, without ROS. Not thread-safe."""
 
     def __init__(self, contract: Contract, clock: Clock) -> None:
-        """Start before the first step. `clock` is the steady clock."""
+        """Start before the first step, on the steady clock `clock`."""
         self._clock = clock
         self._rate_hz = 1.0 / contract.control_period_s
         self._warn_share = contract.safety.intervention.warn_share
@@ -203,7 +203,6 @@ class DiagnosticsAggregator:
         }
 
     def _values(self, window: _Window) -> dict[str, dict[str, object]]:
-        """Return the key-value pairs of each status."""
         safety = self._info.get("safety", {})
         gates = {
             "disposition": window.severity.name,

@@ -40,7 +40,7 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class SafetyInputSpec:
-    """A safety input of a profile. It is ok while `path` holds a `safe` value younger than `timeout_s`."""
+    """Safety input of a profile, which is ok while `path` holds a `safe` value younger than `timeout_s`."""
 
     topic: Topic  # topic of the input
     type: str = "std_msgs/msg/Bool"  # message type
@@ -138,14 +138,14 @@ class EstopInputs:
     """State of each safety input, from messages that the caller passes in."""
 
     def __init__(self, specs: tuple[EstopSpec, ...], clock: Clock) -> None:
-        """Start with every input unknown. `clock` is the steady clock of arrivals."""
+        """Start with every input unknown and `clock`, the steady clock of arrivals."""
         self.specs = specs
         self._clock = clock
         self._by_name = {spec.name: spec for spec in specs}
         self._received: dict[str, tuple[bool, int]] = {}  # whether it was safe, and when it arrived
 
     def put(self, name: str, message: Message) -> None:
-        """Store a message of the input `name` that has just arrived. A message that cannot be read is not safe."""
+        """Store a message of the input `name` that has just arrived, where an unreadable message is not safe."""
         spec = self._by_name[name]
         try:
             is_safe = is_one_of(follow(message, spec.path), spec.safe)

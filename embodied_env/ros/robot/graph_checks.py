@@ -103,8 +103,7 @@ def _name_check(node: Node, *, has_relay: bool) -> Check:
     """Check that no other node has the name of this node.
 
     ROS 2 only warns, and services and parameters become ambiguous. Behind a relay this is not a failure, since its
-    command
-    topic shows whether two nodes command it.
+    command topic shows whether two nodes command it.
     """
     full_name = node.get_fully_qualified_name()
     if node.get_node_names_and_namespaces().count((node.get_name(), node.get_namespace())) > 1:
@@ -235,9 +234,10 @@ def _with_infinite_defaults(qos: QoSProfile) -> QoSProfile:
 
 
 def contention(contract: Contract, profile: RealProfile, node: Node) -> dict[str, list[str]]:
-    """Return the foreign publishers of commands, by topic. It takes about ten microseconds per topic and never waits.
+    """Return the foreign publishers of commands, by topic.
 
-    Those of `node` are allowed; with ``relay: true`` those of the relay, whose own topics are checked too.
+    It takes about ten microseconds per topic and never waits. Those of `node` are allowed, and with ``relay: true``
+    those of the relay, whose own topics are checked too.
     """
     owned = dict.fromkeys((actuator.topic for actuator in contract.actuators.values()), profile.relay)
     if profile.relay:
@@ -266,8 +266,7 @@ def _foreign_publishers(node: Node, topic: str, *, has_relay: bool) -> tuple[lis
     """Return the foreign nodes that publish a topic with one owner, and the owner.
 
     Our node is identified by its full name and the number of its publishers, so that one more is another node of the
-    same
-    name. A node that was just discovered has no name yet, and counts as foreign. If this node does not command the
+    same name. A node that was just discovered has no name yet, and counts as foreign. If this node does not command the
     relay (a survey, a dry run), one other node may publish its command topic.
     """
     owner = _relay_name(node) if has_relay else node.get_fully_qualified_name()

@@ -42,7 +42,7 @@ class _Goal:
 
 
 class GripperClient:
-    """Sends the goals of one gripper. Any thread may call it."""
+    """Thread-safe client that sends the goals of one gripper."""
 
     def __init__(self, actuator: ActuatorSpec, gripper: GripperSpec, node: Node, clock: Clock, *, place: int) -> None:
         """Create the clients of the action `actuator.topic` for the joint at `place` in contract order."""
@@ -59,7 +59,7 @@ class GripperClient:
         self._goal = _Goal(position=math.nan, state="idle")
 
     def begin(self, positions: FloatArray) -> None:
-        """Start an episode at measured positions, NaN where unknown. A pending goal remains the last one."""
+        """Start an episode at measured positions, NaN where unknown, with a pending goal as the last one."""
         with self._lock:
             self._absent_ns, self._count, self._waiting_ns = None, 0, self._clock.now_ns()
             if self._goal.state not in _PENDING:

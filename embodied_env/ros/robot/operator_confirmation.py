@@ -27,7 +27,7 @@ _READ_BYTES = 4096
 
 
 def make_confirmation(spec: ResetSpec, listener: ReceiveThread, clock: Clock) -> Prompt | RosConfirmation | None:
-    """Return the confirmation that the profile declares, or None. Call it before the listener starts."""
+    """Return the confirmation that the profile declares, or None, before the listener starts."""
     if spec.confirm == "prompt":
         return Prompt(clock, listener.raise_if_failed)
     return None if spec.confirm == "none" else RosConfirmation(spec, listener, clock)

@@ -54,11 +54,11 @@ _NAMING_POLL_NS = NS_PER_S // 100
 
 
 class RelayClient:
-    """Sends each command to the relay and waits for its report. Only one thread at a time may call `send`.
+    """Client that sends each command to the relay and waits for its report.
 
-    If no report arrives within a control period, the command is withdrawn by a request to brake, and the result is a
-    HOLD (relay.silent) with the last known applied values. After ``watchdog.stop_steps`` commands in a row without a
-    report, or an invalid report, the robot counts as lost.
+    Only one thread at a time may call `send`. If no report arrives within a control period, the command is withdrawn by
+    a request to brake, and the result is a HOLD (relay.silent) with the last known applied values. After
+    ``watchdog.stop_steps`` commands in a row without a report, or an invalid report, the robot counts as lost.
     """
 
     def __init__(self, contract: Contract, listener: ReceiveThread, clock: Clock) -> None:
@@ -123,7 +123,7 @@ class RelayClient:
     # ----------------------------------------------------------------------------------------------- arming
 
     def arm(self, deadline_ns: int, measure: Callable[[], FloatArray] | None = None) -> None:
-        """Start an epoch of the relay, and verify the connection in both directions. The robot does not move.
+        """Start an epoch of the relay and verify the connection in both directions without motion of the robot.
 
         Args:
             deadline_ns: of the wait, on the steady clock.

@@ -51,7 +51,7 @@ from embodied_env.timing.clock import NS_PER_S, Pacer
 
 @dataclass(kw_only=True)
 class _Connection:
-    """The parts of an open backend. A dry run has no publishers, relay, reset service or confirmation."""
+    """Parts of an open backend, which in a dry run has no publishers, relay, reset service or confirmation."""
 
     ros: RosNode
     listener: ReceiveThread
@@ -144,7 +144,6 @@ class RealBackend:
         return connection
 
     def _node_parameters(self) -> dict[str, bool | int | float | str]:
-        """Return the read-only parameters of the node."""
         return {
             "backend": BACKEND,
             "contract": self._contract.name,
@@ -337,7 +336,7 @@ class RealBackend:
         return ActuationEvidence(seq=seq, acted_ns=acted_ns, method="declared")
 
     def estops(self) -> InputStates:
-        """Return the state of each safety input (`EstopInputs.states`). Any thread may call it."""
+        """Return the state of each safety input by `EstopInputs.states` (thread-safe)."""
         relay_state = [RELAY_STATE] if self.capabilities.acknowledges_commands else []
         names = (*self._profile.estop, *self._profile.active, CONTENTION, SENSOR_TOPICS, *relay_state)
         connection, unknown = self._connection, dict.fromkeys(names, INPUT_UNKNOWN)

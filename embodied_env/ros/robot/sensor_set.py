@@ -34,7 +34,7 @@ _MAX_WAITING = 64  # messages
 
 
 class SensorSet:
-    """The sensors of one connection. Its methods take the listener's lock."""
+    """Sensors of one connection, whose methods take the listener's lock."""
 
     def __init__(  # noqa: PLR0913 - parts of one connection
         self,
@@ -48,9 +48,10 @@ class SensorSet:
         frames: Frames | None = None,
         on_sample: Callable[[Sample], None] | None = None,
     ) -> None:
-        """Subscribe, before `listener` starts. `frames` and `on_sample` are those of `RealBackend`.
+        """Subscribe before `listener` starts.
 
-        Without any reading for `silence_s` the robot counts as lost. `publishers` gets every message.
+        `frames` and `on_sample` are those of `RealBackend`. Without any reading for `silence_s` the robot counts as
+        lost. `publishers` gets every message.
         """
         self._contract = contract
         self._publishers = publishers

@@ -35,7 +35,7 @@ class RawMessage:
         return int(sec * 1_000_000_000 + nanosec)
 
     def to_cdr(self) -> bytes:
-        """Return the bytes of the message without trailing ones. Thread-safe."""
+        """Return the bytes of the message without trailing ones (thread-safe)."""
         return to_cdr(self.decoded()) if self.layout is None else self.data[: self.layout.size]
 
 

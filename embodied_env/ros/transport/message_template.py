@@ -49,7 +49,7 @@ class MessageTemplate:
     """Encoder of the messages of one topic as bytes where their layout is known, or else by `make`."""
 
     def __init__(self, make: Make, example: Numbers) -> None:
-        """Find the slots. `make` must only copy the stamp and the numbers, which have the form of `example`."""
+        """Find the slots by `make`, which must only copy the stamp and the numbers, in the form of `example`."""
         self._make = make
         self._forms = {name: (values.dtype, values.shape) for name, values in example.items()}
         self._pieces: list[Any] = []  # bytes, in order
@@ -70,7 +70,6 @@ class MessageTemplate:
         return self._make(numbers, stamp_ns) if made is None else made
 
     def _split(self, data: bytes, slots: list[_Slot]) -> None:
-        """Split the message into constant bytes and slots."""
         at = 0
         self._is_stamped = data[_STAMP_AT] == _STAMP.pack(*divmod(_STAMPS_NS[0], _NS_PER_S))
         if self._is_stamped:

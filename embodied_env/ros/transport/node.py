@@ -143,7 +143,7 @@ class RosNode:
         return unmatched()
 
     def close(self) -> None:
-        """Destroy the node and its context. Idempotent."""
+        """Destroy the node and its context (idempotent)."""
         if self._closed:
             return
         self._closed = True

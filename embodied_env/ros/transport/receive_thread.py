@@ -37,7 +37,7 @@ class ReceiveThread:
     def subscribe(
         self, key: str, message_type: str, topic: str, qos: QoSProfile, take: Callable[[ReceivedMessage], None]
     ) -> None:
-        """Call `take` with each message of `topic`, in the thread and holding `condition`. Call it before `start`."""
+        """Call `take`, from `start` on, with each message of `topic` in the thread while it holds `condition`."""
 
         def take_locked(arrival: ReceivedMessage) -> None:
             with self.condition:
@@ -67,7 +67,7 @@ class ReceiveThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, even if it has not started or has already stopped."""
+        """Stop the thread, even if it has not been started (idempotent)."""
         self._done.set()
         if self._thread.is_alive():
             self._executor.create_task(lambda: None)  # wakes it at once

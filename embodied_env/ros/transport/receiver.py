@@ -85,7 +85,7 @@ class Receiver:
     """Receives messages and service responses on a wait set of exactly its own subscriptions and clients."""
 
     def __init__(self, node: Node, clock: Clock, feed: MessageTap | None = None) -> None:
-        """Create the wait set. `clock` stamps arrivals, and `feed` gets the received messages."""
+        """Create the wait set, where `clock` stamps arrivals and `feed` gets the received messages."""
         self._node = node
         self._clock = clock
         self._feed = feed or MessageTap()

@@ -78,7 +78,7 @@ class TransportTiming:
 
 
 class StampTranslator:
-    """Translates the stamps of one sensor's messages as they arrive. Used under the lock of its timeline.
+    """Translator of the stamps of one sensor's messages on arrival, under the lock of its timeline.
 
     Attributes:
         sync: the relation of the stamping clock to ours.
@@ -176,7 +176,7 @@ class StampTranslator:
     # -------------------------------------------------------------------------------------------------- transport
 
     def transport(self, arrival: ReceivedMessage) -> TransportTiming:
-        """Judge the middleware's stamps, which are in UTC even with simulated time. Call it for every message."""
+        """Judge the middleware's stamps of every message, which are in UTC even with simulated time."""
         source_ns, received_ns = arrival.info["source_timestamp"], arrival.info["received_timestamp"]
         if not source_ns or not received_ns:
             return TransportTiming(quality=Quality.UNKNOWN)

@@ -1,8 +1,8 @@
 """World clocks of a robot, UTC or simulated time, which the steady clock continues without jumps.
 
-`SystemClockMonitor` pairs the steady clock with UTC and detects steps of UTC and suspends of the host.
-`SimTimeTracker` follows a simulator's clock. Both map message stamps to a world clock that continues where it was when
-its source is set, so that no age jumps. No ROS here.
+`SystemClockMonitor` pairs the steady clock with UTC and detects steps of UTC and suspends of the host. `SimTimeTracker`
+follows a simulator's clock. Both map message stamps to a world clock that continues where it was when its source is
+set, so that no age jumps. No ROS here.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class ClockStep:
 
 
 class SystemClockMonitor:
-    """UTC at the time of connection, continued by the steady clock. Callers hold one lock.
+    """UTC at the time of connection, continued by the steady clock, under one lock of the callers.
 
-    It follows slewing, which Linux applies to both clocks alike. `epoch` counts steps of UTC and suspends of the host;
+    It follows slewing, which Linux applies to both clocks alike. `epoch` counts steps of UTC and suspends of the host.
     `last_step` is the newest step, including those by a suspend.
     """
 
@@ -160,11 +160,11 @@ class SystemClockMonitor:
 
 
 class SimTimeTracker:
-    """Simulated time from a clock topic, extrapolated between messages at its own rate. Callers hold one lock.
+    """Simulated time from a clock topic, extrapolated between messages at its own rate.
 
-    When the simulator sets its time back, or far forward, the world clock continues where it was, and `epoch` is
-    incremented. Late stamps of the old epoch are then in the future or behind newer readings, and are rejected.
-    `advanced_ns`: when simulated time last advanced, on the steady clock; None: never.
+    Callers hold one lock. When the simulator sets its time back, or far forward, the world clock continues where it
+    was, and `epoch` is incremented. Late stamps of the old epoch are then in the future or behind newer readings, and
+    are rejected. `advanced_ns` is when simulated time last advanced, on the steady clock, or None if it never did.
     """
 
     def __init__(self, watch: SystemClockMonitor, *, period_ns: int) -> None:

@@ -23,7 +23,7 @@ JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE, Quality.MISSIN
 
 @dataclass(frozen=True, kw_only=True)
 class ActionAge:
-    """Maximum time from the return of an observation to its action. Free-running worlds only."""
+    """Maximum time from the return of an observation to its action in a free-running world."""
 
     max_age_steps: AtMost[Count] = 2  # real time: maximum age of an action after its observation, in control periods
 

@@ -132,9 +132,10 @@ class Setpoints(SingleCommands):
         return {"rate_hz": self._per_step / self._period_s, "sent": len(gaps_ns), "worst_gap_s": worst_s}
 
     def _publish(self, arbiter: Writer, segment: Segment, now_ns: int, *, is_moving: bool) -> SentCommand:
-        """Approve and publish the setpoint of `now_ns`. In motion, a late one catches up at most one that was missed.
+        """Approve and publish the setpoint of `now_ns`.
 
-        If the braking of one interval takes its place, the motion goes on with the next one.
+        In motion, a late one catches up at most one that was missed. If the braking of one interval takes its place,
+        the motion goes on with the next one.
         """
         before_ns = arbiter.last.after_ns
         reference, dt_s = arbiter.last_published(now_ns)

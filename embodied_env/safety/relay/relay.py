@@ -72,7 +72,7 @@ class RelayPublisher(Protocol):
 
 
 class Relay:
-    """The relay of one robot. Not thread-safe.
+    """Relay of one robot, which is not thread-safe.
 
     Attributes:
         sensors: the sensors of `on_joint_positions`.
@@ -181,9 +181,10 @@ class Relay:
         self._moving[sensor] = values, acquired_ns
 
     def inputs(self, inputs: InputStates) -> None:
-        """Store the states of the robot's safety inputs. While armed or in motion, latch those not ok, and brake.
+        """Store the states of the robot's safety inputs.
 
-        Disarmed and at rest, nothing is latched, but `arm` is refused until all are ok.
+        While armed or in motion, those not ok are latched and the robot brakes. Disarmed and at rest, nothing is
+        latched, but `arm` is refused until all are ok.
         """
         self._inputs, latched = inputs, self._gate.latched
         for finding in safety_input_findings(inputs) if self._armed or not self.at_rest else []:

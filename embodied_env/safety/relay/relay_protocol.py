@@ -296,8 +296,7 @@ class RelayState(JsonMessage):
     """State of the relay, which is ``disarmed`` (initially), ``armed``, ``stopped`` or ``estop`` (latched).
 
     `braking` means that it brakes and is not yet at rest. `latched` is the code of the latched finding, or "". `inputs`
-    are
-    the robot's safety inputs (`embodied_env.core.types.SafetyContext.estops`).
+    are the robot's safety inputs (`embodied_env.core.types.SafetyContext.estops`).
     """
 
     place = STATE_TOPIC

@@ -1,4 +1,4 @@
-"""All distances of a workspace, measured at once. A *row* is one of them, less the margin."""
+"""All distances of a workspace, measured at once, of which each less the margin is a *row*."""
 
 from __future__ import annotations
 

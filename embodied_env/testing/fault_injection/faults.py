@@ -1,4 +1,4 @@
-"""The kinds of faults, and the channel that applies them to messages. No thread, clock or ROS.
+"""Kinds of faults, and the channel that applies them to messages, without a thread, clock or ROS.
 
 Whether a fault hits a message depends only on the seed, the fault's place in the list, the number of the message and
 the time since the faults began, never on other messages or earlier draws.
@@ -322,9 +322,10 @@ def _float_places(value: Any) -> list[tuple[Any, str | int]]:  # noqa: ANN401 - 
 
 
 class FaultChannel:
-    """Accepts messages with `put` and returns those that are due with `take`. Times are nanoseconds of one clock.
+    """Channel that accepts messages with `put` and returns those that are due with `take`.
 
-    Only a `Drop` loses messages: in `counts`, received + duplicated = dropped + published + pending.
+    Times are nanoseconds of one clock. Only a `Drop` loses messages, so that in `counts` received + duplicated =
+    dropped + published + pending.
     """
 
     def __init__(self, faults: Sequence[Fault] = (), *, seed: int) -> None:
