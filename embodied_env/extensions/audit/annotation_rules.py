@@ -26,7 +26,7 @@ Grippers = dict[str, GripperAccount]
 
 _BLENDING = ("crossfade", "ensemble")
 _ROUNDING = 1e-9
-_LONGEST_GAP = 2.0 * (1.0 + 1e-6)  # periods of setpoints; after a longer gap the motion falls behind
+_LONGEST_GAP = 2.0 * (1.0 + 1e-6)  # periods of setpoints, beyond which the motion falls behind
 
 
 class _Length(TypedDict, total=False):  # older runs do not have it
@@ -172,7 +172,7 @@ class AccountRules:
         now_ns, stamps_ns = row["inner"]["stamps_ns"]["observed"], self._row["inner"]["stamps_ns"]
         elapsed_s = (now_ns - stamps_ns["entered"]) / NS_PER_S
         longest_s = (now_ns - stamps_ns["previous_entered"]) / NS_PER_S
-        most = elapsed_s * rate_hz + 2  # no least: a relay that stalls sends none
+        most = elapsed_s * rate_hz + 2  # no least, since a relay that stalls sends none
         if sent > most:
             yield wrong_value("setpoints.sent", f"{where}.sent", sent, f"at most {most:.0f} in {elapsed_s} s")
         if gap_s > longest_s:

@@ -39,12 +39,12 @@ class LeakDetector:
         inner = row.get("inner")
         truth_leaves, truth = _flatten(inner.get("evaluator") if isinstance(inner, dict) else None, "")
         agent_leaves, agent = _flatten(row.get("observation"), "observation")
-        if (agent_leaves, truth_leaves) != self._leaves:  # fields of other names or shapes: start over
+        if (agent_leaves, truth_leaves) != self._leaves:  # start over for fields of other names or shapes
             self._collect_leaks()
             self._leaves = (agent_leaves, truth_leaves)
             self._before = np.full(truth.size, np.nan)
             self._steps, self._most = (np.zeros((agent.size, truth.size), dtype=np.int32) for _ in range(2))
-        if row.get("schema") != RESET:  # the jump at a reset is no variation; short episodes add up
+        if row.get("schema") != RESET:  # the jump at a reset is no variation, and short episodes add up
             with np.errstate(over="ignore"):
                 rounded = truth.astype(np.float32).astype(np.float64)
             is_equal = (agent[:, None] == truth) | (agent[:, None] == rounded)  # NaN equals nothing

@@ -107,8 +107,8 @@ class SequenceRule:
     def __init__(self, contract: Contract | None) -> None:
         self._contract = contract
         self._limits = None if contract is None else LimitRule(contract)
-        self._missed: int | None = None  # steps in a row without an action; None: unknown
-        self._late: int | None = None  # steps in a row in which the agent's time made a reading too old; None: unknown
+        self._missed: int | None = None  # steps in a row without an action, None if unknown
+        self._late: int | None = None  # steps in a row in which the agent's time made a reading too old, or None
         self._before: AnyRow | None = None
         self._is_dry = False  # no command reached the robot
         self._observed_ns: int | None = None  # that of the newest step of any episode

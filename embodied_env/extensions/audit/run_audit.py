@@ -48,7 +48,7 @@ from embodied_env.record.run import Run, inspect_run
 from embodied_env.record.run_writer import LOG
 from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 
-_MAX_LISTED = 100  # violations; further ones are only counted
+_MAX_LISTED = 100  # violations, beyond which they are only counted
 _OF_TIME_LIMIT = ("outside.truncated", "ending.both")  # what a TimeLimit changes in its last step
 _CONSTANT = "fake"  # the backend whose cameras always show the same image
 
@@ -62,9 +62,9 @@ class AuditReport:
     violations: tuple[Violation, ...]  # at most 100 violations, those of the whole run first
     counts: Mapping[str, int]  # the number of violations of each rule, including those not listed
     warnings: tuple[Violation, ...] = ()  # at most 100 findings that do not fail the audit
-    head: str = ""  # hash of the last row, which covers all; "": JSON lines, or a run without a chain
-    world: str = ""  # by the manifest, what the commands moved; "dry run": nothing
-    solved_at_reset: int | None = None  # episodes outside the success rates; None: no reset, or a damaged row
+    head: str = ""  # hash of the last row, which covers all, "" without a chain as for JSON lines
+    world: str = ""  # moved by the commands according to the manifest, or "dry run"
+    solved_at_reset: int | None = None  # episodes outside the success rates, None without a reset or with a damaged row
     solved_at_first_step: int | None = None  # likewise, successes at the first step after an unjudged reset
 
     @property

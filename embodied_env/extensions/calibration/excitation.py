@@ -167,7 +167,7 @@ class Excitation:
         self._base: EmbodiedEnv = env.unwrapped
         self._contract = self._base.contract
         self._layout = ActionLayout(self._contract)
-        self._reference = self._applied = np.zeros(self._layout.size)  # requested next; applied last
+        self._reference = self._applied = np.zeros(self._layout.size)  # requested next, and applied last
         self._was_reset = False
         self._reset_seed: int | None = None
         self.traces: list[MoveTrace] = []
@@ -195,7 +195,7 @@ class Excitation:
             try:
                 self._run_episode(left, room, lambda done: progress(done, count))
             except (_DisturbedError, BackendNotReadyError) as error:
-                is_reset = isinstance(error, BackendNotReadyError)  # it takes long: two of them are enough
+                is_reset = isinstance(error, BackendNotReadyError)  # two of them are enough, since it takes long
                 if is_reset and not self.traces:
                     raise
                 disturbed += count if is_reset else 1

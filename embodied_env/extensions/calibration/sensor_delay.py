@@ -19,7 +19,7 @@ from embodied_env.core.confidence_intervals import CONFIDENCE, median_estimate
 from embodied_env.core.types import FloatArray
 from embodied_env.timing.latency_profile import Estimate
 
-_LEAST_EXPLAINED = 0.8  # of the changes of a field; less may be chance
+_LEAST_EXPLAINED = 0.8  # of the changes of a field, since less may be chance
 _QUANTILE = 0.25  # of the explained shares: three of four fields are explained at least as well
 _LEAST_READINGS = 8  # of a sensor during a move
 _LEAST_MOVES = 4

@@ -51,7 +51,7 @@ class Comparability:
 
     ignored: tuple[Mismatch, ...]  # differences that the user ignores
     notes: tuple[str, ...]  # what is unknown about the conditions, in sentences
-    contracts: tuple[Contract | None, Contract | None]  # of run A and of run B; None where one cannot be read here
+    contracts: tuple[Contract | None, Contract | None]  # of run A and of run B, None where one cannot be read here
 
 
 def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:

@@ -57,9 +57,9 @@ class FeatureLevel:
     """Values of a feature in the episodes of a run."""
 
     mean: float
-    deviation: float  # standard deviation between episodes; NaN of one
+    deviation: float  # standard deviation between episodes, NaN of one
     episodes: int
-    p50: float  # percentiles over all steps; NaN for shares
+    p50: float  # percentiles over all steps, NaN for shares
     p95: float
     p99: float
 
@@ -72,14 +72,14 @@ class FeatureDifference:
     a: FeatureLevel
     b: FeatureLevel
     difference: float
-    interval: tuple[float, float] | None  # at 95 %, of this difference alone; None where one episode is all there is
-    pairs: int  # pairs of episodes that were compared; 0: independent episodes
-    p_value: float | None  # of equal runs, before the correction for many comparisons; None with too few episodes
+    interval: tuple[float, float] | None  # at 95 %, of this difference alone, None where one episode is all there is
+    pairs: int  # pairs of episodes that were compared, 0 for independent episodes
+    p_value: float | None  # of equal runs, before the correction for many comparisons, or None with few episodes
     scale: Scale
-    spread: float  # standard deviation of a difference of two episodes; NaN of a share, and with too few episodes
+    spread: float  # standard deviation of a difference of two episodes, NaN of a share or too few episodes
     apart: float = math.nan  # share of the pairs in which only one run has it, of a share of episodes
     verdict: Verdict = "undecided"
-    episodes_needed: int | None = None  # of each run, that would probably settle it; None: settled, or unknown
+    episodes_needed: int | None = None  # of each run, that would probably settle it, None if settled or unknown
 
     @property
     def relevance(self) -> float:

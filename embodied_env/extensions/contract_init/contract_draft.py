@@ -42,7 +42,7 @@ TASK = "no_goal"
 _MARGIN = 0.02  # the default of `safety.margins.position`
 _TWO_TURNS = 4.0 * math.pi
 _UNBOUNDED = {"low": -math.inf, "high": math.inf}
-_LEAST = 1e-5  # smallest velocity and range: drafts have six digits
+_LEAST = 1e-5  # smallest velocity and range, since drafts have six digits
 _WIDEST = 110  # characters of a mapping on one line
 _SLIDING = re.compile(
     r"finger|slid|prismatic|rail|gantry|carriage|linear|telescop|(?<!shoulder_)lift|\b[xyz]_?(axis|joint)|(axis|joint)_?[xyz]\b",
@@ -428,4 +428,4 @@ def _render(document: Document, comments: Mapping[str, list[str]], path: str = "
 
 def _flow(value: Any) -> str:  # noqa: ANN401 - YAML types
     """Return a value in the flow style of YAML, on one line."""
-    return dump_yaml([value], flow=True, width=2**31 - 1).strip()[1:-1]  # in a list: a value alone ends a document
+    return dump_yaml([value], flow=True, width=2**31 - 1).strip()[1:-1]  # in a list, as a value alone ends a document

@@ -66,7 +66,7 @@ class EvaluationJob:
     compression: str = "zstd"
     trust_policy: bool = False
     chunks: str = "wait"  # one of `CHUNK_MODES`
-    instructions: tuple[str, ...] = ()  # prompts of the episodes, in turn; empty: that of the contract
+    instructions: tuple[str, ...] = ()  # prompts of the episodes, in turn, or that of the contract if empty
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -41,8 +41,8 @@ class Engine:
     """Runs the episodes of a job in worker processes."""
 
     workers: int  # number of processes
-    cluster: Any | None = None  # `RayCluster` of the processes; None: this machine
-    episode_timeout_s: float | None = None  # after which a worker counts as hung, s; None: `longest_episode_s`
+    cluster: Any | None = None  # `RayCluster` of the processes, None for this machine
+    episode_timeout_s: float | None = None  # after which a worker counts as hung, s, or None for `longest_episode_s`
 
     def __post_init__(self) -> None:
         domain_ids(self.workers, own=0)
@@ -178,7 +178,7 @@ def merged_summary(where: Mapping[int, Path], fingerprint: str) -> dict[str, Any
     summary = Summary()
     for row in rows_of_episodes(where):
         summary.add(row)
-    # only closed runs have losses; in the others each finished episode is complete
+    # only closed runs have losses, because in the others each finished episode is complete
     manifests = [read_run(path).manifest for path in set(where.values())]
     known = [each["record"] for each in manifests if each["clean"] and each["record"] is not None]
     losses = {

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class PolicyResult:
     """The episodes of one policy."""
 
-    policy: str  # its address or name; of several with the same name also its position, "hold (2)"
-    path: Path  # run directory; with an engine, the folder of its runs
+    policy: str  # its address or name, with the position among equal ones, as in "hold (2)"
+    path: Path  # run directory, or with an engine the folder of its runs
     summary: Mapping[str, Any]  # summary of the episodes (``summary.json``)
     problem: str  # reason why it is not sound evidence, or ""
     where: Mapping[int, Path]  # run directory of each finished episode, from 0

@@ -52,7 +52,7 @@ class ExportedStep:
     observed_ns: int | None  # when `observation` was taken, steady
     published_ns: int | None  # when the command was published, steady
     observation: Arrays  # observation that the action was based on
-    action: Arrays  # that the agent requested; what was applied if it requested none, or one that is not finite
+    action: Arrays  # as requested by the agent, or as applied without a finite request
     action_source: str  # see `THE_SOURCES`
     is_gap: bool  # the agent gave no valid action
     action_applied: Arrays  # that was executed, in units of the contract's action space
@@ -61,7 +61,7 @@ class ExportedStep:
     truncated: bool
     end_reason: str  # "" before the end of the episode
     is_success: bool
-    evaluator: Arrays  # the evaluator's values when `observation` was taken; empty unless requested
+    evaluator: Arrays  # the evaluator's values when `observation` was taken, empty unless requested
     seen: Any  # `observation` in JSON types
     row: RecordedTransition
 
@@ -72,7 +72,7 @@ class EpisodeEnd:
 
     episode_index: int  # in the export, from 0
     length: int  # steps
-    seed: int | None  # given to the reset; None if the episode does not begin there
+    seed: int | None  # given to the reset, None if the episode does not begin there
     world_seed: int | None  # with which the world was reset
     ended: bool  # False: cut short by a reset, a step without an action or the end of the run
     end_reason: str  # "" unless it ended
@@ -102,7 +102,7 @@ class EpisodeReader:
     action: Leaves  # as the agent requested it
     applied: Leaves  # an action of the contract, in float64
     evaluator: Leaves  # empty unless requested
-    has_wrappers: bool  # that may change observations or actions; the leaves are then those of the first rows
+    has_wrappers: bool  # that may change observations or actions, so that the leaves are those of the first rows
     is_dry: bool = False  # no action was executed
     split_at_gaps: bool = False  # leave out the steps without an action, and end the episode before each
     gaps: int = 0  # steps without an action so far

@@ -48,7 +48,7 @@ from embodied_env.timing.clock import NS_PER_S, Clock, deadline_to_monotonic_s
 _log = logging.getLogger(__name__)
 _DISCOVERY_S = 3.0  # between the discoveries of two services of one bridge
 _FIRST_READING_S = 0.02  # how long to wait, before stepping on, for a first reading that may not be due yet
-_MORE_PERIODS = 2  # for a sensor that is due: the connection to a publisher that a reset restarted takes a while
+_MORE_PERIODS = 2  # for a sensor that is due, since connecting to a restarted publisher takes a while
 
 
 class SimulatorBackend:

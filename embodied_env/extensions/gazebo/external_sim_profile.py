@@ -24,7 +24,7 @@ _CONTROLS = {"gazebo": "ros_gz", "simulation_interfaces": "simulation_interfaces
 """Backend -> default API."""
 
 FORCE_TYPE = "geometry_msgs/msg/WrenchStamped"
-_POSES = ("position", "orientation", "covariance")  # the covariance is zero: simulated poses are exact
+_POSES = ("position", "orientation", "covariance")  # the covariance is zero, since simulated poses are exact
 
 Orientation: TypeAlias = Annotated[
     tuple[float, float, float, float],
@@ -61,7 +61,7 @@ class SimulatorSource:
     distance: tuple[str, str] | None = None  # distance between two sensors or entities at one instant
     force: Topic | None = None  # topic of a WrenchStamped: 1 if it exceeded `above_n` since the last reading, else 0
     relative_to: str | None = None  # entity in whose frame the pose of `entity` is expressed
-    above_n: float = 0.0  # force that counts as a contact, N, > 0; with `force`
+    above_n: float = 0.0  # force that counts as a contact, N, > 0, with `force`
 
 
 @dataclass(frozen=True, kw_only=True)

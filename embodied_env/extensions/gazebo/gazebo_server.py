@@ -71,7 +71,7 @@ def _claim_domain() -> tuple[int, socket.socket]:
     for domain_id in ((own + 1 + index) % _DOMAINS for index in range(_DOMAINS - 1)):
         claim = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as probe:
-            claim.bind(f"\0embodied_env/ros_domain/{domain_id}")  # an abstract name: it ends with the process
+            claim.bind(f"\0embodied_env/ros_domain/{domain_id}")  # an abstract name, which ends with the process
             probe.bind(("", 7410 + 250 * domain_id))  # the port of the first participant
             return domain_id, claim
         claim.close()

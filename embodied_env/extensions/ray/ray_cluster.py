@@ -20,9 +20,9 @@ from typing import Any, Self
 from embodied_env.core.plugin_loading import import_optional
 from embodied_env.errors import BackendError, BackendNotReadyError
 
-_CONNECT_S = 5.0  # connection timeout; Ray itself waits for minutes
+_CONNECT_S = 5.0  # connection timeout, since Ray itself waits for minutes
 _STORE_BYTES = 100_000_000  # size of Ray's object store in shared memory: only short messages pass
-_TOKEN = secrets.token_hex(32)  # for clusters started here; Ray keeps the first token it reads
+_TOKEN = secrets.token_hex(32)  # for clusters started here, since Ray keeps the first token it reads
 
 
 class HostLostError(BackendError):
@@ -54,7 +54,7 @@ class RayCluster:
             _check_connection(self._address)
             options = {} if self._address else self._own_cluster_options(stack)
             stack.callback(self._ray.shutdown)
-            stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # Ray prints lost actors; --json needs stdout
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # Ray prints lost actors to stdout of --json
             try:
                 self._ray.init(
                     address=self._address or "local", log_to_driver=False, logging_level=logging.ERROR, **options

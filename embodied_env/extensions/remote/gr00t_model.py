@@ -179,7 +179,7 @@ class Gr00tModel(RemoteModel):
                     frame = self._socket.recv(zmq.NOBLOCK, copy=False)
         except zmq.ZMQError as error:
             raise Failure(Problem.LOST, str(error)) from None
-        if frame.more:  # of any number and size: the others are not read
+        if frame.more:  # the others, of any number and size, are not read
             raise Failure(Problem.MALFORMED, "answer of several parts (expected 1)")
         answer: bytes = frame.bytes
         return answer

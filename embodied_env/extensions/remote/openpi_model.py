@@ -163,7 +163,7 @@ class OpenpiModel(RemoteModel):
                 return self._socket
             if reason := self._socket.close_reason:
                 _log.warning("%s closed the connection%s", self.address, reason)
-            self._disconnect()  # such as for a missed ping: nothing was in progress
+            self._disconnect()  # such as for a missed ping, with nothing in progress
         if self._socket is None:
             self._socket = WebSocket(self._target, self.netloc, headers=self._headers)
             self._gives_up_s = time.monotonic() + self._connect_timeout_s

@@ -88,7 +88,7 @@ class PolicyServer:
                 compression=None,
                 max_size=MOST_BYTES,
                 max_queue=2,
-                ping_interval=None,  # an inference may take minutes; TCP detects a client that has gone
+                ping_interval=None,  # an inference may take minutes, and TCP detects a client that has gone
                 close_timeout=_CLOSE_TIMEOUT_S,
                 logger=_library_log,
             )

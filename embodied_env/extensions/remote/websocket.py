@@ -21,7 +21,7 @@ from embodied_env.errors import described
 from embodied_env.extensions.remote.policy_messages import MOST_ANSWER_BYTES, import_library
 from embodied_env.extensions.remote.remote_model import Failure, Problem
 
-_CHUNK = 2**13  # bytes per read: with thousands of frames, a read takes milliseconds
+_CHUNK = 2**13  # bytes per read, which takes milliseconds with thousands of frames
 _LONGEST_TEXT = 2**12  # bytes
 _BINARY, _FINAL, _MASKED = 2, 0x80, 0x80  # opcode and bits of a frame
 _ORDINARY = (1000, 1001, 1005)  # codes of closing: normal, going away, none

@@ -32,7 +32,7 @@ DEVIATIONS = "playback.json"
 
 _SCHEMA = "embodied_env/playback/1"
 _TIMEOUT_S = 60.0  # of a reset of the rehearsal, in which joints drive to the start
-_LARGEST = 64  # components of a field that is compared; an image has more
+_LARGEST = 64  # components of a field that is compared, as an image has more
 _COMMAND = "command "  # begins the name of the column of a command
 _ROUNDING = 1e-12  # of an applied action that no displacement or unit expresses bit for bit
 _DIVERGED, _LEAST = 0.05, 1e-6  # share of the recorded range of a field, and difference, above which a reading diverged

@@ -40,11 +40,11 @@ class RecordedEpisode:
 
     number: int  # in its run, from 1
     rows: tuple[int, ...]  # number of the row of each step
-    actions: FloatArray  # shape (n_steps, n_joints), in action units; NaN for a step without an action
+    actions: FloatArray  # shape (n_steps, n_joints), in action units, NaN for a step without an action
     commands: FloatArray  # published values, likewise, in the joint's unit
     reset: Snapshot
     instruction: str  # prompt at its reset, or ""
-    start: FloatArray  # measured joint positions, shape (n_joints,); NaN without a sensor
+    start: FloatArray  # measured joint positions, shape (n_joints,), NaN without a sensor
 
 
 def load_run(location: str, *, part: str | None = None, actions: str = "requested") -> PolicyModel:

@@ -38,11 +38,11 @@ class FirstDifference:
 
     row: int  # its number in the run
     episode: int  # from 1
-    step: int  # from 1; 0 is the reset
-    field: str  # first field that differs, in the order of a step; ``reset`` or ``step`` where that was refused
+    step: int  # from 1, or 0 for the reset
+    field: str  # first field that differs in the order of a step, or the refused ``reset`` or ``step``
     recorded: Any  # its value, in JSON types
     replayed: Any  # the same
-    others: tuple[str, ...] = ()  # further fields that differ, without positions in lists; the first 20
+    others: tuple[str, ...] = ()  # the first 20 further fields that differ, without positions in lists
 
 
 @dataclass(kw_only=True)
@@ -53,15 +53,15 @@ class Replay:
     transitions: int = 0  # number of equal transitions
     resets: int = 0  # number of equal resets
     difference: FirstDifference | None = (
-        None  # the first row that differs, which ended the replay; None if all are equal
+        None  # the first row that differs, which ended the replay, or None if all are equal
     )
     reconstructed: int = 0  # actions that JSON cannot hold, reconstructed from the report of the gate
     left_out: int = 0  # rows that an outer wrapper added, without a step of the environment
     unverified: int = 0  # rows after a missing one, until the next reset: the state of their episode is unknown
     problem: str  # why the run is not clean, or ""
-    wrapped: bool  # the run had wrappers: the actions that reached the inner environment were replayed
+    wrapped: bool  # the run had wrappers, so that actions were replayed as they reached the inner environment
     contract_changed: bool  # the replay used another contract than the run
-    task_verified: bool  # the task judged again; False for a task that is not trusted
+    task_verified: bool  # the task judged again, which one that is not trusted does not
     task_changed: bool  # the task that judged is not the one in the manifest
 
     @property
@@ -256,11 +256,11 @@ class PolicyDivergence:
 
     episode: int  # from 1
     steps: int  # number of compared actions
-    first: int | None  # first step at which they differ, from 1; None if they never do
+    first: int | None  # first step at which they differ, from 1, or None
     diverged: int  # number of steps at which they differ
-    largest: FloatArray  # greatest difference of each component, in contract order; NaN where none could be compared
+    largest: FloatArray  # greatest difference of each component, in contract order, NaN where none is known
     mean: FloatArray  # mean difference of each component
-    unreadable: int  # steps at which one of the two is not an action; these count as different
+    unreadable: int  # steps at which one of the two is not an action, which count as different
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +272,7 @@ class PolicyReplay:
     tolerance: float  # greatest difference that counts as equal
     episodes: tuple[PolicyDivergence, ...]  # result of each
     problem: str  # why the run is not clean, or ""
-    wrapped: bool  # the run had wrappers: observations and actions are those of the inner environment
+    wrapped: bool  # the run had wrappers, so that observations and actions are those of the inner environment
 
     @property
     def first(self) -> tuple[int, int] | None:

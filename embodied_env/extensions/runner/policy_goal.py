@@ -90,7 +90,7 @@ class GoalResult:
     successes: int = 0
     steps: int = 0
     run: str = ""
-    message: str = ""  # empty: complete
+    message: str = ""  # empty if complete
 
     def add_episode(self, info: Mapping[str, Any], *, is_cut: bool) -> None:
         """Add an episode by the info of its last step.

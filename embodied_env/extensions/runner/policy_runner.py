@@ -138,7 +138,7 @@ class PolicyRunner:
         Raises BackendNotReadyError if the controllers are not switched.
         """
         self.stop(why)
-        self.wait()  # a policy that hangs does not keep the robot: the environment brakes it
+        self.wait()  # even if a policy hangs, the environment brakes the robot
         try:
             if self._env is not None:
                 self._env.close()

@@ -60,7 +60,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         super().__init__(NODE, context=context, namespace=namespace)
         self._status = self.create_publisher(message_class("std_msgs/msg/String"), "~/status", LATCHED)
         self._state, self._reason = "unconfigured", ""
-        self._fault = ""  # of a goal; it leads to error processing
+        self._fault = ""  # of a goal, which leads to error processing
         self._handle: Any = None  # of the goal of an action client
         self._runner = PolicyRunner(self._with_parameters(options))
         for service in self.services:

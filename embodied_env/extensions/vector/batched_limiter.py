@@ -214,7 +214,7 @@ def limit_joint_batch(
     crossed = lower > upper
     if crossed.any():
         are_feasible = ~(crossed & (lower - upper > 2.0 * _rounding_of_step(x, x, bounds, dt_s)))
-        upper = np.where(crossed & (v >= 0.0), lower, upper)  # the bounds are equal up to rounding: brake
+        upper = np.where(crossed & (v >= 0.0), lower, upper)  # brake where the bounds are equal up to rounding
     desired = (targets - x) / dt_s
     if bounds.has_velocity:
         desired = np.where(bounds.is_velocity, targets, desired)

@@ -85,7 +85,7 @@ class BatchedRecorder:
 
     def _write(self, rows: Mapping[int, Row]) -> None:
         """Queue the row of each slot, all as one job."""
-        with deferred_signals():  # the steps are taken: an interrupt must not lose a row
+        with deferred_signals():  # an interrupt must not lose a row of steps that are taken
             encoded = {slot: self._recorders[slot].encode_made(row) for slot, row in rows.items()}
             written = [(self._runs[slot], row) for slot, row in encoded.items() if row is not None]
             jobs = [partial(run.write, row) for run, row in written]
@@ -176,7 +176,7 @@ class _Splitter:
 
     def __init__(self, slots: Sequence[int]) -> None:
         self._slots, self._places = slots, np.array(slots)
-        self._known: dict[int, tuple[Any, _Values]] = {}  # by id; holding a value keeps it unique
+        self._known: dict[int, tuple[Any, _Values]] = {}  # by id, which is unique while the value is held
 
     def split(self, value: Any) -> _Values:  # noqa: ANN401 - of a row
         if isinstance(value, Column):

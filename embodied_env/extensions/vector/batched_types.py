@@ -193,7 +193,7 @@ class GateReportBatch:
     boxed: FloatArray  # actions within the action space
     target: FloatArray  # of these, as `applied_si`
     smooth: FloatArray  # targets within the jerk limits
-    limited: NDArray[np.int16]  # code of the limit of each joint; 0: none
+    limited: NDArray[np.int16]  # code of the limit of each joint, 0 for none
 
 
 @value_type(frozen=True, slots=True, kw_only=True)
@@ -215,7 +215,7 @@ class TaskResultBatch:
     reward: FloatArray
     success: BoolArray
     terms: Mapping[str, FloatArray]
-    failure: Mapping[str, BoolArray] = field(default_factory=dict)  # reason -> slots; the first that holds counts
+    failure: Mapping[str, BoolArray] = field(default_factory=dict)  # slots by reason, of which the first counts
     out_of_bounds: Mapping[str, BoolArray] = field(default_factory=dict)  # the same
 
     def slot(self, index: int) -> TaskResult:

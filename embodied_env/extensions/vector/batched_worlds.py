@@ -29,7 +29,7 @@ from embodied_env.sim.world import World, WorldState
 
 Slots = Sequence[int]
 
-_MOST_NORM_ERROR = 0.05  # of a squared norm; a larger one is left to the check of a single reading
+_MOST_NORM_ERROR = 0.05  # of a squared norm, above which a single reading is checked
 _NOTHING: FloatArray = np.empty(0)
 
 

@@ -63,7 +63,7 @@ class VectorOptions(MakeOptions, total=False):
 
 
 _POLL_S = 1e-4
-_MAX_POLLS = 500  # of each slot; then a step waits for one alone, until its world is lost
+_MAX_POLLS = 500  # of each slot, before a step waits for one alone until its world is lost
 
 
 class EmbodiedVectorEnv(_SyncVectorEnv):

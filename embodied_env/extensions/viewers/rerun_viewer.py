@@ -18,7 +18,7 @@ from embodied_env.core.plugin_loading import import_optional
 from embodied_env.extensions.viewers.scene import Drawing, Image, Path, Scene
 from embodied_env.record.step_values import Joints
 
-_MOST_PLOTS = 12  # of joints; the others can be selected
+_MOST_PLOTS = 12  # of joints, while the others can be selected
 _COLORS = {
     "requested": (150, 150, 150),
     "applied": (230, 130, 30),
@@ -29,7 +29,7 @@ _PATHS = {"intended": _COLORS["intended"], "done": _COLORS["measured"]}
 _AXES_M = 0.1
 _CHANNELS = {"rgb8": "RGB", "bgr8": "BGR", "rgba8": "RGBA", "bgra8": "BGRA", "mono8": "L"}
 
-_kept: list[Any] = []  # recordings that exist until the process ends: of a page, and those that rerun cannot drop
+_kept: list[Any] = []  # recordings that exist until the process ends, of a page or such as rerun cannot drop
 
 
 class RerunViewer:

@@ -66,7 +66,7 @@ class Drawing:
     row: TransitionRow
     curves: dict[Path, float] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)  # of the log
-    images: dict[str, Image] = field(default_factory=dict)  # by camera; those that changed
+    images: dict[str, Image] = field(default_factory=dict)  # those that changed, by camera
     poses: dict[str, Pose] = field(default_factory=dict)  # by sensor
     points: dict[str, Points] = field(default_factory=dict)  # by sensor
     joints: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)  # sensor -> joint -> field -> value

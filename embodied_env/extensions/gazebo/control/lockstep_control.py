@@ -79,7 +79,7 @@ class LockstepControl:
         self.step_ns = step_ns
         self._api = api
         self._still_s = still_s
-        self._left_ns: int | None = None  # the clock after the last call; None: unknown
+        self._left_ns: int | None = None  # the clock after the last call, None if unknown
         self._rewinds = 0
         self._begun: _Step | None = None
         self.last_step: StepTimes | None = None
