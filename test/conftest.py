@@ -203,7 +203,6 @@ def _children():
 
 
 def _names_of_segments():
-    """Return the names of all Fast DDS segments of this machine."""
     if not _SHARED_MEMORY.is_dir():
         return set()
     return {_base(file.name) for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}

@@ -1,5 +1,3 @@
-"""The command ``embodied-env`` and its verb ``contract``."""
-
 import itertools
 import json
 import os

@@ -25,7 +25,6 @@ def refusal(source):
 
 
 def text_with(line, instead_of="version: 1"):
-    """Return the small contract as YAML, with one line replaced."""
     text = yaml.safe_dump(document(), sort_keys=False)
     assert text.count(f"{instead_of}\n") == 1
     return text.replace(f"{instead_of}\n", f"{line}\n")

@@ -1,5 +1,3 @@
-"""Spaces and action scaling, from the contract alone."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -212,7 +210,6 @@ def test_normalised_delta_of_one_is_one_period_at_full_velocity():
 
 
 def by_direction(command, velocity, scale="normalized"):
-    """Return the scale and the space of joint a."""
     source = changed("actuators.arm.command", command, changed("actuators.arm.joints.a.velocity", velocity))
     contract = parse(changed("actuators.arm.scale", scale, changed("safety.margins.velocity", 1.0, source)))
     return ActionLayout(contract).scale, contract.action_space

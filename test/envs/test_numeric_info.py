@@ -48,7 +48,6 @@ def structure(info):
 
 
 def leaves(info, path=()):
-    """Yield each value of a nested info with its path."""
     for key, value in info.items():
         if isinstance(value, dict):
             yield from leaves(value, (*path, key))

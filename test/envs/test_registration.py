@@ -1,5 +1,3 @@
-"""`make` and its options, Gymnasium IDs, `repr`, and usage errors."""
-
 import inspect
 import json
 import warnings

@@ -408,8 +408,6 @@ def test_a_world_that_is_not_ready_raises_and_the_next_reset_retries(make_scene)
 
 
 class LostAtReset(FakeBackend):
-    """Is lost during its first reset."""
-
     resets = 0
 
     def reset(self, request, deadline_ns):

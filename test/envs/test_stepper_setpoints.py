@@ -1,5 +1,3 @@
-"""Setpoints between the steps of an environment in real time."""
-
 import threading
 import time
 

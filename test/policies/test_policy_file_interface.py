@@ -502,7 +502,7 @@ def test_a_step_that_a_history_has_not_observed_is_an_error():
 
 @pytest.mark.parametrize("chunk", [{"execute": 1}, {}])
 def test_a_history_that_is_called_at_every_step_lacks_none(chunk):
-    """By the policy file, or by a runner that observes every step."""
+    """The policy file, or a runner that observes every step, records the history."""
     policy = remembering(**chunk)
     call = policy if chunk else ChunkRunner(policy, "ensemble")
     for step in range(3):

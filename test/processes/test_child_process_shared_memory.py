@@ -1,5 +1,3 @@
-"""Removal of the shared memory of killed processes."""
-
 import mmap
 import secrets
 from pathlib import Path

@@ -172,8 +172,6 @@ def test_reset_row_has_evaluator_readings(env):
 
 
 class ReplacedReset(gymnasium.Wrapper):
-    """A wrapper that replaces every second reset."""
-
     count = 0
     answer = None
 
@@ -519,8 +517,6 @@ def test_failed_log_creation_leaves_no_folder(tmp_path, monkeypatch):
 
 
 class ReplacedStep(gymnasium.Wrapper):
-    """A wrapper that replaces every second step."""
-
     count = 0
     answer = None
 

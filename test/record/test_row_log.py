@@ -415,7 +415,6 @@ SUPPORT = os.pathsep.join([str(Path(__file__).parents[1] / "support"), os.enviro
 
 
 def run(script, *arguments):
-    """Run a script in a separate process, and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
         capture_output=True,

@@ -98,7 +98,6 @@ LAX = {"tracking": None, "latency": LatencyBudget(), "forces": {}}
 
 
 def worst_before_filters(report) -> Severity:
-    """Return the worst severity of the findings of the gates before the command filters."""
     found = (f.severity for f in report.findings if f.gate not in ("plugins", "workspace", "post_condition"))
     return max(found, default=Severity.PASS)
 
@@ -604,8 +603,6 @@ class _Still:
 
 
 class StartsAt(FakeBackend):
-    """A fake world that starts in a given state."""
-
     def __init__(self, contract, *, start, **options):
         super().__init__(contract, **options)
         self._start = start

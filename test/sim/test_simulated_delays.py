@@ -510,8 +510,6 @@ def test_an_image_arrives_late_and_shows_the_state_at_its_stamp(door):
 
 
 class BlockedReader:
-    """A sensor reader that blocks until it is released."""
-
     def __init__(self):
         self.release, self.sensors = threading.Event(), []
 

@@ -26,7 +26,6 @@ def world(contract: Contract) -> World:
 
 
 def run(made: World, seed: int, steps: int) -> list[str]:
-    """Take steps with commands of a seed, and return the readings."""
     rng, found = np.random.default_rng(seed), []
     for _ in range(steps):
         made.command(made.target + rng.uniform(-0.01, 0.01, len(made.joints)))

@@ -169,7 +169,6 @@ def _chosen(path, rng):
 
 
 def _change(value, rng):
-    """Change one value inside `value`, and return a description."""
     place = []
     while True:
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))

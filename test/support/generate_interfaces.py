@@ -172,7 +172,6 @@ def build(package: str, work: Path, out: Path) -> None:
 
 
 def compile_all(work: Path, files: list[Path]) -> None:
-    """Compile files of one language into objects in `work` that have the stem of their file."""
     roots = [work / generator for generator in (*SUPPORTS, "rosidl_generator_c", "rosidl_typesupport_c")]
     places = [place for prefix in PREFIXES for place in (prefix / "include", *sorted((prefix / "include").glob("*")))]
     includes = [*roots, *places, sysconfig.get_path("include"), np.get_include()]

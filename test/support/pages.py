@@ -32,12 +32,10 @@ _SHORTER = {  # long trainings, and waits that a test skips
 
 
 def text_of(name: str) -> str:
-    """Return the page `name`, such as ``howto/training``."""
     return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def section_of(text: str, title: str) -> str:
-    """Return the section ``## title`` of a page."""
     (found,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     return found
 

@@ -185,7 +185,6 @@ class Episode:
         raise AssertionError(f"{ATTEMPTS} episodes ended early")
 
     def run_to_end(self, action=ZERO):
-        """Step until the episode ends, and return its steps."""
         first, end = len(self.rows), time.monotonic() + TIMEOUT_S
         while not self.ended:
             assert len(self.rows) - first < PATIENCE_STEPS, codes(self.rows[-1])

@@ -10,7 +10,6 @@ class RowLog(LogWriter):
     """A `LogWriter` that encodes and flushes each row."""
 
     def write(self, topic, row, *, log_time_ns):
-        """Append `row` to the channel `topic` and flush it."""
         data = json.dumps(row, allow_nan=False, separators=(",", ":")).encode()
         self.append(topic, data, number=row["row"], log_time_ns=log_time_ns)
         self.flush()

@@ -370,7 +370,6 @@ def margins(draw: st.DrawFn) -> Document:
 
 @st.composite
 def reset_options(draw: st.DrawFn) -> Document:
-    """Draw one reset option, which is a scalar or a vector, of any distribution."""
     size = draw(st.integers(0, 3))
     pairs = draw(st.lists(intervals(), min_size=size or 1, max_size=size or 1))
     low, high = [pair[0] for pair in pairs], [pair[1] for pair in pairs]

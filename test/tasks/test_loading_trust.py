@@ -89,7 +89,6 @@ def recorded(request, tmp_path_factory):
 
 @pytest.fixture
 def world(recorded, tmp_path):
-    """The recorded world with separate runs."""
     made = copy.copy(recorded)
     made.folder, made.runs = tmp_path, [shutil.copytree(run, tmp_path / run.name) for run in recorded.runs]
     made.forget()

@@ -334,7 +334,6 @@ def arm_geoms(model: Any) -> list[int]:
 
 
 def without_cameras(contract: Contract) -> Contract:
-    """Return the contract for a machine without rendering."""
     cameras = {name for name, sensor in contract.sensors.items() if sensor.encoding is not None}
     backends = {
         name: {**profile, "sources": {k: v for k, v in profile.get("sources", {}).items() if k not in cameras}}

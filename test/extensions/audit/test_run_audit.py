@@ -274,7 +274,6 @@ def path(originals, tmp_path):
 
 
 def rewrite(path, change):
-    """Rewrite the log of a run from the list of rows that `change` returns."""
     rewrite_log(path, change(list(LogReader(path / "transitions.mcap"))))
 
 

@@ -256,8 +256,6 @@ PLAIN = {
 
 
 def foreign(*changes):
-    """Return a change that adds a foreign row for each of `changes`."""
-
     def change(rows):
         rows[:] = [copy.deepcopy(PLAIN) for _ in changes]
         for row, values in zip(rows, changes, strict=True):

@@ -1,5 +1,3 @@
-"""``embodied-env evaluate`` and its policies, on in-process backends."""
-
 import json
 import sys
 from dataclasses import replace

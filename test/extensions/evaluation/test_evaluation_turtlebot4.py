@@ -1,5 +1,3 @@
-"""The demonstration contract of the TurtleBot 4 in the simulator."""
-
 import pytest
 from evidence import assert_sound
 

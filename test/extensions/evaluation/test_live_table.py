@@ -1,5 +1,3 @@
-"""The live display of `evaluate`."""
-
 import numpy as np
 
 import embodied_env

@@ -1,5 +1,3 @@
-"""`explain` describes one step in plain text."""
-
 import json
 import re
 

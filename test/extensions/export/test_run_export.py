@@ -151,7 +151,6 @@ def test_dry_run_is_exported_on_request_only_and_marked(run, tmp_path, capsys):
 
 
 def actions_of(out, kind):
-    """Return the actions of an export and their sources."""
     if kind == "jsonl":
         lines = [json.loads(line) for line in (out / "transitions.jsonl").read_text().splitlines()]
         return [line["action"] for line in lines], [line["action_source"] for line in lines]

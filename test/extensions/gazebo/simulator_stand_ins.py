@@ -233,7 +233,6 @@ class StandIn:
             self.interrupted = 0
 
     def request_reset(self, *, time_too: bool = True) -> None:
-        """Reset at once."""
         if self.faults.acts:
             self.world.reset(time_too=time_too)
             self._publish_clock()

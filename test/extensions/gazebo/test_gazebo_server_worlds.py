@@ -87,7 +87,6 @@ def topics_of(name: str) -> dict[str, dict[str, Any]]:
 
 
 def in_world(name: str, positions: Mapping[str, float]) -> dict[str, float]:
-    """Return joint positions of the contract as those of the world."""
     return {joint: value - zeros_of(name).get(joint, 0.0) for joint, value in positions.items()}
 
 

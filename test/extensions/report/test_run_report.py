@@ -225,7 +225,6 @@ def test_excess_end_reasons_are_counted_together(recorded):
 
 
 def report(path, capsys):
-    """Write a report of the run in `path`, and return the status and the text of the page."""
     status = main(["report", str(path)])
     assert "Traceback" not in capsys.readouterr().err
     return status, Html((path / "report.html").read_text(encoding="utf-8")).words

@@ -94,7 +94,6 @@ def test_the_sequential_view_passes_the_api_test(make, team):
 
 
 def episode(env, *, seed, steps, actions_seed=7):
-    """Return all results of an episode of random actions."""
     rng = np.random.default_rng(actions_seed)
     results = [env.reset(seed=seed)]
     for _ in range(steps):

@@ -120,7 +120,6 @@ class Driver:
         return ResetReply.from_text(response.message)
 
     def wait_for(self, condition, name, field):
-        """Wait until a reading satisfies the condition, and return it."""
         end = time.monotonic() + PATIENCE_S
         while True:
             values = self.newest(name)[field]

@@ -132,7 +132,6 @@ class Bench:
         return future.result().success, future.result().message
 
     def ask_parameters(self, kind, **request):
-        """Call a parameter service of the relay, and return its response."""
         words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
         client = self.node.create_client(kind, f"relay/{words}")
         self.until(client.service_is_ready)
@@ -181,7 +180,6 @@ def at_rest(bench):
 
 
 def start_relay(source, domain_id, log_folder):
-    """Start a relay with its command, and return its process."""
     surroundings = {"ROS_DOMAIN_ID": str(domain_id), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     process = subprocess.Popen(
         [sys.executable, "-m", "embodied_env.cli", "relay", str(source), "--namespace", NAMESPACE],

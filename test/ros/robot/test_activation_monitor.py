@@ -72,8 +72,6 @@ class FakeClient:
 
 
 class FakeListener(ReceiveThread):
-    """A listener without a node or thread."""
-
     def __init__(self, clock):
         self.condition = threading.Condition()
         self.failure = None

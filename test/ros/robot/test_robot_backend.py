@@ -322,7 +322,6 @@ def in_process_robot(domain_id, close_later):
 
 @pytest.fixture
 def backend(domain_id):
-    """Return a function that opens a backend of the in-process robot."""
     opened = []
 
     def open_one(contract=SIMPLE, **options):

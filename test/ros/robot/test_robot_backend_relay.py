@@ -284,7 +284,6 @@ def env(hosted, monitor):
 
 @pytest.fixture
 def make(hosted, close_later):
-    """Return a function that makes environments behind the relay, closed after the test."""
     hosted.close_env()
 
     def make_one(contract=RELAYED, **options):

@@ -1,5 +1,3 @@
-"""The receiver on real nodes."""
-
 import time
 
 import pytest

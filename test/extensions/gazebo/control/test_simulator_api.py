@@ -1,4 +1,4 @@
-"""Simulator APIs build requests and interpret features and replies without a node."""
+"""Requests are built and features and replies interpreted without a node."""
 
 import re
 import sys
