@@ -1,4 +1,4 @@
-"""Actions of a contract from the outputs of a policy: joints by name, units, modes, and another control period."""
+"""Actions of a contract from the outputs of a policy with other joint orders, units, modes or control periods."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ActionMapping:
     """
 
     def __init__(self, file: PolicyFile, contract: Contract) -> None:
-        """Find the joints by name; raises ContractError for those that do not fit."""
+        """Find the joints by name, or raise ContractError for those that do not fit."""
         self._layout = ActionLayout(contract)
         size, chunk = self._layout.size, file.chunk
         self._is_single, rows = chunk is None, () if chunk is None else (chunk.length,)

@@ -1,4 +1,4 @@
-"""Execution of action chunks, one action per step; the next chunk is computed in between, or while the robot moves."""
+"""Execution of action chunks, one action per step, with the next chunk computed in between or during the motion."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ChunkRunner:
         timeout_s: float = TIMEOUT_S,
         wait_s: float | None = None,
     ) -> None:
-        """Wrap `policy`; `pacing` is that of the environment (``env.unwrapped.pacing``).
+        """Wrap `policy` with the pacing of the environment (``env.unwrapped.pacing``).
 
         Args:
             policy: the other policy; only ``wait`` and lockstep allow one that returns single actions.
@@ -167,12 +167,12 @@ class ChunkRunner:
         self._calls.wait(self._calls.submit(partial(self.policy.reset, seed=seed, episode_index=episode_index)))
 
     def instruct(self, instruction: str) -> None:
-        """Pass a prompt to the policy, for the next inference that begins; errors are raised by the next call."""
+        """Pass a prompt to the policy for the next inference that begins, whose errors the next call raises."""
         if isinstance(self.policy, InstructedPolicy):
             self._calls.submit(partial(self.policy.instruct, instruction))
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
-        """Return the action for the next step, or `NoAction`; raises PolicyError for an error of the policy."""
+        """Return the action for the next step, or `NoAction`, or raise PolicyError for an error of the policy."""
         self._step, self._accounts = self._step + 1, {}
         self._calls.check()
         if self._request is not None and self._request[1].done():
@@ -209,7 +209,7 @@ class ChunkRunner:
         return [self._blend(step, used) for step, used in enumerate(takewhile(bool, weighed), self._step + 1)]
 
     def take_accounts(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the accounts of the last action, to annotate its step: ``chunk``, and that of an inference.
+        """Return the accounts of the last action, which are ``chunk`` and that of an inference, to annotate its step.
 
         ``chunk`` is that of a step with an action of a chunk, or in real-time modes of each step. In the step in which
         a chunk takes effect it has ``actions``, which are recorded.
@@ -218,7 +218,7 @@ class ChunkRunner:
         return accounts
 
     def stop(self) -> None:
-        """Join the thread, after the inference in progress; raises PolicyError if it hangs. Idempotent."""
+        """Join the thread idempotently after the inference in progress, or raise PolicyError if it hangs."""
         self._calls.stop()
 
     def close(self) -> None:
@@ -241,7 +241,7 @@ class ChunkRunner:
         return planned - newest.index(step) <= early
 
     def _prefix(self) -> tuple[int, int] | None:
-        """Return the arguments of `continue_chunk`; None: the last chunk of the policy is not being executed."""
+        """Return the arguments of `continue_chunk`, or None unless the policy's last chunk is being executed."""
         newest = self._last
         if newest is None or not newest.left(self._step):
             return None
@@ -255,7 +255,7 @@ class ChunkRunner:
         return answer, split_chunk(answer), account  # here, before the policy may write to its answer
 
     def _receive(self, born: int, future: Future[Any], *, is_awaited: bool = False) -> None:
-        """Add the chunk of the inference, once it has ended; raises what the policy raised."""
+        """Add the chunk of the inference once it has ended, or raise the policy's error."""
         self._request = None
         self._add(born, self._calls.wait(future), is_awaited=is_awaited)
 
@@ -331,14 +331,15 @@ class ChunkRunner:
 
 
 def longest_wait_s(contract: Contract) -> float:
-    """Return how long a step in real time may wait for the policy: two control periods less than the watchdog does."""
+    """Return how long a step in real time may wait for the policy, two control periods less than the watchdog."""
     return max(0.0, (contract.safety.watchdog.stop_steps - 2) * contract.control_period_s)
 
 
 def split_chunk(answer: Any) -> list[Any] | None:  # noqa: ANN401 - policies return anything
-    """Return the actions of a chunk (n, n_joints), or of a dict of them; None for anything else, such as one action.
+    """Return the actions of a chunk (n, n_joints), or of a dict of them, or None for anything else.
 
-    They are copies of arrays and tensors, which the policy may write to later. Raises PolicyError for a chunk too long.
+    A single action gives None. The actions are copies of arrays and tensors, which the policy may write to later.
+    Raises PolicyError for a chunk too long.
     """
     parts = answer if isinstance(answer, Mapping) else {"": answer}
     try:
@@ -361,7 +362,7 @@ def _copy(part: Any) -> Any:  # noqa: ANN401 - policies return anything
 
 
 def blend(actions: Sequence[Any], weights: Sequence[float]) -> Any:  # noqa: ANN401 - of the action space
-    """Return the weighted sum of actions; a single one is returned as it is."""
+    """Return the weighted sum of actions, or a single one as it is."""
     if len(actions) == 1:
         return actions[0]
     try:

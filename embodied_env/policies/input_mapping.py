@@ -1,4 +1,4 @@
-"""Inputs of a policy from the observation of a contract: components by name, in its units; images as in training."""
+"""Inputs of a policy from the observation of a contract by component name and unit, with images as in training."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def observed_fields(contract: Contract) -> dict[str, ObservedField]:
 
 
 class _VectorPart(NamedTuple):
-    """Consecutive components of a vector: gain * value + bias."""
+    """Consecutive components of a vector as gain * value + bias."""
 
     key: str  # of the observation, or of the last outputs
     places: list[int] | None  # on the last axis of a field; None: an output
@@ -82,7 +82,7 @@ class VectorInput:
     """
 
     def __init__(self, file: PolicyFile, contract: Contract, path: str, spec: PolicyInputSpec) -> None:
-        """Find the components by name; raises ContractError for those that do not fit."""
+        """Find the components by name, or raise ContractError for those that do not fit."""
         self._parts = [
             _find_part(file, contract, f"{path}.parts[{index}]", part, has_history=spec.history is not None)
             for index, part in enumerate(spec.parts or ())
@@ -187,7 +187,7 @@ class ImageInput:
     def __init__(
         self, file: PolicyFile, contract: Contract, path: str, spec: PolicyInputSpec, image: ImageSpec
     ) -> None:
-        """Find the image; raises ContractError for one that cannot be made as in training."""
+        """Find the image, or raise ContractError for one that cannot be made as in training."""
         self._spec = image
         fields = {key: found for key, found in observed_fields(contract).items() if found.sensor.encoding is not None}
         require(image.field in fields, f"{path}.image.field", one_of(image.field, fields))
@@ -250,7 +250,7 @@ class ImageInput:
 
 
 def joint_places(file: PolicyFile, path: str, joints: Sequence[str], known: Sequence[str], owner: str) -> list[int]:
-    """Return the places of the policy's joints in `known`; raises ContractError for one without a counterpart."""
+    """Return the places of the policy's joints in `known`, or raise ContractError for one without a counterpart."""
     named = [file.joint_names.get(joint, joint) for joint in joints]
     lost = [repr(joint) for joint, name in zip(joints, named, strict=True) if name not in known]
     problem = f"policy has {len(joints)} joints; no counterpart in the contract for {', '.join(lost[:_MOST_SHOWN])}"
@@ -275,7 +275,7 @@ def find_conversion(
 
 
 def _each(path: str, value: T | tuple[T, ...], count: int) -> tuple[T, ...]:
-    """Return one value per component; raises ContractError for another number of them."""
+    """Return one value per component, or raise ContractError for another number of them."""
     if not isinstance(value, tuple):
         return (value,) * count
     allow(len(value) == count, path, f"{len(value)} values", f"one for all, or {count}")

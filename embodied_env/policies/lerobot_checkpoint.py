@@ -1,4 +1,4 @@
-"""The files of a LeRobot policy and its dataset, read without LeRobot: features, names, rate and statistics.
+"""Features, names, rate and statistics in the files of a LeRobot policy and its dataset, read without LeRobot.
 
 Formats of LeRobot 0.1 to 0.6: ``config.json``, ``train_config.json``, the processors of 0.4 and newer, the buffers in
 ``model.safetensors`` of older ones, and a dataset's ``meta/info.json`` and ``meta/stats.json``. Pickle is never read.
@@ -138,7 +138,7 @@ def _normalizes(step: Mapping[str, Any]) -> bool:
 
 
 def read_mapping(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the mapping of a JSON file; `missing`, unless None, for a file that does not exist."""
+    """Return the mapping of a JSON file, or `missing`, unless None, for a file that does not exist."""
     if missing is not None and not path.exists():
         return missing
     try:
@@ -215,7 +215,7 @@ def _feature(
 
 
 def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
-    """Return the names of a column: a list, ``{"motors": [...]}``, or ``{name: index}``."""
+    """Return the names of a column given as a list, a mapping to one list, or a mapping from name to index."""
     if isinstance(value, Mapping):
         lists = [each for each in value.values() if isinstance(each, list)]
         value = lists[0] if len(lists) == 1 else [] if lists else sorted(value, key=value.__getitem__)
@@ -223,7 +223,7 @@ def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
 
 
 def _statistics(folder: Path, config: Any, stats: Any) -> dict[str, Statistics]:  # noqa: ANN401 - JSON
-    """Return the statistics by feature: of the saved processor, else of an old model, else of the dataset."""
+    """Return the statistics of the saved processor, else of an old model, else of the dataset, by feature."""
     features = {**(config.get("input_features") or {}), **(config.get("output_features") or {})}
     found: dict[str, Statistics] = {}
     for pattern, known in zip(_NORMALIZERS, (features, config.get("output_features") or {}), strict=True):

@@ -118,7 +118,7 @@ class _Draft:
         return {"field": key, "quaternion": "xyzw"} if field is not None and field.is_rotation else {"field": key}
 
     def _image(self, name: str, feature: Feature) -> Document:
-        """Return an image as LeRobot takes it: RGB, channels first, from 0 to 1."""
+        """Return an image in LeRobot's form, which is RGB from 0 to 1 with channels first."""
         camera = name.removeprefix("observation.").removeprefix("images.")
         layouts = {key: field.layout for key, field in self._fields.items() if field.sensor.encoding is not None}
         images = {key: layout.shape for key, layout in layouts.items() if layout.dtype == np.uint8}
@@ -140,7 +140,7 @@ class _Draft:
         return {"field": field, "size": list(size), "layout": "chw", "range": [0.0, 1.0], **expand}
 
     def _depth(self, name: str, feature: Feature) -> Document:
-        """Return a depth image as in our export: in metres, with the axes of the contract."""
+        """Return a depth image as in our export, in metres with the axes of the contract."""
         key = name.removeprefix("observation.")
         if key not in self._observed:
             self._gap(f"meaning of {name}, {list(feature.shape)}", f"set inputs.{name}.image.field to a depth image")

@@ -1,4 +1,4 @@
-"""Models of LeRobot: a pretrained policy directory, computed by LeRobot's own library with its own processors."""
+"""Models of LeRobot from a pretrained policy directory, computed by LeRobot with its own processors."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class LerobotModel(PolicyModel):
         identity: PolicyIdentity,
         normalizations: Mapping[str, Normalization] = MappingProxyType({}),
     ) -> None:
-        """Read the features of `policy`; raises UsageError unless its output is an action."""
+        """Read the features of `policy`, or raise UsageError unless its output is an action."""
         self.normalizations = normalizations
         self.identity, self._policy, (self._before, self._after) = identity, policy, processors
         settings = policy.config
@@ -159,7 +159,7 @@ def _spec(shape: tuple[int | None, ...]) -> ArraySpec:
 
 
 def _read_steps(path: Path, *, trust: bool) -> list[tuple[str, str | None]]:
-    """Return name and state file of each step of a processor; raises UsageError for code or files elsewhere."""
+    """Return name and state file of each step of a processor, or raise UsageError for code or files elsewhere."""
     content = read_mapping(path)
     try:
         steps = [(str(each.get("registry_name") or each["class"]), each.get("state_file")) for each in content["steps"]]

@@ -48,7 +48,7 @@ class Normalizer:
     """
 
     def __init__(self, file: PolicyFile, path: str, spec: NormalizeSpec, size: int) -> None:
-        """Read the statistics of `spec` at `path`; raises ContractError for those that do not fit."""
+        """Read the statistics of `spec` at `path`, or raise ContractError for those that do not fit."""
         names = STATISTICS[spec.method]
         found = dict(zip(names, _read(file, path, spec, names), strict=True))
         for name, values in found.items():
@@ -118,7 +118,10 @@ def _read_json(data: bytes) -> Mapping[str, Any]:
 
 
 def read_safetensors(data: bytes | mmap) -> Mapping[str, NDArray[Any]]:
-    """Return the tensors of a file by name: a length of 8 bytes, a JSON header of that length, the data."""
+    """Return the tensors of a file by name.
+
+    The file has a length of 8 bytes, a JSON header of that length, and the data.
+    """
     size = int.from_bytes(data[:8], "little")
     if not 2 <= size <= len(data) - 8:
         raise ValueError("it is cut off")

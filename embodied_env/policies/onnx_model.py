@@ -50,7 +50,7 @@ _DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}  # of the documented o
 
 
 def find_onnx(location: str) -> Path:
-    """Return the file at `location`, a path or the name of a shipped policy; raises UsageError for another name."""
+    """Return the file at `location`, a path or the name of a shipped policy, or raise UsageError for another name."""
     if _NAME.fullmatch(location) is None or Path(location).is_file():
         return Path(location)
     known = shipped_files("policies", ".onnx")
@@ -61,7 +61,7 @@ def find_onnx(location: str) -> Path:
 
 
 def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvider",), threads: int = 1) -> PolicyModel:
-    """Return the model of an ONNX file; each input and output has a batch axis.
+    """Return the model of an ONNX file, each of whose inputs and outputs has a batch axis.
 
     Args:
         location: path of the file, or the name of a shipped policy.
@@ -95,7 +95,7 @@ class OnnxModel(BatchModel):
     """A stateless model of a session of onnxruntime."""
 
     def __init__(self, session: Any, identity: PolicyIdentity) -> None:  # noqa: ANN401 - untyped
-        """Read the inputs and outputs of `session`; raises UsageError for types that are not supported."""
+        """Read the inputs and outputs of `session`, or raise UsageError for types that are not supported."""
         self.identity, self._session, self._has_run = identity, session, False
         for each in (*session.get_inputs(), *session.get_outputs()):
             if each.type not in _DTYPES or not each.shape:
@@ -124,7 +124,7 @@ class OnnxModel(BatchModel):
         return [{name: array[row] for name, array in outputs.items()} for row in range(len(rows))]
 
     def _infer(self, feeds: Mapping[str, NDArray[Any]]) -> Sequence[Any]:
-        """Run the session; the first inference, made before anything moves, has a time limit for an endless loop."""
+        """Run the session, with a time limit against an endless loop for the first inference, before anything moves."""
         if self._has_run:
             answer: Sequence[Any] = self._session.run(None, feeds)
             return answer

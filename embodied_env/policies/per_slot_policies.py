@@ -1,4 +1,4 @@
-"""Policies of many robots: one object per slot of a vector environment, or per agent of a team."""
+"""Policies of many robots, one object per slot of a vector environment or per agent of a team."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class TeamPolicies(Generic[Name]):
     def __init__(
         self, make: Callable[[Name], Policy], names: Iterable[Name], *, seed: int = 0, chunks: str = "wait"
     ) -> None:
-        """Make the policy of each agent by its name; the i-th has the seed `seed` + i, like the i-th environment.
+        """Make the policy of each agent by its name, the i-th with the seed `seed` + i like the i-th environment.
 
-        `chunks`: as for `evaluate`. Teams and vector environments are in lockstep, so there are no threads.
+        `chunks` is as for `evaluate`. Teams and vector environments are in lockstep, so there are no threads.
         """
         self._runners: dict[Name, ChunkRunner] = {}
         self._instructions: dict[Name, str] = {}
@@ -40,7 +40,7 @@ class TeamPolicies(Generic[Name]):
         self._seeds: dict[Name, int] = {name: seed + number for number, name in enumerate(self._runners)}
 
     def act(self, observations: Mapping[Name, Observation], infos: Mapping[Name, Mapping[str, Any]]) -> dict[Name, Any]:
-        """Return the action of each agent whose episode continues; both are results of the last reset or step."""
+        """Return the actions of agents whose episode continues, from the results of the last reset or step."""
         self.begin_episodes(infos)
         continuing = [name for name in observations if not infos[name]["end_reason"]]
         return {name: self._runners[name](observations[name]) for name in continuing}

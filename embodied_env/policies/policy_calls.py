@@ -22,10 +22,13 @@ _Queue = SimpleQueue[tuple[Call, Future[Any]] | None]
 
 
 class PolicyCalls:
-    """Makes the calls of a policy in one thread, which is a daemon: a hanging policy lets the program end."""
+    """Makes the calls of a policy in one daemon thread, so that the program can end while a policy hangs."""
 
     def __init__(self, *, in_thread: bool, timeout_s: float) -> None:
-        """Start nothing; without a thread, `submit` makes the call. `timeout_s`: limit of `wait`."""
+        """Start nothing until `submit`, which makes the call itself without a thread.
+
+        The limit of `wait` is `timeout_s`.
+        """
         self._in_thread, self._timeout_s = in_thread, timeout_s
         self._thread = threading.Thread()  # not started
         self._queue: _Queue = SimpleQueue()
@@ -58,7 +61,7 @@ class PolicyCalls:
             self._submitted.popleft().result()
 
     def wait(self, future: Future[Any]) -> Any:  # noqa: ANN401 - of the call
-        """Return the result of a call, after a check; raises PolicyError if the call does not return in time."""
+        """Return the result of a call after a check, or raise PolicyError if the call does not return in time."""
         try:
             futures.wait([future], self._timeout_s)
         finally:
@@ -69,7 +72,7 @@ class PolicyCalls:
         return future.result()
 
     def stop(self) -> None:
-        """Wait for the call that is running, and join the thread; raises PolicyError if it hangs. Idempotent."""
+        """Wait for the running call and join the thread, idempotently, or raise PolicyError if it hangs."""
         self._queue.put(None)
         if self.is_running:
             self._thread.join(0.0 if self._is_abandoned else STOP_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Policy files: what the inputs and outputs of a model mean, in terms of a contract (docs/reference/policy_file.md)."""
+"""Policy files, which give a model's inputs and outputs in terms of a contract (docs/reference/policy_file.md)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ STATISTICS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedOn:
-    """The contract that a policy was trained under; another one is refused with the difference."""
+    """The contract that a policy was trained under, without which the policy is refused with the difference."""
 
     name: str  # name of the contract
     fingerprint: str  # its fingerprint (`embodied-env contract fingerprint`)
@@ -101,7 +101,7 @@ class NormalizeSpec(FrozenFields):
 
 @dataclass(frozen=True, kw_only=True)
 class InputPart(FrozenFields):
-    """Consecutive components of an input: (value in `unit` - `offset`) * `sign` * `scale`, or a raw output.
+    """Consecutive components (value in `unit` - `offset`) * `sign` * `scale` of an input, or a raw output.
 
     With `reciprocal_from` or `direction_from`, the value is the reciprocal or direction of that of the field.
     """
@@ -154,7 +154,7 @@ class ImageSpec(FrozenFields):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyInputSpec(FrozenFields):
-    """One input of the model: exactly one of `parts`, `image` and `text`."""
+    """One input of the model from exactly one of `parts`, `image` and `text`."""
 
     parts: Annotated[tuple[Part, ...], MinLen(1)] | None = None  # a vector of these parts, in this order
     image: ImageSpec | None = None  # an image
@@ -177,7 +177,7 @@ class ThresholdSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPart(FrozenFields):
-    """Consecutive components of an output, one per joint: value * `scale` * `sign` + `offset`, in `unit`."""
+    """Consecutive components value * `scale` * `sign` + `offset`, in `unit`, of an output, one per joint."""
 
     actuator: str | None = None  # actuator of the contract; null: with `ignore`
     joints: Names | None = None  # joints of the actuator by name, in the order of the policy; its twist axes
@@ -195,7 +195,7 @@ class OutputPart(FrozenFields):
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSpec(FrozenFields):
-    """One output of the model: an action (size,), or with `chunk` actions (n, size)."""
+    """One output of the model, an action (size,), or with `chunk` actions (n, size)."""
 
     parts: Annotated[tuple[OutputPart, ...], MinLen(1)]  # parts of the vector, in this order
     normalize: NormalizeSpec | None = None  # normalisation of the whole vector; its inverse is applied first
@@ -216,7 +216,10 @@ class ChunkSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyFile(FrozenFields):
-    """The keys of a policy file. Every construction validates those that need no contract; raises ContractError."""
+    """The keys of a policy file.
+
+    Every construction validates those that need no contract, and raises ContractError.
+    """
 
     name: str  # name of the policy
     control_period_s: Positive  # control period of the training; a contract with another one needs `resample`
@@ -275,7 +278,7 @@ class PolicyFile(FrozenFields):
 
 
 def read_policy_file(path: str | Path) -> PolicyFile:
-    """Return the policy file at `path`, with the data files that it names; raises UsageError for an invalid one."""
+    """Return the policy file at `path` with the data files that it names, or raise UsageError for an invalid one."""
     try:
         text = read_text_file(path)
         document = read_document(text, "policy", "", schema=SCHEMA)
@@ -295,7 +298,7 @@ def read_policy_file(path: str | Path) -> PolicyFile:
 
 
 def dump_policy_file(file: PolicyFile) -> str:
-    """Return the YAML text of `file`, keys at their default left out; `read_policy_file` reads an equal one."""
+    """Return the YAML text of `file` without keys at their default, which `read_policy_file` reads as an equal one."""
     keys = {key: value for key, value in to_plain(file, with_defaults=False).items() if key not in _OWN}
     document = {"policy": SCHEMA, **keys}
     return checked_text(dump_yaml(document), document)

@@ -1,4 +1,4 @@
-"""The interface of a model by a policy file: its inputs and outputs in terms of a contract, checked before use."""
+"""The inputs and outputs of a model by a policy file, in terms of a contract and checked before use."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PolicyFileInterface(Interface):
     """
 
     def __init__(self, file: PolicyFile, contract: Contract) -> None:
-        """Find everything that `file` names in `contract`; raises UsageError for what does not fit."""
+        """Find everything that `file` names in `contract`, or raise UsageError for names that do not fit."""
         self.file, self._contract, self._label = file, contract, f"policy file {file.source}"
         if difference := file.difference(contract):
             problem = f"{contract.name} is not the contract of the training: {difference}"
@@ -93,7 +93,7 @@ class PolicyFileInterface(Interface):
         self._last_outputs = {name: np.zeros(self.actions.shapes[name]) for name in self._outputs_seen}
 
     def instruct(self, instruction: str) -> bool:
-        """Use this prompt in the inputs with ``text: instruction``; return whether there are any."""
+        """Use this prompt in the inputs with ``text: instruction``, and return whether there are any."""
         self._texts = dict.fromkeys(self._texts, instruction)
         return bool(self._texts)
 
@@ -122,13 +122,13 @@ class PolicyFileInterface(Interface):
         return action
 
     def deviations(self, observation: Observation) -> list[tuple[str, float]]:
-        """Return name and distance of each input of a reset from its statistics; images are not compared."""
+        """Return name and distance of each input of a reset from its statistics, without images."""
         last = {name: np.zeros(shape) for name, shape in self.actions.shapes.items()}
         vectors = [reader for reader in self.inputs.values() if isinstance(reader, VectorInput)]
         return [each for reader in vectors for each in reader.deviations(observation, last)]
 
     def check(self, model: PolicyModel) -> None:
-        """Raise UsageError unless `model` has these inputs and outputs; makes one inference."""
+        """Make one inference, and raise UsageError unless `model` has these inputs and outputs."""
         example = self.to_inputs(plausible_observation(self._contract))
         arrays = {name: value for name, value in example.items() if isinstance(value, np.ndarray)}
         labels = {name: reader.labels for name, reader in self.inputs.items() if isinstance(reader, VectorInput)}

@@ -114,7 +114,10 @@ def _load_connected(
 
 
 def load_model(address: str, *, trust: bool = False, **options: Any) -> PolicyModel:  # noqa: ANN401 - of the format
-    """Return the model at an address of a model format, ``onnx:FILE``; raises the errors of `load_policy`."""
+    """Return the model at an address of a model format, or raise the errors of `load_policy`.
+
+    An example is ``onnx:FILE``.
+    """
     parsed = parse_address(address)
     return _load_model(parsed, {"trust": trust, **options, **parsed.options})
 
@@ -138,7 +141,7 @@ def _load_model(address: PolicyAddress, options: Mapping[str, Any]) -> PolicyMod
 
 
 def find_policy_file(address: str) -> Path | None:
-    """Return the policy file next to the model at `address`, or in its directory; None: there is none."""
+    """Return the policy file next to the model at `address` or in its directory, or None without one."""
     parsed = parse_address(address)
     format_name, location = parsed.name, parsed.location or ""
     if any(form.startswith(f"{format_name}://") for form in ADDRESSES):
@@ -180,7 +183,7 @@ def policy_accepts(address: str, option: str) -> bool:
 def _call(
     address: str, plugin: Plugin, make: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Any:  # noqa: ANN401 - a policy or a model
-    """Call a factory with `options` that it has; raises UsageError for another one."""
+    """Call a factory with `options` that it has, or raise UsageError for another one."""
     parameters = inspect.signature(make).parameters.values()
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -213,7 +216,7 @@ def _imported(address: str) -> Policy:
 
 
 def _parse_call(address: str, expression: str) -> tuple[str, list[Any] | None, dict[str, Any]]:
-    """Return name and arguments of ``factory(literals)``, or the name and None; nothing is evaluated."""
+    """Return name and arguments of ``factory(literals)``, or the name and None, without evaluating anything."""
     if expression.isidentifier():
         return expression, None, {}
     with suppress(SyntaxError, ValueError, MemoryError, RecursionError):  # of untrusted text

@@ -1,4 +1,4 @@
-"""Models: learned policies with inputs and outputs of their own, and the policy that connects one with a contract."""
+"""Models, learned policies with inputs and outputs of their own, and the policy that connects one to a contract."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PolicyModel(Protocol):
     outputs: Mapping[str, ArraySpec] | None
 
     def reset(self, *, seed: int, episode_index: int) -> None:  # noqa: ARG002 - the default
-        """Discard all state of the previous episode, and seed the next one; a model without state does nothing."""
+        """Discard all state of the previous episode and seed the next one, which does nothing without state."""
         return
 
     def infer(self, inputs: Inputs, /) -> Outputs | NoAction:
@@ -128,7 +128,7 @@ class Interface(Protocol):
     n_action_steps: int | None = None
 
     def check(self, model: PolicyModel, /) -> None:
-        """Raise UsageError unless `model` has these inputs and outputs; makes one inference."""
+        """Make one inference, and raise UsageError unless `model` has these inputs and outputs."""
 
     def identify(self, identity: PolicyIdentity, /) -> PolicyIdentity:
         """Return the identity of a model with that of the interface."""
@@ -139,7 +139,7 @@ class Interface(Protocol):
         return
 
     def instruct(self, instruction: str, /) -> bool:  # noqa: ARG002 - the default
-        """Use this prompt in the inputs from now on; return False without an input for it."""
+        """Use this prompt in the inputs from now on, or return False without an input for it."""
         return False
 
     def observe(self, observation: Observation, /) -> None:  # noqa: ARG002 - the default
@@ -180,7 +180,7 @@ class ArrayInterface(Interface):
         self.inputs = {key: key for key in self._space.spaces} if model.inputs is None else self._match(model.inputs)
 
     def check(self, model: PolicyModel) -> None:
-        """Raise UsageError for an output with other bounds than an action; makes one inference."""
+        """Make one inference, and raise UsageError for an output with other bounds than an action."""
         scale = self._layout.scale
         for name, spec in (model.outputs or {}).items():
             for bound, expected in ((spec.low, scale.low), (spec.high, scale.high)):
@@ -253,7 +253,7 @@ class ModelPolicy:
         self.model.reset(seed=seed, episode_index=episode_index)
 
     def instruct(self, instruction: str, /) -> bool:
-        """See `InstructedPolicy`; a model on a server may have the prompt of the contract that it was served with."""
+        """Use this prompt as in `InstructedPolicy`, except that a served model may have the prompt of its contract."""
         if isinstance(self.model, InstructedPolicy):
             self.model.instruct(instruction)
         return self.interface.instruct(instruction)
@@ -284,7 +284,7 @@ class ModelPolicy:
         self.interface.observe(observation)
 
     def bound_wait(self, limit_s: float, /) -> float:
-        """Bound the model's inferences (`BoundedPolicy`); 0.0 for one without a limit."""
+        """Bound the model's inferences (`BoundedPolicy`), or return 0.0 for one without a limit."""
         return self.model.bound_wait(limit_s) if isinstance(self.model, BoundedPolicy) else 0.0
 
     @property
@@ -305,7 +305,7 @@ class ModelPolicy:
 
     @property
     def start(self) -> EpisodeStart | None:
-        """The start of the recorded episode that the model plays, in joints of the contract; None: it plays none."""
+        """The start, in joints of the contract, of the recorded episode that the model plays, or None if it plays none."""
         start = find_start(self.model)
         return None if start is None else self.interface.to_start(start)
 
@@ -352,7 +352,7 @@ def check_inference(model: PolicyModel, interface: Interface, contract: Contract
 
 
 def plausible_observation(contract: Contract) -> dict[str, NDArray[Any]]:
-    """Return an observation inside the bounds: their middle, or the value nearest to 0; no rotation, all valid."""
+    """Return an observation in the middle of the bounds, or nearest to 0, with no rotation and every sensor valid."""
     found = {}
     for key, space in contract.observation_space.spaces.items():
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # type: ignore[attr-defined]
@@ -365,7 +365,7 @@ def plausible_observation(contract: Contract) -> dict[str, NDArray[Any]]:
 
 
 def read_model(location: str, *, kind: str, most_bytes: int) -> tuple[bytes, str]:
-    """Return content and SHA-256 of a model's file; raises UsageError for one that is missing or too large."""
+    """Return content and SHA-256 of a model's file, or raise UsageError for one that is missing or too large."""
     try:
         data = read_file(location, most_bytes=most_bytes)
     except OSError as error:

@@ -50,7 +50,7 @@ def load_sb3(location: str, *, trust: bool = False, deterministic: bool = True) 
 
 
 def _make_network(data: dict[str, Any], parameters: Any) -> Any:  # noqa: ANN401 - of a library
-    """Return the policy network alone: no algorithm, optimizer or replay buffer is needed to act."""
+    """Return the policy network alone, since acting needs no algorithm, optimizer or replay buffer."""
     made = data["policy_class"]
     options = {name: value for name, value in data["policy_kwargs"].items() if name != "device"}
     if "use_sde" in inspect.signature(made).parameters:  # on-policy algorithms pass it apart
@@ -62,7 +62,7 @@ def _make_network(data: dict[str, Any], parameters: Any) -> Any:  # noqa: ANN401
 
 
 class Sb3Model(PolicyModel):
-    """A policy network of Stable-Baselines3; the state of a recurrent one is that of the episode.
+    """A policy network of Stable-Baselines3, whose recurrent state is that of the episode.
 
     Attributes:
         inputs: the keys of its observation space, or ``observation``; images with the channels last, as environments
@@ -71,7 +71,7 @@ class Sb3Model(PolicyModel):
     """
 
     def __init__(self, network: Any, identity: PolicyIdentity, *, deterministic: bool) -> None:  # noqa: ANN401
-        """Read the spaces of `network`; raises UsageError for an action space that is not a Box."""
+        """Read the spaces of `network`, or raise UsageError for an action space that is not a Box."""
         self.identity, self._network, self._deterministic = identity, network, deterministic
         seen, box = network.observation_space, network.action_space
         self._is_dict = isinstance(seen, spaces.Dict)
@@ -114,7 +114,7 @@ class Sb3Model(PolicyModel):
 
 
 def _spec_of(space: spaces.Space[Any]) -> ArraySpec:
-    """Return what the network takes: it converts vectors to float32, and moves the channels of images to the front."""
+    """Return the input of the network, which converts vectors to float32 and moves image channels to the front."""
     from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
 
     shape, is_image = space.shape or (), is_image_space(space)
