@@ -1,4 +1,7 @@
-"""Everyday commands: ``nox`` runs tests, lint and types; ``nox -s tests-3.12 -- test/safety`` runs some tests."""
+"""Everyday commands.
+
+``nox`` runs tests, lint and types, and ``nox -s tests-3.12 -- test/safety`` runs some tests.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ sys.exit(main(["doctor", "--install"]))
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """Run the tests; arguments are those of pytest. Those of training run on Python 3.11 only."""
+    """Run the tests with arguments of pytest, those of training on Python 3.11 only."""
     session.install("-e", ".[all,test]")
     session.run("pytest", *session.posargs)
 
@@ -48,7 +51,7 @@ def versions(session: nox.Session, resolution: str) -> None:
 @nox.parametrize("numpy", ["1.26", "2"])
 @nox.parametrize("extra", EXTRAS)
 def extras(session: nox.Session, extra: str, numpy: str) -> None:
-    """Install one extra alone with one NumPy, and check: ``nox -s "extras-3.12(extra='sim', numpy='2')"``."""
+    """Install one extra alone with one NumPy and check it, such as ``nox -s "extras-3.12(extra='sim', numpy='2')"``."""
     if numpy == "1.26" and (session.python == "3.13" or extra in ("minari", "view")):
         session.skip("NumPy 1.26 has no wheels for Python 3.13, and Minari and Rerun require NumPy 2")
     session.install(f".[{extra}]", f"numpy=={numpy}.*")
@@ -106,6 +109,6 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the documentation site into build/site; ``nox -s docs -- serve`` shows it while you write."""
+    """Build the documentation site into build/site, or show it during writing with ``nox -s docs -- serve``."""
     session.install("-e", ".[all,docs]")
     session.run("mkdocs", *(session.posargs or ("build",)))

@@ -1,4 +1,4 @@
-"""Packaging for pip and for colcon: everything is here, since colcon reads this call and no [project] table."""
+"""Packaging for pip and colcon, all of it here because colcon reads this call and no [project] table."""
 
 import shutil
 from pathlib import Path
@@ -35,7 +35,7 @@ def write_executables() -> list[str]:
 
 
 class RosDistribution(Distribution):
-    """Installs `data_files` with ``pip install -e`` too, which asks for `has_data`: ros2 finds the package by them."""
+    """Installs `data_files`, by which ros2 finds the package, with ``pip install -e`` too, which asks for `has_data`."""
 
     has_data = Distribution.has_data_files
 

@@ -1,3 +1,3 @@
-"""The version of the package; ``setup.py`` and ``package.xml`` carry the same."""
+"""The version of the package, which is also in ``setup.py`` and ``package.xml``."""
 
 __version__ = "0.1.0"

@@ -74,9 +74,10 @@ class EmbodiedEnvError(Exception):
 
 
 class ContractError(EmbodiedEnvError, ValueError):
-    """A contract is wrong: the `problem` at the YAML path `path`, ``actuators.arm.joints.j1.position``, of `source`.
+    """A contract is wrong, with the `problem` at the YAML `path` of `source`.
 
-    `others` are further errors of the same contract, found independently of this one.
+    A path is ``actuators.arm.joints.j1.position``. `others` are further errors of the same contract, found
+    independently of this one.
     """
 
     def __init__(self, path: str, problem: str, *, source: str = "", others: Sequence[ContractError] = ()) -> None:
@@ -93,20 +94,20 @@ class UsageError(EmbodiedEnvError, ValueError):
 
 
 class UnknownOptionError(UsageError, TypeError):
-    """A call has an unexpected keyword argument: as in Python a TypeError, whose text some libraries look for."""
+    """A call has an unexpected keyword argument, a TypeError in Python whose text some libraries look for."""
 
 
 class MissingDependencyError(EmbodiedEnvError, ImportError):
-    """An optional dependency is missing; the message names the command that installs it."""
+    """An optional dependency is missing, with the command that installs it in the message."""
 
     def __init__(self, package: str, *, needed_for: str, remedy: str = "") -> None:
-        """Name the missing `package`, or "package (cause)", and what needs it; the remedy is by default its extra."""
+        """Name the missing `package`, or "package (cause)", its use and the remedy, by default its extra."""
         remedy = remedy or install_command(package.partition(" ")[0])
         super().__init__(f"{needed_for} needs {package}, which is not installed; {remedy}")
 
 
 def install_command(package: str) -> str:
-    """Return the command that installs an optional package: ``pip install "embodied_env[sim]"``."""
+    """Return the command that installs an optional package, such as ``pip install "embodied_env[sim]"``."""
     return f'pip install "embodied_env[{EXTRAS[package]}]"'
 
 
@@ -131,10 +132,13 @@ class PolicyError(EmbodiedEnvError):
 
 
 class TaskError(EmbodiedEnvError):
-    """A task raised an error, or returned a wrong result; `why` is used in ``end_reason`` as ``task_error:<why>``."""
+    """A task raised an error or returned a wrong result, with `why` in ``end_reason``.
+
+    The end reason is ``task_error:<why>``.
+    """
 
     def __init__(self, message: str, *, why: str = "wrong_result") -> None:
-        """Describe the error; `why` is the class of the task's own error."""
+        """Describe the error, where `why` is the class of the task's own error."""
         self.why = why
         super().__init__(message)
 
@@ -152,7 +156,10 @@ class BackendNotReadyError(BackendError, TimeoutError):
 
 
 class BackendLostError(BackendError):
-    """The world stopped responding during an episode; `why` is used in ``end_reason`` as ``backend_lost:<why>``."""
+    """The world stopped responding during an episode, with `why` in ``end_reason``.
+
+    The end reason is ``backend_lost:<why>``.
+    """
 
     def __init__(self, why: str, detail: str) -> None:
         """Describe the loss by its reason `why` and `detail`."""
@@ -175,7 +182,10 @@ def described(error: BaseException) -> str:
 
 
 def did_you_mean(value: object, names: Iterable[str]) -> str:
-    """Return "; did you mean 'NAME'?" for the name that is closest to `value`, or "" if none is close."""
+    """Return a hint at the name that is closest to `value`, or "" if none is close.
+
+    Its form is "; did you mean 'NAME'?".
+    """
     known = list(names)
     close = [] if value in known else difflib.get_close_matches(str(value), known, n=1)  # most checks hold
     return f"; did you mean {close[0]!r}?" if close else ""

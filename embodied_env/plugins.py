@@ -128,7 +128,7 @@ def plugin_names(kind: str) -> list[str]:
 
 
 def find_plugin(kind: str, name: str) -> Plugin | None:
-    """Return the plug-in of a name, or None; raises UsageError if two packages register it."""
+    """Return the plug-in of a name or None, or raise UsageError if two packages register it."""
     group = f"{_PACKAGE}.{kind}"
     own = BUILT_IN[kind].get(name)
     found = [] if own is None else [Plugin(group=group, name=name, target=own, package=_PACKAGE)]

@@ -1,4 +1,7 @@
-"""A policy on any backend: ``ros2 launch embodied_env evaluate.launch.py backend:=mujoco``."""
+"""Launch a policy on any backend.
+
+An example is ``ros2 launch embodied_env evaluate.launch.py backend:=mujoco``.
+"""
 
 from embodied_env.cli.launch.ros_launch import RosTarget
 from launch import LaunchDescription

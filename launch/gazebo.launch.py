@@ -1,4 +1,7 @@
-"""Gazebo, its bridge, and a policy or a training: ``ros2 launch embodied_env gazebo.launch.py headless:=true``."""
+"""Launch Gazebo, its bridge, and a policy or a training.
+
+An example is ``ros2 launch embodied_env gazebo.launch.py headless:=true``.
+"""
 
 from embodied_env.cli.launch.ros_launch import RosTarget
 from launch import LaunchDescription

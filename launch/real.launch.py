@@ -1,4 +1,7 @@
-"""A relay and a policy on a robot, a dry run by default: ``ros2 launch embodied_env real.launch.py policy:=hold``."""
+"""Launch a relay and a policy on a robot, as a dry run by default.
+
+An example is ``ros2 launch embodied_env real.launch.py policy:=hold``.
+"""
 
 from embodied_env.cli.launch.ros_launch import RosTarget
 from launch import LaunchDescription

@@ -1,4 +1,7 @@
-"""The relay of a contract: ``ros2 launch embodied_env relay.launch.py contract:=arm_reach``."""
+"""Launch the relay of a contract.
+
+An example is ``ros2 launch embodied_env relay.launch.py contract:=arm_reach``.
+"""
 
 from embodied_env.cli.launch.ros_launch import RosTarget
 from launch import LaunchDescription

@@ -1,4 +1,7 @@
-"""A relay and a policy that runs on request: ``ros2 launch embodied_env runner.launch.py policy:=hold``."""
+"""Launch a relay and a policy that runs on request.
+
+An example is ``ros2 launch embodied_env runner.launch.py policy:=hold``.
+"""
 
 from embodied_env.cli.launch.ros_launch import RosTarget
 from launch import LaunchDescription

@@ -1,4 +1,7 @@
-"""The embedded simulator, and a policy on it: ``ros2 launch embodied_env sim.launch.py contract:=arm_reach``."""
+"""Launch the embedded simulator and a policy on it.
+
+An example is ``ros2 launch embodied_env sim.launch.py contract:=arm_reach``.
+"""
 
 from embodied_env.cli.launch.ros_launch import RosTarget
 from launch import LaunchDescription

@@ -1,4 +1,7 @@
-"""A training script: ``ros2 launch embodied_env train.launch.py script:=train_sac.py``."""
+"""Launch a training script.
+
+An example is ``ros2 launch embodied_env train.launch.py script:=train_sac.py``.
+"""
 
 from embodied_env.cli.launch.ros_launch import RosTarget
 from launch import LaunchDescription

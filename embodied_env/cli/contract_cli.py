@@ -1,4 +1,4 @@
-"""``embodied-env contract``: validate, show, compare and render contracts, without ROS."""
+"""Verbs of ``embodied-env contract`` that validate, show, compare and render contracts without ROS."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _picture(args: argparse.Namespace) -> int:
-    """Render the contracts; refuse an untrusted task before the first picture."""
+    """Render the contracts, or refuse an untrusted task before the first picture."""
     from embodied_env.tasks import load_task
 
     out, contracts = checked_path("--out", args.out), [load_contract(name) for name in args.contracts]
@@ -132,7 +132,7 @@ def _init(args: argparse.Namespace) -> int:  # noqa: ARG001 - one interface
 
 
 def _list(args: argparse.Namespace) -> int:
-    """Print one row for each shipped file; one that does not load is listed with its error."""
+    """Print one row for each shipped file, with its error for one that does not load."""
     rows: list[Row] = []
     for folder, kind in (("", "contract"), (ROBOTS, "robot"), ("teams", "team")):
         for name, file in (known_robots() if folder == ROBOTS else shipped_files(folder)).items():
@@ -229,7 +229,7 @@ def print_keys(keys: Sequence[Key], args: argparse.Namespace) -> int:
 
 
 def _parts(path: str) -> list[str]:
-    """Return the parts of a path, without indices of lists: ``inputs.obs.parts[0].unit``."""
+    """Return the parts of a path, such as ``inputs.obs.parts[0].unit``, without indices of lists."""
     return re.sub(r"\[\d*\]", "", path).split(".")
 
 
@@ -259,7 +259,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def describe_contract(contract: Contract) -> dict[str, Any]:
-    """Return the sections of ``show`` as JSON types: mappings of keys and values, or lists of rows."""
+    """Return the sections of ``show`` as JSON types, which are mappings of keys and values, or lists of rows."""
     plain = to_plain(contract)
     sensors, actuators = plain["sensors"], plain["actuators"]
     heading = {key: plain[key] for key in ("name", "version", "source", "control_period_s", "applied_actions")}
@@ -295,14 +295,14 @@ def _box_row(title: str, name: str, box: Any) -> Row:  # noqa: ANN401 - a Box, t
 
 
 def _bound(values: FloatArray) -> Any:  # noqa: ANN401 - JSON types
-    """Return one number if all are equal, as in images, else nested lists; None for infinite ones."""
+    """Return one number if all are equal, as in images, else nested lists, with None for infinite ones."""
     found = values.astype(object)
     found[~np.isfinite(values)] = None
     return found.flat[0] if (values == values.flat[0]).all() else found.tolist()
 
 
 def _field_rows(name: str, sensor: SensorSpec) -> list[Row]:
-    """Return the fields of a sensor with shape and dtype; evaluator-only fields have no observation key."""
+    """Return the fields of a sensor with shape and dtype, and an observation key unless only the evaluator has them."""
     is_seen = sensor.visibility == "agent"
     rows = []
     for layout in field_layouts(name, sensor):

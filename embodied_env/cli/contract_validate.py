@@ -1,4 +1,4 @@
-"""``contract validate``: report every error of a contract, its chosen values, and suspicious ones."""
+"""Report every error of a contract, its chosen values, and suspicious ones for ``contract validate``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _report(result: Mapping[str, Any]) -> None:
 
 
 def _validated(name: str, *, trust_task: bool, task: str | None) -> dict[str, Any]:
-    """Load one contract, and its task if shipped or trusted; print every error on stderr."""
+    """Load one contract, and its task if shipped or trusted, and print every error on stderr."""
     from embodied_env.tasks import find_task, is_shipped, load_task
 
     errors: list[ContractError] = []

@@ -1,4 +1,4 @@
-"""``embodied-env doctor``: check a contract and a backend, or the installation, with a remedy for each failure."""
+"""Check a contract and a backend, or the installation, for ``embodied-env doctor``, with remedies for failures."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the checklist and return the exit status: 1 if a check failed."""
+    """Print the checklist and return exit status 1 if a check failed."""
     from embodied_env.ros.transport.setup_checks import check_namespace
 
     if args.install:
@@ -132,7 +132,7 @@ def examine(  # noqa: PLR0913 - the options of the verb
     confirm_chosen: bool = False,
     ignore_inputs: Sequence[str] = (),
 ) -> Sections:
-    """Return the checks for `backend` by section; only a shipped or trusted task is loaded."""
+    """Return the checks for `backend` by section, for which only a shipped or trusted task is loaded."""
     sections: Sections = {
         "this host": list(_host_checks()),
         "ROS 2": _ros_checks(contract, backend, ignore_inputs) if backend in _OVER_ROS else [],
@@ -251,7 +251,7 @@ def _message_checks(types: Iterable[str]) -> Iterator[Check]:
 
 
 def _shared_memory() -> Check:
-    """Check the free shared memory: if it is full, Fast DDS fails silently."""
+    """Check the free shared memory, without which Fast DDS fails silently."""
     if not os.path.isdir(_SHARED_MEMORY):  # noqa: PTH112 - a constant path
         return Check(name=_SHARED_MEMORY, passed=None, detail="not available on this system")
     free = shutil.disk_usage(_SHARED_MEMORY).free
@@ -315,7 +315,7 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, igno
 
 
 def _attempt(name: str, action: Callable[[], object], remedy: str) -> Check:
-    """Return a check that passes unless `action` raises; its result is the detail."""
+    """Return a check that passes unless `action` raises, with its result as the detail."""
     try:
         return Check(name=name, passed=True, detail=str(action()))
     except EmbodiedEnvError as error:

@@ -1,4 +1,4 @@
-"""Checks of ``embodied-env doctor --install``: whether interpreter, packages, ROS 2 and extras fit together."""
+"""Checks whether interpreter, packages, ROS 2 and extras fit together for ``embodied-env doctor --install``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PYTHON_FOLDER = re.compile(r"/python(\d+\.\d+)/")
 
 
 def examine_installation() -> dict[str, list[Check]]:
-    """Return the checks by section; nothing is connected, and only packages of this installation are imported."""
+    """Return the checks by section, which connect to nothing and import only packages of this installation."""
     ros = list(ros_checks())
     has_ros = bool(sourced_prefixes()) or any(check.name == "messages" for check in ros)
     return {
@@ -113,7 +113,7 @@ def _plugin_check(plugin: Plugin) -> Check:
 
 
 def _requirements(extra: str) -> list[tuple[str, str]]:
-    """Return (package, least version) of each requirement of an extra; "" for those without one."""
+    """Return (package, least version) of each requirement of an extra, with "" for one without a version."""
     found = []
     for text in requires(_PACKAGE) or ():
         of_extra, match = _EXTRA.search(text), _REQUIREMENT.match(text)
@@ -123,7 +123,7 @@ def _requirements(extra: str) -> list[tuple[str, str]]:
 
 
 def _requirement_check(name: str, least: str) -> Check:
-    """Check one requirement of the package; an older version than `least` fails."""
+    """Check one requirement of the package, which fails for an older version than `least`."""
     remedy = f'pip install "{name}>={least}"' if least else f"pip install {name}"
     try:
         found = version(name)
@@ -140,7 +140,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _extra_checks(*, has_ros: bool) -> Iterator[Check]:
-    """Check each extra: missing packages are reported, only versions that are too old fail."""
+    """Check each extra, which reports missing packages but fails only for versions that are too old."""
     try:
         extras = distribution(_PACKAGE).metadata.get_all("Provides-Extra") or []
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The entry point of the command line: the table of verbs, the parser, and the exit status of each error."""
+"""The entry point of the command line with the table of verbs, the parser, and the exit status of each error."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _EXIT_STATUS = (
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Appends "(default: ...)" to the help of options whose default is a value."""
+    """Appends the default to the help of options whose default is a value."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         is_value = (action.default or action.default == 0) and not isinstance(action.default, bool)
@@ -104,7 +104,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (default: that of this process) and return its exit status."""
+    """Run the command line `argv`, by default that of this process, and return its exit status."""
     if logging.lastResort is not None:  # the handler of warnings without a configuration
         logging.lastResort.setFormatter(PrintableFormatter())
     try:
@@ -141,7 +141,7 @@ def print_error(error: EmbodiedEnvError) -> None:
 
 
 def _without_ros_args(argv: Sequence[str]) -> list[str]:
-    """Remove the arguments from ``--ros-args`` to ``--`` or the end: rclpy reads them itself."""
+    """Remove the arguments from ``--ros-args`` to ``--`` or the end, which rclpy reads itself."""
     kept, is_ros = [], False
     for argument in argv:
         if is_ros or argument == "--ros-args":
@@ -182,7 +182,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _reader_left() -> bool:
-    """Return whether stdout is the broken pipe; if so, redirect it to /dev/null for the rest of the process."""
+    """Return whether stdout is the broken pipe, and if so redirect it to /dev/null for the rest of the process."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     broken = any(event & select.POLLERR for _, event in poll.poll(0))

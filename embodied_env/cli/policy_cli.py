@@ -1,4 +1,4 @@
-"""``embodied-env policy``: show, check and draft policy files."""
+"""Show, check and draft policy files for ``embodied-env policy``."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _keys(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Run all checks, which raise UsageError, and make one inference; exit status 1 without a plausible action."""
+    """Run all checks, which raise UsageError, and make one inference, with exit status 1 for an implausible action."""
     contract, interface = _load(args)
     found: Row = {"policy": interface.file.name, "sha256": interface.file.sha256, "contract": contract.name}
     status = SOUND
@@ -168,7 +168,7 @@ def _observe(contract: Contract, args: argparse.Namespace) -> Observation:
 def _vector_rows(
     name: str, spec: PolicyInputSpec, reader: VectorInput, interface: PolicyFileInterface, observation: Observation
 ) -> Iterator[Row]:
-    """Yield a row for each component of a vector; of long parts the first ones."""
+    """Yield a row for each component of a vector, or for the first ones of long parts."""
     last = {key: np.zeros(shape) for key, shape in interface.actions.shapes.items()}
     before, after = reader.read_raw(observation, last), reader.read(observation, last)
     for part, place in zip(spec.parts or (), reader.slices, strict=True):
@@ -198,7 +198,7 @@ def _output_rows(name: str, spec: OutputSpec, labels: Sequence[str], actions: Ma
 
 
 def _affine(part: InputPart | OutputPart, offset: int, spec: PolicyInputSpec | OutputSpec) -> str | None:
-    """Return what is done to one component, in words; None: nothing."""
+    """Return the operations on one component in words, or None without any."""
     keys = {key: _one(getattr(part, key), offset) for key in ("offset", "sign", "scale")}
     words = [f"{key} {value:g}" for key, value in keys.items() if value != (key != "offset")]
     if isinstance(part, InputPart):
@@ -239,7 +239,7 @@ def _summary(value: Any) -> str:  # noqa: ANN401 - an image or a text
 
 
 def _by_joint(contract: Contract, action: Any) -> dict[str, float]:  # noqa: ANN401 - of the action space
-    """Return the action, or the first one of a chunk, by joint; empty for `NoAction`."""
+    """Return the action, or the first one of a chunk, by joint, or an empty mapping for `NoAction`."""
     if isinstance(action, NoAction):
         return {}
     vector = np.concatenate([*action.values()], axis=-1) if isinstance(action, dict) else np.asarray(action)
@@ -247,7 +247,7 @@ def _by_joint(contract: Contract, action: Any) -> dict[str, float]:  # noqa: ANN
 
 
 def _init(args: argparse.Namespace) -> int:
-    """Write the draft and print what is unknown; exit status 1 if anything is."""
+    """Write the draft and print its unknown values, with exit status 1 if there are any."""
     from embodied_env.policies.lerobot_checkpoint import read_lerobot
     from embodied_env.policies.lerobot_draft import draft_policy_file
 

@@ -1,4 +1,4 @@
-"""``embodied-env relay``: forward commands to the robot, and brake when they stop."""
+"""Forward commands to the robot and brake when they stop, for ``embodied-env relay``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Relay until SIGINT or SIGTERM, or with ``-`` until the end of standard input; then brake the robot to rest."""
+    """Relay until SIGINT or SIGTERM, or with ``-`` until standard input ends, and then brake the robot to rest."""
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.core.contract_blocks import check_blocks
     from embodied_env.errors import UsageError, did_you_mean

@@ -1,4 +1,4 @@
-"""``embodied-env repair``: complete the files of runs after an unclean end."""
+"""Complete the files of runs after an unclean end for ``embodied-env repair``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Repair each run, and return the exit status: 1 if one could not be repaired."""
+    """Repair each run and return exit status 1 if one could not be repaired."""
     from embodied_env.record import repair_run
 
     reports: list[RepairReport] = []

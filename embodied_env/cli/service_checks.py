@@ -1,4 +1,4 @@
-"""Checks of ``embodied-env doctor --install``: the real-time limits of this user, and our systemd units."""
+"""Checks of the real-time limits of this user and our systemd units for ``embodied-env doctor --install``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INSTALL = "docs/howto/service.md describes the units"
 
 
 def service_checks() -> Iterator[Check]:
-    """Yield what of the real-time settings and the units is active; nothing is required."""
+    """Yield checks of the active real-time settings and units, none of which is required."""
     yield _limit_check()
     has_kernel = _REALTIME_KERNEL.is_file() and _REALTIME_KERNEL.read_text(encoding="ascii").strip() == "1"
     detail = f"{os.uname().release} {'with' if has_kernel else 'without'} PREEMPT_RT"

@@ -1,4 +1,4 @@
-"""``embodied-env sim``: host the embedded simulator as a ROS 2 node."""
+"""Host the embedded simulator as a ROS 2 node for ``embodied-env sim``."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def add_run_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: object) -> None:
-    """Declare options of environments (`OPTIONS`) as arguments; `defaults` of this verb replace those there."""
+    """Declare options of environments (`OPTIONS`) as arguments, with the `defaults` of this verb in place of theirs."""
     for name in names:
         option = OPTIONS[name]
         flag = option.flag or f"--{name.removesuffix('_s').replace('_', '-')}"
@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: object
 
 
 def given_options(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return those of `add_options` that differ from their default; a backend refuses the options of others."""
+    """Return options of `add_options` that differ from their default, since a backend refuses those of others."""
     return {name: value for name in names if (value := getattr(args, name)) not in (None, OPTIONS[name].default)}
 
 
@@ -112,7 +112,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def run_directory(path: str) -> str:
-    """Return `path`; raises ArgumentTypeError unless it is a directory."""
+    """Return `path`, or raise ArgumentTypeError unless it is a directory."""
     if not path or not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
         raise argparse.ArgumentTypeError(f"no such run directory: {path!r} (expected a folder such as runs/<id>)")
     return path
@@ -130,7 +130,7 @@ def integer_from(minimum: int) -> Callable[[str], int]:
 
 
 def output_file(text: str) -> Path:
-    """Return the path of a file to write; raises ArgumentTypeError unless its directory exists."""
+    """Return the path of a file to write, or raise ArgumentTypeError unless its directory exists."""
     from embodied_env.contract.argument_checks import checked_path
 
     try:

@@ -1,1 +1,1 @@
-"""Message types that a contract may use: fields, shapes, units, reading, writing and validity. No ROS needed."""
+"""Message types of contracts with fields, shapes, units, reading, writing and validity, without ROS."""

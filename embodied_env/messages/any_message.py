@@ -50,7 +50,7 @@ class PathField(MessageField):
         return read
 
     def write(self, message: Message, name: str, value: NDArray[Any] | None, content: Content) -> None:  # noqa: ARG002
-        """Write the value at the path; extend sequences as needed."""
+        """Write the value at the path, and extend sequences as needed."""
         if value is not None:
             write_path(message, self.place, value)
 
@@ -61,7 +61,7 @@ def steps_of(path: str) -> list[tuple[str, int | None]]:
 
 
 def follow(message: Message, path: str) -> Any:  # noqa: ANN401 - part of a message
-    """Return the value at `path` in `message`; raises AttributeError or IndexError for an invalid path."""
+    """Return the value at `path` in `message`, or raise AttributeError or IndexError for an invalid path."""
     value = message
     for name, index in steps_of(path):
         value = getattr(value, name)
@@ -71,7 +71,7 @@ def follow(message: Message, path: str) -> Any:  # noqa: ANN401 - part of a mess
 
 
 def write_path(message: Message, path: str, value: NDArray[Any]) -> None:
-    """Write an element or a sequence of numbers at `path`; extend sequences as needed."""
+    """Write an element or a sequence of numbers at `path`, and extend sequences as needed."""
     *parents, (name, index) = steps_of(path)
     for part, place in parents:
         parent, message = message, getattr(message, part)
@@ -93,7 +93,7 @@ def write_path(message: Message, path: str, value: NDArray[Any]) -> None:
 
 
 def _extend(message: Message, name: str, index: int) -> None:
-    """Append default elements (floats: NaN) to the sequence `name` until it has the element `index`."""
+    """Append default elements, NaN for floats, to the sequence `name` until it has the element `index`."""
     sequence, kind = getattr(message, name), message.get_fields_and_field_types()[name]
     element = next((found["of"] for pattern in (ARRAY, SEQUENCE) if (found := pattern.match(kind))), kind)
     while index >= len(sequence):

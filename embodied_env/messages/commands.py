@@ -1,6 +1,6 @@
-"""Declare types of commands: messages of topics and goals of action servers, and how they are written and read.
+"""Declare types of commands, written and read as messages of topics and goals of action servers.
 
-They are duck-typed: writing and reading them needs no ROS. Values are in the units of the driver; by default these are
+They are duck-typed, so that writing and reading them needs no ROS. Values are in the units of the driver, by default
 rad or m, and rad/s or m/s for velocities.
 """
 
@@ -60,7 +60,7 @@ class CommandMessage(CommandType):
         raise NotImplementedError
 
     def read(self, message: Message, target: Target) -> Setpoints | None:
-        """Return the setpoints in the order of the joints; None for those of other joints.
+        """Return the setpoints in the order of the joints, or None for those of other joints.
 
         The caller checks that they are finite and as many as the joints.
         """
@@ -93,14 +93,14 @@ class _JointStateCommand(CommandMessage):
 
 
 class TrajectoryCommand(CommandMessage):
-    """A trajectory: of one point for one command, or of several points."""
+    """A trajectory of one point for one command, or of several points."""
 
     def write(self, message: Message, setpoints: Setpoints, target: Target) -> None:
         """Write a trajectory of one point."""
         self.write_points(message, [(target.after_ns, setpoints)], target)
 
     def read(self, message: Message, target: Target) -> Setpoints | None:
-        """Return the setpoints of the point; None for several, which are no command of one control period."""
+        """Return the setpoints of the point, or None for several, which are no command of one control period."""
         if len(message.points) != 1:
             return None
         return _by_name(message.joint_names, message.points[0].positions, target.joints)
@@ -149,7 +149,7 @@ class CommandGoal(CommandType):
     joints: int | None = 1
 
     def write(self, goal: Message, joint: str, position: float, max_effort: float | None) -> None:
-        """Write a new goal; None: the effort is limited by the server."""
+        """Write a new goal, with the effort limited by the server if `max_effort` is None."""
         raise NotImplementedError
 
     def read(self, goal: Message) -> float:

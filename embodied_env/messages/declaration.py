@@ -1,6 +1,7 @@
-"""Declare types of sensor messages: fields, reading, writing and invalid readings.
+"""Declare types of sensor messages with fields, reading, writing and invalid readings.
 
-Messages are duck-typed: reading and writing them needs no ROS. A module of this package declares a family of types.
+Messages are duck-typed, so that reading and writing them needs no ROS. A module of this package declares a family of
+types.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class InvalidReadingError(Exception):
 
 
 class Window(NamedTuple):
-    """Limits of ranges in m; first angle and increment of a scan in rad, NaN without angles."""
+    """Limits of ranges in m, with first angle and increment of a scan in rad, or NaN without angles."""
 
     low_m: float = 0.0
     high_m: float = math.inf
@@ -146,7 +147,7 @@ class SensorMessage:
         return NO_WINDOW
 
     def write(self, message: Message, content: Content) -> None:
-        """Write the fields of the type; undeclared ones as provided by the world, or as unknown."""
+        """Write the fields of the type, with undeclared ones as provided by the world, or as unknown."""
         for name, known in self.fields.items():
             known.write(message, name, content.values.get(name, content.extras.get(name)), content)
 
@@ -163,7 +164,7 @@ def check_length(name: str, found: int, wanted: int, remedy: str = "") -> None:
 
 
 def fitted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a copy as `dtype`; raises InvalidReadingError for values that an integer type lacks."""
+    """Return a copy as `dtype`, or raise InvalidReadingError for values that an integer type lacks."""
     if dtype.kind == "f" and values.size == 1 and abs(values.item()) <= _LARGE:
         return values.astype(dtype)  # the context below takes five times as long
     with np.errstate(all="ignore"):  # checked below

@@ -1,4 +1,4 @@
-"""Images: colours as uint8 (height, width, channels), depth as float32 metres (height, width, 1)."""
+"""Images with colours as uint8 (height, width, channels) or depth as float32 metres (height, width, 1)."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class _CompressedPixels(_Pixels):
 
 
 def with_encoding(known: MessageField, name: str) -> MessageField:
-    """Return the field of an image with an encoding; depth is in metres."""
+    """Return the field of an image with an encoding, in metres for depth."""
     encoding = ENCODINGS[name]
     shape = (None, None, encoding.channels)
     if encoding.metres_per_unit is not None:
@@ -169,7 +169,7 @@ def with_encoding(known: MessageField, name: str) -> MessageField:
 
 
 def as_pixels(field: Field, image: NDArray[Any]) -> NDArray[Any]:
-    """Return an image in the units of its message, as a new array: depth in whole millimetres, 0 for unknown."""
+    """Return an image in the units of its message as a new array, for depth in whole millimetres, 0 if unknown."""
     encoding = ENCODINGS[field.encoding]
     if encoding.dtype != "uint16" or encoding.metres_per_unit is None:
         return image.copy()
@@ -179,7 +179,7 @@ def as_pixels(field: Field, image: NDArray[Any]) -> NDArray[Any]:
 
 
 def _from_units(units: NDArray[Any], metres_per_unit: float) -> NDArray[np.float32]:
-    """Return depths in metres; NaN for 0 (REP-118)."""
+    """Return depths in metres, with NaN for 0 (REP-118)."""
     depth: NDArray[np.float32] = np.multiply(units, np.float32(metres_per_unit), dtype=np.float32)
     np.copyto(depth, np.nan, where=units == 0)
     return depth
@@ -192,7 +192,10 @@ def _check_size(field: Field, width: int, height: int) -> None:
 
 
 def _codec(text: str) -> str:
-    """Return the codec of a format: ``png``, or ``rgb8; jpeg compressed bgr8``, as image_transport writes it."""
+    """Return the codec of a format written by image_transport.
+
+    Examples of formats are ``png`` and ``rgb8; jpeg compressed bgr8``.
+    """
     words = text.rpartition(";")[2].split()
     if not words or words[0] not in _CODECS or (len(words) > 1 and words[1] != "compressed"):
         raise InvalidReadingError(f"format is {text!r} (expected jpeg or png)")

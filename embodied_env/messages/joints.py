@@ -1,4 +1,4 @@
-"""Values of joints, found by name: joint states and trajectories."""
+"""Values of joints in joint states and trajectories, found by name."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class _JointTrajectory(SensorMessage):
 
 
 def _columns(content: Content) -> tuple[list[str], dict[str, array.array[float]]]:
-    """Return the joints of all fields, and the values of each field: NaN for a missing joint."""
+    """Return the joints of all fields, and the values of each field with NaN for a missing joint."""
     joints = {field: content.fields[field].joints for field in content.values}
     names = list(dict.fromkeys(joint for listed in joints.values() for joint in listed))
     columns = {}

@@ -1,4 +1,4 @@
-"""Convert the pixels of cameras that send no RGB: YUV 4:2:2, NV12 and Bayer patterns.
+"""Convert the pixels of cameras that send no RGB but YUV422, NV12 or Bayer patterns.
 
 YUV: the integers of OpenCV (`modules/imgproc/src/color_yuv.simd.hpp`), which cv_bridge uses, for ITU-R BT.601 with Y
 from 16 to 235. With y = 1220542 max(0, Y - 16), u = U - 128, v = V - 128 and c = 2^19::
@@ -28,17 +28,17 @@ Convert = Callable[[Bytes], Bytes]
 
 
 def yuv422(order: str) -> Convert:
-    """Return the conversion of 4:2:2 with the samples of two pixels in this order, such as ``yuyv``."""
+    """Return the conversion of YUV422 with the samples of two pixels in this order, such as ``yuyv``."""
     return partial(_from_422, luma=order.index("y"), u=order.index("u"), v=order.index("v"))
 
 
 def bayer(pattern: str) -> Convert:
-    """Return the conversion of a Bayer pattern, such as ``rggb``: two colours in even rows, then two in odd ones."""
+    """Return the conversion of a Bayer pattern given by two colours in even and two in odd rows, such as ``rggb``."""
     return partial(_from_bayer, pattern=pattern)
 
 
 def nv12(rows: Bytes) -> Bytes:
-    """Convert NV12: the rows of Y, then those of U and V in turn, of half the resolution."""
+    """Convert NV12, the rows of Y followed by those of alternating U and V at half the resolution."""
     height = rows.shape[0] * 2 // 3
     chroma = rows[height:].repeat(2, axis=0)
     return _from_yuv(rows[:height], chroma[:, 0::2].repeat(2, axis=1), chroma[:, 1::2].repeat(2, axis=1))

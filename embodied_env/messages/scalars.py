@@ -1,4 +1,4 @@
-"""Numbers: scalars and arrays of std_msgs, a battery."""
+"""Numbers, which are scalars and arrays of std_msgs and the values of a battery."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Number(MessageField):
     is_optional: bool = False  # NaN where the sensor does not measure it
 
     def reader(self, field: Field) -> Read:
-        """Return the function that reads the number; NaN is invalid where it means that it is not measured."""
+        """Return the function that reads the number, where NaN is invalid if it stands for no measurement."""
         get, dtype = attrgetter(field.name), field.dtype
         if not self.is_optional:
             return lambda message: np.array((get(message),), dtype)
@@ -76,7 +76,7 @@ class Series(MessageField):
         check_length(field.name, count, field.shape[0])
 
     def write(self, message: Message, name: str, value: NDArray[Any] | None, content: Content) -> None:  # noqa: ARG002
-        """Write the array; empty for unknown."""
+        """Write the array, or leave it empty for an unknown one."""
         if value is not None:
             setattr(message, name, packed(value))
 

@@ -1,4 +1,4 @@
-"""Vectors and quaternions: poses, twists, odometry, forces and inertial measurements."""
+"""Vectors and quaternions of poses, twists, odometry, forces and inertial measurements."""
 
 from __future__ import annotations
 

@@ -50,9 +50,10 @@ def parse_address(address: str) -> PolicyAddress:
 
 
 def parse_server(address: str, default_port: int) -> tuple[str, int]:
-    """Return host and port of ``scheme://host[:port]``, or raise UsageError for another form, such as with a path.
+    """Return host and port of a server address, or raise UsageError for another form, such as one with a path.
 
-    No built-in protocol has a path; a format of another package may read it from its location.
+    The form is ``scheme://host[:port]``. No built-in protocol has a path. A format of another package may read it from
+    its location.
     """
     try:
         url = urlsplit(address)

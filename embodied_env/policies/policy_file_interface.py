@@ -93,7 +93,7 @@ class PolicyFileInterface(Interface):
         self._last_outputs = {name: np.zeros(self.actions.shapes[name]) for name in self._outputs_seen}
 
     def instruct(self, instruction: str) -> bool:
-        """Use this prompt in the inputs with ``text: instruction``, and return whether there are any."""
+        """Use this prompt in the inputs whose `text` is ``instruction``, and return whether there are any."""
         self._texts = dict.fromkeys(self._texts, instruction)
         return bool(self._texts)
 

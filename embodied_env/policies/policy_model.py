@@ -305,7 +305,7 @@ class ModelPolicy:
 
     @property
     def start(self) -> EpisodeStart | None:
-        """The start, in joints of the contract, of the recorded episode that the model plays, or None if it plays none."""
+        """The start, in contract joints, of the recorded episode that the model plays, or None if it plays none."""
         start = find_start(self.model)
         return None if start is None else self.interface.to_start(start)
 

@@ -114,7 +114,7 @@ class Sb3Model(PolicyModel):
 
 
 def _spec_of(space: spaces.Space[Any]) -> ArraySpec:
-    """Return the input of the network, which converts vectors to float32 and moves image channels to the front."""
+    """Return the spec of the network's input, which converts vectors to float32 and puts image channels first."""
     from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
 
     shape, is_image = space.shape or (), is_image_space(space)

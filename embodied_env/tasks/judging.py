@@ -1,4 +1,4 @@
-"""Call a task, a function or a class, and check its result; every error names the file and the line of the task."""
+"""Call a task, a function or a class, and check its result, with file and line of the task in every error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBERS = (float, int, np.floating, np.integer)
 
 
 class FunctionTask:
-    """The task of one function; each function has a subclass of its own, made by `class_of_function`."""
+    """The task of one function, for which `class_of_function` makes a subclass of its own."""
 
     version: int
     terms: tuple[str, ...]
@@ -39,7 +39,7 @@ class FunctionTask:
         self._no_motion = np.zeros(sum(len(actuator.joints) for actuator in contract.actuators.values()))
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
-        """Call the function; raises TaskError unless it returns reward, success and its terms, if any."""
+        """Call the function, or raise TaskError unless it returns reward, success and its terms, if any."""
         name, result = self.function.__name__, self.function(previous, current, applied, **self._keywords)
         names = ("reward", "success", "terms") if self.terms else ("reward", "success")
         if not isinstance(result, tuple) or len(result) != len(names):
@@ -58,7 +58,7 @@ class FunctionTask:
 
 @functools.cache
 def class_of_function(function: Callable[..., Any], version: int) -> type[FunctionTask]:
-    """Return the class of the task `function`; raises TypeError for a function that is not a task."""
+    """Return the class of the task `function`, or raise TypeError for a function that is not a task."""
     module = {"__module__": function.__module__}
     parameters = dataclasses.make_dataclass(
         "Parameters", _parameters(function), frozen=True, kw_only=True, namespace=module
@@ -85,7 +85,7 @@ def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
 def judge_step(
     task: Task, contract: Contract, previous: Snapshot, current: Snapshot, applied: FloatArray
 ) -> TaskResult:
-    """Return the result of `task.judge` with plain floats and the terms in their order; raises TaskError.
+    """Return the result of `task.judge` with plain floats and the terms in their order, or raise TaskError.
 
     A task of another package receives copies, because the next step and the record use the originals.
     """
@@ -115,7 +115,7 @@ def judge_step(
 def judge_reset(
     task: ResettableTask, contract: Contract, snapshot: Snapshot, options: Mapping[str, FloatArray]
 ) -> Verdict | None:
-    """Return the verdict of `task.reset`, which receives a copy as in `judge_step`; raises TaskError."""
+    """Return the verdict of `task.reset`, which receives a copy as in `judge_step`, or raise TaskError."""
     try:
         if not type(task).__module__.startswith(_OWN):
             snapshot = _copied(snapshot)
@@ -152,7 +152,7 @@ def _located(error: BaseException, task: Task, method: Callable[..., Any], contr
 
 
 def _place(error: BaseException, task: Task, method: Callable[..., Any], contract: Contract) -> str:
-    """Return file and line: the last line of the task in the traceback, or where the called function begins."""
+    """Return file and line of the task's last line in the traceback, or of the start of the called function."""
     own = getattr(sys.modules.get(type(task).__module__), "__file__", None)
     places = [(at.filename, at.lineno) for at in traceback.extract_tb(error.__traceback__) if at.filename == own]
     called = task.function if isinstance(task, FunctionTask) else method

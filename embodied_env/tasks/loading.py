@@ -1,4 +1,4 @@
-"""Load the task of a contract: a class or a function, of a module or of a file by its exact path."""
+"""Load the task of a contract, a class or a function from a module, or from a file by its exact path."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from embodied_env.tasks.task_parts import ArrayTask
 
 
 def load_task(contract: Contract, *, trust: bool = False, file: str | Path | None = None) -> Task:
-    """Build the task of `contract`: the class or function of ``task.type``, with the other keys as its parameters.
+    """Build the task of `contract` from the class or function ``task.type`` with the other keys as parameters.
 
     Args:
         contract: the contract of the task.
@@ -71,7 +71,7 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
 
 
 def describe_task(task: Task, contract: Contract) -> dict[str, Any]:
-    """Return a loaded task's entry in a manifest: name in the contract, version, terms, source (SHA-256)."""
+    """Return a loaded task's entry in a manifest with name in the contract, version, terms and source (SHA-256)."""
     return {
         "type": contract.task.type,
         "version": task.version,
@@ -86,7 +86,10 @@ def is_shipped(contract: Contract) -> bool:
 
 
 def find_task(contract: Contract) -> str:
-    """Return ``module:NAME`` or ``FILE.py:NAME`` of the task; raises ContractError for an unknown name."""
+    """Return the name of the task in a module or a file, or raise ContractError for an unknown name.
+
+    Its form is ``module:NAME`` or ``FILE.py:NAME``.
+    """
     name = contract.task.type
     if ":" in name:
         return name
@@ -94,7 +97,7 @@ def find_task(contract: Contract) -> str:
 
 
 def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> type:
-    """Import the class of the task; a file is executed from its exact path, independent of ``sys.path``."""
+    """Import the class of the task, with a file executed from its exact path, independent of ``sys.path``."""
     name = contract.task.type if file is None else str(file)
     path, module_name, class_name = _place_of(contract, file)
     if file is None and not (trust or is_shipped(contract)):

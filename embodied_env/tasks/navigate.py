@@ -1,4 +1,4 @@
-"""Navigate: drive to the goal without collisions."""
+"""Drive to the goal without collisions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _FAR_M = 1e3  # beyond the range of any scanner
 
 @dataclass(frozen=True, kw_only=True)
 class Pilot:
-    """The keys of ``task.pilot:``: the agent's sensors that the scripted policy reads, and the robot's size.
+    """The sensors of the agent that the scripted policy reads and the robot's size, as keys of `task.pilot`.
 
     Their frame is that of the robot: origin at the middle of the axle, x forward, y left.
     """
@@ -67,7 +67,7 @@ class Pilot:
 
 @dataclass(frozen=True, kw_only=True)
 class NavigateParameters:
-    """The keys of ``task:``. The sensors `pose`, `goal` and `collision` may be the evaluator's."""
+    """The keys of `task`, whose sensors `pose`, `goal` and `collision` may be the evaluator's."""
 
     pose: str  # sensor with the robot's `position`
     goal: str  # sensor with the goal's `position`, in the same frame
@@ -81,10 +81,10 @@ class NavigateParameters:
 
 
 class Navigate(ArrayTask):
-    """Reward: the decrease of the distance to the goal, minus effort and collision, plus a bonus at success.
+    """Rewards the decrease of the distance to the goal, minus effort and collision, plus a bonus at success.
 
-    Distances are horizontal, m; the effort is the weighted square of the applied action. Failure: ``collision``.
-    Success: the distance, by fresh readings, is at most the success radius, without a collision.
+    Distances are horizontal, m. The effort is the weighted square of the applied action. The failure is ``collision``.
+    Success means that the distance, by fresh readings, is at most the success radius, without a collision.
     """
 
     version = 1
@@ -92,7 +92,7 @@ class Navigate(ArrayTask):
     Parameters = NavigateParameters
 
     def __init__(self, contract: Contract, parameters: NavigateParameters) -> None:
-        """Check the parameters against the contract; raises ContractError at ``task.<parameter>``."""
+        """Check the parameters against the contract, or raise ContractError with the path of the parameter."""
         self._contract = contract
         self._p = p = parameters
         require_sensor(contract, "task.pose", p.pose, "position")
@@ -202,7 +202,7 @@ def _course_rad(goal: FloatArray, obstacles: FloatArray, radius_m: float) -> flo
 
 
 def _free_ahead_m(obstacles: FloatArray, radius_m: float) -> float:
-    """Return the free distance straight ahead, m; 0 when an obstacle is closer than STOP_M."""
+    """Return the free distance straight ahead, m, or 0 when an obstacle is closer than STOP_M."""
     x, y = obstacles.T
     ahead = x[(np.abs(y) < radius_m) & (x > radius_m / 2)]  # without obstacles to the robot's sides
     return max(0.0, float(ahead.min(initial=_FAR_M)) - radius_m - STOP_M)

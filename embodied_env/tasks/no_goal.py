@@ -1,4 +1,4 @@
-"""No goal: the smallest task, for the first steps of a robot that has none yet."""
+"""The smallest task without a goal, for the first steps of a robot that has none yet."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from embodied_env.tasks.task_parts import ArrayTask, squared_norm
 
 @dataclass(frozen=True, kw_only=True)
 class NoGoalParameters:
-    """The keys of ``task:``."""
+    """The keys of `task`."""
 
     effort_weight: NotNegative = 0.01  # penalty per squared norm of the applied action
 
 
 class NoGoal(ArrayTask):
-    """Reward: minus the weighted square of the applied action. An episode ends at its horizon, never as a success."""
+    """Rewards a small applied action by minus its weighted square.
+
+    An episode ends at its horizon, never as a success.
+    """
 
     version = 1
     terms = ("effort",)

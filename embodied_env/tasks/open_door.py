@@ -1,4 +1,4 @@
-"""Open the door: press its lever handle down and push it open."""
+"""Open the door by pressing its lever handle down and pushing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DAMPING_M = 0.03  # lambda of the damped least squares
 
 @dataclass(frozen=True, kw_only=True)
 class OpenDoorParameters:
-    """The keys of ``task:``. The sensors `door` and `distance` may be the evaluator's, and so may `wrench`."""
+    """The keys of `task`, whose sensors `door`, `distance` and `wrench` may be the evaluator's."""
 
     door: str  # JointState sensor with the position of `hinge`: 0 when closed
     hinge: str  # joint of `door`
@@ -68,10 +68,10 @@ class OpenDoorParameters:
 
 
 class OpenDoor(ArrayTask):
-    """Reward: the changes of the door's angle, the bolt and the fingertip's distance from the handle, plus a bonus.
+    """Rewards changes of the door's angle, the bolt and the distance of fingertip and handle, plus a bonus.
 
-    Differences reward no back-and-forth motion. Success: the hinge's angle, by a fresh reading, is at least
-    `opened_at_rad`. Failure ``excessive_force``: the wrench's force exceeds `max_force_n`.
+    Differences reward no back-and-forth motion. Success means that the hinge's angle, by a fresh reading, is at least
+    `opened_at_rad`. The failure ``excessive_force`` means that the wrench's force exceeds `max_force_n`.
     """
 
     version = 2
@@ -79,7 +79,7 @@ class OpenDoor(ArrayTask):
     Parameters = OpenDoorParameters
 
     def __init__(self, contract: Contract, parameters: OpenDoorParameters) -> None:
-        """Check the parameters against the contract; raises ContractError at ``task.<parameter>``."""
+        """Check the parameters against the contract, or raise ContractError with the path of the parameter."""
         self._contract = contract
         self._p = p = parameters
         self._hinge = _joint_index(contract, "door", p.door, "hinge", p.hinge)

@@ -1,4 +1,4 @@
-"""Reach: move the tip to the target."""
+"""Move the tip to the target."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DAMPING_M = 0.05  # lambda of the damped least squares
 
 @dataclass(frozen=True, kw_only=True)
 class ReachParameters:
-    """The keys of ``task:``. `tip` and `target` name sensors with a field position, in one frame."""
+    """The keys of `task`, where `tip` and `target` name sensors with a field position, in one frame."""
 
     tip: str  # sensor with the moving point's `position`
     target: str  # sensor with the target's `position`
@@ -52,9 +52,9 @@ class ReachParameters:
 
 
 class Reach(ArrayTask):
-    """Reward: minus the distance (m), minus the weighted square of the applied action, plus a bonus at success.
+    """Rewards minus the distance (m) and the weighted square of the applied action, plus a bonus at success.
 
-    Success: the distance, by fresh readings, is at most the success radius.
+    Success means that the distance, by fresh readings, is at most the success radius.
     """
 
     version = 2
@@ -62,7 +62,7 @@ class Reach(ArrayTask):
     Parameters = ReachParameters
 
     def __init__(self, contract: Contract, parameters: ReachParameters) -> None:
-        """Check the parameters against the contract; raises ContractError at ``task.<parameter>``."""
+        """Check the parameters against the contract, or raise ContractError with the path of the parameter."""
         self._contract = contract
         self._p = parameters
         require_sensor(contract, "task.tip", parameters.tip, "position")

@@ -65,7 +65,7 @@ class Task(Protocol):
     terms: tuple[str, ...]
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
-        """Judge the step from `previous` to `current`; `applied`: the action, flat over all joints, (n_joints,)."""
+        """Judge the step from `previous` to `current` with the `applied` action, flat over all joints, (n_joints,)."""
         ...
 
 
@@ -104,7 +104,7 @@ class SiteKinematics(Protocol):
 
 @runtime_checkable
 class ScriptedTask(Task, Protocol):
-    """A task with a scripted policy: a baseline, and evidence that the task can be solved."""
+    """A task with a scripted policy, which is a baseline and evidence that the task can be solved."""
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return a policy that uses the observation only."""

@@ -1,4 +1,4 @@
-"""``embodied-env launch``: start the processes of a launch target; all end when the first one does."""
+"""Start the processes of a launch target, which all end when the first one does, for ``embodied-env launch``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the processes; return the exit status of the work, or of the process that ended it."""
+    """Start the processes, and return the exit status of the work, or of the process that ended it."""
     from embodied_env.cli.launch.targets import TARGETS
 
     target = TARGETS[args.target]
@@ -65,7 +65,7 @@ class _ProcessGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop all processes; their supervisors end the work first."""
+        """Stop all processes after their supervisors have ended the work."""
         running = [(spec, process) for spec, process in self._processes if process.poll() is None]
         for _spec, process in running:
             process.terminate()
@@ -75,7 +75,7 @@ class _ProcessGroup:
             reader.join(_POLL_INTERVAL_S)
 
     def start(self, spec: ProcessSpec, python: str, *, is_alone: bool) -> None:
-        """Start a process. The work gets the terminal; lines of other processes are prefixed with their role."""
+        """Start a process, with the terminal for the work and the role as prefix for the lines of other processes."""
         has_terminal = spec.is_work or is_alone
         pipes: dict[str, Any] = {} if has_terminal else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
@@ -95,7 +95,7 @@ class _ProcessGroup:
             reader.start()
 
     def wait(self) -> int:
-        """Wait for the first process to end; return the exit status of the work, or 1 if another one ended first."""
+        """Wait for the first process to end, and return the status of the work, or 1 if another one ended first."""
         has_work = any(spec.is_work for spec, _ in self._processes)
         while True:
             for spec, process in self._processes:

@@ -76,7 +76,7 @@ class RosTarget:
         ]
 
     def node(self, role: str) -> Any:  # noqa: ANN401 - launch has no type stubs
-        """Return the action of one of our nodes; namespace, parameters and remappings of the launch apply to it."""
+        """Return the action of one of our nodes with namespace, parameters and remappings of the launch."""
         self._actions[role] = action = SupervisedNode(self, role)
         return action
 
@@ -98,7 +98,7 @@ class RosTarget:
         return True
 
     def options(self, action: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return the options of an action; those that depend on its process are read when it starts or ends."""
+        """Return the options of an action, of which those of its process are read when it starts or ends."""
         return {
             "output": "both",
             "cwd": _Later("folder", lambda: action.spec.folder or "."),
@@ -125,7 +125,7 @@ class RosTarget:
         return self._values["respawn"] == "true" and bool(spec.module) and not spec.is_work
 
     def _end(self, action: Any, status: int, context: Any) -> Any:  # noqa: ANN401
-        """Return the action that follows the end of a process; raises ProcessFailedError if that fails the launch."""
+        """Return the action that follows the end of a process, or raise ProcessFailedError if that fails the launch."""
         spec, is_ending = self._specs[action.role], context.is_shutdown or self._is_ending
         if self._respawns(spec) and not is_ending:
             return None
@@ -148,7 +148,7 @@ class RosTarget:
 
 
 def _is_top_level(action: Any, context: Any) -> bool:  # noqa: ANN401
-    """Return whether the description with `action` is all that runs: no other launch file includes it."""
+    """Return whether no other launch file includes the description with `action`."""
     event = context.get_locals_as_dict().get("event")  # that included the root
     entities: Any = getattr(getattr(event, "launch_description", None), "entities", ())
     if len(entities) != 1 or not isinstance(entities[0], IncludeLaunchDescription):
@@ -205,4 +205,4 @@ class SupervisedProcess(ExecuteProcess):  # type: ignore[misc] # launch has no t
 
 
 class ProcessFailedError(RuntimeError):
-    """A process failed; launch then stops everything with exit status 1."""
+    """A process failed, which stops everything with exit status 1."""

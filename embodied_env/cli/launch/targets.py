@@ -1,4 +1,4 @@
-"""The launch targets: their arguments, and the processes that each one starts.
+"""The launch targets with their arguments and the processes that each one starts.
 
 ``launch/*.launch.py`` and ``embodied-env launch`` both read this table and take the same arguments, ``name:=value``.
 """
@@ -52,7 +52,7 @@ _LOG_LEVEL = "info"
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchTarget:
-    """A set of processes with its help and arguments; `plan` yields the processes for the argument values."""
+    """A set of processes with its help and arguments, for whose values `plan` yields the processes."""
 
     name: str
     help: str
@@ -60,9 +60,9 @@ class LaunchTarget:
     plan: Callable[[Values], Iterator[ProcessSpec]]
 
     def processes(self, given: Values, *, is_top_level: bool = False) -> tuple[ProcessSpec, ...]:
-        """Return the processes for the given values; other arguments have their defaults.
+        """Return the processes for the given values and the defaults of other arguments.
 
-        `is_top_level`: a user gave the values themselves, and no launch file that includes this one.
+        With `is_top_level` a user gave the values themselves, and no launch file that includes this one.
 
         Raises:
             UsageError: for an unknown argument or an invalid value.
@@ -124,7 +124,7 @@ def _gazebo(values: Values) -> Iterator[ProcessSpec]:
 
 
 def _update_rate(values: Values) -> list[str]:
-    """Return the option of gz sim for a real-time factor: physics steps per second of wall time; 0: no limit."""
+    """Return the gz sim option, in physics steps per second of wall time, for a real-time factor, or 0 for no limit."""
     if not (text := values["real_time_factor"]):
         return []
     try:
@@ -162,7 +162,7 @@ def _runner(values: Values) -> Iterator[ProcessSpec]:
 
 
 def _own_relay(values: Values) -> Iterator[ProcessSpec]:
-    """Yield the relay of a robot, unless ``relay:=false``."""
+    """Yield the relay of a robot, unless the argument `relay` is false."""
     if values["relay"] == "true":
         is_confirmed = "true" in (values["confirm_chosen"], values["emulator"])
         yield from _relay({**values, "backend": "", "confirm_chosen": "true" if is_confirmed else "false"})
@@ -202,7 +202,7 @@ def _train(values: Values) -> Iterator[ProcessSpec]:
 
 
 def _is_armed(values: Values) -> bool:
-    """Return whether a robot may move: the name of the contract arms it, since launch files inherit arguments."""
+    """Return whether a robot may move, armed by the contract's name because launch files inherit arguments."""
     name, armed = load_contract(values["contract"]).name, as_bool(values["armed"])
     if armed not in ("false", name):
         expected = f"expected one of: false, {name}, the name of the contract"
@@ -211,7 +211,7 @@ def _is_armed(values: Values) -> bool:
 
 
 def _check_armed(values: Values) -> None:
-    """Raise UsageError if a robot could move that is not armed: on any backend but our simulators."""
+    """Raise UsageError if a robot could move that is not armed, on any backend but our simulators."""
     backend, simulators = values["backend"], [name for name in get_args(BackendName) if name != _ROBOT]
     if not _is_armed(values) and backend not in simulators:
         name = load_contract(values["contract"]).name
@@ -240,7 +240,7 @@ def _evaluation(values: Values, backend: str, *options: str) -> ProcessSpec:
 
 
 def _training(values: Values, backend: str) -> ProcessSpec:
-    """Return a training script with its arguments; examples are found next to the installed contracts."""
+    """Return a training script with its arguments from the examples next to the installed contracts."""
     name = values["script"]
     folders = [folder.parent / "examples" for folder in config_folders()]
     script = next((path for path in (Path(name), *(folder / name for folder in folders)) if path.is_file()), None)
@@ -273,7 +273,7 @@ def _ros2_control(world: Path, switch_timeout_s: int) -> Iterator[ProcessSpec]:
 
 
 def _file(values: Values, argument: str, default: Path) -> Path:
-    """Return the file of an argument, or the default one; raises UsageError if it does not exist."""
+    """Return the file of an argument or the default one, or raise UsageError if it does not exist."""
     file = Path(values[argument]) if values[argument] else default
     if not file.is_file():
         raise UsageError(f"no such file: {argument}:={file}")
