@@ -85,7 +85,7 @@ class ArrayTask(Task):
     n_joints = 1
 
     def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResult:  # noqa: ANN401
-        """Return the result for `applied` of shape (n_joints,) or (n_slots, n_joints), and leave all arguments unchanged."""
+        """Return the result for `applied` of shape (n_joints,) or (n_slots, n_joints) without changing any argument."""
         raise NotImplementedError
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
