@@ -35,7 +35,7 @@ def write_executables() -> list[str]:
 
 
 class RosDistribution(Distribution):
-    """Installs `data_files`, by which ros2 finds the package, also with ``pip install -e``, which asks for `has_data`."""
+    """Installs `data_files`, by which ros2 finds the package, with ``pip install -e``, which asks for `has_data`."""
 
     has_data = Distribution.has_data_files
 

@@ -188,7 +188,6 @@ def _vector_rows(
 
 
 def _output_rows(name: str, spec: OutputSpec, labels: Sequence[str], actions: Mapping[str, Row]) -> Iterator[Row]:
-    """Yield a row for each component of an output."""
     parts = [(part, offset) for part in spec.parts for offset in range(part.ignore or len(part.joints or ()))]
     for index, (label, (part, offset)) in enumerate(zip(labels, parts, strict=True)):
         joint, how = label.partition("[")[2].rstrip("]"), _affine(part, offset, spec)

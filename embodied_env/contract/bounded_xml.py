@@ -48,7 +48,6 @@ class _BoundedTree(ET.TreeBuilder):
         return super().start(tag, attrs)
 
     def end(self, tag: str) -> ET.Element:
-        """Close an element."""
         self._depth -= 1
         return super().end(tag)
 

@@ -151,7 +151,6 @@ class ActionScale:
 
     @cached_property
     def _joints(self) -> list[list[float]]:
-        """The fields of each joint."""
         ends = self.low, self.high, self.si_low, self.si_high
         columns = (self.offset, self.span, self.span_below, *ends, self.threshold)
         return np.transpose(np.array(columns, dtype=np.float64)).tolist()  # type: ignore[no-any-return] # numpy's

@@ -349,7 +349,6 @@ def _named_elements(root: ET.Element, tag: str) -> dict[str, ET.Element]:
 
 
 def _child_attribute(element: ET.Element, tag: str, key: str, path: str) -> str:
-    """Return a mandatory attribute of a child element."""
     child = element.find(tag)
     value = None if child is None else child.get(key)
     if value is None:

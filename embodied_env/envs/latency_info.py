@@ -118,7 +118,6 @@ class LatencyInfoBuilder:
         return latency
 
     def _add_host_stages(self, latency: LatencyInfo, ledger: Ledger, now: Snapshot) -> None:
-        """Add the durations of the host."""
         returned_ns, entered_ns, observed_ns = ledger.previous_returned_ns, ledger.entered_ns, ledger.observed_ns
         quality = latency["quality"]
         latency["handoff_s"] = (returned_ns - ledger.previous_observed_ns) / NS_PER_S

@@ -61,7 +61,6 @@ class _Draft:
         }
 
     def document(self) -> Document:
-        """Return the known keys."""
         policy, document = self._policy, Document()
         if policy.contract:
             document["contract"] = dict(policy.contract)

@@ -85,7 +85,6 @@ class IndexCheck:
         self._open = self._open._replace(message_index_length=self._open.message_index_length + end - start)
 
     def _close_chunk(self) -> None:
-        """End the index of the last chunk."""
         chunk, entries = self._open, self._entries
         if chunk is None:
             return

@@ -322,7 +322,6 @@ class _Chunk:
 
 
 def _compressor(compression: str) -> Callable[[bytes], bytes]:
-    """Return the function that compresses a chunk."""
     if compression == "zstd":  # its checksum takes a fifth of the time of that of a chunk
         compress: Callable[[bytes], bytes] = (
             _library("zstandard").ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compress

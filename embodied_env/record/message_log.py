@@ -163,7 +163,6 @@ def _field_type(idl: str) -> str:
 
 
 def _message_fields(name: str) -> Iterator[str]:
-    """Yield the types of the fields that are messages."""
     for idl in message_class(name).get_fields_and_field_types().values():
         while found := ARRAY.match(idl) or SEQUENCE.match(idl):
             idl = found["of"]  # noqa: PLW2901 - the element type

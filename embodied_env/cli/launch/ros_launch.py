@@ -167,7 +167,6 @@ class _Later(Substitution):  # type: ignore[misc] # launch has no type stubs
         return f"<{self._meaning}>"
 
     def perform(self, _context: Any) -> str:  # noqa: ANN401
-        """Return the text."""
         return self._read()
 
 
