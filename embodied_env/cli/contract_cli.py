@@ -1,4 +1,4 @@
-"""Verbs of ``embodied-env contract`` that validate, show, compare and render contracts without ROS."""
+"""``embodied-env contract`` validates, shows, compares and renders contracts, without ROS."""
 
 from __future__ import annotations
 

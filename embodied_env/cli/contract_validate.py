@@ -1,4 +1,4 @@
-"""Report every error of a contract, its chosen values, and suspicious ones for ``contract validate``."""
+"""``contract validate`` reports every error of a contract, its chosen values, and suspicious ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check a contract and a backend, or the installation, for ``embodied-env doctor``, with remedies for failures."""
+"""``embodied-env doctor`` checks a contract and a backend, or the installation, with a remedy for each failure."""
 
 from __future__ import annotations
 

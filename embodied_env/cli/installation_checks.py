@@ -1,4 +1,4 @@
-"""Checks whether interpreter, packages, ROS 2 and extras fit together for ``embodied-env doctor --install``."""
+"""``embodied-env doctor --install`` checks whether interpreter, packages, ROS 2 and extras fit together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show, check and draft policy files for ``embodied-env policy``."""
+"""``embodied-env policy`` shows, checks and drafts policy files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forward commands to the robot and brake when they stop, for ``embodied-env relay``."""
+"""``embodied-env relay`` forwards commands to the robot, and brakes when they stop."""
 
 from __future__ import annotations
 

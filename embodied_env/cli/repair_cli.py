@@ -1,4 +1,4 @@
-"""Complete the files of runs after an unclean end for ``embodied-env repair``."""
+"""``embodied-env repair`` completes the files of runs after an unclean end."""
 
 from __future__ import annotations
 

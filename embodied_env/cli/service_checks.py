@@ -1,4 +1,4 @@
-"""Checks of the real-time limits of this user and our systemd units for ``embodied-env doctor --install``."""
+"""``embodied-env doctor --install`` checks the real-time limits of this user and our systemd units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host the embedded simulator as a ROS 2 node for ``embodied-env sim``."""
+"""``embodied-env sim`` hosts the embedded simulator as a ROS 2 node."""
 
 from __future__ import annotations
 

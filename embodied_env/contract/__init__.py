@@ -1,4 +1,4 @@
-"""Contracts, each of which declares a robot and a task in one YAML file without ROS."""
+"""Contracts that declare a robot and a task in one YAML file, read without ROS."""
 
 from embodied_env.contract.actuator_schema import ActuatorSpec, EffectiveLimits, FloatArray, JointLimits
 from embodied_env.contract.contract import Contract

@@ -40,7 +40,7 @@ class DriverUnits:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """Converts values line by line, with shape (n,), or (1,) for all of them.
+    """Converts each value by a linear function, with coefficients of shape (n,), or (1,) for all values.
 
     `centres` are positions within the limits of commands. A rounded command is never further from them than the exact
     one, and so never outside its limits. With NaN it may be.

@@ -1,4 +1,4 @@
-"""Fingerprints, which show by equality that two results are comparable."""
+"""Fingerprints, whose equality makes two results comparable."""
 
 from __future__ import annotations
 

@@ -116,7 +116,10 @@ class Margins(FrozenFields):
     joints: Annotated[Mapping[str, OwnMargins], tighten(margins_as_large)] = field(default_factory=dict)
 
     def of(self, actuator: str, joint: str, *, position: float | None = None) -> tuple[float, float, float]:
-        """Return the margins of position, velocity and acceleration of a joint, with `position` as the general one."""
+        """Return the margins of position, velocity and acceleration of a joint.
+
+        `position` replaces the position margin that holds for all.
+        """
         found = [self.position if position is None else position, self.velocity, self.acceleration]
         for own in (self.actuators.get(actuator), self.joints.get(joint)):
             if own is not None:
@@ -142,7 +145,7 @@ class WatchdogSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationAge:
-    """Sensors that must be valid and younger than ``max_age_s``, or an action leads to HOLD, then STOP."""
+    """Sensors that must be valid and younger than ``max_age_s``, without which an action leads to HOLD, then STOP."""
 
     # sensors that must be valid and younger than `max_age_s`; null: those that report the commanded joints, and for an
     # actuator without them, such as a twist, each odometry, pose and velocity without a mask, or if there is none that

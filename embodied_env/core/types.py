@@ -316,7 +316,7 @@ class ExternalInputs:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The task's verdict on a step, of which several fields may hold at once in the order of the stepper."""
+    """The task's verdict on a step, whose fields may hold at once and are ordered by the stepper."""
 
     success: bool = False
     failure: str = ""

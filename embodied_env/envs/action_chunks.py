@@ -107,7 +107,7 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         self._chunks += 1
 
     def _take(self, actions: list[Any]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take one step with the first of `actions`, after whose end or error no episode is running."""
+        """Take one step with the first of `actions`, and drop the episode if the step ends it or raises."""
         episode, self._episode = self._episode, None
         self._base.preview(actions)
         result = self.env.step(actions[0])

@@ -70,7 +70,7 @@ class Lifecycle:
             self.move_to(State.ENDED)  # the reset may move the robot, which `close` must then brake
 
     def end_episode(self) -> None:
-        """End the episode, if one is under way, except that a lost backend stays lost."""
+        """End the episode if one is under way, but leave a lost backend lost."""
         if self.state is State.RUNNING:
             self.move_to(State.ENDED)
         self._guard.watchdog.disarm()

@@ -68,7 +68,10 @@ STATISTICS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedOn:
-    """The contract that a policy was trained under, without which the policy is refused with the difference."""
+    """The contract that a policy was trained under.
+
+    Another one is refused with the difference.
+    """
 
     name: str  # name of the contract
     fingerprint: str  # its fingerprint (`embodied-env contract fingerprint`)

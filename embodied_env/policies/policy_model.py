@@ -71,7 +71,7 @@ class PolicyModel(Protocol):
     outputs: Mapping[str, ArraySpec] | None
 
     def reset(self, *, seed: int, episode_index: int) -> None:  # noqa: ARG002 - the default
-        """Discard all state of the previous episode and seed the next one, which does nothing without state."""
+        """Discard all state of the previous episode and seed the next one, or do nothing without state."""
         return
 
     def infer(self, inputs: Inputs, /) -> Outputs | NoAction:

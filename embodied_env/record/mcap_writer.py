@@ -185,7 +185,7 @@ class McapFile:
             raise RecordError(self.problem) from None
 
     def close(self) -> None:
-        """Write the index and close the file, idempotently, with an error in `problem` instead of raised."""
+        """Write the index and close the file once, and store an error in `problem` instead of raising it."""
         if self._raw.closed:
             return
         with contextlib.suppress(RecordError), self.guarded("the index"):

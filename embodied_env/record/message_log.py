@@ -69,7 +69,7 @@ class MessageLog:
             self._file.flush()
 
     def close(self) -> None:
-        """Finish and close the file, idempotently, with an error in `problem` instead of raised."""
+        """Finish and close the file once, and store an error in `problem` instead of raising it."""
         with self._lock:
             self._file.close()
 

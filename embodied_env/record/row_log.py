@@ -51,7 +51,9 @@ _DECODED_CHUNKS = 2  # chunks of the arrays read last
 
 
 class LogWriter:
-    """Writes rows in order, or raises RecordError for a failed write and each later one and keeps earlier rows.
+    """Writes rows in order, and raises RecordError for a failed write and each later one.
+
+    Earlier rows are kept.
 
     Attributes: chain: the hash chain of the rows so far.
     """
@@ -125,7 +127,7 @@ class LogWriter:
         return lost
 
     def close(self) -> None:
-        """Finish and close the file, idempotently, with an error in `problem` instead of raised."""
+        """Finish and close the file once, and store an error in `problem` instead of raising it."""
         with contextlib.suppress(RecordError):
             self.flush()
         self._file.close()
@@ -227,7 +229,7 @@ class LogReader:
             raise RecordError(f"{self.path.name}: cannot read the array {reference}: {error}") from None
 
     def check_array(self, reference: Mapping[str, Any]) -> None:
-        """Raise RecordError unless the log has the array, which is not read again after the hash of the search."""
+        """Raise RecordError unless the log has the array, without reading it, since the search has hashed it."""
         if not is_reference(reference) or reference["sha256"] not in self._arrays.places:
             raise RecordError(f"{self.path.name}: no such array: {reference}")
         try:

@@ -74,7 +74,7 @@ def repair_run(path: str | Path) -> RepairReport:
 
 
 def _repair_file(path: Path) -> RepairedFile | None:
-    """Copy the whole messages of a file that is incomplete or has messages outside of chunks, or return None."""
+    """Copy the whole messages of a file that is incomplete or has messages outside of chunks, else return None."""
     found = _Content(path)
     if not found.records.problem and not found.has_bare_messages:
         return None

@@ -238,7 +238,7 @@ class RunWriter:
 
 
 class LossCounter:
-    """Counts the rows and messages that could not be written and keeps the first problem, with thread safety."""
+    """Thread-safe counter of the rows and messages that could not be written, which keeps the first problem."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -81,7 +81,7 @@ class NavigateParameters:
 
 
 class Navigate(ArrayTask):
-    """Rewards the decrease of the distance to the goal, minus effort and collision, plus a bonus at success.
+    """Rewards the decrease of the distance to the goal, with a bonus at success, and penalizes effort and collision.
 
     Distances are horizontal, m. The effort is the weighted square of the applied action. The failure is ``collision``.
     Success means that the distance, by fresh readings, is at most the success radius, without a collision.
@@ -92,7 +92,7 @@ class Navigate(ArrayTask):
     Parameters = NavigateParameters
 
     def __init__(self, contract: Contract, parameters: NavigateParameters) -> None:
-        """Check the parameters against the contract, or raise ContractError with the path of the parameter."""
+        """Check the parameters against the contract, or raise ContractError at ``task.<parameter>``."""
         self._contract = contract
         self._p = p = parameters
         require_sensor(contract, "task.pose", p.pose, "position")

@@ -1,4 +1,4 @@
-"""The smallest task without a goal, for the first steps of a robot that has none yet."""
+"""The smallest task, which has no goal, for the first steps of a robot that has none yet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NoGoalParameters:
 
 
 class NoGoal(ArrayTask):
-    """Rewards a small applied action by minus its weighted square.
+    """Penalizes the weighted square of the applied action.
 
     An episode ends at its horizon, never as a success.
     """

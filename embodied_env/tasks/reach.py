@@ -52,7 +52,7 @@ class ReachParameters:
 
 
 class Reach(ArrayTask):
-    """Rewards minus the distance (m) and the weighted square of the applied action, plus a bonus at success.
+    """Penalizes the distance (m) and the weighted square of the applied action, with a bonus at success.
 
     Success means that the distance, by fresh readings, is at most the success radius.
     """
@@ -62,7 +62,7 @@ class Reach(ArrayTask):
     Parameters = ReachParameters
 
     def __init__(self, contract: Contract, parameters: ReachParameters) -> None:
-        """Check the parameters against the contract, or raise ContractError with the path of the parameter."""
+        """Check the parameters against the contract, or raise ContractError at ``task.<parameter>``."""
         self._contract = contract
         self._p = parameters
         require_sensor(contract, "task.tip", parameters.tip, "position")

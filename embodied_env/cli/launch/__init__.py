@@ -1,4 +1,4 @@
-"""Start the processes of a launch target, which all end when the first one does, for ``embodied-env launch``."""
+"""``embodied-env launch`` starts the processes of a launch target, which all end when the first one does."""
 
 from __future__ import annotations
 

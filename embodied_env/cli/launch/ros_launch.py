@@ -148,7 +148,7 @@ class RosTarget:
 
 
 def _is_top_level(action: Any, context: Any) -> bool:  # noqa: ANN401
-    """Return whether no other launch file includes the description with `action`."""
+    """Return whether the description with `action` is all that runs, since no other launch file includes it."""
     event = context.get_locals_as_dict().get("event")  # that included the root
     entities: Any = getattr(getattr(event, "launch_description", None), "entities", ())
     if len(entities) != 1 or not isinstance(entities[0], IncludeLaunchDescription):
