@@ -112,11 +112,11 @@ def install_command(package: str) -> str:
 
 
 class InternalFaultError(EmbodiedEnvError):
-    """The gate's post-condition on the values to publish failed. Nothing was published."""
+    """The gate's post-condition on the values to publish failed, so that nothing was published."""
 
 
 class ResetNeededError(EmbodiedEnvError, gymnasium.error.ResetNeeded):
-    """`step` was called before `reset`, or after the episode had ended. Nothing was published."""
+    """`step` was called before `reset` or after the end of the episode, so that nothing was published."""
 
 
 class SlotEndedError(ResetNeededError, AssertionError):
@@ -124,7 +124,7 @@ class SlotEndedError(ResetNeededError, AssertionError):
 
 
 class ClosedError(EmbodiedEnvError, gymnasium.error.ClosedEnvironmentError):
-    """The environment is closed. Nothing was published."""
+    """The environment is closed, so that nothing was published."""
 
 
 class PolicyError(EmbodiedEnvError):

@@ -163,7 +163,7 @@ def installed_plugins(kind: str) -> tuple[Plugin, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _read_entry_points(_path: tuple[str, ...]) -> Mapping[str, tuple[Plugin, ...]]:
-    """Return the plug-ins of other packages by kind. The search of all installed packages takes milliseconds."""
+    """Return the plug-ins of other packages by kind, which takes milliseconds to search all installed packages."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - not needed for the built-in ones
 
     every, found = entry_points(), {}

@@ -126,7 +126,7 @@ _Multiplier: TypeAlias = Annotated[Quantity, Such(expected="a number other than 
 
 @dataclass(frozen=True, kw_only=True)
 class GripperSpec(FrozenFields):
-    """The positions of a gripper, and how its action server is used. Positions are in the joint's unit."""
+    """The positions of a gripper in the joint's unit, and how its action server is used."""
 
     open: Fixed[float]  # position of the open gripper, within the joint's limits
     closed: Fixed[float]  # position of the closed gripper, other than `open`

@@ -1,4 +1,4 @@
-"""Parse untrusted JSON, bounded in size, nesting and numbers. Imports nothing of the package."""
+"""Parse untrusted JSON, bounded in size, nesting and numbers, without other modules of the package."""
 
 from __future__ import annotations
 

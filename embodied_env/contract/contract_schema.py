@@ -54,7 +54,7 @@ class EpisodeSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionSpec:
-    """The action space. The gate converts an action to float64 once, which is exact."""
+    """The action space, whose actions the gate converts to float64 once, which is exact."""
 
     # precision of the action space; bounds of float32 are rounded inwards
     dtype: Literal["float32", "float64"] = "float64"

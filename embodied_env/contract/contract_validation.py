@@ -84,7 +84,7 @@ def refuse_degrees(contract: ContractFields) -> str:
 
 
 def _limits_like_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
-    """Yield path and problem of each limit in rad or rad/s that looks like degrees. Wheels are skipped."""
+    """Yield path and problem of each limit in rad or rad/s that looks like degrees, except for wheels."""
     for name, actuator in contract.actuators.items():
         for joint, limits in actuator.joints.items():
             if limits.unit != "rad" or limits.position is None:

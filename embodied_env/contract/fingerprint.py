@@ -70,7 +70,7 @@ def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> di
 
 
 def meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
-    """Return the fingerprinted part of `contract`, as JSON types. Imports nothing and opens no file.
+    """Return the fingerprinted part of `contract`, as JSON types, without importing or opening anything.
 
     It excludes the name, topic names with their QoS, the origin of values (`PROVENANCE`), the backend profiles, the
     blocks with ``fingerprint: false`` and the instruction. The order counts for joints only. A file is represented by

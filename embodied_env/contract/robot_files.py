@@ -62,7 +62,7 @@ _FILES = (
 
 
 def rules_of(cls: type) -> dict[str, IsAsTight]:
-    """Return the rules of the keys of `cls` and of its groups. Raises TypeError for a key without one."""
+    """Return the rules of the keys of `cls` and of its groups, or raise TypeError for a key without one."""
     found: dict[str, IsAsTight] = {}
     for key, hint in hints_of(cls).items():
         rule = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Rule)), None)
@@ -289,7 +289,7 @@ def _loosened_inputs(robot: RobotFile, contract: ContractFields) -> Iterator[Loo
 
 
 def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
-    """Compare joints by name. One that `robot` lacks is new, or a renamed one without its limits."""
+    """Compare joints by name, where one that `robot` lacks is new, or a renamed one without its limits."""
     known = {joint: limits for other in robot.actuators.values() for joint, limits in other.joints.items()}
     streamed = {
         joint: other.type for other in robot.actuators.values() if not other.is_action for joint in other.joints
@@ -415,6 +415,6 @@ def _joints_of(sensor: SensorSpec, field: str) -> list[str]:
 
 
 def _filled(limits: JointLimits) -> Document:
-    """Return the limits of a joint. The default of a deceleration is the acceleration."""
+    """Return the limits of a joint, with the acceleration as default of the deceleration."""
     filled: Document = to_plain(limits)
     return {**filled, "deceleration": filled["acceleration"] if limits.deceleration is None else filled["deceleration"]}

@@ -137,7 +137,7 @@ class Nonfinite:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchdogSpec:
-    """Timeouts of the in-process watchdog, in control periods without a step. Free-running worlds only."""
+    """Timeouts of the in-process watchdog of free-running worlds, in control periods without a step."""
 
     hold_steps: AtMost[Count] = 2  # real time: control periods without a step before HOLD
     stop_steps: AtMost[Count] = 10  # real time: control periods without a step before STOP, above `hold_steps`
@@ -169,7 +169,7 @@ class Intervention:
 
 @dataclass(frozen=True, kw_only=True)
 class Safety(*(each.keys for each in reversed(built_in_classes("interlocks"))), FrozenFields):  # type: ignore[misc] # typed there
-    """Settings of the safety gate. Each interlock declares its keys in its own file."""
+    """Settings of the safety gate, to which each interlock adds the keys that its own file declares."""
 
     # `monitor` reports limits without applying them; malformed actions still brake
     mode: Annotated[Literal["enforce", "monitor"], towards("enforce")] = "enforce"

@@ -66,7 +66,7 @@ class ResizeSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class PointsSpec:
-    """A fixed number of points for a PointCloud2 whose number varies. Points of NaN or +inf are left out first."""
+    """A fixed number of points for a PointCloud2 whose number varies, chosen without points of NaN or +inf."""
 
     count: Annotated[int, Interval(ge=1, le=MAX_VALUES // 3)]  # number of points in the observation
     # x, y and z of missing points, at the end: `low` or `high` of the field. A cloud with such a point is invalid, so

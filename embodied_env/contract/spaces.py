@@ -119,11 +119,11 @@ class ActionScale:
     threshold: FloatArray
 
     def to_si(self, action: FloatArray) -> FloatArray:
-        """Map an action to SI units. Shape (n_joints,)."""
+        """Map an action to SI units, shape (n_joints,)."""
         return np.array(self.each_to_si(action.tolist()))
 
     def from_si(self, si: FloatArray) -> FloatArray:
-        """Map SI units back to the action. Shape (n_joints,)."""
+        """Map SI units back to the action, shape (n_joints,)."""
         return np.array(self.each_from_si(si.tolist()))
 
     def each_to_si(self, action: list[float]) -> list[float]:

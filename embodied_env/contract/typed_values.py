@@ -117,7 +117,7 @@ def parse_as(cls: type[T], data: Mapping[str, Any], *, path: str = "", source: s
 
 
 def check_types(cls: type, instance: object, *, source: str = "") -> None:
-    """Check the types and bounds of a dataclass built in Python. Raises ContractError."""
+    """Check the types and bounds of a dataclass built in Python, or raise ContractError."""
     _, misfits = _validate(_validator(typing.cast("Hashable", cls), is_built=True), instance)
     _raise_contract_error(misfits, "", source)
 

@@ -66,7 +66,7 @@ class UrdfJoint:
 
 
 class UrdfRobot(KinematicModel):
-    """A `KinematicModel` read from URDF. The world frame is that of the root link.
+    """A `KinematicModel` read from URDF, whose world frame is that of the root link.
 
     Joints outside `joints` stay at zero, except those that mimic one of these; `specs` has every joint of the file.
     `without_shape`: links with only meshes as collision geometry, so that their shape is unknown.
@@ -321,7 +321,7 @@ def _read_range(element: ET.Element, kind: str, path: str) -> tuple[float, float
 
 
 def _read_geometry(element: ET.Element, path: str) -> tuple[FloatArray, float]:
-    """Return ends and radius, m, of the enclosing capsule. The length of a <capsule> is that of its straight part."""
+    """Return ends and radius, m, of the enclosing capsule, where the length of a <capsule> is its straight part."""
     known = ("sphere", "cylinder", "box", "capsule", "mesh")
     require(element.tag in known, path, f"unsupported geometry {one_of(element.tag, known)}")
     if element.tag == "box":

@@ -1,4 +1,4 @@
-"""Checks of single values. Each error names the YAML path, the value and what is expected."""
+"""Checks of single values, whose errors name the YAML path, the value and what is expected."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class StagedAction:
 
 @runtime_checkable
 class ActionStage(Protocol):
-    """Replaces or translates actions. A stage that raises makes the robot hold for that step."""
+    """Replaces or translates actions, and makes the robot hold for a step in which it raises."""
 
     def reset(self) -> None:
         """Begin an episode."""
@@ -36,7 +36,7 @@ class ActionStage(Protocol):
         ...
 
     def close(self) -> None:
-        """Free everything. Idempotent."""
+        """Free everything (idempotent)."""
         ...
 
 

@@ -82,7 +82,7 @@ class Policy(Protocol):
         """Return the action for `observation`, a chunk of n actions (n, n_joints), or `NoAction`."""
 
     def close(self) -> None:
-        """Free everything. Idempotent."""
+        """Free everything (idempotent)."""
 
 
 @runtime_checkable
@@ -202,7 +202,7 @@ def find_n_action_steps(policy: object) -> int | None:
 
 
 class FunctionPolicy:
-    """A callable as a policy. Its `close` is called if it has one, its `reset` with the arguments that it takes.
+    """A callable as a policy, with its `close` if it has one, and its `reset` with the arguments that it takes.
 
     Attributes:
         n_action_steps: that of the callable, if it returns chunks (`ReservingPolicy`).

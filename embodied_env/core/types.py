@@ -30,7 +30,7 @@ Confirmation = Literal["", "prompt", "topic", "service"]
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One reading of one sensor. A stamp is None where a world has no such stamp."""
+    """One reading of one sensor, with None for a stamp that the world lacks."""
 
     sensor: str
     values: Mapping[str, NDArray[Any]]  # field -> array of the contract's shape and dtype
@@ -157,7 +157,7 @@ class EpisodeStart:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One intervention of a gate, with its numbers. Arrays have one entry per name in `joints`."""
+    """One intervention of a gate, with numbers in arrays of one entry per name in `joints`."""
 
     gate: str
     severity: Severity
@@ -211,7 +211,7 @@ class CommandState:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class GateReport:
-    """The report of one pass through the gates. Vectors are flat over all joints, in contract order."""
+    """The report of one pass through the gates, with vectors flat over all joints, in contract order."""
 
     disposition: Severity
     findings: tuple[Finding, ...]
@@ -239,7 +239,7 @@ class Trajectory:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class ApprovedCommand:
-    """A command that passed the gate. Only `embodied_env.safety.gate` creates one, and only this can be sent.
+    """A command that passed the gate, which only `embodied_env.safety.gate` creates, and the only one that can be sent.
 
     `values`: positions, or velocities of joints and axes commanded by velocity, flat over all joints in contract order.
     `seq` strictly increases over the life of an arbiter.

@@ -72,7 +72,10 @@ class EmbodiedEnv(StepperEnv):
     def __init__(
         self, contract: str | Path | Contract | Mapping[str, Any] | None, **options: Unpack[EnvOptions]
     ) -> None:
-        """See `make`. Nothing is started before the first `reset`. A mapping is a contract in an `EnvSpec`."""
+        """Create an environment as in `make`, and start nothing before the first `reset`.
+
+        A mapping is a contract in an `EnvSpec`.
+        """
         self._options = options
         own, backend_options = split_options(options, EnvOptions.__optional_keys__)
         backend, clock, pacing = own["backend"], own["clock"], own["pacing"]
@@ -335,7 +338,7 @@ class EmbodiedEnv(StepperEnv):
         return self.stepper.renderer().render() if self.render_mode == "rgb_array" else None
 
     def clear_estop(self) -> None:
-        """Clear an ESTOP after an operator has resolved its cause. Nothing moves before `reset`."""
+        """Clear an ESTOP after an operator has resolved its cause, without motion before `reset`."""
         self.stepper.gate.clear_estop()
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
@@ -343,7 +346,7 @@ class EmbodiedEnv(StepperEnv):
         return self.stepper.change_limits(changes)
 
     def close(self) -> None:
-        """Brake, then free everything. Idempotent."""
+        """Brake, then free everything (idempotent)."""
         with ExitStack() as closing:  # also after an error of another one
             if self._stages is not None:
                 closing.callback(self._stages.close)

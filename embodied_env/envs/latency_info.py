@@ -62,7 +62,7 @@ class CommandsInFlight:
 
 @dataclass(kw_only=True)
 class LatencyInfoBuilder:
-    """Builds ``info["latency"]`` for one stepper. The world's capabilities determine its keys."""
+    """Builds ``info["latency"]`` for one stepper with keys that depend on the world's capabilities."""
 
     sensors: tuple[str, ...]
     primary: str | None  # the sensor that ``end_to_end_s`` starts from; None: no such stage

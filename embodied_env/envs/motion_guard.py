@@ -82,14 +82,14 @@ class MotionGuard:
                 self._setpoints.start()
 
     def stop(self) -> None:
-        """Stop the threads. Idempotent."""
+        """Stop the threads (idempotent)."""
         if self._setpoints is not None:
             self._setpoints.stop()
         if self._thread is not None:
             self._thread.stop()
 
     def request_close(self) -> None:
-        """Let the thread close the environment. Takes no lock, so that a finalizer may call it in any thread."""
+        """Let the thread close the environment, without a lock, so that a finalizer may call this in any thread."""
         if self._thread is not None:
             self._thread.request_close()
 
@@ -99,7 +99,7 @@ class MotionGuard:
             self.watchdog.feed()
 
     def brake(self, why: str) -> None:
-        """Brake to rest within the limits. Signals are deferred until the robot is at rest."""
+        """Brake to rest within the limits, with signals deferred until the robot is at rest."""
         if not self._brakes:
             return
         with deferred_signals():

@@ -21,10 +21,10 @@ class View(Observer, Protocol):
     """An observer that the environment ends and closes, such as one that shows steps in a viewer."""
 
     def stop(self) -> None:
-        """End after the steps so far. Never blocks."""
+        """End after the steps so far, without blocking."""
 
     def close(self) -> None:
-        """Wait for a short time until the steps are shown. Idempotent."""
+        """Wait for a short time until the steps are shown (idempotent)."""
 
 
 def open_observers(

@@ -419,7 +419,7 @@ class Stepper:
             self.lifecycle.move_to(State.LOST)
 
     def finish_idle(self) -> None:
-        """Read the world after `begin_idle`. This is not a step and has no transition."""
+        """Read the world after `begin_idle`, which is not a step and has no transition."""
         if self.lifecycle.state is State.LOST:
             return
         try:

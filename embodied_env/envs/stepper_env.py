@@ -65,7 +65,10 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
 
     @property
     def last_transition(self) -> Transition | None:
-        """The last step in full, or None before the first. Without observers, `step` returned its own info."""
+        """The last step in full, or None before the first.
+
+        Without observers, its info is the object that `step` returned.
+        """
         return self.stepper.last_transition
 
     @property

@@ -91,7 +91,7 @@ class Lifecycle:
             self._guard.brake(why)
 
     def request_close(self) -> None:
-        """Let the watchdog thread close, since no caller of `close` is left. A finalizer may call it in any thread."""
+        """Let the watchdog thread close when no caller of `close` is left, as a finalizer may in any thread."""
         self._guard.request_close()
 
     def close(self) -> None:

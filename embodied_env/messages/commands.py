@@ -50,7 +50,7 @@ class CommandType:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandMessage(CommandType):
-    """A message type of topics. A subclass writes and reads one form of setpoints."""
+    """A message type of topics, of which each subclass writes and reads one form of setpoints."""
 
     has_names: bool = False  # it names the joint or axis of each setpoint; otherwise their order matters
     starts_at_stamp: bool = False  # the stamp of its header is when it starts; 0: at once
@@ -143,7 +143,7 @@ class _TwistCommand(CommandMessage):
 
 @dataclass(frozen=True, kw_only=True)
 class CommandGoal(CommandType):
-    """An action type whose goal is the position of a gripper's joint, and whose result says how it ended."""
+    """An action type whose goal is the position of a gripper's joint, and whose result reports how it ended."""
 
     commands: tuple[Command, ...] = ("position",)
     joints: int | None = 1

@@ -86,7 +86,7 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MessageField:
-    """One readable field of a message type. A subclass reads and writes one form of values."""
+    """One readable field of a message type, of which each subclass reads and writes one form of values."""
 
     shape: Shape | None  # None: one value per joint, found by name; a None within it: declared by the contract
     units: tuple[str, ...] | None  # None: any

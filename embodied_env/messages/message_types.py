@@ -1,4 +1,4 @@
-"""Import message classes by their ROS names. No ROS needed."""
+"""Import message classes by their ROS names without needing ROS itself."""
 
 from __future__ import annotations
 

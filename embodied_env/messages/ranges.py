@@ -99,7 +99,7 @@ class _Rays(Series):
 
 @dataclass(frozen=True, kw_only=True)
 class _Points(MessageField):
-    """The points of a cloud, (n, 3) metres. Its other fields (colour, ring, ...) are skipped."""
+    """The points of a cloud, (n, 3) metres, without its other fields (colour, ring, ...)."""
 
     shape: Shape | None = (None, 3)
     units: tuple[str, ...] | None = ("m",)

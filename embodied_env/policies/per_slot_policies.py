@@ -60,7 +60,7 @@ class TeamPolicies(Generic[Name]):
                     self._runners[name].instruct(instruction)
 
     def close(self) -> None:
-        """Close every policy, also after an error of another one. Idempotent."""
+        """Close every policy, also after an error of another one (idempotent)."""
         self._stack.close()
 
 

@@ -80,7 +80,7 @@ class TrainedOn:
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizeSpec(FrozenFields):
-    """Statistics of the training data, as numbers or from a file. An input is normalised, an output the inverse."""
+    """Statistics of the training data, as numbers or from a file, that normalise inputs and invert it for outputs."""
 
     # `mean_std`: (x - mean) / std; the others map `min` and `max`, the 1st and 99th, or the 10th and 90th percentile
     # onto `range`

@@ -78,7 +78,7 @@ class PolicyModel(Protocol):
         """Return the outputs for one observation, or why there is none."""
 
     def close(self) -> None:
-        """Free what is not freed with the object. Idempotent."""
+        """Free what is not freed with the object (idempotent)."""
         return
 
 

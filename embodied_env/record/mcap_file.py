@@ -1,4 +1,4 @@
-"""Read MCAP files of unknown origin, with chunks or without, whole or cut off. No declared length is trusted."""
+"""Read whole or cut MCAP files of unknown origin, with or without chunks, without trust in a declared length."""
 
 from __future__ import annotations
 

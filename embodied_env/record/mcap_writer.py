@@ -64,7 +64,7 @@ def check_log_libraries(compression: str = DEFAULT_COMPRESSION) -> None:
 
 
 class McapFile:
-    """Writes a file in chunks, and locks it until it is closed. After a failed write it refuses further ones.
+    """Writes a file in chunks and locks it until it is closed, but refuses further writes after a failed one.
 
     Attributes:
         path: the file.

@@ -28,7 +28,7 @@ _BOUNDED_TEXT = re.compile(r"(?P<of>w?string)<(?P<most>\d+)>$")
 
 
 class MessageLog:
-    """Writes messages in order, from any thread. Raises RecordError like `McapFile`."""
+    """Writes messages in order from any thread, and raises RecordError like `McapFile`."""
 
     def __init__(self, path: Path, *, compression: str = DEFAULT_COMPRESSION) -> None:
         self._lock = threading.Lock()

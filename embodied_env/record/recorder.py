@@ -163,7 +163,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         return self._run.log.chain.as_json()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset, and record it. Raises ClosedError after `close`, which completed the record."""
+        """Reset and record it, or raise ClosedError after `close`, which completed the record."""
         if self._closed:
             raise ClosedError("reset() called after close(), which completed the record; make a new environment")
         close_at_exit(self, aside=self._closes_aside)

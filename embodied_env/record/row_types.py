@@ -2,7 +2,7 @@
 
 `embodied_env.record.rows` writes rows, `embodied_env.record.row_schema` validates them. The six fields of a transition
 are the values that the outermost wrapper received and returned; ``inner`` is the account of the environment itself.
-A reader tells the kinds of rows apart by ``row["schema"]`` and by ``row["inner"] is None``, as mypy does.
+A reader distinguishes the kinds of rows by ``row["schema"]`` and by ``row["inner"] is None``, as mypy does.
 """
 
 from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict

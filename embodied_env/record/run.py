@@ -1,4 +1,4 @@
-"""Reading of runs, complete or truncated. All content is validated here before it is used."""
+"""Reading of runs, complete or truncated, whose content is all validated here before it is used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LARGEST_FILE = 2**26
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run directory. Rows are read from disk at each iteration, as plain dicts.
+    """One run directory, whose rows are read from disk at each iteration, as plain dicts.
 
     Attributes:
         path: the run directory.

@@ -128,7 +128,7 @@ class WriterThread:
         return True
 
     def close_when_idle(self) -> None:
-        """Refuse further jobs and let the thread end after the queued ones. Never blocks."""
+        """Refuse further jobs and let the thread end after the queued ones, without blocking."""
         with self._lock:
             self._close_queue(lambda: None)
 

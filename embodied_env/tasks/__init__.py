@@ -1,4 +1,4 @@
-"""Tasks compute reward and verdict from snapshots. To write one, see `embodied_env.tasks.task`."""
+"""Tasks, which compute reward and verdict from snapshots, as `embodied_env.tasks.task` explains."""
 
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.tasks.loading import describe_task, find_task, is_shipped, load_task

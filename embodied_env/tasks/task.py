@@ -54,7 +54,7 @@ from embodied_env.core.types import Snapshot, TaskResult, Verdict
 
 
 class Task(Protocol):
-    """Computes the reward of a step and whether the task is over. Its class has a dataclass `Parameters`.
+    """Computes the reward of a step and whether the task is over, with parameters in its dataclass `Parameters`.
 
     Attributes:
         version: part of the contract's fingerprint.

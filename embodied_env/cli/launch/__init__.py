@@ -110,7 +110,7 @@ class _ProcessGroup:
 
 
 def _wait_or_kill(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Wait for a terminated supervisor, and kill it after `timeout_s`. A second Ctrl-C does not shorten the wait."""
+    """Wait for a terminated supervisor, even after a second Ctrl-C, and kill it after `timeout_s`."""
     end_s = time.monotonic() + timeout_s + 1.0
     while process.poll() is None:
         with contextlib.suppress(KeyboardInterrupt, SystemExit, subprocess.TimeoutExpired):
