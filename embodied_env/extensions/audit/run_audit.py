@@ -147,7 +147,7 @@ class _Auditor:
         self._leaks.add(row)
 
     def forget(self) -> None:
-        """Forget the previous row, so that one problem is not reported again as missing rows."""
+        """Discard the previous row, so that one problem is not reported again as missing rows."""
         self._order.forget()
         self._forget_pairs()
 

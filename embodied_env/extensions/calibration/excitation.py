@@ -176,7 +176,7 @@ class Excitation:
         self.acted: dict[str, list[float]] = {}
 
     def make_moves(self, moves: Sequence[PlannedMove], *, seed: int, progress: Callable[[int, int], None]) -> None:
-        """Make all moves. One that is disturbed by a late reading or step is repeated after the others.
+        """Make all moves, and repeat those that a late reading or step disturbed after the others.
 
         After too many disturbances the remaining moves are missing.
 

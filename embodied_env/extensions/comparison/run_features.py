@@ -119,7 +119,7 @@ class Event:
 
 
 class RunFeatures:
-    """Features of the rows of a run. Memory grows with episodes only.
+    """Features of the rows of a run, whose memory grows with episodes only.
 
     Attributes:
         streams: numbers by name.

@@ -1,4 +1,4 @@
-"""Recorded episodes of policies. An episode depends neither on the process nor on the episodes before it."""
+"""Record episodes of policies that depend neither on the process nor on the episodes before them."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
 
 class WorkerPool(AbstractContextManager["WorkerPool[AnyWorker]"], Generic[AnyWorker]):
-    """The workers of one evaluation. On exit all are ended, with their runs closed if possible."""
+    """The workers of one evaluation, which are ended on exit with their runs closed if possible."""
 
     def __init__(self) -> None:
         self._workers: list[AnyWorker] = []
@@ -112,7 +112,7 @@ class LocalWorker(Worker):
     received: bytes = b""  # bytes of an incomplete line
 
     def send(self, message: Message) -> None:
-        """See `Worker`."""
+        """Implement `Worker.send`."""
         if self.connection is not None:
             with contextlib.suppress(OSError):
                 self.connection.sendall(json.dumps(message).encode() + b"\n")
@@ -169,7 +169,7 @@ class LocalWorkers(WorkerPool[LocalWorker]):
         return self._workers[-1]
 
     def receive(self) -> Iterator[tuple[LocalWorker, Message | None]]:
-        """See `WorkerPool`."""
+        """Implement `WorkerPool.receive`."""
         for key, _ in self._selector.select(_POLL_INTERVAL_S):
             yield from self._accept() if key.fileobj is self._server else self._receive_from(key.data)
         for worker in [w for w in self._workers if w.connection is None]:
@@ -177,7 +177,7 @@ class LocalWorkers(WorkerPool[LocalWorker]):
                 yield worker, None
 
     def reap(self, worker: LocalWorker, *, grace_s: float = GRACE_S) -> str:
-        """See `WorkerPool`."""
+        """Implement `WorkerPool.reap`."""
         if worker not in self._workers:
             return ""
         if worker.connection is not None:
@@ -193,7 +193,7 @@ class LocalWorkers(WorkerPool[LocalWorker]):
         return how + (f", last output: {output}" if output else "")
 
     def shutdown(self) -> None:
-        """See `WorkerPool`."""
+        """Implement `WorkerPool.shutdown`."""
         for worker in self._workers:
             if worker.connection is not None:
                 with contextlib.suppress(OSError):

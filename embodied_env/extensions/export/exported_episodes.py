@@ -44,7 +44,7 @@ THE_SOURCES = (
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedStep:
-    """One step. Unknown values are NaN in its arrays, but never in its action."""
+    """One step, with NaN for unknown values of its arrays, but never of its action."""
 
     episode_index: int  # in the export, from 0
     step_index: int  # in its episode, from 0

@@ -127,7 +127,7 @@ class SimulatorBackend:
     # ------------------------------------------------------------------------------------------ connecting
 
     def open(self) -> None:
-        """Create our node. Raises BackendNotReadyError or MissingDependencyError."""
+        """Create our node, or raise BackendNotReadyError or MissingDependencyError."""
         try:
             warn_if_segment_too_small(self._contract)
             ros = self._ros = RosNode(
@@ -389,7 +389,7 @@ class SimulatorBackend:
         self._usable, self._is_connected, self._is_halted = False, False, True
 
     def close(self) -> None:
-        """Destroy our node. The simulator keeps its state."""
+        """Destroy our node, while the simulator keeps its state."""
         self._usable = self._is_connected = False
         ros, self._ros, self._control = self._ros, None, None
         self._publishers.clear()

@@ -67,7 +67,7 @@ def survey_simulator(contract: Contract, backend: str, *, namespace: str, timeou
 
 @dataclass(kw_only=True)
 class _Topic:
-    """A subscribed topic, and what has arrived on it. A paused JointStatePublisher repeats its message."""
+    """A subscribed topic and its messages, which a paused JointStatePublisher repeats."""
 
     title: str  # title of its checks
     spec: SensorSpec

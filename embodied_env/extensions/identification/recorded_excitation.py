@@ -31,7 +31,7 @@ def record_excitation(
     progress: Callable[[int, int], None] = lambda _done, _of: None,
     **options: Any,  # noqa: ANN401 - of make
 ) -> RecordedExcitation:
-    """Make moves of `brisk_moves` on any backend, through the gate, and record the run. No task judges them.
+    """Make moves of `brisk_moves` on any backend, through the gate and without a task, and record the run.
 
     Args:
         contract: of the robot.

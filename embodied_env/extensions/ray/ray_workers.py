@@ -133,11 +133,11 @@ class RayWorkers(WorkerPool[RayWorker]):
             raise BackendNotReadyError(f"no worker was placed within {PLACING_S:g} s: {self._cluster.room()}")
 
     def reap(self, worker: RayWorker, *, grace_s: float = GRACE_S) -> str:
-        """See `WorkerPool`."""
+        """Implement `WorkerPool.reap`."""
         return self._end([worker], at_once=True, grace_s=grace_s)[0] if worker in self._workers else ""
 
     def shutdown(self) -> None:
-        """See `WorkerPool`."""
+        """Implement `WorkerPool.shutdown`."""
         self._end(self._workers, at_once=False)
 
     def _end(self, workers: Sequence[RayWorker], *, at_once: bool, grace_s: float = GRACE_S) -> list[str]:

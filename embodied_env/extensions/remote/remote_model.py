@@ -197,7 +197,7 @@ class RemoteModel(PolicyModel):
         return outputs
 
     def bound_wait(self, limit_s: float, /) -> float:
-        """See `BoundedPolicy`."""
+        """Implement `BoundedPolicy.bound_wait`."""
         if self._has_default_timeout and limit_s > 0.0:
             self._timeout_s = min(TIMEOUT_S, limit_s)
         return self._timeout_s

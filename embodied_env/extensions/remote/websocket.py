@@ -30,7 +30,7 @@ _MOST_SHOWN = 160  # bytes of its reason
 
 
 class WebSocket:
-    """One connection to a server. After a `Failure`, close it, unless it was not yet open and late."""
+    """One connection to a server, to be closed after a `Failure` unless it was not yet open and late."""
 
     def __init__(self, target: tuple[socket.AddressFamily, Any], netloc: str, *, headers: Mapping[str, str]) -> None:
         """Begin to connect to `target`.

@@ -48,7 +48,7 @@ class RecordedSteps:
     """
 
     def __init__(self, run: Run, reader: RowDecoder) -> None:
-        """Start before the first row. Rows that an outer wrapper created are skipped."""
+        """Start before the first row, and skip rows that an outer wrapper created."""
         self._rows: Iterator[TransitionRow | ResetRow] = (row for row in run.rows() if row["inner"] is not None)
         self._next = next(self._rows, None)
         self._reader = reader

@@ -103,7 +103,7 @@ class _Sensor:
 
 
 class Sensors:
-    """Readings of all steps by sensor. Only ages whose stamp is good are counted."""
+    """Readings of all steps by sensor, with only those ages whose stamp is good."""
 
     def __init__(self) -> None:
         self.by_name: BoundedDict[str, _Sensor] = BoundedDict(_Sensor)

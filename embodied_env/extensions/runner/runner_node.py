@@ -50,7 +50,7 @@ _ARRAYS = {
 
 
 class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type information
-    """A managed node around a `PolicyRunner`. All callbacks run in the thread that spins it.
+    """A managed node around a `PolicyRunner`, whose callbacks all run in the thread that spins it.
 
     A transition answers when it has ended. ``~/status`` has the last state and why it is not another one.
     """
@@ -191,7 +191,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
             raise BackendNotReadyError(self._reason)
 
     def end(self) -> None:
-        """Shut down from any state. `is_busy` is True until the goal has its result."""
+        """Shut down from any state, with `is_busy` until the goal has its result."""
         if self._state != "finalized":
             self.trigger_shutdown()
         self._runner.close()

@@ -127,7 +127,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
     """
 
     def __init__(self, contract: str | Path | Team, **options: Unpack[TeamOptions]) -> None:
-        """See `parallel_env`. Nothing is started before the first `reset`."""
+        """Create the environment of `parallel_env`, which starts nothing before the first `reset`."""
         self._arguments: dict[str, Any] = {**options}
         for name in _UNSUPPORTED.keys() & options.keys():
             raise UsageError(f"unsupported option of parallel_env: {name} ({_UNSUPPORTED[name]})")

@@ -56,7 +56,7 @@ class TeamMember:
 
 @dataclass(frozen=True, kw_only=True)
 class TeamWorld:
-    """The part of the world that belongs to no robot. Names of the model in `shared` get no prefix."""
+    """The part of the world that belongs to no robot, with names of the model in `shared` without a prefix."""
 
     mujoco: Mapping[str, Any]  # a profile: the model, movers, the draws of the options below, rendering
     shared: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ _POSITION, _VELOCITY, _ACCELERATION = CODES["pos.limit"], CODES["vel.limit"], CO
 
 
 class BatchedLimiter:
-    """Makes commands within every limit of one contract. Without state."""
+    """Makes commands within every limit of one contract, without state."""
 
     def __init__(self, limiter: CommandLimiter) -> None:
         """Use the limits of `limiter`, which enforces them and has no filter."""

@@ -23,7 +23,7 @@ from embodied_env.timing.ledger import LedgerState, StepEvent
 
 @dataclass(kw_only=True)
 class SlotStates:
-    """The state of each slot between two steps, in rows by slot. A step makes new arrays.
+    """The state of each slot between two steps, in rows by slot and in new arrays at each step.
 
     `history` and `applied`, of shape (n_slots, count, n_joints), are what observations need, oldest first.
     """
@@ -85,7 +85,7 @@ class BatchedSlots:
     """
 
     def __init__(self, envs: Sequence[Env[Any, Any]], steppers: Sequence[SlotStepper]) -> None:
-        """Load nothing. Each of `envs` may be in a `TimeLimit`."""
+        """Load nothing from `envs`, each of which may be in a `TimeLimit`."""
         self.steppers = steppers
         self._limits = {slot: env for slot, env in enumerate(envs) if isinstance(env, TimeLimit)}
         contract, n_slots = steppers[0].contract, len(envs)

@@ -198,7 +198,7 @@ class GateReportBatch:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class ApprovedCommandBatch:
-    """Commands that passed the gate. Only `extensions.vector.batched_gate` creates one, and only this is sent.
+    """Commands that passed the gate, which only `extensions.vector.batched_gate` creates and which alone are sent.
 
     `is_decided` is False in rows that the gate of a single environment must judge; their other values are undefined.
     """

@@ -87,7 +87,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         copy: bool = True,
         **options: Unpack[MakeOptions],
     ) -> None:
-        """See `make_vec`. Nothing is started before the first `reset`."""
+        """Create the slots of `make_vec`, without starting anything before the first `reset`."""
         slots = {"num_envs": num_envs, "autoreset_mode": autoreset_mode, "per_slot": per_slot}
         self._arguments = {**options, **slots, "threads": threads, "copy": copy}
         if per_slot is None:

@@ -39,7 +39,7 @@ _STEPS_PER_BATCH = 256
 
 
 class Viewer(Protocol):
-    """A program or a file that shows steps. Its methods may raise, and may block."""
+    """A program or a file that shows steps, with methods that may raise, and may block."""
 
     def show(self, drawing: Drawing) -> None:
         """Show a step, of which the curves may wait for `flush`."""
@@ -98,7 +98,7 @@ class LiveView:
         self.steps += 1
 
     def stop(self) -> None:
-        """Let the thread end after the queued steps. Never blocks."""
+        """Let the thread end after the queued steps, without blocking."""
         self._closing.set()
 
     def close(self) -> None:

@@ -103,7 +103,10 @@ class Scene:
     """
 
     def __init__(self, contract: Contract, *, geometry: RobotGeometry | str, start_ns: int, pacing: str | None) -> None:
-        """Start before the first step. In lockstep a step is drawn as long as its control period."""
+        """Start before the first step.
+
+        In lockstep a step is drawn as long as its control period.
+        """
         self.contract, self.geometry, self.start_ns = contract, geometry, start_ns
         self._period_s = contract.control_period_s if pacing == "lockstep" else None
         self._joints = Joints(contract)

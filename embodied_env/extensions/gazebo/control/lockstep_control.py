@@ -58,7 +58,7 @@ class _Step:
 
 
 class LockstepControl:
-    """Controls one simulator. `end` is always the monotonic time, s, by which a call returns.
+    """Controls one simulator, with `end` as the monotonic time, s, by which a call returns.
 
     Every call raises BackendLostError with a `why` of `FAULTS`.
 

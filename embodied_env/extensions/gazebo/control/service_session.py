@@ -78,7 +78,7 @@ class PendingRequest:
 
 
 class ServiceSession:
-    """Sends the requests to one simulator. `end` is always the monotonic time, s, by which a call returns.
+    """Sends the requests to one simulator, with `end` as the monotonic time, s, by which a call returns.
 
     Attributes:
         clock: the simulator's clock.

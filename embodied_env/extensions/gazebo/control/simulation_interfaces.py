@@ -156,7 +156,10 @@ class SimulationInterfaces(SimulatorApi):
 
 
 def set_state_flags(message: Any) -> None:  # noqa: ANN401 - a SetEntityState.Request
-    """Set the pose and a twist of zero, not the acceleration. Versions without these flags set everything."""
+    """Set the pose and a twist of zero, but not the acceleration.
+
+    Versions without these flags set everything.
+    """
     for flag, value in (("set_pose", True), ("set_twist", True), ("set_acceleration", False)):
         if hasattr(message, flag):
             setattr(message, flag, value)

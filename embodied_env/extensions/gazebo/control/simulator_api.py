@@ -68,7 +68,7 @@ class EntityState:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A service request. `read` returns the content of its reply, and raises `SimulatorRefusedError` for a refusal.
+    """A service request, whose `read` returns the content of its reply or raises `SimulatorRefusedError`.
 
     `is_done_at_reply` means that the family replies after the request was executed. The clock is checked anyway.
     """
