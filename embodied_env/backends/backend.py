@@ -81,10 +81,7 @@ class Capabilities:
 
     @property
     def world(self) -> World:
-        """Return which world the commands move.
-
-        It is "simulator", "emulator", "robot", or "dry run" for none.
-        """
+        """World that the commands move, which is "simulator", "emulator", "robot", or "dry run" for none."""
         return name_world(vars(self))
 
 
@@ -157,10 +154,7 @@ class NewestSource(Protocol):
 
 @runtime_checkable
 class CommandTimeout(Protocol):
-    """Backend whose controller obeys a velocity command for `downstream_timeout_s`.
-
-    None stands for a time that is unlimited or unknown.
-    """
+    """Backend whose controller obeys a velocity for `downstream_timeout_s`, None if unlimited or unknown."""
 
     downstream_timeout_s: float | None
 

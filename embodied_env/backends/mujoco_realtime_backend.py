@@ -48,10 +48,7 @@ class RealtimeStepper:
             self.tick(now_ns)
 
     def tick(self, due_ns: int) -> None:
-        """Run the next tick, whose result is valid from its end on.
-
-        The patience counts from `due_ns`.
-        """
+        """Run the next tick, whose result is valid from its end on, with the patience counted from `due_ns`."""
         self._world.step()
         now_ns = self._clock.now_ns()
         late_ns = now_ns - self.next_ns

@@ -21,10 +21,7 @@ def forwarded(name: str, *default: Any) -> Any:  # noqa: ANN401 - the type of th
 
 
 class ReportedDelays:
-    """Wrapper that adds the delays that a backend injects to its snapshots.
-
-    Its flags are those of the wrapped backend.
-    """
+    """Wrapper with the flags of its backend, which adds the injected delays to the snapshots."""
 
     open = forwarded("open")
     send = forwarded("send")

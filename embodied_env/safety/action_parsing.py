@@ -1,7 +1,4 @@
-"""Parsing of actions, which makes a list of finite floats of any object or refuses it.
-
-The object is never written.
-"""
+"""Parsing of actions, which turns any object into a list of finite floats or refuses it, without writing to it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Arbiter that owns the last published command.
-
-Steps, setpoints, the watchdog and `close` publish through it.
-"""
+"""Arbiter of the last published command, through which steps, setpoints, the watchdog and `close` publish."""
 
 from __future__ import annotations
 

@@ -102,10 +102,7 @@ def limit_findings(
     published: Sequence[float],
     limited: Mapping[int, tuple[str, float]],
 ) -> list[Finding]:
-    """Return one finding per code of the `limited` joints.
-
-    They map an index to the code and value of the limit that applied.
-    """
+    """Return one finding per code in `limited`, which maps a joint index to the code and value of its limit."""
     hit: dict[str, list[int]] = {}
     bounds = {}
     for index, (code, bound) in limited.items():

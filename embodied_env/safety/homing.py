@@ -198,10 +198,7 @@ class HomingMotion:
             raise BackendNotReadyError(f"homing refused: an ESTOP is latched, {_describe(latched)}; {AFTER_ESTOP}")
 
     def _check_directions(self) -> None:
-        """Raise BackendNotReadyError if a joint past home cannot move back.
-
-        A joint within the tolerance stays.
-        """
+        """Raise BackendNotReadyError if a joint past home, beyond the tolerance, cannot move back."""
         limits, positions = self._gate.limits, self._arbiter.reference.positions
         fastest = np.where(positions > self._home, -limits.velocity_low, limits.velocity_high)
         stays = self._goes & (positions != self._home) & (fastest == 0.0)

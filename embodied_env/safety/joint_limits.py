@@ -206,10 +206,9 @@ def find_violation(  # noqa: C901, PLR0911, PLR0912 - one return per rule
 ) -> tuple[int, str] | None:
     """Return the first joint whose step violates a limit and that limit, or None without a violation.
 
-    The post-condition on published values, independent of `limit_joints`, uses no interval. It requires only that
-    slowing down is limited by D and speeding up by A, and that the joint must be able to stop within its range. The
-    tolerance is rounding plus 1e-9 of the larger velocity limit. A joint that moves in one direction only has none
-    against it.
+    This post-condition on published values is independent of `limit_joints`. It uses no interval, only that slowing
+    down is limited by D and speeding up by A, and that the joint must be able to stop within its range. The tolerance
+    is rounding plus 1e-9 of the larger velocity limit, but none for a joint against its only direction.
     """
     rows = zip(positions, velocities, bounds, next_positions, next_velocities, strict=True)
     for joint, (x, v, b, y, w) in enumerate(rows):
@@ -265,10 +264,9 @@ def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_
 
 
 def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> bool:
-    """Return whether the state is outside the safe set by more than rounding.
+    """Return whether the state is outside the safe set, where no velocity keeps every limit, by more than rounding.
 
-    No velocity is within every limit then. The tolerance is twice the rounding bound, as the state carries the rounding
-    of the step before.
+    The tolerance is twice the rounding bound, as the state carries the rounding of the step before.
     """
     if bounds.is_goal:
         return False
@@ -445,10 +443,7 @@ def _nearest_step(
 def _binding(
     w: float, ahead: tuple[float, float, float], behind: tuple[float, float, float], *, is_at_end: bool
 ) -> str:
-    """Return the code of the limit that gave the velocity w.
-
-    `is_at_end` means that a joint at rest is limited ahead of it.
-    """
+    """Return the code of the limit that gave the velocity w, which is one ahead if w is 0 and `is_at_end`."""
     is_ahead = w > 0.0 or (w == 0.0 and is_at_end)
     if w in ahead and (is_ahead or -w not in behind):
         return _CODES[ahead.index(w)]

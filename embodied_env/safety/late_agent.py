@@ -1,7 +1,4 @@
-"""Stops that the agent's time alone explains.
-
-Each required reading was valid when its snapshot was frozen.
-"""
+"""Stops that the agent's time alone explains, with each required reading valid when its snapshot was frozen."""
 
 from __future__ import annotations
 

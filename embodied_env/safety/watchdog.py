@@ -47,10 +47,7 @@ class Watchdog:
         self._tripped = False
 
     def feed(self) -> None:
-        """Restart the timeout at each step.
-
-        A step after `stop_steps` latches a STOP, as `check` would have.
-        """
+        """Restart the timeout at each step, where one after `stop_steps` latches a STOP as `check` would have."""
         if self._fed_ns is not None and self._clock.now_ns() - self._fed_ns >= self._stop_ns:
             with contextlib.suppress(BackendError):  # the step reports it
                 self.check()  # a process that was suspended may step before its watchdog thread runs
@@ -135,10 +132,7 @@ class WatchdogThread:
 
 
 class SetpointThread(threading.Thread):
-    """Thread that sends each setpoint of an arbiter in process when it is due.
-
-    A relay sends setpoints from its own loop.
-    """
+    """Thread that sends the setpoints of an arbiter in process when they are due, unlike the loop of a relay."""
 
     def __init__(self, arbiter: Arbiter, gate: SafetyGate, *, clock: Clock) -> None:
         """Create the thread with the steady clock."""

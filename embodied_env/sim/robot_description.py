@@ -1,7 +1,4 @@
-"""URDF that the robot emulator publishes on ``robot_description``.
-
-It is a file or generated from the MuJoCo model.
-"""
+"""URDF for the topic ``robot_description`` of the robot emulator, from a file or from the MuJoCo model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Simulate the robot and the world of a contract in MuJoCo through resets, commands, control periods and readings.
 
-Its time never decreases, since a reset takes one control period, so that the readings after it are newer. Equal seeds
-and commands give equal bytes, independent of earlier episodes.
+Its time never decreases. A reset takes one control period, so that the readings after it are newer. Equal seeds and
+commands give equal bytes, independent of earlier episodes.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class World:
         self.is_reset, self._drawn = False, dict[str, FloatArray]()
 
     def _sort_channels(self, late: tuple[str, ...]) -> None:
-        """Sort the channels by how they are read, ideally, scheduled by rate, or `late` by injected delays."""
+        """Sort the channels into ideal ones, those scheduled by rate, and those `late` by injected delays."""
         ideal = []  # the sensors that have one reading per step, at its end, without delay and errors
         for name, channel in self.channels.items() if self._path is None else ():
             is_ideal = channel.is_ideal(self.tick_ns) and name not in self._randomizer.late_sensors

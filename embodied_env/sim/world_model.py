@@ -302,10 +302,7 @@ class WorldModel:
 
     @property
     def has_whole_states(self) -> bool:
-        """Whether state, inputs and warm start determine a simulation.
-
-        They do if nothing sleeps and there is no plugin.
-        """
+        """Whether state, inputs and warm start determine a simulation, as without sleeping bodies and plugins."""
         asleep = int(self.mujoco.mjtEnableBit.mjENBL_SLEEP)
         return not self.mj.nplugin and not self.mj.opt.enableflags & asleep
 

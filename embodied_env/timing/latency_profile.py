@@ -1,7 +1,4 @@
-"""Files of latency profiles, which hold the latencies measured on a robot or in a run.
-
-Each latency has its method and confidence interval.
-"""
+"""Files of latency profiles with the latencies of a robot or run, their methods and confidence intervals."""
 
 from __future__ import annotations
 

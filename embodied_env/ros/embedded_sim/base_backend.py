@@ -175,10 +175,7 @@ class EmbeddedSimBackend(ABC):
     # ---------------------------------------------------------------------------------------------- reset
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Reset the world by seed and options, after restarting an ended simulator.
-
-        Every reading is newer than the reset.
-        """
+        """Reset the world by seed and options, after restarting an ended simulator, and return newer readings."""
         self._usable = self._is_halted = False
         try:
             reply, snapshot = self._reset(request, deadline_ns)

@@ -1,7 +1,4 @@
-"""Safety inputs of the robot emulator.
-
-They are published or reported in their safe state, and switched by services.
-"""
+"""Safety inputs of the robot emulator, which it publishes or reports as safe and which services switch."""
 
 from __future__ import annotations
 

@@ -149,10 +149,7 @@ class ActivationStates:
         self._lapsed: dict[str, tuple[int, str]] = {}  # since when, and why
 
     def begin(self) -> None:
-        """Clear all lapses.
-
-        Services must respond again, while the last value of a topic remains.
-        """
+        """Clear all lapses, so that services must respond again, and keep the last value of each topic."""
         self._lapsed.clear()
         self._received = {name: last for name, last in self._received.items() if self.specs[name].topic is not None}
 

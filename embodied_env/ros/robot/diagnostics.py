@@ -58,10 +58,7 @@ _TIMES = ("obs_to_command_s", "period_s", "overrun_s")
 
 
 class Diagnostics:
-    """Observer that publishes the status of a `DiagnosticsAggregator`.
-
-    A failed publication never affects the step.
-    """
+    """Observer that publishes the status of a `DiagnosticsAggregator` and never affects the step when that fails."""
 
     def __init__(self, contract: Contract, clock: Clock) -> None:
         """Start observing without publishing before `connect`."""

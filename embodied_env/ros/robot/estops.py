@@ -1,7 +1,4 @@
-"""Safety inputs of the robot on topics, such as e-stop buttons and safety modes.
-
-An input without messages is never ok.
-"""
+"""Safety inputs of the robot on topics, such as e-stop buttons, which are never ok without messages."""
 
 from __future__ import annotations
 

@@ -27,10 +27,7 @@ _COUNT_PERIOD_NS = NS_PER_S // 2  # period of counting the publishers in the gra
 
 
 class SensorPublishers:
-    """Publishers of sensors and safety inputs.
-
-    Messages are added in one thread, and any thread may read.
-    """
+    """Publishers of sensors and safety inputs, to which one thread adds messages and which any thread may read."""
 
     def __init__(
         self, contract: Contract, node: Node, clock: Clock, *, shared: Collection[str] = (), inputs: Iterable[str] = ()

@@ -30,10 +30,7 @@ class ActionAge:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionKey:
-    """Key of the action age.
-
-    ``observation`` is not here, since sensors and clocks read it too.
-    """
+    """Key of the action age, without ``observation``, which sensors and clocks read too."""
 
     action: ActionAge = field(default_factory=ActionAge)
 

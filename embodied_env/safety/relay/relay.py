@@ -318,10 +318,7 @@ class Relay:
         return None
 
     def _refuse(self, tag: CommandId | None, finding: Finding, *causes: Finding) -> None:
-        """Report a command that is not published and does not feed the watchdog.
-
-        `causes` are the findings that latched.
-        """
+        """Report a command that is not published and does not feed the watchdog, with the `causes` that latched."""
         self.refused[finding.code] += 1
         reference = self.arbiter.reference
         acting = np.where(self._layout.is_velocity, reference.velocities, reference.positions)
@@ -378,10 +375,7 @@ class Relay:
         return _REQUESTED if self._asked_to_brake else None
 
     def _send_limited(self, target: FloatArray, received_ns: int) -> ApprovedCommand:
-        """Limit and publish `target`, or brake if it has waited here.
-
-        A STOP of the gate is latched and disarms.
-        """
+        """Limit and publish `target`, or brake if it has waited here, and disarm after a latched STOP of the gate."""
         with self.arbiter.exclusive as (reference, dt_s):
             waited_ns = self._clock.now_ns() - received_ns
             if 2 * waited_ns > self._period_ns:

@@ -217,10 +217,7 @@ _Vector = Annotated[FloatArray, From(list[Quantity], read_only_array)]
 
 @dataclass(frozen=True, kw_only=True)
 class Armed(JsonMessage):
-    """Answer to arming, with a new epoch and the limits enforced.
-
-    `outside` has the joints found outside their limits.
-    """
+    """Answer to arming, with a new epoch, the limits enforced and the joints found `outside` their limits."""
 
     place = ARM_SERVICE
 

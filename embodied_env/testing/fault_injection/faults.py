@@ -168,10 +168,7 @@ class Duplicate(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Reorder(Fault):
-    """Fault that lets the next `places` messages that are not hit overtake the message.
-
-    The message waits for at most `MAX_HELD_S`.
-    """
+    """Fault that lets the next `places` messages without a hit overtake one, which waits at most `MAX_HELD_S`."""
 
     places: int = 1
     counted_as: ClassVar[str] = "reordered"
