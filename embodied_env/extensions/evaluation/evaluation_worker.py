@@ -1,4 +1,7 @@
-"""A worker process, ``python -m embodied_env.extensions.evaluation.evaluation_worker``. Its job is its input."""
+"""A worker process that reads its job from its input.
+
+It is run by ``python -m embodied_env.extensions.evaluation.evaluation_worker``.
+"""
 
 from __future__ import annotations
 

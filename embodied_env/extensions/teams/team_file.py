@@ -1,10 +1,10 @@
 """Load teams of several robots in one world.
 
-Each robot has its own contract, and the world's contract combines all of them.
-A team is a YAML file in ``config/teams`` (``docs/howto/several_robots.md``). A robot's names get its own name as a
-prefix: its sensor `odom` is `cart_1_odom` in the world, on the topic ``cart_1/odom`` in the frame ``cart_1/odom``,
-and reads the site `cart_1_base` of the model. Only a backend is built from the world's contract; gates,
-tasks and policies use the contracts of the robots.
+Each robot has its own contract, and the world's contract combines all of them. A team is a YAML file in
+``config/teams`` (``docs/howto/several_robots.md``). A robot's names get its own name as a prefix: its sensor `odom` is
+`cart_1_odom` in the world, on the topic ``cart_1/odom`` in the frame ``cart_1/odom``, and reads the site `cart_1_base`
+of the model. Only a backend is built from the world's contract; gates, tasks and policies use the contracts of the
+robots.
 """
 
 from __future__ import annotations

@@ -117,7 +117,10 @@ class SimulationInterfaces(SimulatorApi):
         return request
 
     def step(self, steps: int) -> Request:
-        """Return the request for `steps`. The reply to a goal of the action, used last, means that it was accepted."""
+        """Return the request for `steps`.
+
+        The reply to a goal of the action, used last, means that it was accepted.
+        """
         if self._steps_by_action:
             send_goal = message_class(f"{PACKAGE}/action/SimulateSteps").Impl.SendGoalService
             message = send_goal.Request()
