@@ -33,7 +33,7 @@ from embodied_env.messages.message_types import JOINT_SENSOR
 from embodied_env.timing.clock import NS_PER_S, Clock, Pacer
 
 KEPT = 2000
-"""Number of commands, and of halt reasons, that the backend keeps at least; twice as many at most."""
+"""Number of commands, and of halt reasons, that the backend keeps at least, or up to twice as many."""
 
 FaultKind = Literal["delay", "drop", "nan", "stale", "future", "refuse"]
 

@@ -44,7 +44,7 @@ class MujocoBackend:
     def __init__(
         self, contract: Contract, *, clock: Clock, step_timeout_s: float | None = None, delays: DelayModel | None = None
     ) -> None:
-        """Read the profile ``backends.mujoco`` of `contract`, for a world with `delays` injected."""
+        """Read the profile ``backends.mujoco`` of `contract` for a world that `open` builds, with `delays` injected."""
         if display_available():
             self.capabilities = replace(self.capabilities, render_modes=("rgb_array", "human"))
         self._contract = contract

@@ -26,7 +26,7 @@ BLOCK = 10
 """Largest number of consecutive steps of one episode in a block."""
 
 Step = tuple[int | None, ...]
-"""Integer nanoseconds: the age of each sensor's reading, then observation to command, then actuation or None."""
+"""Age of each sensor's reading, then observation to command, then actuation or None, in integer nanoseconds."""
 
 _LONGEST_NS = 10**12
 _HEAD = ("contract", "fingerprint", "backend", "created_utc", "host", "seed")

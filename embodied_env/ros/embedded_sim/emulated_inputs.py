@@ -23,7 +23,7 @@ _LIFECYCLE_IDS = {"inactive": 2, "active": 3}  # ids of lifecycle_msgs/msg/State
 _log = logging.getLogger(__name__)
 
 Inputs = Mapping[str, EstopSpec | ActiveSpec]
-"""Safety inputs by the key of the profile and their name: ``estop/button``, ``active/program``.
+"""Safety inputs by the key of the profile and their name, as in ``estop/button`` or ``active/program``.
 
 An `ActiveSpec` is a lifecycle node or a controller, whose state a service reports.
 """

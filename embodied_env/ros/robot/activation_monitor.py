@@ -31,7 +31,7 @@ POLL_PERIOD_S = 0.5
 """Period of the calls to each service. Lifecycle nodes also publish their transitions."""
 
 Client = Any
-"""An rclpy client: `srv_type`, `service_is_ready`, `call_async`, `remove_pending_request`."""
+"""Client of rclpy with `srv_type`, `service_is_ready`, `call_async` and `remove_pending_request`."""
 
 ActiveStatus = tuple[bool, str]
 """Whether it is active, and if not, the reason."""

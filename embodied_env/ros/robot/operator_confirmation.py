@@ -17,7 +17,7 @@ from embodied_env.ros.transport.receiver import POLL_S, LivenessCheck, ReceivedM
 from embodied_env.timing.clock import Clock
 
 REQUEST_TOPIC = "~/confirm_request"
-"""The pending question (std_msgs/String, latched) for a confirmation by topic or service; empty: none is pending."""
+"""The pending question (std_msgs/String, latched) for a confirmation by topic or service, empty if none is."""
 
 CONFIRM = "~/confirm"
 """The default name of the topic (std_msgs/Bool), and of the service (std_srvs/Trigger)."""

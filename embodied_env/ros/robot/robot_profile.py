@@ -49,7 +49,7 @@ BACKEND = "real"
 PATH = f"backends.{BACKEND}"
 
 RESET_LEVELS = ("none", "robot", "world")
-"""Depth of a reset: nothing moves, the robot is homed, a service is called."""
+"""Depth of a reset, in which nothing moves, the robot is homed, or a service is called."""
 
 SETTLE_S = 3.5
 """Time for which the graph must pass before the first motion, so that every other publisher is discovered.

@@ -25,7 +25,7 @@ from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 PROFILE = Path(__file__).with_name("large_messages.xml")
 
 VARIABLES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")
-"""Environment variables that name the profile: up to Jazzy, and from Kilted on. Each Fast DDS reads its own."""
+"""Environment variables that name the profile, of which Fast DDS reads one up to Jazzy, the other from Kilted on."""
 
 SEGMENT_REMEDY = (
     f"set {VARIABLES[0]}={PROFILE} ({VARIABLES[1]} from Kilted on) for this process and for the publisher, before they "

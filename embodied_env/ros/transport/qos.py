@@ -23,16 +23,16 @@ def qos_profile(spec: QosSpec) -> QoSProfile:
 
 
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
-"""For our own topics, and for messages that must not be lost; keeps the last ten."""
+"""For our own topics and for messages that must not be lost, with the last ten kept."""
 
 ANY = qos_profile(SENSOR_QOS)
-"""For subscriptions to any publisher: best effort, keeps the last ten."""
+"""For subscriptions to any publisher, as best effort with the last ten kept."""
 
 EVERY_TICK = QoSProfile(depth=256, reliability=ReliabilityPolicy.BEST_EFFORT)
-"""For a simulator's clock: matches any publisher, and deep enough that a burst of steps cannot hide a rewind."""
+"""For a simulator's clock of any publisher, deep enough that a burst of steps cannot hide a rewind."""
 
 LATCHED = qos_profile(PRESETS["latched"])
-"""For state that is published when it changes; late subscribers receive the last message."""
+"""For state that is published when it changes, the last message of which late subscribers receive."""
 
 
 def sensor_qos(sensor: SensorSpec) -> QoSProfile:

@@ -27,12 +27,12 @@ with rclpy_import_errors("a backend over ROS 2"):
     from embodied_env.ros.transport.tapped_node import TopicTap
 
 LivenessCheck = Callable[[], None]
-"""Called repeatedly during a wait; raises an error to end it."""
+"""Function called repeatedly during a wait, which raises an error to end it."""
 
 POLL_S = 0.1
 
 RETRY_S = 1.0
-"""Time without a response after which a request is sent again; the service must treat it as the same request."""
+"""Time without a response after which a request is sent again, to be treated by the service as the same request."""
 
 DISCOVERY_POLL_S = 0.002
 

@@ -22,7 +22,7 @@ STEP_NS = 1_000_000
 """Change of UTC against the steady clock, beyond any slew, above which it counts as a step."""
 
 SUSPEND_NS = NS_PER_S
-"""Shortest suspend of the host that is reported as one; a shorter one is a step of UTC."""
+"""Shortest suspend of the host that is reported as one, while a shorter one is a step of UTC."""
 
 _TRIES = 5
 _PAIR_PERIOD_NS = NS_PER_S
