@@ -154,6 +154,13 @@ def find_start(policy: object) -> EpisodeStart | None:
     return policy.start if isinstance(policy, PlayingPolicy) else None
 
 
+def refuse_playback(policy: object, address: str, *, user: str) -> None:
+    """Raise UsageError for a policy that plays a run: `user` cannot bring the robot to the recorded start."""
+    if find_start(policy) is not None:
+        problem = f"{address} plays a recorded run, and {user} cannot begin at its start"
+        raise UsageError(f"{problem} (expected another policy); play it with evaluate --policy")
+
+
 def find_account_name(policy: object) -> str:
     """Return the name of the account of a policy or a model in ``info["annotations"]``."""
     return policy.account_name if isinstance(policy, PlayingPolicy) else "inference"

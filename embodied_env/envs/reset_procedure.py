@@ -33,6 +33,14 @@ from embodied_env.tasks.judging import judge_reset
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 
+def require_operator(backend: Backend, motion: str) -> None:
+    """Raise BackendNotReadyError for a robot without a channel to an operator who confirms the `motion`."""
+    routine = backend.routine if isinstance(backend, Resettable) else None
+    if backend.capabilities.world == "robot" and not (routine and routine.confirm):
+        problem = f"{motion} on a robot not confirmed: no channel to an operator; nothing was sent"
+        raise BackendNotReadyError(f"{problem}; declare backends.real.reset.confirm: prompt, topic or service")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResetProcedure:
     """Runs the resets of one stepper."""
@@ -70,10 +78,8 @@ class ResetProcedure:
     def _run(self, request: ResetRequest, instruction: str, start: EpisodeStart | None) -> Snapshot:
         backend = self.backend
         routine = backend.routine if isinstance(backend, Resettable) else None
-        needs_operator = start is not None and backend.capabilities.world == "robot"
-        if needs_operator and not (routine and routine.confirm):
-            problem = "playback on a robot not confirmed: no channel to an operator; nothing was sent"
-            raise BackendNotReadyError(f"{problem}; declare backends.real.reset.confirm: prompt, topic or service")
+        if start is not None:
+            require_operator(backend, "playback")
         deadline_ns = self.clock.now_ns() + round(backend.reset_timeout_s * NS_PER_S)
         raw = backend.reset(request, deadline_ns)
         report = with_observed_options(reset_report(raw), self.contract.reset_options, request)

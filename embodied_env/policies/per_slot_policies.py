@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from embodied_env.core.policy import BatchPolicy, NoAction, Observation, Policy, policy_seed
+from embodied_env.core.policy import BatchPolicy, NoAction, Observation, Policy, policy_seed, refuse_playback
 from embodied_env.errors import PolicyError
 from embodied_env.policies.chunk_execution import ChunkRunner
 
@@ -35,7 +35,9 @@ class TeamPolicies(Generic[Name]):
         self._instructions: dict[Name, str] = {}
         with ExitStack() as stack:
             for name in names:
-                self._runners[name] = ChunkRunner(stack.enter_context(closing(make(name))), chunks)
+                policy = stack.enter_context(closing(make(name)))
+                refuse_playback(policy, policy.identity.name, user="one of several robots")
+                self._runners[name] = ChunkRunner(policy, chunks)
             self._stack = stack.pop_all()
         self._seeds: dict[Name, int] = {name: seed + number for number, name in enumerate(self._runners)}
 

@@ -27,6 +27,7 @@ from embodied_env.policies.policy_model import (
     Interface,
     Outputs,
     PolicyModel,
+    TimedModel,
     check_inference,
     plausible_observation,
 )
@@ -133,6 +134,9 @@ class PolicyFileInterface(Interface):
         arrays = {name: value for name, value in example.items() if isinstance(value, np.ndarray)}
         labels = {name: reader.labels for name, reader in self.inputs.items() if isinstance(reader, VectorInput)}
         try:
+            if isinstance(model, TimedModel):
+                own, period_s = self.file.control_period_s, model.control_period_s
+                allow(own == period_s, "control_period_s", f"{own:g} s", f"{period_s:g} s, that of the recorded run")
             _check_shapes("input", model.inputs, {name: value.shape for name, value in arrays.items()}, labels)
             _check_shapes("output", model.outputs, self.actions.shapes, self.actions.labels)
             for name, spec in (model.inputs or {}).items():

@@ -132,6 +132,8 @@ def _load_model(address: PolicyAddress, options: Mapping[str, Any]) -> PolicyMod
     if not address.location:
         form = next((each for each in ADDRESSES if each.startswith(f"{address.name}:")), f"{address.name}:LOCATION")
         raise UsageError(f"incomplete policy address {text!r} (expected {form})")
+    if "part" in address.options:
+        raise UsageError(f"unknown option of the policy {text!r}: 'part' (expected #PART before the options)")
     if address.part is not None:
         options = {**options, "part": address.part}
     model: PolicyModel = _call(text, plugin, factory, (address.location,), options)

@@ -109,6 +109,17 @@ class ContractModel(Protocol):
         """Raise UsageError unless the names of `contract` fit the inputs and outputs of the model."""
 
 
+@runtime_checkable
+class TimedModel(Protocol):
+    """A model whose actions have a period of their own, such as those of a recorded run.
+
+    Attributes:
+        control_period_s: time from one action to the next.
+    """
+
+    control_period_s: float
+
+
 class Interface(Protocol):
     """Connects the observations and actions of a contract with the inputs and outputs of a model.
 

@@ -29,7 +29,9 @@ from embodied_env.sim.identified_parameters import (
     IdentifiedParameter,
     Kind,
     ModelParameter,
+    UndeterminedParameter,
     load_identified,
+    parameter_name,
 )
 from embodied_env.sim.servos import (
     actuators_of,
@@ -54,6 +56,7 @@ _KINDS = {  # kind of object -> its MuJoCo type and the attribute with its numbe
     "sensor": ("mjOBJ_SENSOR", "nsensor"),
 }
 
+_SAME = 1e-4  # relative difference of a value from that of the model that was fitted
 _STATISTICS = ("meaninertia", "meanmass", "meansize", "extent")  # a model may declare them
 
 _log = logging.getLogger(__name__)
@@ -204,13 +207,26 @@ class WorldModel:
         named, path = self.profile.identified, f"{self.path}.identified"
         if named is None:
             return ()
-        parameters = load_identified(self.contract, named.file, named.sha256, path).parameters
-        of_model = [each for each in parameters if each.kind in FIELDS]
+        found = load_identified(self.contract, named.file, named.sha256, path)
+        fitted: list[IdentifiedParameter | UndeterminedParameter] = [*found.parameters, *found.undetermined]
+        for each in fitted:
+            self._check_same_model(each, f"{path}.file")
+        of_model = [each for each in found.parameters if each.kind in FIELDS]
         for each in of_model:
             self.parameter(each.kind, each.of, f"{path}.file").set(each.value)
         if any(not CONSTANT_FIELDS.isdisjoint(FIELDS[each.kind]) for each in of_model):
             self.update_constants(self.mujoco.MjData(self.mj))
-        return parameters
+        return found.parameters
+
+    def _check_same_model(self, fitted: IdentifiedParameter | UndeterminedParameter, path: str) -> None:
+        """Raise ContractError unless the model has the value of the model that was fitted."""
+        if fitted.kind not in FIELDS:
+            return
+        own, value = self.parameter(fitted.kind, fitted.of, path).value, fitted.model
+        name = parameter_name(fitted.kind, fitted.of)
+        problem = f"fitted to a model whose {name} is {value:g}, in {self._name} it is {own:g}"
+        is_same = math.isclose(own, value, rel_tol=_SAME, abs_tol=_SAME)
+        self.require(is_same, path, f"{problem} (expected the same model); identify it again")
 
     def parameter(self, kind: Kind, names: Iterable[str], path: str) -> ModelParameter:
         """Return the parameter of bodies of the model or joints of the contract, or raise ContractError at `path`."""

@@ -260,3 +260,11 @@ def test_refuses_a_file_with(old: str, new: str, problem: str, tmp_path: Path) -
 def test_refuses_a_correlation_of_another_number_of_parameters() -> None:
     with pytest.raises(ValueError, match="expected a row and column per parameter"):
         identified_model(PARAMETERS[:2], correlation=((1.0,),))
+
+
+def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
+    (gain, *_) = PARAMETERS
+    contract = identified_arm(tmp_path, (dataclasses.replace(gain, model=7000.0),))
+    problem = r"fitted to a model whose gain.j1\+j2 is 7000, in arm6.xml it is 8000 \(expected the same model\)"
+    with pytest.raises(ContractError, match=problem):
+        world_of(contract)

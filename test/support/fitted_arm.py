@@ -54,6 +54,7 @@ backends:
     sources: {joints: {noise: {position: NOISE}}}
 """
 Truth = Mapping[tuple[Kind, str], float]
+OWN: Mapping[Kind, float] = {"gain": 60.0, "damping": 4.0, "friction_loss": 0.2, "mass": 0.5, "command_delay": 0.0}
 TRUTH: Truth = {
     ("gain", "j1"): 45.0,
     ("damping", "j1"): 6.0,
@@ -70,7 +71,9 @@ def fitted_arm(folder: Path, truth: Truth | None = None, *, noise: float = 0.0) 
     text = CONTRACT.replace("NOISE", str(noise))
     if truth is not None:
         parameters = tuple(
-            IdentifiedParameter(kind=kind, of=(name,) if name else (), value=value, low=value, high=value, model=value)
+            IdentifiedParameter(
+                kind=kind, of=(name,) if name else (), value=value, low=value, high=value, model=OWN[kind]
+            )
             for (kind, name), value in truth.items()
         )
         write_identified(identified_model(parameters), folder / "truth.identified.yaml")

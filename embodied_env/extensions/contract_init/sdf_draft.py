@@ -48,6 +48,7 @@ from embodied_env.extensions.contract_init.sdf_world import (
 from embodied_env.messages.message_types import JOINT_SENSOR, TRAJECTORY
 
 _SETTLE_S = 0.1
+_MOST_HZ = 1e6  # of a controller manager
 _CONTROLLERS: Mapping[str, tuple[str, str, str]] = {
     "forward_command_controller/ForwardCommandController": ("commands", "std_msgs/msg/Float64MultiArray", ""),
     "position_controllers/JointGroupPositionController": ("commands", "std_msgs/msg/Float64MultiArray", "position"),
@@ -64,8 +65,11 @@ def add_world(draft: Draft, file: Path, model_name: str | None) -> None:
     world = read_world(file)
     model = _choose_model(world, model_name)
     draft.gazebo = {"world": world.name, "step_s": world.step_s or STEP_S, "reset": "world"}
+    of_model: dict[str, str] = {}
     for each in model.tree():
         for name, joint in each.joints.items():
+            if (first := of_model.setdefault(name, each.name)) != each.name:
+                draft.gap(f"joint {name} of {each.name}: its limits are those of {first}", "give joints other names")
             draft.joints.setdefault(name, joint)
     interfaces = find_interfaces(model)
     states = [each for plugin in interfaces.control for each in _add_controllers(draft, world, plugin)]
@@ -205,7 +209,8 @@ def _add_controller(
         rate_hz = manager.get("update_rate", 100)
         interface = SdfInterface(name="joints", origin=f"{name} ({kind})", topic=f"{space}joint_states", gz_type="")
         interface.joints = tuple(draft.joints)
-        interface.rate_hz = float(rate_hz) if isinstance(rate_hz, (int, float)) and rate_hz > 0 else None
+        is_rate = isinstance(rate_hz, (int, float)) and 0 < rate_hz < _MOST_HZ
+        interface.rate_hz = float(rate_hz) if is_rate else None
         yield interface
         return
     topic, path = f"{space}{name}/{end}", f"actuators.{_unique(name.removesuffix('_controller'), draft.actuators)}"

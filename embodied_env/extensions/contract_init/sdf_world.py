@@ -141,7 +141,10 @@ def find_file(uri: str, folder: Path) -> Path | None:
         roots += [Path(each) for path in paths for each in path.split(os.pathsep) if each]
     elif scheme != "file":
         return None
-    return next((path for root in roots if (path := root / rest).exists()), None) if "\0" not in rest else None
+    try:
+        return next((path for root in roots if (path := root / rest).exists()), None)
+    except (OSError, ValueError):  # a path that is too long, not permitted, or with NUL
+        return None
 
 
 class _SdfReader:
@@ -230,7 +233,11 @@ def _name(element: ET.Element, where: str) -> str:
 def _read_model(element: ET.Element, parent: str) -> SdfModel:
     name = _name(element, "sdf.model")
     scope = f"{parent}/model/{name}"
-    joints = {_name(each, f"sdf.model[{name}].joint"): each for each in element.findall("joint")}
+    joints: dict[str, ET.Element] = {}
+    for each in element.findall("joint"):
+        joint_name = _name(each, f"sdf.model[{name}].joint")
+        allow(joint_name not in joints, f"sdf.model[{name}].joint", f"name {joint_name!r}", "unique")
+        joints[joint_name] = each
     sensors = list(_sensors(element.findall("link"), f"{scope}/link", "sdf.link"))
     sensors += _sensors(joints.values(), f"{scope}/joint", "sdf.joint")
     return SdfModel(

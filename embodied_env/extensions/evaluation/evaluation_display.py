@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embodied_env.cli import SOUND, UNSOUND
@@ -16,7 +18,7 @@ from embodied_env.core.latency_statistics import ANNOTATED_STAGES, INJECTED_STAG
 from embodied_env.core.plugin_loading import load_extension
 from embodied_env.core.terminal import ProgressBar, make_console, say
 from embodied_env.envs.remedies import UNMOVED, operator_remedy
-from embodied_env.errors import RecordError
+from embodied_env.errors import EmbodiedEnvError, RecordError
 from embodied_env.extensions.evaluation.episode_runner import PolicySource
 from embodied_env.extensions.evaluation.evaluation import evaluate
 from embodied_env.extensions.evaluation.evaluation_results import Evaluation, PolicyComparison, PolicyResult
@@ -59,7 +61,12 @@ def run_policies(
         import embodied_env.core.significance_tests  # noqa: F401 - requires scipy
     options["confirm"] = confirm_at_terminal if sys.stdin is not None and sys.stdin.isatty() else None
     options |= {"backend": args.backend, "episodes": args.episodes, "seed": args.seed, "record": out}
-    evaluation = evaluate_with_progress(contract, policies, **options)
+    known = set(out.glob("*"))
+    try:
+        evaluation = evaluate_with_progress(contract, policies, **options)
+    except (KeyboardInterrupt, EmbodiedEnvError):
+        _print_interrupted(policies, sorted({*out.glob("*")} - known), as_json=args.json)
+        raise
     _print_results(evaluation, _compare(evaluation) if is_compared else (), as_json=args.json)
     if wants_report:
         write_report = load_extension("embodied_env.extensions.report.run_report:write_report", needed_for="--report")
@@ -69,7 +76,7 @@ def run_policies(
             say(f"report: {report.path}", file=sys.stderr)
     for source, result in zip(policies, evaluation.results, strict=True):
         print_losses_and_stops(contract, result)
-        _print_deviations(source if isinstance(source, str) else source.address, result, as_json=args.json)
+        _print_deviations(_address(source), result.parts or (result.path,), as_json=args.json)
     if has_closing and not args.json:
         print_closing(evaluation)
     for result in evaluation.results:
@@ -106,8 +113,22 @@ def _print_results(evaluation: Evaluation, comparisons: Sequence[PolicyCompariso
         print_comparison(comparison)
 
 
-def _print_deviations(address: str, result: PolicyResult, *, as_json: bool) -> None:
-    """Write and print how a policy that plays a run deviated from it.
+def _address(source: str | PolicySource) -> str:
+    return source if isinstance(source, str) else source.address
+
+
+def _print_interrupted(policies: Sequence[str | PolicySource], paths: Iterable[Path], *, as_json: bool) -> None:
+    """Write and print the deviations of what was played before an evaluation ended early."""
+    addresses = {_address(source) for source in policies}
+    for path in paths:
+        with contextlib.suppress(EmbodiedEnvError):  # the reason for the end is more important
+            identity = read_run(path).manifest.get("policy")
+            if isinstance(identity, Mapping) and identity.get("name") in addresses:
+                _print_deviations(identity["name"], [path], as_json=as_json)
+
+
+def _print_deviations(address: str, paths: Iterable[Path], *, as_json: bool) -> None:
+    """Write and print how a policy that plays a run deviated from it in these runs.
 
     Other policies are skipped.
     """
@@ -117,7 +138,7 @@ def _print_deviations(address: str, result: PolicyResult, *, as_json: bool) -> N
     write = load_extension(
         "embodied_env.extensions.replay.playback_deviations:write_deviations", needed_for="a playback"
     )
-    for path in result.parts or (result.path,):
+    for path in paths:
         say(f"deviations from {played.location}, in full in {path}/playback.json:", file=sys.stderr)
         for line in write(path, played.location):
             say(line, file=sys.stderr if as_json else sys.stdout)

@@ -120,6 +120,9 @@ def identify(
         opened = run if isinstance(run, Run) else read_run(run)
         motions.append(read_motion(opened, contract, segment_steps=steps[0], warm_up_steps=steps[1]))
         progress.advance()
+    sources = Counter(motion.source.sha256 for motion in motions)
+    if again := [motion.source.name for motion in motions if sources[motion.source.sha256] > 1]:
+        raise UsageError(f"run given twice: {' and '.join(again)} have the same rows (expected each run once)")
     chosen = list(parameters) or default_parameters(contract)
     given = Counter((each.kind, name) for each in chosen for name in each.of or ("",))
     if (twice := given.most_common(1)[0])[1] > 1:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env.contract import Contract
+from embodied_env.envs.reset_procedure import require_operator
 from embodied_env.extensions.calibration.excitation import EnvWithoutTask, Excitation, SampleLog
 from embodied_env.extensions.calibration.planned_moves import PlannedMove
 from embodied_env.record import RecordTransitions
@@ -46,10 +47,12 @@ def record_excitation(
         UsageError: when the horizon is too short for a move.
         CalibrationError: when the gate held or stopped a step, or an episode ended too early; the robot was braked, and
             the run has the rows until then.
+        BackendNotReadyError: for a robot without a channel to an operator, or when its reset fails.
         RecordError: when the run directory cannot be written.
     """
     env = RecordTransitions(EnvWithoutTask(contract, backend=backend, **options), record, policy="excitation")
     try:
+        require_operator(env.unwrapped.stepper.backend, "excitation")
         run = Excitation(env, SampleLog(), every_step=True)
         run.make_moves(moves, seed=seed, progress=progress)
     finally:

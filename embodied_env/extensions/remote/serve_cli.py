@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from embodied_env.cli import SOUND
 from embodied_env.cli.verb_arguments import add_model_options, integer_from
 from embodied_env.contract import load_contract
+from embodied_env.core.policy import refuse_playback
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
 from embodied_env.policies.policy_model import PolicyModel
@@ -47,7 +48,9 @@ def run(args: argparse.Namespace) -> int:
         model, unused = load_model(args.address, trust=args.trust_policy), find_policy_file(args.address)
     else:
         policy = load_policy(args.address, contract, policy_file=args.policy_file, trust=args.trust_policy)
+        refuse_playback(policy, args.address, user="a client")
         model, unused = ServedPolicy(policy, contract), None
+    refuse_playback(model, args.address, user="a client")
     if args.host not in _LOOPBACK:
         text = f"warning: {args.host} is reachable from other machines, and the protocol has no password"
         say(text, file=sys.stderr)

@@ -105,12 +105,13 @@ def write_deviations(played: str | Path, recorded: str | Path) -> list[str]:
         RecordError: if one of them is not a run.
     """
     run, other = read_run(played), read_run(recorded)
+    problem = other.problem or _other_run(run, other)
     reader, source = _Values(run), _Values(other)
     period_s = reader.contract.control_period_s
     wanted = {row["row"]: source.read(row) for row in other.transitions() if row["inner"] is not None}
     episodes: list[_PlayedEpisode] = []
     for row in run.rows():
-        if row["inner"] is None:
+        if row["inner"] is None or not (episodes or row["schema"] == RESET):
             continue
         if row["schema"] == RESET:
             episodes.append(_PlayedEpisode(period_s))
@@ -123,12 +124,21 @@ def write_deviations(played: str | Path, recorded: str | Path) -> list[str]:
     content = {
         "schema": _SCHEMA,
         "recorded": str(other.path),
+        "problem": problem,
         "control_period_s": period_s,
         "pacing": run.manifest["pacing"],
         "episodes": [each.as_json() for each in episodes],
     }
     write_json(run.path / DEVIATIONS, to_json_types(content))
-    return [f"episode {number}: {line}" for number, each in enumerate(episodes, start=1) for line in each.lines()]
+    lines = [f"episode {number}: {line}" for number, each in enumerate(episodes, start=1) for line in each.lines()]
+    return [*([f"the recorded run is not sound: {problem}"] if problem else []), *lines]
+
+
+def _other_run(run: Run, other: Run) -> str:
+    """Return that the rows of `other` are not those that `run` played, or ""."""
+    policy, head = run.manifest.get("policy"), other.chain.head
+    is_other = isinstance(policy, Mapping) and policy.get("format") == "run" and policy.get("sha256") != head
+    return "its rows are not those that were played" if is_other else ""
 
 
 class _Values:

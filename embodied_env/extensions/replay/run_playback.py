@@ -118,6 +118,7 @@ class RunModel(PolicyModel):
 
     Attributes:
         contract: that of the run.
+        control_period_s: time from one action to the next.
         account_name: ``playback``, the name of the account of each step (`PlayingPolicy`).
     """
 
@@ -129,7 +130,9 @@ class RunModel(PolicyModel):
         self.identity = PolicyIdentity(name=name, format="run", sha256=None if chain is None else chain["head"])
         self.inputs, self._layout = None, ActionLayout(self.contract)
         self.outputs = {"action": ArraySpec(shape=(self._layout.size,), dtype=np.dtype(np.float64))}
+        self.control_period_s = self.contract.control_period_s
         self._path, self._episodes, self._are_applied = run.path, episodes, actions == "applied"
+        self._warning = f"the run is not sound: {run.problem}; " if run.problem else ""
         self._target: Contract | None = None  # the contract that it plays under, unless a policy file maps the actions
         self._episode, self._next = episodes[0], 0
         self._account: dict[str, int] | None = None
@@ -203,7 +206,7 @@ class RunModel(PolicyModel):
         return np.asarray(action)
 
     def _rehearse(self) -> str:
-        label = f"dry run of {self.start.label}, {len(self._episode.rows)} steps"
+        label = f"{self._warning}dry run of {self.start.label}, {len(self._episode.rows)} steps"
         if self._target is None:
             return f"{label}: a policy file maps its actions, so that no command was compared"
         actions = [self._applied(i) if self._are_applied else each for i, each in enumerate(self._episode.actions)]

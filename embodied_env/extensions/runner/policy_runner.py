@@ -14,7 +14,7 @@ from embodied_env.backends.backend import find_estop_source
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.contract_schema import INSTRUCTION
 from embodied_env.core.contract_blocks import check_blocks, load_block
-from embodied_env.core.policy import NoAction, Observation, policy_errors, policy_seed
+from embodied_env.core.policy import NoAction, Observation, find_start, policy_errors, policy_seed
 from embodied_env.core.types import Finding, Transition
 from embodied_env.envs.action_chunks import attach_action
 from embodied_env.envs.embodied_env import EmbodiedEnv
@@ -285,6 +285,8 @@ class PolicyRunner:
                 try:
                     if self._stop_reason:
                         return
+                    if (start := find_start(policy.policy)) is not None:
+                        env.start_from(start)
                     options = {INSTRUCTION: self.goal.instruction} if self.goal.instruction else None
                     observation, info = recorder.reset(seed=None if episode else seed, options=options)
                 finally:

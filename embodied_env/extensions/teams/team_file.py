@@ -141,6 +141,8 @@ def _check_agents(agents: Mapping[str, Contract]) -> None:
         allow(own_s == period_s, path, f"{own_s} s", f"{period_s} s, as {first!r} in the same world")
         has_profile = "mujoco" in contract.backends
         allow(has_profile, f"agents.{name}: backends.mujoco", "missing", "a profile with the sources of the sensors")
+        path, expected = f"agents.{name}: backends.mujoco.identified", "none: the model is that of the world"
+        allow(contract.backends["mujoco"].get("identified") is None, path, "given", expected)
 
 
 def _world_of(file: _File, agents: Mapping[str, Contract], source: str) -> Contract:

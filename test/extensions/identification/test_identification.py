@@ -107,6 +107,11 @@ def test_a_parameter_that_is_given_twice_is_refused(run: Path, contract: Contrac
         identify([run], contract, twins)
 
 
+def test_a_run_that_is_given_twice_is_refused(run: Path, contract: Contract) -> None:
+    with pytest.raises(UsageError, match=r"run given twice: .* and .* have the same rows"):
+        identify([run, run], contract, PARAMETERS)
+
+
 def test_joints_that_did_not_move_are_left_alone(tmp_path: Path, contract: Contract) -> None:
     truth = {key: value for key, value in TRUTH.items() if key[0] != "command_delay"}
     run = record_motion(fitted_arm(tmp_path / "truth", truth), tmp_path / "runs", seconds=12.0, joints=[0], size=0.2)

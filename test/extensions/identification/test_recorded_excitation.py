@@ -1,5 +1,7 @@
 """The excitation of an identification stays within the limits of the contract, and is recorded."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import two_links
@@ -7,14 +9,28 @@ from evidence import assert_sound
 from shipped_contracts import changed_contract
 
 import embodied_env
+from embodied_env.backends.fake_backend import FakeBackend
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.errors import UsageError
+from embodied_env.core.reset_draws import ResetRoutine
+from embodied_env.envs.reset_procedure import require_operator
+from embodied_env.errors import BackendNotReadyError, UsageError
 from embodied_env.extensions.calibration.planned_moves import PlannedMove, brisk_moves
 from embodied_env.extensions.identification.recorded_excitation import record_excitation
 from embodied_env.record import read_run
 from embodied_env.record.row_types import TRANSITION
+from embodied_env.timing.clock import SteadyClock
 
 ARM = embodied_env.load_contract("arm_reach")
+
+
+def backend_with(world, confirm):
+    """Return a fake robot, or another world, with this channel to an operator."""
+    backend = FakeBackend(ARM, clock=SteadyClock())
+    flags = {"robot": {"simulated": False}, "emulator": {"emulated": True}, "dry run": {"actuates": False}}[world]
+    backend.capabilities = replace(backend.capabilities, **flags)
+    backend.routine = ResetRoutine(confirm=confirm)
+    backend.confirm = backend.verify = lambda *_: None
+    return backend
 
 
 def infos_of(path):
@@ -50,6 +66,23 @@ def test_excitation_is_recorded_through_the_gate(tmp_path):
     moved = np.ptp([list(info["action"]["applied_si"].values()) for info in infos], axis=0)
     assert moved[0] < 0.01
     assert moved[1] > 0.1
+
+
+@pytest.mark.parametrize(("world", "confirm"), [("robot", "topic"), ("emulator", ""), ("dry run", "")])
+def test_motion_needs_an_operator_on_a_robot_alone(world, confirm):
+    require_operator(backend_with(world, confirm), "excitation")
+
+
+def test_a_robot_without_a_channel_to_an_operator_is_not_excited():
+    with pytest.raises(BackendNotReadyError, match="excitation on a robot not confirmed: no channel to an operator"):
+        require_operator(backend_with("robot", ""), "excitation")
+
+
+@pytest.mark.ros
+def test_excitation_of_a_robot_asks_for_a_channel_before_it_connects(tmp_path):
+    contract = two_links.contract_in(tmp_path)
+    with pytest.raises(BackendNotReadyError, match="excitation on a robot not confirmed"):
+        record_excitation(contract, brisk_moves(contract, ["elbow"]), backend="real", record=tmp_path)
 
 
 def test_moves_are_smaller_close_to_a_limit(tmp_path):

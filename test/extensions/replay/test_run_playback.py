@@ -1,7 +1,9 @@
 """Playback in lockstep has the same commands, and reaches its start or refuses a run."""
 
 import json
+import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ from embodied_env.contract import load_contract
 from embodied_env.core.policy import NoAction, find_start
 from embodied_env.core.reset_draws import ResetRoutine
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.errors import BackendNotReadyError, RecordError, UsageError
+from embodied_env.errors import BackendNotReadyError, PolicyError, RecordError, UsageError
 from embodied_env.extensions.replay.playback_deviations import DEVIATIONS, write_deviations
 from embodied_env.extensions.replay.run_playback import load_run
+from embodied_env.policies.per_slot_policies import TeamPolicies
 from embodied_env.policies.policy_model import plausible_observation
 from embodied_env.record import RecordTransitions, read_run
 
@@ -168,6 +171,63 @@ def test_a_policy_file_maps_a_run_of_another_contract(tmp_path, recorded):
     requested = [row["inner"]["report"]["requested"] for row in read_run(path).transitions()]
     original = [row["inner"]["report"]["requested"] for row in read_run(recorded).transitions()]
     np.testing.assert_allclose(requested, original[:STEPS], rtol=1e-12)
+
+
+def test_a_policy_file_of_another_period_is_refused(tmp_path, recorded):
+    file = tmp_path / "playback.policy.yaml"
+    file.write_text(POLICY_FILE.replace("0.05", "0.1").replace("inputs:", "resample: hold\ninputs:"))
+    problem = r"control_period_s: 0\.1 s \(expected 0\.05 s, that of the recorded run\)"
+    with pytest.raises(UsageError, match=problem):
+        embodied_env.load_policy(f"run:{recorded}#1", SHORT, policy_file=file)
+
+
+def test_a_run_that_was_never_closed_is_named_in_the_dry_run_and_in_the_result(tmp_path, recorded):
+    copy = shutil.copytree(recorded, tmp_path / "copy")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "clean": False}))
+    policy = embodied_env.load_policy(f"run:{copy}#1", SHORT)
+    assert find_start(policy).rehearse().startswith("the run is not sound: ")
+    path = play(tmp_path, policy, "mujoco", episodes=1)
+    assert write_deviations(path, copy)[0].startswith("the recorded run is not sound: ")
+    assert "never closed" in json.loads((path / DEVIATIONS).read_text())["problem"]
+
+
+def test_a_comparison_with_another_run_than_that_played_says_so(tmp_path, recorded):
+    path = play(tmp_path / "one", f"run:{recorded}#1", "fake", episodes=1)
+    other = record(tmp_path / "other", "fake")
+    assert write_deviations(path, other)[0].endswith("its rows are not those that were played")
+
+
+def test_what_was_played_before_an_evaluation_ended_early_has_its_deviations(tmp_path, recorded, capsys, monkeypatch):
+    from embodied_env.extensions.evaluation.evaluation_display import run_policies
+
+    (tmp_path / "failing_policy.py").write_text("def act(observation):\n    raise ValueError\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    args = SimpleNamespace(out=str(tmp_path / "runs"), backend="mujoco", episodes=1, seed=0, json=False)
+    with pytest.raises(PolicyError, match="failing_policy:act"):
+        run_policies(SHORT, [f"run:{recorded}#1", "failing_policy:act"], args)
+    assert "episode 1: all 15 commands equal bit for bit" in capsys.readouterr().out
+    assert len(list(tmp_path.glob(f"runs/*/{DEVIATIONS}"))) == 1
+
+
+def test_a_team_plays_no_run(recorded):
+    policy = embodied_env.load_policy(f"run:{recorded}#1", SHORT)
+    with pytest.raises(UsageError, match="plays a recorded run, and one of several robots cannot begin at its start"):
+        TeamPolicies(lambda _: policy, ["left"])
+
+
+@pytest.mark.needs("remote")
+def test_no_run_is_served(recorded):
+    from embodied_env.extensions.remote import serve_cli
+
+    args = SimpleNamespace(contract=None, policy_file=None, address=f"run:{recorded}#1", trust_policy=False)
+    with pytest.raises(UsageError, match="plays a recorded run, and a client cannot begin at its start"):
+        serve_cli.run(args)
+
+
+def test_an_episode_as_an_option_is_refused(recorded):
+    with pytest.raises(UsageError, match=r"unknown option .*: 'part'"):
+        embodied_env.load_policy(f"run:{recorded}?part=2", SHORT)
 
 
 @pytest.mark.parametrize("part", ["0", "3", "-1", "x", ""])

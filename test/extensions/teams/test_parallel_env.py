@@ -529,3 +529,9 @@ def test_invalid_team_error_names_the_path(text, message):
 def test_an_unknown_team_error_suggests_a_name():
     with pytest.raises(ContractError, match=r"no such team: 'two_cart' .*did you mean 'two_carts'"):
         load_team("two_cart")
+
+
+def test_identified_parameters_of_a_robot_are_refused():
+    text = HEAD + "agents:\n  a: {contract: cart_goal, changes: {backends: {mujoco: {identified: {file: x.yaml}}}}}\n"
+    with pytest.raises(ContractError, match=r"agents\.a: backends\.mujoco\.identified: given \(expected none"):
+        parse_team(text, source="t.yaml")

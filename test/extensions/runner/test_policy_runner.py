@@ -1,0 +1,41 @@
+"""A goal of a runner whose policy plays a recorded run."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+import embodied_env
+from embodied_env.core.reset_draws import ResetRoutine
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.extensions.runner.policy_goal import PolicyGoal
+from embodied_env.extensions.runner.policy_runner import PolicyRunner, RunnerOptions
+from embodied_env.policies.chunk_execution import ChunkRunner
+from embodied_env.record import read_run
+
+ARM = embodied_env.load_contract("arm_reach")
+
+pytestmark = pytest.mark.needs("replay")
+
+
+def start_of(path):
+    return next(read_run(path).resets())["inner"]
+
+
+def test_a_goal_begins_at_the_start_of_the_recorded_run(tmp_path):
+    env = embodied_env.make(ARM, record=tmp_path / "recorded")
+    env.reset(seed=1)
+    for _ in range(3):
+        env.step(np.full(6, 0.5))
+    env.close()
+    address = f"run:{env.path}#1"
+    runner = PolicyRunner(RunnerOptions(contract="arm_reach", policy=address, out=str(tmp_path / "goals"), robot={}))
+    runner.contract, runner._env = ARM, EmbodiedEnv(ARM, backend="fake", reset_timeout_s=60.0)
+    runner._policy = ChunkRunner(embodied_env.load_policy(address, ARM))
+    result = runner.start(PolicyGoal()).result()
+    runner.close()
+    runner._env.close()
+    played, recorded = start_of(result.run), start_of(env.path)
+    assert (played["routine"], played["seed_applied"]) == ("home", recorded["seed_applied"])
+    positions = (each["observation"]["joints_position"] for each in (played, recorded))
+    np.testing.assert_allclose(*positions, atol=ResetRoutine().tolerance)
