@@ -1,9 +1,10 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
-from own_worlds import OWN_WORLDS, SYSTEMS, VEHICLE, system, world, write_world
+from own_worlds import OWN_WORLDS, SYSTEMS, VEHICLE, joint, system, world, write_world
 
 import embodied_env
 from embodied_env.cli.main import main
@@ -121,6 +122,24 @@ def test_what_lockstep_lacks_is_listed_with_the_line_to_add(what, remedy, tmp_pa
     _, _, gaps = drafted("broken", tmp_path, capsys)
     (found,) = [where for gap, where in gaps.items() if gap.startswith(what)]
     assert remedy in found
+
+
+@pytest.mark.parametrize("rate", [".inf", ".nan", "-1", "x"])
+def test_an_update_rate_that_is_no_rate_is_that_of_the_physics_steps(rate, tmp_path, capsys):
+    own_world = write_world("controlled_arm", tmp_path)
+    (file,) = (each for each in tmp_path.glob("*.yaml") if "update_rate" in each.read_text())
+    file.write_text(re.sub(r"update_rate: \S+", f"update_rate: {rate}", file.read_text()))
+    given = ["--from-sdf", str(own_world), "-o", str(tmp_path / "own.yaml"), "--json"]
+    assert main(["contract", "init", *given]) == 0
+    assert "publishes at every physics step" in capsys.readouterr().out
+
+
+def test_joints_of_one_name_in_two_models_are_listed(tmp_path, capsys):
+    (tmp_path / "w.sdf").write_text(
+        world("w", f"<model name='m'>{joint('j')}<model name='n'>{joint('j')}</model></model>")
+    )
+    main(["contract", "init", "--from-sdf", str(tmp_path / "w.sdf"), "--model", "m", "-o", str(tmp_path / "own.yaml")])
+    assert "joint j of n: its limits are those of m" in capsys.readouterr().out
 
 
 def test_several_models_with_commands_need_a_choice(tmp_path, capsys):

@@ -36,6 +36,10 @@ HOSTILE = {
     "name of a world": (world("a/b"), "sdf.world: name 'a/b' (expected letters, digits and _"),
     "cycle": (world("w", f"<model name='m'>{ITSELF}</model>"), "'world.sdf' includes itself"),
     "two models of a name": (world("w", GROUND), "sdf.model: name 'ground_plane' (expected unique)"),
+    "two joints of a name": (
+        world("w", f"<model name='m'>{joint('j')}{joint('j', high=90)}</model>"),
+        "sdf.model[m].joint: name 'j' (expected unique)",
+    ),
     "no world": ("<sdf><model name='m'/></sdf>", "no <world>"),
     "another root": ("<robot name='w'/>", "root element <robot> (expected <sdf>)"),
     "NaN": (world("w", physics="</physics><physics>").replace("0.001", "nan", 1), "max_step_size: 'nan'"),
@@ -89,6 +93,12 @@ def test_reading_ends_when_the_time_is_over(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sdf_world, "_MOST_S", -1.0)
     with pytest.raises(ContractError, match="takes too long to read"):
         read_world(written(tmp_path, world("w")))
+
+
+@pytest.mark.parametrize("uri", ["a/" * 5000, "a" * 300])
+def test_an_include_whose_path_is_too_long_is_a_file_that_does_not_exist(uri: str, tmp_path: Path) -> None:
+    found = read_world(written(tmp_path, world("w", f"<include><uri>{uri}</uri></include>")))
+    assert [what.endswith(": no such file") for what, _ in found.gaps] == [True]
 
 
 def test_models_are_found_below_the_resource_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
