@@ -10,7 +10,7 @@ import math
 import random
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -65,6 +65,7 @@ KEPT = 8192
 """Default capacity of a `Reservoir`."""
 
 _OK = int(Quality.OK)
+_GATHERED_STEPS = 256  # added at once
 _PERCENTILES = (50.0, 95.0, 99.0)
 
 
@@ -88,6 +89,7 @@ class LatencyStatistics:
 
     def __init__(self) -> None:
         self._samples: defaultdict[Stage, Reservoir] = defaultdict(partial(Reservoir, capacity=EXACT))
+        self._settle: Callable[[], None] = _nothing
 
     def add(self, info: Mapping[str, Any]) -> None:
         """Add the info of one step, as returned by `step` or recorded, unless it has no latency."""
@@ -97,6 +99,7 @@ class LatencyStatistics:
 
     def statistics(self) -> dict[str, StageStatistics]:
         """Return the statistics of each stage that was measured at least once."""
+        self._settle()
         found = {}
         for (stage, sensor), sample in list(self._samples.items()):  # another thread may add
             p50_s, p95_s, p99_s = np.percentile(sample.values(), _PERCENTILES).tolist()
@@ -104,6 +107,38 @@ class LatencyStatistics:
                 count=sample.count, p50_s=p50_s, p95_s=p95_s, p99_s=p99_s, max_s=sample.most
             )
         return found
+
+
+class LatencyColumns:
+    """Gathers the latencies of steps that many environments take together, and adds those of many steps at once."""
+
+    def __init__(self, statistics: Sequence[LatencyStatistics]) -> None:
+        """Take one accumulator per environment, which is complete whenever its statistics are read."""
+        self._samples = [each._samples for each in statistics]  # noqa: SLF001
+        self._steps: list[tuple[NDArray[np.bool_], list[tuple[Stage, Any, Any]]]] = []
+        for each in statistics:
+            each._settle = self._settle  # noqa: SLF001
+
+    def add(self, info: Mapping[str, Any], taken: NDArray[np.bool_]) -> None:
+        """Add an info whose values are arrays with one value per environment; `taken`: those that took the step."""
+        self._steps.append((taken, list(all_stages_of(info))))
+        if len(self._steps) >= _GATHERED_STEPS:
+            self._settle()
+
+    def _settle(self) -> None:
+        gathered: defaultdict[Stage, list[NDArray[np.float64]]] = defaultdict(list)
+        for taken, stages in self._steps:
+            for stage, quality, values in stages:
+                gathered[stage].append(np.where(taken & (quality == _OK), values, np.nan))
+        self._steps.clear()
+        for stage, rows in gathered.items():
+            for samples, values in zip(self._samples, np.array(rows, dtype=np.float64).T, strict=True):
+                if (measured := values[np.isfinite(values)]).size:
+                    samples[stage].extend(measured)
+
+
+def _nothing() -> None:
+    """Settle nothing: no step was taken as arrays."""
 
 
 def all_stages_of(info: Mapping[str, Any]) -> Iterator[tuple[Stage, int, Any]]:
@@ -160,6 +195,16 @@ class Reservoir:
         if self.count == self._next:
             self._weight *= math.exp(math.log(self._draw()) / self._capacity)
             self._next += math.floor(math.log(self._draw()) / math.log1p(-self._weight)) + 1
+
+    def extend(self, values: NDArray[np.float64]) -> None:
+        """Add numbers, the first of them at once."""
+        room = max(0, self._capacity - 1 - self.count)
+        if (first := values[:room]).size:
+            self._kept.frombytes(first.tobytes())
+            self.count += first.size
+            self.most = max(self.most, float(first.max()))
+        for value in values[room:].tolist():
+            self.add(value)
 
     def values(self) -> NDArray[np.float64]:
         """Return the sample in ascending order."""

@@ -97,7 +97,7 @@ class LogWriter:
 
         Raises RecordError for a row that readers would refuse, which is not written.
         """
-        if (count := count_values(data)) > MOST_VALUES:
+        if len(data) >= MOST_VALUES and (count := count_values(data)) > MOST_VALUES:
             raise RecordError(f"row {number} has {count} values (expected at most {MOST_VALUES})")
         with self._guarded(f"row {number}"):
             self._add_message(topic, [data], number, log_time_ns)

@@ -163,9 +163,12 @@ class RunWriter:
         return None
 
     def encode_made(self, row: Row, *, now_ns: int) -> PendingRow | None:
-        """Return the given row of a step, whose arrays never change, or None if it cannot be encoded."""
+        """Return the given row of a step, whose arrays never change, or None if it cannot be encoded.
+
+        Its latencies are not added to the summary.
+        """
         with self._count_losses(rows=1):
-            self.summary.add(row)
+            self.summary.add(row, with_latency=False)
             arrays = RowArrays()
             data = encode_row(row, arrays.keep)[1:-1]
             size = len(data) + sum(array.nbytes for _, array in arrays.found)

@@ -81,12 +81,13 @@ class Summary:
 
     Attributes:
         episode: the newest one.
+        latency: of all steps.
     """
 
     def __init__(self) -> None:
         self.episode: EpisodeOutcome | None = None
         self._resets = 0
-        self._latency = LatencyStatistics()
+        self.latency = LatencyStatistics()
         self._returns: list[float] = []
         self._counts: Counter[str] = Counter()
         self._end_reasons: Counter[str] = Counter()
@@ -109,8 +110,11 @@ class Summary:
         ends = {key: to_json_types(outer[key]) for key in ("reward", "terminated", "truncated")}
         self.add({"schema": TRANSITION, **ends, "info": info})
 
-    def add(self, row: Mapping[str, Any]) -> EpisodeOutcome | None:
-        """Add one row of a reset or a transition and return the episode that it ends."""
+    def add(self, row: Mapping[str, Any], *, with_latency: bool = True) -> EpisodeOutcome | None:
+        """Add one row, of a reset or of a transition; return the episode that it ends.
+
+        `with_latency`: False where the owner adds the latencies of the row.
+        """
         if row["schema"] == RESET:
             self._counts["unfinished"] += self._is_unfinished
             self._add_missed_deadlines()
@@ -119,15 +123,17 @@ class Summary:
             self.episode = EpisodeOutcome(number=self._resets, seed=row.get("seed"), solved=solved)
             return None
         info = row["info"]
-        self._latency.add(info)
+        if with_latency:
+            self.latency.add(info)
         self._counts["steps"] += 1
         self._world = info["world"] if isinstance(info.get("world"), str) else self._world
-        self._held.update(held_readings(info))
+        for held in held_readings(info):
+            self._held[held] += 1
         is_missed = has_missed_action(info)
         self._counts["missed_actions"] += is_missed
         self._counts["clipped"] += info.get("action_clipped") is True and not is_missed
         latency = info.get("latency")
-        missed = latency.get("missed_deadlines") if isinstance(latency, Mapping) else None
+        missed = latency.get("missed_deadlines") if isinstance(latency, dict) else None
         self._missed_deadlines = missed if isinstance(missed, int) else 0
         episode = self.episode
         if episode is None or episode.ended:  # a step after the end, which only an outer wrapper can make
@@ -208,7 +214,7 @@ class Summary:
                 "end_reasons": dict(self._end_reasons),
                 "stopped_joints": {reason: dict(joints) for reason, joints in self._stopped.items()},
                 "unmoved_joints": dict(self._unmoved),
-                "latency": {stage: asdict(found) for stage, found in self._latency.statistics().items()},
+                "latency": {stage: asdict(found) for stage, found in self.latency.statistics().items()},
             }
         )
         return summary

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from embodied_env.core import latency_statistics as statistics
 from embodied_env.core.code_types import Quality
-from embodied_env.core.latency_statistics import KEPT, LatencyStatistics, Percentiles, StageStatistics, StreamSample
+from embodied_env.core.latency_statistics import (
+    KEPT,
+    LatencyColumns,
+    LatencyStatistics,
+    Percentiles,
+    Reservoir,
+    StageStatistics,
+    StreamSample,
+)
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record.json_values import to_json_types
 
@@ -172,3 +180,29 @@ def test_sample_of_a_long_stream_is_bounded_with_exact_extremes():
     assert len(sample.values()) == KEPT
     assert sample.percentiles().p50 == pytest.approx(np.median(values), rel=0.1)
     assert (sample.least, sample.most) == (values.min(), values.max())
+
+
+@given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=40), max_size=8))
+def test_numbers_added_at_once_give_the_same_sample_as_one_by_one(parts):
+    at_once, one_by_one = Reservoir(capacity=30), Reservoir(capacity=30)
+    for part in parts:
+        at_once.extend(np.array(part))
+        for value in part:
+            one_by_one.add(value)
+    assert at_once.values().tolist() == one_by_one.values().tolist()
+    assert (at_once.count, at_once.most) == (one_by_one.count, one_by_one.most)
+
+
+def test_columns_of_several_environments_give_the_statistics_of_each():
+    taken = np.array([[True, True], [True, False], [True, True]])
+    seconds = np.array([[0.1, 0.2], [0.3, 0.4], [math.nan, 0.6]])
+    qualities = np.array([[0, 0], [0, 0], [0, int(Quality.UNMARKED)]])
+    gathered, single = ([LatencyStatistics() for _ in range(2)] for _ in range(2))
+    columns = LatencyColumns(gathered)
+    for step in range(3):
+        values = {"gate_s": seconds[step], "quality": {"gate_s": qualities[step]}}
+        columns.add({"latency": values}, taken[step])
+        for slot in np.flatnonzero(taken[step]).tolist():
+            value, quality = float(seconds[step, slot]), int(qualities[step, slot])
+            single[slot].add({"latency": {"gate_s": value, "quality": {"gate_s": quality}}})
+    assert [each.statistics() for each in gathered] == [each.statistics() for each in single]

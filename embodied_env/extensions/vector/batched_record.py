@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from embodied_env.core.code_types import Quality, Severity
 from embodied_env.core.info_schema import without_host_timing
+from embodied_env.core.latency_statistics import LatencyColumns
 from embodied_env.core.types import ExternalInputs, Finding, GateReport, SafetyContext, Sample, Snapshot, Transition
 from embodied_env.envs.transition_builder import Info
 from embodied_env.extensions.vector.batched_types import GateReportBatch, SampleBatch, StepResults
@@ -62,6 +63,7 @@ class BatchedRecorder:
         weakref.finalize(self, self._writer.close_when_idle).atexit = False
         self._runs = [recorder.join(self._writer) for recorder in recorders]
         settles += [run.settle for run in self._runs]
+        self._latency = LatencyColumns([run.summary.latency for run in self._runs])
         self._evaluator = [name for name, sensor in contract.sensors.items() if sensor.visibility == "evaluator"]
         nothing = SafetyContext(sensors={}, measured=np.empty(0))
         self._inputs = ExternalInputs(
@@ -71,10 +73,11 @@ class BatchedRecorder:
     def record(self, steps: StepResults, findings: Mapping[int, Sequence[Finding]]) -> Info:
         """Record the step of each slot, with the findings of its gate, and return the infos of the agents."""
         if slots := np.flatnonzero(steps.rows).tolist():
+            self._latency.add(steps.info, steps.rows)
             is_collecting = gc.isenabled()
-            gc.disable()  # rows are many objects without cycles, which live until all are encoded
+            gc.disable()  # rows are many objects without cycles
             try:
-                self._write(dict(zip(slots, split_rows(self._columns(steps, findings), slots), strict=True)))
+                self._write(zip(slots, split_rows(self._columns(steps, findings), slots), strict=True))
             finally:
                 if is_collecting:
                     gc.enable()
@@ -83,17 +86,20 @@ class BatchedRecorder:
         info = steps.info if self._base.host_timing else without_host_timing(steps.info)
         return {**info, "record": {"complete": complete, "lost": lost}}
 
-    def _write(self, rows: Mapping[int, Row]) -> None:
+    def _write(self, rows: Iterable[tuple[int, Row]]) -> None:
         """Queue the row of each slot, all as one job."""
+        written, ends = [], []
         with deferred_signals():  # an interrupt must not lose a row of steps that are taken
-            encoded = {slot: self._recorders[slot].encode_made(row) for slot, row in rows.items()}
-            written = [(self._runs[slot], row) for slot, row in encoded.items() if row is not None]
+            for slot, row in rows:
+                ends.append((slot, row["terminated"] or row["truncated"]))
+                if (encoded := self._recorders[slot].encode_made(row)) is not None:
+                    written.append((self._runs[slot], encoded))
             jobs = [partial(run.write, row) for run, row in written]
             if not self._writer.submit(partial(_run_each, jobs), sum(row.nbytes for _, row in written)):
                 for run, lost in written:
                     run.losses.note_dropped(lost.number)
-        for slot, row in rows.items():
-            self._recorders[slot].end_step(is_over=row["terminated"] or row["truncated"])
+        for slot, is_over in ends:
+            self._recorders[slot].end_step(is_over=is_over)
 
     def _columns(self, steps: StepResults, findings: Mapping[int, Sequence[Finding]]) -> Row:
         """Return a row with columns of the slots."""
@@ -161,14 +167,14 @@ def _run_each(jobs: Sequence[Job]) -> None:
         job()
 
 
-def split_rows(columns: Row, slots: Sequence[int]) -> list[Row]:
-    """Return the row of each of `slots`, which may share values.
+def split_rows(columns: Row, slots: Sequence[int]) -> Iterator[Row]:
+    """Yield the row of each of `slots`, made when it is taken. Rows may share values.
 
     Each `Column` and each array in `columns` has a value per slot. Everything else is the same in each row. A key whose
     value is masked in a masked array is absent. Arrays that rows refer to remain arrays.
     """
     rows = _Splitter(slots).split(columns)
-    return [dict(row) for _, row in zip(slots, rows, strict=False)]
+    return (dict(row) for _, row in zip(slots, rows, strict=False))
 
 
 class _Splitter:
@@ -176,19 +182,22 @@ class _Splitter:
 
     def __init__(self, slots: Sequence[int]) -> None:
         self._slots, self._places = slots, np.array(slots)
-        self._known: dict[int, tuple[Any, _Values]] = {}  # by id, which is unique while the value is held
+        self._known: dict[
+            int, tuple[Any, Sequence[Any] | repeat[Any]]
+        ] = {}  # by id, which is unique while the value is held
 
     def split(self, value: Any) -> _Values:  # noqa: ANN401 - of a row
+        if isinstance(value, Mapping):
+            return self._split_mapping(value)
         if isinstance(value, Column):
             value = value.values
-        elif not isinstance(value, (np.ndarray, Mapping)):
+        elif not isinstance(value, np.ndarray):
             return repeat(value)
         if id(value) not in self._known:
-            parts = self._split_mapping(value) if isinstance(value, Mapping) else self._pick(value)
-            self._known[id(value)] = value, parts
+            self._known[id(value)] = value, self._pick(value)
         return self._known[id(value)][1]
 
-    def _pick(self, values: list[Any] | NDArray[Any]) -> _Values:
+    def _pick(self, values: list[Any] | NDArray[Any]) -> Sequence[Any] | repeat[Any]:
         if isinstance(values, list):
             return [values[slot] for slot in self._slots]
         picked: NDArray[Any] = values if len(values) == len(self._slots) else values[self._places]
@@ -203,9 +212,13 @@ class _Splitter:
         masks = {key: np.ma.getmaskarray(item)[self._places] for key, item in value.items() if np.ma.isMA(item)}
         if not masks and all(isinstance(part, repeat) for part in parts):
             return repeat({key: next(iter(part)) for key, part in zip(value, parts, strict=True)})
-        # the slots limit the number of rows, and are no part of them
-        rows = [dict(zip(value, own, strict=False)) for own in zip(*parts, self._slots, strict=False)]
-        for key, mask in masks.items():
-            for row in np.flatnonzero(mask).tolist():
-                del rows[row][key]
-        return rows
+        # the slots limit the number of rows, and are no part of them; a row is made when it is needed, and soon freed
+        rows = map(dict, map(zip, repeat(tuple(value)), zip(*parts, self._slots, strict=False)))
+        return self._without_masked(rows, masks) if masks else rows
+
+    def _without_masked(self, rows: Iterable[Row], masks: Mapping[str, NDArray[np.bool_]]) -> Iterator[Row]:
+        for place, row in enumerate(rows):
+            for key, mask in masks.items():
+                if mask[place]:
+                    del row[key]
+            yield row
