@@ -111,7 +111,7 @@ class Summary:
         self.add({"schema": TRANSITION, **ends, "info": info})
 
     def add(self, row: Mapping[str, Any], *, with_latency: bool = True) -> EpisodeOutcome | None:
-        """Add one row, of a reset or of a transition; return the episode that it ends.
+        """Add one row of a reset or a transition and return the episode that it ends.
 
         `with_latency`: False where the owner adds the latencies of the row.
         """
