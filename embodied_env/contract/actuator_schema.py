@@ -86,9 +86,9 @@ class JointLimits:
 class EffectiveLimits:
     """Joint limits after margins, as arrays of shape (n_joints,), in the order of the actuator's joints.
 
-    `velocity_low` <= 0 <= `velocity_high`; they differ only in sign unless the contract gives both. A continuous joint
-    has position limits of -inf and +inf; a joint without a jerk limit has one of +inf. The goal of an action server is
-    limited in position only: all its other limits are infinite.
+    The velocities satisfy `velocity_low` <= 0 <= `velocity_high`, and differ only in sign unless the contract gives
+    both. A continuous joint has position limits of -inf and +inf, and a joint without a jerk limit has one of +inf. The
+    goal of an action server is limited in position only, so that all its other limits are infinite.
     """
 
     joints: tuple[str, ...]

@@ -44,8 +44,9 @@ class Capsules:
 class MotionBounds:
     """Upper bounds on the motion of capsules, in m per joint unit.
 
-    `alone`, shape (n_capsules, n_joints): displacement of any point of a capsule. `apart`, shape (n_capsules,
-    n_capsules, n_joints): change of the distance of two capsules; a joint that carries both does not count.
+    `alone`, shape (n_capsules, n_joints), is the displacement of any point of a capsule. `apart`, shape (n_capsules,
+    n_capsules, n_joints), is the change of the distance of two capsules, for which a joint that carries both does not
+    count.
     """
 
     alone: FloatArray
@@ -79,7 +80,7 @@ class TreeShape:
 class KinematicModel:
     """The joints of a robot, each after its parent, and the capsules that they carry.
 
-    `joints` are the names in the order of joint positions; `tree` also contains mimicking joints.
+    `joints` are the names in the order of joint positions, and `tree` also contains mimicking joints.
     """
 
     def __init__(
@@ -235,8 +236,8 @@ def joint_transform(axis: FloatArray, value: float, *, slides: bool) -> FloatArr
 def enclosing_capsule(kind: str, half_sizes_m: FloatArray) -> tuple[FloatArray, float]:
     """Return ends (2, 3) and radius, m, of a capsule that encloses a shape at the origin.
 
-    `half_sizes_m`, (3,): half extents of a box or an ellipsoid; for a sphere, and a capsule or cylinder along z, the
-    radius first and half the length of the straight part last.
+    `half_sizes_m`, (3,), are the half extents of a box or an ellipsoid. For a sphere, and a capsule or cylinder along
+    z, the radius is first and half the length of the straight part last.
 
     A cylinder, and a box as the cylinder about its longest axis, gets the smallest coaxial capsule: half length h < l
     and radius hypot(r, l - h), which reaches the rims. An ellipsoid with semi-axes a >= b >= c is inside the

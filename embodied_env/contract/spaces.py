@@ -208,14 +208,16 @@ def action_space(contract: ContractFields) -> spaces.Box | spaces.Dict:
 class ActionLayout:
     """The layout of an action as one flat vector over all joints, in contract order.
 
-    `joints`, `size`, `limits` and `scale` cover all joints. `is_delta`, shape (size,): the action is a displacement per
-    period; `is_velocity`: actions and commands are velocities; `is_goal`: commands are goals of an action server;
-    `turns`: the joint turns without limits, so that a reading may differ by whole turns; `closing`: the way of a
-    gripper from open to closed, else 0. `conversion`: between commands and the driver's values, None if they are equal.
-    `slices` are the parts of the actuators, by name.
+    `joints`, `size`, `limits` and `scale` cover all joints. With `is_delta`, shape (size,), the action is a
+    displacement per period. With `is_velocity` actions and commands are velocities, and with `is_goal` commands are
+    goals of an action server. With `turns` the joint turns without limits, so that a reading may differ by whole turns.
+    `closing` is the way of a gripper from open to closed, else 0. `conversion` converts between commands and the
+    driver's values, and is None if they are equal. `slices` are the parts of the actuators, by name.
+
+    Attributes:
         as_action: returns a flat vector, or rows of them, as a new array, or with several actuators as `split` does.
         dtype: the precision of the action space.
-        low, high: the bounds of the action space: those of `scale`, in that precision, rounded inwards.
+        low, high: the bounds of the action space, those of `scale`, in that precision, rounded inwards.
     """
 
     def __init__(self, contract: ContractFields) -> None:

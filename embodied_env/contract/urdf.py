@@ -68,8 +68,8 @@ class UrdfJoint:
 class UrdfRobot(KinematicModel):
     """A `KinematicModel` read from URDF, whose world frame is that of the root link.
 
-    Joints outside `joints` stay at zero, except those that mimic one of these; `specs` has every joint of the file.
-    `without_shape`: links with only meshes as collision geometry, so that their shape is unknown.
+    Joints outside `joints` stay at zero, except those that mimic one of these. `specs` has every joint of the file.
+    `without_shape` has the links with only meshes as collision geometry, so that their shape is unknown.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ def read_joints(text: str | bytes) -> tuple[dict[str, UrdfJoint], dict[str, str]
 def tightened(limits: Mapping[str, JointLimits], robot: UrdfRobot) -> dict[str, JointLimits]:
     """Return the tighter of a contract's and the robot's limits for each joint of the contract.
 
-    Position: the intersection; velocity: the smaller. Limits that URDF lacks, such as acceleration, stay the
-    contract's, and effort is ignored. Raises ContractError for a joint that is missing, unlimited, fixed or mimicking,
-    or has another unit, and for position ranges without intersection.
+    The position range is the intersection, and the velocity the smaller one. Limits that URDF lacks, such as
+    acceleration, stay the contract's, and effort is ignored. Raises ContractError for a joint that is missing,
+    unlimited, fixed or mimicking, or has another unit, and for position ranges without intersection.
     """
     return {name: _tighter(name, own, robot) for name, own in limits.items()}
 

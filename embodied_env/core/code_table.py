@@ -1,6 +1,6 @@
 """The gates in order, and the codes that they report, in one table made from the declarations.
 
-Each interlock declares its gates in its own file; the other gates are declared here.
+Each interlock declares its gates in its own file, and the other gates are declared here.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ SOLVED_AT_FIRST_STEP = "solved_at_first_step"
 def counted_apart(*, solved: bool | None, success: bool, info: Mapping[str, Any], steps: int) -> str:
     """Return the count of an ended episode that is excluded from the success rates, or "".
 
-    `solved`: whether the reset snapshot satisfied the task; None: not judged. `info` is that of the last step: its
-    ``step_index`` counts the environment's steps, not those of wrappers; without it the number of rows, `steps`.
+    `solved` is whether the reset snapshot satisfied the task, or None if that was not judged. `info` is that of the
+    last step, whose ``step_index`` counts the environment's steps, not those of wrappers. Without it the number of
+    rows, `steps`, counts.
     """
     if solved:
         return SOLVED_AT_RESET

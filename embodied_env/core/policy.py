@@ -75,7 +75,7 @@ class Policy(Protocol):
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Discard all state of the previous episode, such as a chunk, and seed the next one.
 
-        Draw from a generator made of `seed`: global ones, such as that of `numpy.random`, are not seeded.
+        Draw from a generator made of `seed`, because global ones, such as that of `numpy.random`, are not seeded.
         """
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space

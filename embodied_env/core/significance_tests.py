@@ -26,7 +26,7 @@ POWER = 0.8
 class PairedTest:
     """McNemar's exact test of two shares over the same initial conditions.
 
-    `only_a` and `only_b` count the pairs in which only one succeeded; `p_value` is two-sided.
+    `only_a` and `only_b` count the pairs in which only one succeeded, and `p_value` is two-sided.
     """
 
     pairs: int
@@ -123,7 +123,7 @@ def compare_means(a: FloatArray, b: FloatArray, *, paired: bool) -> MeanTest:
 def reject_by_holm(p_values: Sequence[float | None], *, chance: float) -> list[bool]:
     """Return which hypotheses are rejected, with probability `chance` of rejecting any true one (Holm 1979).
 
-    None is a hypothesis without a test; it counts as one.
+    None is a hypothesis without a test, which counts as one.
     """
     order = sorted(range(len(p_values)), key=lambda index: math.inf if (p := p_values[index]) is None else p)
     rejected = [False] * len(p_values)

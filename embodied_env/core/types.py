@@ -182,7 +182,7 @@ class SensorStatus:
 class SafetyContext:
     """The context in which the gate judges an action.
 
-    `estops`: the state of each safety input of the robot.
+    `estops` has the state of each safety input of the robot.
     """
 
     sensors: Mapping[str, SensorStatus]  # those that an action depends on
@@ -228,8 +228,8 @@ class GateReport:
 class Trajectory:
     """Approved points, one control period apart, between which a controller moves in straight lines.
 
-    They are: the reference of the command, to which the controller is moving already; the command; `previewed` further
-    actions; and braking to rest.
+    They are the reference of the command, to which the controller is moving already, the command, `previewed` further
+    actions, and braking to rest.
     """
 
     points: tuple[CommandState, ...]
@@ -241,8 +241,8 @@ class Trajectory:
 class ApprovedCommand:
     """A command that passed the gate, which only `embodied_env.safety.gate` creates, and the only one that can be sent.
 
-    `values`: positions, or velocities of joints and axes commanded by velocity, flat over all joints in contract order.
-    `seq` strictly increases over the life of an arbiter.
+    `values` are positions, or velocities of joints and axes commanded by velocity, flat over all joints in contract
+    order. `seq` strictly increases over the life of an arbiter.
     """
 
     values: FloatArray

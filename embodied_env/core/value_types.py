@@ -1,6 +1,7 @@
 """Value types, dataclasses that only the type checker protects from assignments.
 
-At run time a frozen dataclass assigns each of its fields by `object.__setattr__`: a sixth of the cost of a step.
+At run time a frozen dataclass assigns each of its fields by `object.__setattr__`, which is a sixth of the cost of a
+step.
 """
 
 from __future__ import annotations

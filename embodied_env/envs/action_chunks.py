@@ -31,7 +31,7 @@ def attach_action(env: EmbodiedEnv, policy: ChunkRunner, action: Any) -> None:  
 class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Executes chunks of actions, each action by one `step` of the wrapped environment.
 
-    It is for learners whose action is a chunk; a policy that infers while the robot moves runs in
+    It is for learners whose action is a chunk. A policy that infers while the robot moves runs in
     `embodied_env.policies.chunk_execution.ChunkRunner`. Wrap it around `RecordTransitions`, whose rows are steps, and
     around every wrapper that changes single actions.
 

@@ -276,7 +276,7 @@ class EmbodiedEnv(StepperEnv):
         """Make the next reset begin like a recorded episode, with its seed and options, at its joint positions.
 
         A robot elsewhere drives there as it drives home. For a robot and a dry run the episode is rehearsed here, and
-        the deviations are logged; on a robot, the next reset asks the operator before it moves.
+        the deviations are logged. On a robot, the next reset asks the operator before it moves.
         """
         if self.capabilities.world in ("robot", "dry run"):
             start = replace(start, question=start.rehearse())
@@ -286,9 +286,9 @@ class EmbodiedEnv(StepperEnv):
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         """Take one step of one control period.
 
-        Any action is accepted, and never modified: a malformed one (NaN, wrong shape, wrong type) makes the robot brake
-        and is reported in ``info["safety"]``; after several in a row the episode is truncated. `NoAction` makes the
-        robot hold for this step; after ``policy.max_missed`` in a row the episode is truncated as `policy_lost`.
+        Any action is accepted, and never modified. A malformed one (NaN, wrong shape, wrong type) makes the robot brake
+        and is reported in ``info["safety"]``, and after several in a row the episode is truncated. `NoAction` makes the
+        robot hold for this step, and after ``policy.max_missed`` in a row the episode is truncated as `policy_lost`.
 
         Raises:
             ResetNeededError: outside an episode. Nothing is published.

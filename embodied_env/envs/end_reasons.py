@@ -35,8 +35,8 @@ class EndReasons:
     ) -> tuple[str, ...]:
         """Return all reasons to end the episode, in order of precedence.
 
-        Without `step` they are those of the task and of the contract's limit. `missed`: steps in a row without an
-        action of the policy. `gaps`: sensors whose gap ends the episode.
+        Without `step` they are those of the task and of the contract's limit. `missed` is the number of steps in a row
+        without an action of the policy, and `gaps` are sensors whose gap ends the episode.
         """
         reasons = []
         if verdict.success:

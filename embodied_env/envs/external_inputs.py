@@ -47,8 +47,8 @@ _MOST_CHARACTERS = 16384  # length of an account as JSON
 class ExternalInputsSource:
     """Reads everything in a step that does not follow from actions and readings.
 
-    In a replay the backend supplies the recorded values. After the last recorded step they are measured again; the
-    backend then ends the episode.
+    In a replay the backend supplies the recorded values. After the last recorded step they are measured again, and the
+    backend ends the episode.
 
     Attributes:
         is_live: this is not a replay.
@@ -248,8 +248,9 @@ class ExternalInputsSource:
     ) -> SafetyContext:
         """Return the context in which a command that is based on `snapshot` is judged.
 
-        `since_ns`: when the snapshot was frozen, and when the agent received it, on the steady clock. In a lockstep
-        world a snapshot ages only by injected delays. `required`: sensors in addition to those of the contract.
+        `since_ns` are the times on the steady clock when the snapshot was frozen, and when the agent received it. In a
+        lockstep world a snapshot ages only by injected delays. `required` are sensors in addition to those of the
+        contract.
         """
         frozen_ns = returned_ns = 0
         if self._free_running:

@@ -8,7 +8,7 @@
     acquired ───────────────────────── end to end, of the primary sensor ─────────────────────▶ acts
 
 A duration is the difference of two stamps of one clock. One that cannot be computed is NaN, and its quality is the
-reason; a negative one is kept and marked. Definitions: docs/concepts/clocks.md.
+reason. A negative one is kept and marked. The definitions are in docs/concepts/clocks.md.
 """
 
 from __future__ import annotations

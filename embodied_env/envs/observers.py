@@ -33,7 +33,7 @@ def open_observers(
     """Return all observers, and those of them that the environment must close.
 
     ``NAME`` and ``NAME:TARGET`` name a factory ``(target, contract, *, pacing)`` in the group
-    ``embodied_env.observers``; the default target is True. Raises UsageError if it makes no observer.
+    ``embodied_env.observers``, with the default target True. Raises UsageError if it makes no observer.
     """
     named: list[tuple[str, object]] = []
     for each in given:

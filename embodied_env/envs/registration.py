@@ -66,7 +66,7 @@ def make(
     """Make an environment from a contract.
 
     ``env.spec`` recreates the environment, and converts to JSON (``to_json``) if the other options do. It contains a
-    Contract in full; a name or a path is resolved again.
+    Contract in full, but a name or a path is resolved again.
 
     Args:
         contract: name of a shipped contract, path to a YAML file, or a Contract; None, with the backend "replay": the

@@ -1,9 +1,9 @@
 """Build the infos and transitions that `reset` and `step` return.
 
 ``info`` has fixed keys, dtypes and shapes (`core.info_types`), so that vector environments can stack it. Ages and
-durations are in seconds. A stage that a combination of contract, backend and clock can never measure is absent; NaN
-means that a measurement was lost at run time. Infos are new at each call; observations share the read-only arrays of
-the readings.
+durations are in seconds. A stage that a combination of contract, backend and clock can never measure is absent, while
+NaN means that a measurement was lost at run time. Infos are new at each call, while observations share the read-only
+arrays of the readings.
 """
 
 from __future__ import annotations

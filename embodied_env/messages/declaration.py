@@ -179,8 +179,8 @@ def settle(field: Field, distances: NDArray[Any], *, near: float = math.nan, not
     """Replace non-finite values by declared ones, in place, and return `distances`.
 
     +inf (no hit) becomes ``no_return``, -inf (too close) becomes `near`, the minimum range of the sensor, and NaN (no
-    measurement) becomes ``nan``. Raises InvalidReadingError for a value without a replacement; `nothing` is the name of
-    NaN in its message.
+    measurement) becomes ``nan``. Raises InvalidReadingError for a value without a replacement, with `nothing` as the
+    name of NaN in its message.
     """
     if np.isfinite(distances).all():
         return distances

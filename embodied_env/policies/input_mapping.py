@@ -264,7 +264,7 @@ def find_conversion(
 ) -> tuple[FloatArray, ...]:
     """Return factor and zero of the unit, ``factor * value + zero``, sign times scale, and offset of each component.
 
-    `own`: name and unit of each component in the contract. Raises ContractError for what does not fit.
+    `own` has name and unit of each component in the contract. Raises ContractError for components that do not fit.
     """
     units = zip(_each(f"{path}.unit", part.unit, len(own)), own, strict=True)
     maps = [_unit_map(file, contract, f"{path}.unit", unit, known, name) for unit, (name, known) in units]

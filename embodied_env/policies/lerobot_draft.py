@@ -35,8 +35,8 @@ def draft_policy_file(
 ) -> tuple[str, list[tuple[str, str]]]:
     """Return the YAML text of a policy file for `policy`, and pairs of what is unknown and where to find it.
 
-    `normalize`: the policy file normalises and keeps the history, as for a model exported to ONNX; False: LeRobot's own
-    processors do.
+    With `normalize` the policy file normalises and keeps the history, as for a model exported to ONNX. Otherwise
+    LeRobot's own processors do.
     """
     draft = _Draft(policy, contract, normalize=normalize)
     document = {"policy": SCHEMA, "name": name, **draft.document()}

@@ -1,6 +1,6 @@
 """The grammar of policy addresses, for all policies.
 
-An address is ``NAME[:LOCATION][#PART][?OPTION=VALUE[&OPTION=VALUE]...]``; a location on a server is
+An address is ``NAME[:LOCATION][#PART][?OPTION=VALUE[&OPTION=VALUE]...]``, and a location on a server is
 ``//host[:port][/path]``. The page `docs/reference/policies.md` has the rules with examples.
 """
 

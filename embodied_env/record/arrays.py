@@ -1,7 +1,7 @@
 """Images and large arrays of a row, stored outside it as bytes, once per content, and referred to by hash.
 
 A reference is ``{"sha256": "...", "dtype": "uint8", "shape": [96, 96, 3]}``. Its bytes are those of the array in C
-order, little-endian; `sha256` is the hash of these bytes. They are the field ``data`` of a protobuf message,
+order, little-endian, and `sha256` is the hash of these bytes. They are the field ``data`` of a protobuf message,
 ``embodied_env.Array``. Older runs have the images of cameras in ``foxglove.RawImage``.
 """
 
@@ -133,7 +133,7 @@ def has_same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
 def encode_array(array: NDArray[Any]) -> tuple[bytes, memoryview]:
     """Return the message of the schema `ARRAY` in two pieces, the second of which is `array` itself.
 
-    `array`: as returned by `portable`.
+    `array` is as returned by `portable`.
     """
     return _array_start(array.dtype.name, array.shape), array.reshape(-1).view(np.uint8).data
 

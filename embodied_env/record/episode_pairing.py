@@ -27,8 +27,8 @@ InitialConditions = tuple[int, str, int]
 class EndedEpisode(NamedTuple):
     """Result of an episode.
 
-    `sampled` is the hash of what its reset drew, `rated`: it counts in the success rates, `reward` its return, and
-    `instruction` its prompt.
+    `sampled` is the hash of the draws of its reset, `rated` is whether it counts in the success rates, `reward` its
+    return, and `instruction` its prompt.
     """
 
     success: bool

@@ -1,7 +1,7 @@
 """Conversion of values to JSON types.
 
-Floats keep every bit; NaN and infinities become null, because JSON cannot express them. Images and other large arrays
-are stored outside the row, which refers to them (`embodied_env.record.arrays`).
+Floats keep every bit, but NaN and infinities become null, because JSON cannot express them. Images and other large
+arrays are stored outside the row, which refers to them (`embodied_env.record.arrays`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _IMMUTABLE = frozenset((float, str, bool, type(None)))
 def to_json_types(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - any type to JSON types
     """Return `value` in JSON types, sharing nothing mutable with it.
 
-    Arrays become lists, enums their values, NaN and infinities None. Other types become ``{"repr": "..."}``.
-    `store` stores images and other large arrays and returns their references; None: they become lists.
+    Arrays become lists, enums their values, NaN and infinities None. Other types become ``{"repr": "..."}``. `store`
+    stores images and other large arrays and returns their references. Without it they become lists.
     """
     return _to_json(value, 0, store)
 
@@ -56,7 +56,7 @@ def has_large_arrays(value: Any) -> bool:  # noqa: ANN401 - an observation of an
 def detach(value: Any, known: Mapping[str, Any]) -> tuple[Any, int]:  # noqa: ANN401 - an observation of any form
     """Return a copy of nested mappings and sequences of arrays, and the size of the copied arrays in bytes.
 
-    `known`: arrays that never change. One of them replaces an array with the same key and the same bytes, because a
+    `known` are arrays that never change. One of them replaces an array with the same key and the same bytes, because a
     comparison is faster than a copy.
     """
     if isinstance(value, np.ndarray):

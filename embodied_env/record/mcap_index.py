@@ -25,7 +25,7 @@ class _IndexedChunk(NamedTuple):
 class IndexCheck:
     """Receives the records of a file in order, and raises ValueError for an index or a definition that disagrees.
 
-    A file that was cut off may lack an index; one with an index has no other messages than those in it.
+    A file that was cut off may lack an index, but one with an index has no other messages than those in it.
     """
 
     def __init__(self) -> None:

@@ -145,7 +145,7 @@ class McapFile:
     def add_message(self, channel_id: int, data: Sequence[Piece], *, number: int, log_ns: int, publish_ns: int) -> None:
         """Append the message that consists of the pieces `data`, which must not change, to the chunk in progress.
 
-        It ends the chunk first if both are too large for one; otherwise its owner ends the chunk by `flush`.
+        It ends the chunk first if both are too large for one. Otherwise its owner ends the chunk by `flush`.
 
         Raises:
             RecordError: if the message is larger than `LARGEST_MESSAGE`. It is not written, and later ones may be.

@@ -37,21 +37,21 @@ _MESSAGE_BYTES = 2**10
 class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Records a run with the values that the agent sent and received, and the environment's own account of them.
 
-    It must be the outermost wrapper: changes made by wrappers outside of it are not recorded. It creates a run
+    It must be the outermost wrapper, because changes made by wrappers outside of it are not recorded. It creates a run
     directory in `folder` with ``manifest.json``, ``transitions.mcap``, ``first_transition.json`` and, at `close`,
-    ``summary.json``; with `messages` also ``messages.mcap``, the raw ROS 2 messages (`docs/concepts/record.md`). A step
-    that raises leaves no row. A run whose only resets failed leaves no run directory, unless it has raw messages.
+    ``summary.json``, and with `messages` also ``messages.mcap``, the raw ROS 2 messages (`docs/concepts/record.md`). A
+    step that raises leaves no row. A run whose only resets failed leaves no run directory, unless it has raw messages.
 
     `step` encodes its row, and a background thread hashes its images, compresses and writes it. In real time the thread
-    also encodes the environment's own account, while `step` waits; in lockstep it would compete with `step` for the
-    GIL. In lockstep at most 64 rows are queued; then `step` waits.
-    A written row is passed to the operating system after at most 0.1 s. In lockstep `reset`, the first step, the last
-    step of an episode, `flush` and `close` return once all rows so far are passed to it. That time counts as handoff,
-    not as the agent's. In real time nothing waits, and rows are dropped while the queue is full.
+    also encodes the environment's own account, while `step` waits, but in lockstep it would compete with `step` for the
+    GIL. In lockstep at most 64 rows are queued before `step` waits. A written row is passed to the operating system
+    after at most 0.1 s. In lockstep `reset`, the first step, the last step of an episode, `flush` and `close` return
+    once all rows so far are passed to it. That time counts as handoff, not as the agent's. In real time nothing waits,
+    and rows are dropped while the queue is full.
 
     `step` and `reset` never raise because of a slow, failing or hanging disk, or of a log that another process removes,
-    replaces or truncates: lost rows are counted, there is one warning, and the run is incomplete. ``info["record"]``
-    has the losses so far: `complete` (a bool) and `lost` (the number of lost rows); it is not part of the row. The
+    replaces or truncates. Lost rows are counted, there is one warning, and the run is incomplete. ``info["record"]``
+    has the losses so far in `complete` (a bool) and `lost` (the number of lost rows), and is not part of the row. The
     record is completed however the program ends, except by SIGKILL.
 
     Attributes:

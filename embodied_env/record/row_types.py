@@ -1,7 +1,7 @@
 """The rows of a run and its manifest, in JSON types.
 
 `embodied_env.record.rows` writes rows, `embodied_env.record.row_schema` validates them. The six fields of a transition
-are the values that the outermost wrapper received and returned; ``inner`` is the account of the environment itself.
+are the values that the outermost wrapper received and returned, and ``inner`` is the account of the environment itself.
 A reader distinguishes the kinds of rows by ``row["schema"]`` and by ``row["inner"] is None``, as mypy does.
 """
 

@@ -77,7 +77,7 @@ class EpisodeOutcome:
 class Summary:
     """Computes the episode, step and outcome counts and latency percentiles of ``summary.json`` from rows in order.
 
-    An episode ends when the outermost wrapper ends it; one that was cut short counts as unfinished.
+    An episode ends when the outermost wrapper ends it, and one that was cut short counts as unfinished.
 
     Attributes:
         episode: the newest one.

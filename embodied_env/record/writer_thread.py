@@ -41,7 +41,8 @@ class WriterThread:
     """Runs jobs, which must not raise, in one background thread that starts with the first job.
 
     `settle` is called in the thread at most `settle_every_s` after a job, and before a wait for the jobs ends. A job
-    takes room in the queue until it has run. Before a fork all jobs are settled; the child starts with a new thread.
+    takes room in the queue until it has run. Before a fork all jobs are settled, and the child starts with a new
+    thread.
     """
 
     def __init__(  # noqa: PLR0913 - the bounds of the queue

@@ -78,7 +78,7 @@ class ResettableTask(Task, Protocol):
 
         It is called once after each reset, and by a replay with the recorded arguments. Verdict and state must depend
         on the arguments only, not on earlier episodes, clocks or random generators. The verdict follows the formula of
-        `judge`, so that an episode solved without acting does not count as a success; None: unknown.
+        `judge`, so that an episode solved without acting does not count as a success, and is None if unknown.
 
         Args:
             snapshot: the readings of the reset; ``snapshot.reset`` is its report.
