@@ -1,6 +1,6 @@
 """Mistakes that users of other projects have published are refused by name, or cannot be made.
 
-The table of docs/reference/policy_file.md names the test of each.
+The page docs/reference/policy_file.md lists them.
 """
 
 import numpy as np
