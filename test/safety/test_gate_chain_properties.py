@@ -1,6 +1,6 @@
 """Properties of the whole chain, with safety context, command filters and jerk limits.
 
-Tests of each property of ``reference/safety.md`` A4.4 (files of test/safety, unless a folder is named):
+Tests of each property (files of test/safety, unless a folder is named):
 
 ====  ==========================================================================================================
 P1    finite: test_gate_properties::test_p1_*, test_joint_limits_properties::test_p1_*, here test_p1_to_p4_*, the storms

@@ -1,6 +1,6 @@
 """Latch (P14), watchdog (P15), sequence numbers (P16) and episodes are correct in any order of events.
 
-P-numbers are those of ``reference/safety.md`` A4.4. The machines keep a small model of the gate and compare it.
+P-numbers are those of the table in `test_gate_chain_properties`. The machines keep a small model of the gate and compare it.
 """
 
 import dataclasses

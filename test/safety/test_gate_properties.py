@@ -1,4 +1,4 @@
-"""P-numbers are those of ``reference/safety.md`` A4.4."""
+"""P-numbers are those of the table in `test_gate_chain_properties`."""
 
 import copy
 import dataclasses

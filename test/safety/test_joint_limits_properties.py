@@ -1,6 +1,6 @@
 """One joint's step is checked against exact rational oracles.
 
-P-numbers are those of ``reference/safety.md`` A4.4.
+P-numbers are those of the table in `test_gate_chain_properties`.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Strategies of the safety properties, and the exact oracles that check them.
 
 Limits, safe states, time steps and targets are drawn for the limiter; contracts and actions of any type for the gate.
-The oracles follow the definitions in ``reference/safety.md`` in rational numbers, independently of the code under
+The oracles follow the definitions in rational numbers, independently of the code under
 test: without rounding or square roots.
 
 The examples are the same in every run, unless ``--hypothesis-seed`` is given. ``EMBODIED_ENV_EXAMPLES=20000`` draws that

@@ -1,6 +1,6 @@
 """Latch (P14), watchdog (P15), numbers (P16) and epochs (P17) of a relay are correct in any order of events.
 
-P-numbers are those of ``reference/safety.md`` A4.4. The machine keeps a small model of the relay and compares it.
+P-numbers are those of the table in `test_gate_chain_properties`. The machine keeps a small model of the relay and compares it.
 """
 
 import dataclasses
