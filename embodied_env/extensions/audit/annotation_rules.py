@@ -84,10 +84,7 @@ class AccountRules:
         self._actions: tuple[int, NDArray[Any]] | None = None  # id and actions of the newest recorded chunk
 
     def add(self, row: AnyRow) -> Iterator[Violation]:
-        """Check the next row.
-
-        After a reset, the counts of an episode begin at 0.
-        """
+        """Check the next row, with the counts of an episode from 0 after a reset."""
         if row["schema"] == RESET:
             self.forget()
             self._before["chunk"] = _AT_RESET

@@ -105,10 +105,7 @@ def _check_action(row: StepRow, contract: Contract) -> Iterator[Violation]:
 
 
 def _has_shape(action: Any, space: spaces.Space[Any]) -> bool:  # noqa: ANN401 - JSON types
-    """Return whether `action` has numbers in the shape of `space`.
-
-    Values that JSON cannot express always fit.
-    """
+    """Return whether `action` has numbers, or values that JSON cannot express, in the shape of `space`."""
     if _is_described(action):
         return True
     if isinstance(space, spaces.Dict):

@@ -99,10 +99,7 @@ def _place(row: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 class SequenceRule:
-    """Each row is consistent with the one directly before it.
-
-    All rows must fit their schema.
-    """
+    """Each row that fits its schema is consistent with the one directly before it."""
 
     def __init__(self, contract: Contract | None) -> None:
         self._contract = contract

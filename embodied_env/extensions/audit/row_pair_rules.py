@@ -262,10 +262,7 @@ class LimitRule:
     def _start(
         self, before: StepRow | None, row: StepRow, reference: ReferenceRecord | None, *, is_dry: bool
     ) -> Mapping[str, float | None]:
-        """Return the command from which that of `row` moves.
-
-        It is the command before, or the reference in a dry run.
-        """
+        """Return the command before, or the reference in a dry run, from which that of `row` moves."""
         if is_dry:
             return {} if reference is None else dict(zip(self._limits, reference["positions"], strict=False))
         return {} if before is None or _has_moved_otherwise(before, row) else before["info"]["action"]["applied_si"]

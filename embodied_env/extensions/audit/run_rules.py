@@ -27,10 +27,7 @@ _REL_TOLERANCE = 1e-9  # tolerance of means that were summed in another order
 
 
 def read_contract(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Violation]]:
-    """Return the contract of a run and its violations.
-
-    The contract is None if rows cannot be checked against it.
-    """
+    """Return the violations of a run's contract with it, or with None if rows cannot be checked against it."""
     recorded = manifest.get("contract")
     recorded = recorded if isinstance(recorded, dict) else {}
     text, fingerprint, where = recorded.get("text"), recorded.get("fingerprint"), f"{MANIFEST}: contract.text"
@@ -87,10 +84,7 @@ def name_manifest(misfits: Iterable[Violation], *, is_contract_reported: bool) -
 
 
 class ManifestRules:
-    """Rows have the backend, versions, task and seeds of the manifest.
-
-    A changed value is reported once.
-    """
+    """Rows have the backend, versions, task and seeds of the manifest, with one report per changed value."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._is_clean = manifest.get("clean") is True
@@ -221,10 +215,7 @@ def warn_held(tally: RowTally, contract: Contract | None) -> Iterator[Violation]
 
 
 def check_summary(folder: Path, tally: RowTally, manifest: Manifest) -> Iterator[Violation]:
-    """Check ``summary.json`` against the counts of the rows.
-
-    A run that was never closed has none.
-    """
+    """Check ``summary.json``, if the run was closed, against the counts of the rows."""
     file = folder / SUMMARY
     if not file.exists():
         if manifest.get("clean") is True:

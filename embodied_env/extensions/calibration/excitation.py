@@ -159,10 +159,7 @@ class Excitation:
         *,
         every_step: bool,
     ) -> None:
-        """Prepare to move `env`.
-
-        With `every_step`, the readings of each step are added to `log`.
-        """
+        """Prepare to move `env`, and to add the readings of each step to `log` if `every_step` is set."""
         self._env, self._log, self._every_step = env, log, every_step
         self._base: EmbodiedEnv = env.unwrapped
         self._contract = self._base.contract

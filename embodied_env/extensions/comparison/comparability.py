@@ -32,10 +32,7 @@ class Mismatch:
 
 
 class NotComparableError(EmbodiedEnvError):
-    """Two runs differ in their conditions.
-
-    `mismatches` are the differences that the user does not ignore.
-    """
+    """Two runs differ in their conditions by `mismatches`, which the user does not ignore."""
 
     def __init__(self, mismatches: Sequence[Mismatch]) -> None:
         self.mismatches = tuple(mismatches)
@@ -135,10 +132,7 @@ def _instruction_mismatches(a: Contract | None, b: Contract | None) -> list[Mism
 
 
 def _task_mismatches(a: Run, b: Run, contracts: Iterable[Contract | None]) -> Iterator[Mismatch]:
-    """Yield differences of the loaded tasks.
-
-    The version of a shipped task is part of the contract.
-    """
+    """Yield differences of the loaded tasks, as the version of a shipped one is part of the contract."""
     if all(contract is not None and contract.task.type in SHIPPED_TASKS for contract in contracts):
         return
     of_a, of_b = ({key: mapping_of(run.manifest, "task").get(key) for key in _OF_TASK} for run in (a, b))

@@ -23,10 +23,7 @@ _TITLES = {
 
 
 def label(name: FeatureName) -> str:
-    """Return the name of a feature for people.
-
-    Examples are "tracking error of j3" and "capture age · joints".
-    """
+    """Return the name of a feature for people, such as "tracking error of j3" or "capture age · joints"."""
     if name.kind == "latency":
         return stage_label((name.group, name.component))
     if name.kind in ("delay", "gain", "offset"):
@@ -88,10 +85,7 @@ def group_differences(differences: Iterable[FeatureDifference]) -> list[list[Fea
 
 
 def describe_findings(differences: Sequence[FeatureDifference], a: str = "A", b: str = "B") -> tuple[str, ...]:
-    """Return the findings, the most important one first.
-
-    `differences` are in order. `a` and `b` name the runs.
-    """
+    """Return the findings from ordered differences of runs named `a` and `b`, the most important one first."""
     if not differences:
         return (f"{a} and {b} have nothing in common to compare.",)
     first, *others = group_differences(differences)

@@ -207,10 +207,7 @@ def _compare(a: Side, b: Side, terms: Comparability, chance: float) -> Compariso
 
 
 def _is_comparable(name: FeatureName, a: Side, b: Side) -> bool:
-    """Return whether a stage means the same in both runs.
-
-    In lockstep the world waits while anything is computed.
-    """
+    """Return whether a stage means the same in both runs, as the world waits in lockstep."""
     if not (a.is_lockstep or b.is_lockstep) or name.group in _IN_THE_WORLD:
         return True
     if all(name.group in side.features.injected for side in (a, b) if side.is_lockstep):

@@ -165,10 +165,7 @@ class RunFeatures:
         return self.streams.left_out + self.events.left_out
 
     def add(self, row: RecordedRow) -> None:
-        """Add a row.
-
-        A row that an outer wrapper added counts in the outcomes only.
-        """
+        """Add a row, which counts in the outcomes only if an outer wrapper added it."""
         ended = self.outcomes.add(row)
         if row["schema"] == RESET:
             self._end_motion()

@@ -219,10 +219,7 @@ def _limits(name: str, joint: Joint, chosen: dict[str, list[str]], *, is_velocit
 
 
 def joint_fields(draft: Draft, joints: list[str], *, has_velocity: bool) -> Document:
-    """Return the fields of a joint state sensor.
-
-    Bounds contain limits, if there are any, and measured positions.
-    """
+    """Return the fields of a joint state sensor, whose bounds contain limits and measured positions."""
     units = [draft.joints[joint].unit or "rad" for joint in joints]
     ends = [abs(end) for j in joints for end in (*(draft.joints[j].position or ()), draft.joints[j].measured or 0.0)]
     bound, unit = round(max(ends) * 1.1 + 0.1, 2), units[0] if len(set(units)) == 1 else units

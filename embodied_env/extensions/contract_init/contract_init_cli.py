@@ -116,10 +116,7 @@ def _outputs(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
 
 
 def _report(draft: Draft, text: str, out: Path | None, problem: str | None, args: argparse.Namespace) -> None:
-    """Print the text or its path.
-
-    Unknown values are printed to stderr if the text is printed to stdout.
-    """
+    """Print the text or its path, and print unknown values to stderr if the text is on stdout."""
     namespace, world = args.namespace or "/", args.from_sdf
     stream = sys.stderr if out is None else sys.stdout
     if out is None:

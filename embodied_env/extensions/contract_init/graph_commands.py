@@ -134,10 +134,7 @@ def _require_controller(reading: GraphReading, topic: Topic, name: str) -> None:
 
 
 def _draft_actuator(reading: GraphReading, topic: Topic, kind: str, joints: list[str]) -> str:
-    """Add an actuator for these joints to the draft, and return its name.
-
-    Two fingers that move alike become one.
-    """
+    """Add an actuator for these joints, as one for two fingers that move alike, and return its name."""
     draft = reading.draft
     is_gripper = all(map(GRIPPER.search, joints)) or (bool(GRIPPER.search(topic.name)) and len(joints) < 3)
     kind_of = "gripper" if is_gripper else joints[0] if COMMAND_MESSAGES[topic.type].joints == 1 else "arm"
@@ -196,10 +193,7 @@ def _joints_of(reading: GraphReading, topic: Topic) -> tuple[list[str], str]:
 
 
 def _pool(reading: GraphReading, topic: Topic) -> list[str]:
-    """Return the joints that `topic` may command.
-
-    They are those of its namespace, or else all, without fixed ones.
-    """
+    """Return the moving joints that `topic` may command, which are those of its namespace, or else all."""
     near = [j for j, reporter in reading.reporters.items() if topic.name.startswith(namespace_of(reporter.name))]
     order = list(reading.draft.joints)  # a URDF comes first, and has the order of the chain
     known = reading.draft.joints

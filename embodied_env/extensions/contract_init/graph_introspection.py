@@ -253,10 +253,7 @@ def _sample(kind: str, message: Any, before: Document) -> Document:  # noqa: ANN
 
 
 def _compressed(data: Any) -> Document:  # noqa: ANN401 - of a message
-    """Return size and encoding of a JPEG or PNG.
-
-    The result is empty for other data, or without Pillow.
-    """
+    """Return size and encoding of a JPEG or PNG, or {} for other data or without Pillow."""
     try:
         from PIL import Image
 

@@ -173,10 +173,7 @@ def draft_command_qos(topic: Topic) -> Document:
 
 
 def sensor_keys(topic: Topic) -> Document:
-    """Return the keys of a sensor that its type and last message give.
-
-    The result is empty for an unusable one.
-    """
+    """Return the keys of a sensor that its type and last message give, or {} for an unusable one."""
     sample = topic.sample
     if not topic.count:
         return {}

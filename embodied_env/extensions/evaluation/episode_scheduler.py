@@ -108,10 +108,7 @@ class EpisodeScheduler:
         self._assign(worker)
 
     def _assign(self, worker: Worker) -> None:
-        """Send the next trial to an idle worker.
-
-        With none left it waits, since a lost trial may come back.
-        """
+        """Send the next trial to an idle worker, which waits if none is left, as a lost trial may come back."""
         if worker.trial is None and self._waiting:
             worker.trial = self._waiting.popleft()
             self._attempts[worker.trial] += 1

@@ -128,10 +128,7 @@ def _print_interrupted(policies: Sequence[str | PolicySource], paths: Iterable[P
 
 
 def _print_deviations(address: str, paths: Iterable[Path], *, as_json: bool) -> None:
-    """Write and print how a policy that plays a run deviated from it in these runs.
-
-    Other policies are skipped.
-    """
+    """Write and print how a policy deviated from the run that it plays, if it plays one."""
     played = parse_address(address)
     if played.name != "run":
         return

@@ -122,10 +122,7 @@ class LocalWorkers(WorkerPool[LocalWorker]):
     """The workers of one evaluation on this machine."""
 
     def __init__(self, job: EvaluationJob, folder: Path) -> None:
-        """Open the socket that workers connect to.
-
-        Their run directories are created in `folder`.
-        """
+        """Open the socket that workers connect to, with their run directories in `folder`."""
         super().__init__()
         self._job, self._runs = job.to_json(), folder
         self._folder = tempfile.TemporaryDirectory(prefix="embodied_env_")

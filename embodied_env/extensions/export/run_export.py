@@ -29,10 +29,7 @@ EXPORT = "embodied_env/export/1"
 
 
 class Exporter(Protocol):
-    """Writes one format.
-
-    Its class takes an empty folder, the `EpisodeReader`, and an `ExitStack` for open files.
-    """
+    """Writes one format from an empty folder, the `EpisodeReader`, and an `ExitStack` for open files."""
 
     def step(self, step: ExportedStep) -> None: ...
 

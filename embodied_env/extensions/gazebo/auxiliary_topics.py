@@ -69,10 +69,7 @@ class EntityTopics:
         self._arrivals.clear()
 
     def missing(self, target_ns: int, now_ns: int) -> list[str]:
-        """Return the topics without a message from the end of a step.
-
-        Messages after `now_ns` are dropped.
-        """
+        """Drop messages after `now_ns`, and return the topics without one from the end of a step."""
         self._arrivals.drop_after(now_ns)
         missing = self._arrivals.missing(self._arrivals.expected(target_ns, now_ns))
         return [self.topics[key].topic for key in missing]
@@ -92,10 +89,7 @@ class EntityTopics:
 
 
 class CommandEchoes:
-    """Commands that their receiver repeats on a topic.
-
-    An echo proves that the command has arrived.
-    """
+    """Commands that their receiver repeats on a topic, as a proof of their arrival."""
 
     def __init__(self, contract: Contract, topics: Mapping[str, str]) -> None:
         """Prepare the echoes of the commands of `contract`.

@@ -33,10 +33,7 @@ _STRONG = 0.9  # correlation that a reason names
 
 
 class Estimates(NamedTuple):
-    """Value, 95 % interval and correlation of each parameter.
-
-    Those that were not fitted have the model's values.
-    """
+    """Value, 95 % interval and correlation of each parameter, with the model's values if not fitted."""
 
     values: FloatArray
     low: FloatArray
@@ -45,10 +42,7 @@ class Estimates(NamedTuple):
 
 
 class ParameterFit:
-    """Fits the parameters `active` of rollouts, in units of their scales.
-
-    The others keep the model's values.
-    """
+    """Fits the parameters `active` of rollouts, in units of their scales, with the model's values of others."""
 
     def __init__(
         self,

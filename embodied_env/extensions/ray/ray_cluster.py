@@ -44,10 +44,7 @@ class RayCluster:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Join or start the cluster.
-
-        A cluster that this process has already joined is left running at the end.
-        """
+        """Join or start the cluster, and leave one running at the end that this process has already joined."""
         if self._ray.is_initialized():
             return self
         with ExitStack() as stack, _keep_sigterm_handler():

@@ -69,10 +69,7 @@ class RayWorkers(WorkerPool[RayWorker]):
     """The workers of one evaluation on a cluster."""
 
     def __init__(self, job: EvaluationJob, folder: Path, cluster: RayCluster) -> None:
-        """Store the job without starting a worker.
-
-        Runs are recorded in `folder`, which every node must share.
-        """
+        """Store the job, whose runs are recorded in a `folder` shared by every node, without starting a worker."""
         super().__init__()
         self._job, self._folder, self._cluster = job, folder.resolve(), cluster
         self._token = f".{secrets.token_hex(8)}"
@@ -81,10 +78,7 @@ class RayWorkers(WorkerPool[RayWorker]):
         self._started_s = time.monotonic()
 
     def __enter__(self) -> Self:
-        """Join the cluster.
-
-        Raises BackendNotReadyError, or RecordError when the folder is not writable.
-        """
+        """Join the cluster, or raise BackendNotReadyError, or RecordError when the folder is not writable."""
         token = self._folder / self._token
         try:
             token.touch()
@@ -141,10 +135,7 @@ class RayWorkers(WorkerPool[RayWorker]):
         self._end(self._workers, at_once=False)
 
     def _end(self, workers: Sequence[RayWorker], *, at_once: bool, grace_s: float = GRACE_S) -> list[str]:
-        """End these workers, and return how each ended.
-
-        A worker that never connected is killed.
-        """
+        """End these workers, by a kill if they never connected, and return how each ended."""
         ending = list(workers)
         self._workers = [worker for worker in self._workers if worker not in ending]
         try:

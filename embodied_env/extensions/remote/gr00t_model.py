@@ -53,10 +53,7 @@ def load_gr00t(
 
 
 class Gr00tModel(RemoteModel):
-    """A model on a server with GR00T's protocol.
-
-    A request that fails closes its socket.
-    """
+    """A model on a server with GR00T's protocol, whose socket is closed by a request that fails."""
 
     protocol = "gr00t"
     package = "pyzmq"

@@ -254,10 +254,7 @@ class RemoteModel(PolicyModel):
             raise Failure(Problem.MALFORMED, str(error)) from None
 
     def _find_host(self) -> list[tuple[socket.AddressFamily, Any]]:
-        """Return the addresses of the server, or raise UsageError.
-
-        No step calls it, because it has no time limit.
-        """
+        """Return the addresses of the server, without a time limit and so never in a step, or raise UsageError."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:

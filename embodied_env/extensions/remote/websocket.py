@@ -33,10 +33,7 @@ class WebSocket:
     """One connection to a server, to be closed after a `Failure` unless it was not yet open and late."""
 
     def __init__(self, target: tuple[socket.AddressFamily, Any], netloc: str, *, headers: Mapping[str, str]) -> None:
-        """Begin to connect to `target`.
-
-        The handshake names `netloc`, host and port, and has the `headers`.
-        """
+        """Begin to connect to `target`, by a handshake with the `headers` and `netloc`, which is host and port."""
         client, uri, frames = (import_library(f"websockets.{name}") for name in ("client", "uri", "frames"))
         self._protocol = client.ClientProtocol(uri.parse_uri(f"ws://{netloc}"), max_size=MOST_ANSWER_BYTES)
         self._apply_mask = frames.apply_mask

@@ -30,10 +30,7 @@ _LARGEST = 1e150  # whose differences and multiples are finite
 
 
 class Line(NamedTuple):
-    """One line of a chart, in which NaN is a gap.
-
-    `style` is a class of ``page.css``.
-    """
+    """One line of a chart in a class `style` of ``page.css``, in which NaN is a gap."""
 
     name: str
     x: ArrayLike
@@ -43,10 +40,7 @@ class Line(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Spans in which something occurred, among `steps` steps in all.
-
-    `style` is "limit", "brake" or "notice".
-    """
+    """Spans of `style` "limit", "brake" or "notice" in which something occurred, among `steps` steps in all."""
 
     name: str
     spans: Sequence[tuple[float, float]]
@@ -55,10 +49,7 @@ class Marks(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A value with its interval, with NaN for what is unknown.
-
-    `text` has the numbers.
-    """
+    """A value with its interval, with NaN for what is unknown, and its numbers as `text`."""
 
     name: str
     value: float
@@ -69,10 +60,7 @@ class Interval(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One or several successive episodes in the strip.
-
-    `shares` are their kinds of end, which sum up to 1.
-    """
+    """One or several successive episodes in the strip, with kinds of end in `shares` that sum up to 1."""
 
     text: str
     shares: Mapping[str, float]

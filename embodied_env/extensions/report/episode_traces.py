@@ -49,10 +49,7 @@ class EpisodeTrace:
         self._missed_deadlines = 0
 
     def add(self, row: RecordedTransition) -> None:
-        """Add the row of a step.
-
-        Of a row that an outer wrapper added, only the reward and the images are known.
-        """
+        """Add the row of a step, or only its reward and images if an outer wrapper added it."""
         self.steps += 1
         self._add_value("reward", "", row["reward"])
         self.frames.add(self.steps, row)

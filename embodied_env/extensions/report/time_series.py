@@ -20,10 +20,7 @@ _Value = TypeVar("_Value")
 
 
 class BoundedDict(dict[_Key, _Value]):
-    """Entries created on first use, at most `most` of them.
-
-    `left_out` counts calls of `entry` that found no room.
-    """
+    """At most `most` entries created on first use, with the count of calls of `entry` without room in `left_out`."""
 
     def __init__(self, create: Callable[[], _Value], most: int = MOST_NAMES) -> None:
         super().__init__()
@@ -42,10 +39,7 @@ class BoundedDict(dict[_Key, _Value]):
 
 
 class Sparse(Generic[_Value]):
-    """Items evenly over a stream, with the first one.
-
-    Every second one is dropped when there are more than `most`.
-    """
+    """At most `most` items evenly over a stream, with the first one, by dropping every second one."""
 
     def __init__(self, most: int) -> None:
         self.kept: list[_Value] = []

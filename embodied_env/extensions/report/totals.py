@@ -40,10 +40,7 @@ def stage_place(stage: Stage) -> tuple[int, str, str]:
 
 
 class Stages:
-    """Stages of all steps.
-
-    Only measured values are in the samples. The others are counted by quality.
-    """
+    """Stages of all steps, with only measured values in the samples, and the others counted by quality."""
 
     def __init__(self) -> None:
         self.samples: BoundedDict[Stage, StreamSample] = BoundedDict(StreamSample)
@@ -59,10 +56,7 @@ class Stages:
                 sample.add(seconds)
 
     def timeline(self, period_s: float | None) -> str:
-        """Draw the stages that make up a step.
-
-        `period_s` is the control period, if steps are paced by it.
-        """
+        """Draw the stages that make up a step, and the control period `period_s` if it paces the steps."""
         found = {name: self.samples[name, ""].percentiles() for name in SEGMENTS if (name, "") in self.samples}
         period = self.samples["period_s", ""].percentiles() if ("period_s", "") in self.samples else None
         rows = []

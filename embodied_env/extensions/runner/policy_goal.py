@@ -93,10 +93,7 @@ class GoalResult:
     message: str = ""  # empty if complete
 
     def add_episode(self, info: Mapping[str, Any], *, is_cut: bool) -> None:
-        """Add an episode by the info of its last step.
-
-        `is_cut` is true if the time of the goal was over.
-        """
+        """Add an episode by the info of its last step, with `is_cut` if the time of the goal was over."""
         kind = end_kind(info["end_reason"])
         self.end_reason = info["end_reason"]
         self.verdict = "success" if info["is_success"] else "failure" if kind == "failure" else "none"

@@ -238,10 +238,7 @@ class PolicyRunner:
         return self._future
 
     def stop(self, why: str) -> None:
-        """Let the goal brake the robot and end, if there is one.
-
-        Any thread may call it.
-        """
+        """Let the goal, if there is one, brake the robot and end, from any thread."""
         if not self.is_running:
             return
         self._stop_reason = self._stop_reason or why

@@ -111,10 +111,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
     # ------------------------------------------------------------------------------------------- transitions
 
     def _guarded(self, change: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Refuse a transition that the state does not have.
-
-        The service of rclpy would raise, and end the process.
-        """
+        """Refuse a transition that the state does not have, for which rclpy would raise and end the process."""
 
         def on_change_state(request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
             try:
@@ -135,10 +132,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         return self._change("active", self._runner.activate)
 
     def on_deactivate(self, _state: Any) -> Any:  # noqa: ANN401
-        """Brake and hold, and switch the controllers back.
-
-        An error brakes too.
-        """
+        """Brake and hold, also after an error, and switch the controllers back."""
         if self._fault:
             return TransitionCallbackReturn.ERROR
         done = self._change("inactive", partial(self._runner.deactivate, "the runner is deactivated"))

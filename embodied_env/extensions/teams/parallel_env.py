@@ -72,10 +72,7 @@ class AgentEnv(StepperEnv):
     def __init__(
         self, view: AgentBackend, clock: Clock, names: tuple[str, str], *, evaluator_info: bool, host_timing: bool
     ) -> None:
-        """Wrap one robot's view of the world.
-
-        `names` are those of backend and clock.
-        """
+        """Wrap one robot's view of the world, with `names` of backend and clock."""
         contract = view.contract
         super().__init__(contract, *names)
         self.host_timing = host_timing

@@ -45,10 +45,7 @@ _NAMES |= {"joints", "mass", "friction", "gain", "damping", "delay"}
 
 @dataclass(frozen=True, kw_only=True)
 class TeamMember:
-    """A robot of the file.
-
-    `changes` are merged over its contract, in which null removes a key.
-    """
+    """A robot of the file, with `changes` that are merged over its contract and in which null removes a key."""
 
     contract: str  # a name or a file, relative to the team's folder
     changes: Mapping[str, Any] = field(default_factory=dict)

@@ -50,10 +50,7 @@ class BatchedGate:
     """
 
     def __init__(self, gates: Sequence[SafetyGate]) -> None:
-        """Load every slot.
-
-        `gates` has one per slot, of lockstep worlds of one contract that `supports` allows.
-        """
+        """Load every slot from its gate, of lockstep worlds of one contract that `supports` allows."""
         self._gates, self._contract = gates, gates[0].contract
         layout = gates[0].layout
         self._turns, self._joints = layout.turns, layout.joints
@@ -75,10 +72,7 @@ class BatchedGate:
 
     @staticmethod
     def supports(gate: SafetyGate) -> bool:
-        """Return whether slots with such a gate can be batched.
-
-        It must enforce limits by `_BATCHED`, without filters.
-        """
+        """Return whether such a gate can be batched, as it enforces limits by `_BATCHED` without filters."""
         safety = gate.contract.safety
         is_plain = safety.mode == "enforce" and safety.workspace is None and not safety.gates
         return is_plain and all(isinstance(each, _BATCHED) for each in gate.interlocks)

@@ -37,10 +37,7 @@ class BatchedPhysics:
     """
 
     def __init__(self, world: World, *, size: int, threads: int) -> None:
-        """Step `size` worlds like this one.
-
-        `threads` include the caller's.
-        """
+        """Step `size` worlds like this one with `threads`, including the caller's."""
         self._model, self._actuation, self._driven = world.model, Actuation(world.model), world.driven
         self._movers, self._substeps_ns = list(world.movers.values()), world.substeps_ns
         model, self._substeps = world.model, world.substeps

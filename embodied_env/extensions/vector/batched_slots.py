@@ -58,10 +58,7 @@ class SlotStepper(Stepper):
 
 
 class UpToDateStepper:
-    """The stepper of a slot with its true state.
-
-    Before each access `sync` repeats the steps that it has not seen.
-    """
+    """The stepper of a slot with its true state, as `sync` repeats the steps it lacks before each access."""
 
     def __init__(self, stepper: SlotStepper, sync: Callable[[], None]) -> None:
         self._stepper, self._sync = stepper, sync

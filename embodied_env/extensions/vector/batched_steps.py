@@ -123,10 +123,7 @@ class BatchedSteps:
 
     @staticmethod
     def supports(envs: Sequence[Env[Any, Any]]) -> bool:
-        """Return whether these slots can be batched.
-
-        They must be in-process lockstep worlds, not wrapped or observed.
-        """
+        """Return whether these slots are in-process lockstep worlds, not wrapped or observed, and can be batched."""
         bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
         first = bases[0]
         return all(

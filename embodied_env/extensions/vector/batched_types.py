@@ -131,10 +131,7 @@ class SnapshotBatch:
     samples: Mapping[str, SampleBatch]
 
     def with_rows(self, snapshots: Mapping[int, Snapshot], n_slots: int) -> SnapshotBatch:
-        """Return the batch with the snapshots of some slots of `n_slots`.
-
-        Without samples yet, the others are 0.
-        """
+        """Return the batch with the snapshots of some slots of `n_slots`, with 0 for those without samples."""
         samples = {}
         for name, first in next(iter(snapshots.values())).samples.items():
             rows = {slot: snapshot.samples[name] for slot, snapshot in snapshots.items()}

@@ -106,10 +106,7 @@ class WorldBatch:
         self._selected = slot  # last, since an interrupt may come earlier
 
     def load(self, snapshots: Mapping[int, Snapshot]) -> None:
-        """Take over slots after resets or steps of their own.
-
-        The snapshots become their rows of `latest`.
-        """
+        """Take over the snapshots of slots, after resets or steps of their own, as their rows of `latest`."""
         if not snapshots:
             return
         self._put_away()

@@ -208,8 +208,5 @@ def _nested(curves: Mapping[Path, float]) -> dict[str, Any]:
 
 
 def _describe(array: NDArray[Any]) -> dict[str, Any]:
-    """Return the placeholder of an image in a live row.
-
-    The images have topics of their own.
-    """
+    """Return the placeholder of an image, which has a topic of its own, in a live row."""
     return {"dtype": array.dtype.name, "shape": list(array.shape)}

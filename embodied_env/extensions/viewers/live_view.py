@@ -81,10 +81,7 @@ class LiveView:
         self._is_reported = False
 
     def observe(self, transition: Transition) -> None:
-        """Queue a step, or drop it.
-
-        After `close` nothing is shown.
-        """
+        """Queue a step, or drop it, and show nothing after `close`."""
         if self._closing.is_set():
             return
         if not self.steps:

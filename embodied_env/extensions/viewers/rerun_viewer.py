@@ -70,10 +70,7 @@ class RerunViewer:
             recording.log(["scene", name], rerun.LineStrips3D.from_fields(colors=[color]), static=True)
 
     def show(self, drawing: Drawing) -> None:
-        """Show a step, whose numbers, poses and paths wait for `flush`.
-
-        Rerun takes long for each single one.
-        """
+        """Show a step without its numbers, poses and paths, which wait for `flush`, as rerun is slow at single ones."""
         rerun, log = self._rerun, self._recording.log
         self._recording.set_time("step", sequence=drawing.step)
         self._recording.set_time("time", duration=drawing.time_s)

@@ -79,10 +79,7 @@ class RosGz(SimulatorApi):
         return request
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
-        """Return the request that places a model.
-
-        It keeps its velocity. An unknown name is not reported.
-        """
+        """Return the request that places a model, which keeps its velocity and whose unknown name is not reported."""
         kind = self._set_pose_type
         message = kind.Request()
         message.entity.name, message.entity.type = entity, _MODEL

@@ -186,10 +186,7 @@ def _prefix_of(prefix: str | None, offered: Mapping[str, tuple[str, ...]]) -> st
 
 
 def _check_result(reply: Any, *, also: int = OK) -> None:  # noqa: ANN401 - a generated type
-    """Raise unless the result is OK.
-
-    A result of 0, as in an empty reply, means unsupported.
-    """
+    """Raise unless the result is OK, where 0, as in an empty reply, means unsupported."""
     code = int(reply.result.result)
     if code not in (OK, also):
         raise SimulatorRefusedError(f"{_RESULTS.get(code, 'unknown result')} ({code}): {reply.result.error_message}")
