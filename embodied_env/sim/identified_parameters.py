@@ -130,6 +130,8 @@ class IdentifiedModel:
     undetermined: Annotated[tuple[UndeterminedParameter, ...], Len(0, MOST_PARAMETERS)] = ()
     # correlation of the parameters, in their order
     correlation: tuple[tuple[Annotated[float, Interval(ge=-1, le=1)], ...], ...] = ()
+    # joints whose held-out motion the model does not explain with the identified values: the intervals do not count
+    unexplained: _Names = ()
     residuals: Mapping[Text, Residual] = field(default_factory=dict)  # by joint
 
     def __post_init__(self) -> None:

@@ -208,6 +208,11 @@ class WorldModel:
         if named is None:
             return ()
         found = load_identified(self.contract, named.file, named.sha256, path)
+        problem = f"intervals of a fit that does not explain the motion of {', '.join(found.unexplained)}"
+        remedy = "fit more parameters or correct the model, or leave draw out"
+        self.require(
+            named.draw is None or not found.unexplained, f"{path}.draw", f"{problem} (expected one that does); {remedy}"
+        )
         fitted: list[IdentifiedParameter | UndeterminedParameter] = [*found.parameters, *found.undetermined]
         for each in fitted:
             self._check_same_model(each, f"{path}.file")

@@ -268,3 +268,11 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
     problem = r"fitted to a model whose gain.j1\+j2 is 7000, in arm6.xml it is 8000 \(expected the same model\)"
     with pytest.raises(ContractError, match=problem):
         world_of(contract)
+
+
+def test_intervals_of_a_fit_that_does_not_explain_the_motion_are_not_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "arm.identified.yaml"
+    write_identified(identified_model(unexplained=("j2",)), file)
+    assert world_of(naming(str(file))).model.identified == PARAMETERS
+    with pytest.raises(ContractError, match=r"identified\.draw: intervals of a fit that does not explain .* j2"):
+        world_of(naming(str(file), draw="intervals"))

@@ -50,6 +50,7 @@ _LEAST_SEGMENTS = 8
 _SEGMENTS_PER_PARAMETER = 2
 _MOST_SEGMENTS = 400
 _MOST_TRACES = 3  # of a joint
+_NOISES, _UNEXPLAINED = 2.0, 0.05  # residuals that a model does not explain: in RMS of the noise, share of the motion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +147,7 @@ def identify(
     final = rollouts.values.copy()
     final[determined] = found.values[determined]
     tested = Rollouts(contract, profile, path, held_out, chosen)
-    before, after = tested.simulate(rollouts.values), tested.simulate(final)
+    before, after = (near_readings(tested, tested.simulate(values), joints) for values in (rollouts.values, final))
     model = IdentifiedModel(
         contract=contract.name,
         fingerprint=contract.fingerprint,
@@ -175,6 +176,7 @@ def identify(
             if reason
         ),
         correlation=tuple(tuple(found.correlation[i, k].item() for k in determined) for i in determined),
+        unexplained=tuple(joints[index].name for index in unexplained_joints(tested, after)),
         residuals={
             joints[index].name: Residual(before=_rms(tested, before, index), after=_rms(tested, after, index))
             for index in dict.fromkeys(tested.joints.tolist())
@@ -206,6 +208,34 @@ def _split(motions: Sequence[RunMotion], parameters: int) -> tuple[list[MotionSe
         problem = f"{len(fitted)} segments without a gap{why} (expected {least} for {parameters} parameters)"
         raise IdentificationError(f"too little data: {problem}; record longer runs, or fit fewer parameters")
     return fitted, held_out
+
+
+def near_readings(rollouts: Rollouts, simulated: FloatArray, joints: Sequence[CommandedJoint]) -> FloatArray:
+    """Return simulated values, those of joints that wrap by the turn that is nearest to the readings."""
+    wraps = np.array([joint.wraps for joint in joints])[rollouts.joints]
+    turns = np.round((simulated - rollouts.readings) / (2.0 * np.pi))
+    return np.asarray(np.where(wraps, simulated - 2.0 * np.pi * turns, simulated))
+
+
+def unexplained_joints(rollouts: Rollouts, simulated: FloatArray) -> list[int]:
+    """Return the joints whose residuals are large both for their motion and for the noise of their readings.
+
+    The noise is what second differences of the residuals have: a wrong model has smooth residuals, noise has not.
+    """
+    rest, owners, found = simulated - rollouts.readings, rollouts.owners, []
+    for joint in dict.fromkeys(rollouts.joints.tolist()):
+        parts = [np.flatnonzero((owners == each) & (rollouts.joints == joint)) for each in np.unique(owners)]
+        noise = _mean_square([np.diff(rest[own], 2) for own in parts]) / 6.0  # of independent values
+        motion = _mean_square([rollouts.readings[own] - rollouts.readings[own].mean() for own in parts if len(own)])
+        size = _mean_square([rest[own] for own in parts])
+        if size > _NOISES**2 * noise and size - noise > _UNEXPLAINED**2 * motion:
+            found.append(joint)
+    return found
+
+
+def _mean_square(parts: Sequence[FloatArray]) -> float:
+    values = np.concatenate([np.empty(0), *parts])
+    return float(np.mean(values * values)) if len(values) else 0.0
 
 
 def _rms(rollouts: Rollouts, simulated: FloatArray, joint: int) -> float:

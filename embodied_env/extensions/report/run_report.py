@@ -19,6 +19,7 @@ from embodied_env.extensions.report.episode_traces import EpisodeTraces, is_unde
 from embodied_env.extensions.report.figures import KINDS, draw_episode, draw_rates, draw_reasons, draw_strip
 from embodied_env.extensions.report.html_pages import check_page_libraries, describe_value, mapping_of, render_page
 from embodied_env.extensions.report.key_frames import can_draw
+from embodied_env.extensions.report.playback_curves import draw_deviations
 from embodied_env.extensions.report.totals import Clocks, Gates, Sensors, Stages, stage_label
 from embodied_env.record import Run
 from embodied_env.record.manifest import contract_of_manifest, world_of, write_text
@@ -158,6 +159,7 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
         episodes=sorted(drawn, key=lambda each: each["outcome"].number),
         default=drawn[0]["outcome"].number if drawn else None,
         can_draw=can_draw(),
+        deviations=draw_deviations(run.path),
         identified=_identified_of(contract, run.manifest.get("backend")),
         period_s=None if contract is None else contract.control_period_s,
         timeline=found.stages.timeline(contract.control_period_s if is_paced and contract is not None else None),

@@ -1,6 +1,8 @@
 """Fits to recorded runs of an arm with known parameters, and what the runs leave undetermined."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,12 @@ from fitted_arm import TRUTH, fitted_arm, record_motion
 
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.errors import UsageError
-from embodied_env.extensions.identification.identification import Identification, default_parameters, identify
+from embodied_env.extensions.identification.identification import (
+    Identification,
+    default_parameters,
+    identify,
+    near_readings,
+)
 from embodied_env.extensions.identification.recorded_motion import IdentificationError
 from embodied_env.extensions.identification.rollouts import Parameter
 from embodied_env.record.run import read_run
@@ -105,6 +112,21 @@ def test_a_parameter_that_is_given_twice_is_refused(run: Path, contract: Contrac
     twins = [Parameter(kind="damping", of=("j1",)), Parameter(kind="damping", of=("j1", "j2"))]
     with pytest.raises(UsageError, match=r"parameter given twice: damping.j1 .expected once"):
         identify([run], contract, twins)
+
+
+def test_a_fit_without_a_parameter_that_differs_names_the_joints_that_it_does_not_explain(
+    fit: Identification, run: Path, contract: Contract
+) -> None:
+    wrong = identify([run], contract, [PARAMETERS[1]]).model
+    assert (fit.model.unexplained, wrong.unexplained) == ((), ("j1", "j2"))
+    assert not any(each.low <= TRUTH["damping", "j1"] <= each.high for each in wrong.parameters)
+
+
+def test_residuals_of_a_joint_that_wraps_are_those_of_the_nearest_turn() -> None:
+    rollouts: Any = SimpleNamespace(readings=np.array([-3.1, 0.5]), joints=np.array([0, 1]))
+    joints: Any = [SimpleNamespace(wraps=True), SimpleNamespace(wraps=False)]
+    near = near_readings(rollouts, np.array([3.15, 7.0]), joints)
+    assert near.tolist() == [pytest.approx(3.15 - 2.0 * np.pi), 7.0]
 
 
 def test_a_run_that_is_given_twice_is_refused(run: Path, contract: Contract) -> None:

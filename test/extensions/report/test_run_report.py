@@ -509,6 +509,16 @@ def test_page_names_identified_parameters_with_their_hash(tmp_path):
     assert f"arm.identified.yaml, SHA-256 {contract.backends['mujoco']['identified']['sha256']}" in page
 
 
+def test_the_report_of_a_playback_draws_its_deviations(recorded, tmp_path):
+    path = shutil.copytree(recorded, tmp_path / "run")
+    column = {"worst": 0.1, "diverged_s": 0.0, "difference": [0.1, 0.0]}
+    content = {"control_period_s": 0.1, "episodes": [{"columns": {"command linear.x": column}}]}
+    (path / "playback.json").write_text(json.dumps(content))
+    page = write_report(path).path.read_text(encoding="utf-8")
+    assert "Deviations from the played run" in page
+    assert "episode 1: command linear.x" in page
+
+
 @pytest.mark.long
 def test_report_of_100000_transitions_has_bounded_memory(recorded, tmp_path):
     (tmp_path / "few").mkdir()
