@@ -111,7 +111,7 @@ def read_document(text: str, kind: str, source: str, *, schema: str = SCHEMA) ->
     document = read_yaml(text, source)
     if not isinstance(document, dict):
         found = "empty" if document is None else type(document).__name__
-        raise ContractError("", f"not a {kind}: {found} (expected a YAML mapping)", source=source)
+        raise ContractError("", f"not a file with the key {kind}: {found} (expected a YAML mapping)", source=source)
     if kind not in document:
         other = next((f": a {name} file" for name in ("contract", "robot", "team") if document.get(name) == SCHEMA), "")
         raise ContractError(kind, f"missing key{other} (expected {kind}: {schema})", source=source)

@@ -236,8 +236,8 @@ def test_null_notations(written):
         ("[" * 1000, "nested deeper than 50 levels at line 1"),
         ("{" * 500, "nested deeper than 50 levels at line 1"),
         ("[" * 100_000 + "]" * 100_000, "nested deeper than 50 levels at line 1"),
-        ("", "not a contract: empty"),
-        ("[]", "not a contract: list"),
+        ("", "not a file with the key contract: empty"),
+        ("[]", "not a file with the key contract: list"),
     ],
 )
 def test_invalid_contract_text_is_rejected(text, problem):

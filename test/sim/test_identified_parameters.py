@@ -209,7 +209,7 @@ def test_the_contract_of_a_run_opens_no_file(tmp_path: Path) -> None:
 
 
 WRONG_FILES = {
-    "empty": ("", "not a identified: empty"),
+    "empty": ("", "not a file with the key identified: empty"),
     "another schema": ("identified: embodied_env/identified/2\n", "unknown schema 'embodied_env/identified/2'"),
     "code": ("identified: !!python/object/apply:os.system [true]\n", "tag"),
     "binary": (b"\xff\xfe", "not text"),

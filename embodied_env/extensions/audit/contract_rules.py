@@ -84,7 +84,7 @@ def _mismatch(value: Any, space: Any, judged: slice) -> str:  # noqa: ANN401 - J
     """
     if is_reference(value):
         fits = value["dtype"] == space.dtype.name and value["shape"] == list(space.shape)
-        return "" if fits else f"a {space.dtype.name} array of shape {space.shape}"
+        return "" if fits else f"an array of {space.dtype.name} with the shape {space.shape}"
     try:
         array = np.array(value)
     except ValueError:  # a ragged list

@@ -504,8 +504,8 @@ def test_row_with_an_image_as_array_or_list_passes(rows, seeing, image):
 @pytest.mark.parametrize(
     ("image", "expected"),
     [
-        ({**IMAGE, "dtype": "float32"}, "a uint8 array of shape (4, 5, 3)"),
-        ({**IMAGE, "shape": [5, 4, 3]}, "a uint8 array of shape (4, 5, 3)"),
+        ({**IMAGE, "dtype": "float32"}, "an array of uint8 with the shape (4, 5, 3)"),
+        ({**IMAGE, "shape": [5, 4, 3]}, "an array of uint8 with the shape (4, 5, 3)"),
         ({"sha256": "a" * 64}, "numbers of shape (4, 5, 3)"),
         (np.zeros((5, 4, 3), np.uint8), "numbers of shape (4, 5, 3)"),
         (np.full((4, 5, 3), -1), "[[[0, 0, 0]"),

@@ -472,7 +472,7 @@ def test_two_twists_are_allowed_only_in_the_world_of_a_team():
     ("text", "message"),
     [
         ("team: embodied_env/2", "team: unknown schema 'embodied_env/2'"),
-        ("- 1", "not a team: list"),
+        ("- 1", "not a file with the key team: list"),
         ("team: embodied_env/1\nname: t\nagents: {}\nworld: {mujoco: {}}", "agents: {}"),
         ("team: embodied_env/1\nname: t\nagents: {a: {contract: nothing}}\nworld: {mujoco: {}}", "agents.a: .*nothing"),
         (
