@@ -154,7 +154,7 @@ class FieldSpec:
 class SensorSpec(FrozenFields):
     """One sensor with its topic, its fields, and the response to a late reading."""
 
-    topic: Free[Topic]  # one sensor per topic
+    topic: Free[Topic]  # of this sensor alone; joint states of different joints may share one
     type: Free[str]  # message type, see [messages](#messages)
     # each becomes the observation `<sensor>_<field>`
     fields: Annotated[Mapping[Name, FieldSpec], MinLen(1), tighten(fields_as_tight)]

@@ -143,9 +143,10 @@ BETTER = {("RecordEpisodeStatistics", AutoresetMode.DISABLED)}
 
 
 def documented():
+    """Return the cells of each wrapper in the order of names; a row of the page has several wrappers."""
     section = DOCS.read_text().split("## Wrappers by mode\n")[1].split("\n## ")[0]
-    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
-    return [[cell.strip().replace("`", "") for cell in row] for row in rows]
+    rows = [line.replace("`", "").split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    return sorted([name, *map(str.strip, row[1:])] for row in rows for name in row[0].strip().split(", "))
 
 
 def test_every_vector_wrapper_of_gymnasium_has_a_row():
