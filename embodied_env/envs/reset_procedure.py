@@ -92,7 +92,13 @@ class ResetProcedure:
                 question = f"{start.question}\nlargest distance: {distance}\n"
                 snapshot = self._confirm(routine, question, request, snapshot, deadline_ns)
                 snapshot = self._read_again(snapshot, request, deadline_ns)
-                routine = replace(routine, confirm="")
+                again, distance = routine_to_start(
+                    self.contract, start, self.joints.positions_or_nan(snapshot), routine
+                )
+                if again.home and not routine.home:
+                    problem = f"{start.label} cannot begin: the robot moved since the question: {distance}"
+                    raise BackendNotReadyError(f"{problem}; play it again")
+                routine = replace(again, confirm="")
         if routine is not None and (routine.home or routine.confirm):
             snapshot = self._follow(routine, request, snapshot, deadline_ns)
         return self._judge(snapshot, request, instruction)

@@ -13,6 +13,7 @@ from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 from embodied_env.backends.fake_backend import FakeBackend, ScriptedFault
 from embodied_env.core.code_types import Severity
 from embodied_env.core.reset_draws import ResetRoutine, validate_home
+from embodied_env.core.types import EpisodeStart
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError
 from embodied_env.safety.command_filters import FilterDecision
 from embodied_env.timing.clock import NS_PER_S
@@ -495,6 +496,18 @@ def test_nothing_moves_before_confirmation():
         with pytest.raises(BackendNotReadyError, match="declined"):
             scene.reset()
         scene.close()
+        assert scene.sent == []
+
+
+def test_a_robot_that_leaves_the_recorded_start_during_the_question_does_not_begin():
+    start = EpisodeStart(label="episode 1", positions={"shoulder": 0.0, "elbow": 0.0}, rehearse=str)
+    with closing(scene_of(ResetRoutine(confirm="topic"), backend=ConfirmingBackend)) as scene:
+        scene.backend.verified = (0.5, 0.0)
+        moved = r"the robot moved since the question: shoulder is at 0\.5, 0\.5 from the recorded start 0"
+        with pytest.raises(BackendNotReadyError, match=moved):
+            scene.stepper.reset(world_seed=0, options=None, seeded=True, start=start)
+        scene.close()
+        assert len(scene.backend.questions) == 1
         assert scene.sent == []
 
 
