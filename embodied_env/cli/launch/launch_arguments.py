@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 
 import yaml
 
@@ -74,3 +75,11 @@ def _items(values: Values, name: str) -> list[str]:
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise UsageError(f"invalid argument: {name}:={text} (expected one, or a YAML list such as [hold, scripted])")
     return items
+
+
+def file_of(values: Values, argument: str, default: Path) -> Path:
+    """Return the file of an argument or the default one, or raise UsageError if it does not exist."""
+    file = Path(values[argument]) if values[argument] else default
+    if not file.is_file():
+        raise UsageError(f"no such file: {argument}:={file}")
+    return file.resolve()

@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import math
-import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 from embodied_env.backends.backend_registry import BackendName
+from embodied_env.cli.launch.gazebo_processes import gazebo_processes, with_large_segments
 from embodied_env.cli.launch.launch_arguments import (
     BOOL,
     UNSET,
@@ -23,29 +21,18 @@ from embodied_env.cli.launch.launch_arguments import (
     Values,
     as_bool,
     complete_values,
+    file_of,
     policy_options,
 )
-from embodied_env.contract.contract_loader import config_folders, find_contract, load_contract
+from embodied_env.contract.contract_loader import config_folders, load_contract
 from embodied_env.core.policy import CHUNK_MODES
-from embodied_env.errors import MissingDependencyError, UsageError
+from embodied_env.errors import UsageError
 from embodied_env.plugins import ADDRESSES
 from embodied_env.processes.child_process import CLI, STOP_GRACE_S, ProcessSpec, relay, simulator
-from embodied_env.ros.transport.fastdds import profile_environment
-from embodied_env.ros.transport.setup_checks import apt_package, check_namespace
+from embodied_env.ros.transport.setup_checks import check_namespace
 from embodied_env.safety.relay.relay_checks import stopping_time_s
 
 _ROBOT = "real"
-_NODE_NAME = re.compile(r"^(\w+):", re.MULTILINE)  # in a parameter file
-_MANAGER = "controller_manager"
-_PLUGIN_PATH = "GZ_SIM_SYSTEM_PLUGIN_PATH"
-_SIM_TIME = ("--ros-args", "-p", "use_sim_time:=true")
-# Controllers become active as simulated time passes, but the server is paused until it is stepped. By default, the
-# spawner gives up after three service calls of 10 s.
-_SWITCH_TIMEOUT_S = 60
-_SWITCH_TIMEOUT_BY_HAND_S = 3600  # if no process of this launch steps the server
-_REPLY_S = 5
-_FASTEST = 1000.0  # largest real-time factor
-_UNLIMITED_HZ = 1e9  # physics steps per second that no server reaches
 _STARTUP_S = "30"
 _LOG_LEVEL = "info"
 
@@ -87,7 +74,7 @@ def _ros_arguments(values: Values) -> tuple[str, ...]:
     check_namespace(f"/{values.get('namespace', '').strip('/')}")
     arguments = [] if values["log_level"] == _LOG_LEVEL else ["--log-level", values["log_level"]]
     if values["params_file"]:
-        arguments += ["--params-file", str(_file(values, "params_file", Path()))]
+        arguments += ["--params-file", str(file_of(values, "params_file", Path()))]
     return tuple(arguments)
 
 
@@ -100,45 +87,11 @@ def _sim(values: Values) -> Iterator[ProcessSpec]:
 
 
 def _gazebo(values: Values) -> Iterator[ProcessSpec]:
-    contract = find_contract(values["contract"])
-    world = _file(values, "world", contract.parent / "gazebo" / f"{contract.stem}.sdf")
-    # path of Gazebo systems in ROS packages, as in the launch file of ros_gz_sim
-    folders = [os.environ.get(name, "") for name in (_PLUGIN_PATH, "LD_LIBRARY_PATH")]
-    server = ["env", f"{_PLUGIN_PATH}={os.pathsep.join(filter(None, folders))}", "gz", "sim"]
-    server += ["-s", "--headless-rendering"] if values["headless"] == "true" else []
-    server += _update_rate(values)
-    yield ProcessSpec(
-        role="gazebo",
-        arguments=(*server, *shlex.split(values["gz_args"]), str(world)),  # without -r: it starts paused
-        folder=str(world.parent),  # the world refers to files next to it
-    )
-    topics = _file(values, "bridge", world.parent / f"{world.stem}.bridge.yaml")
-    bridge = _ros_program("bridge", "ros_gz_bridge", "parameter_bridge", "--ros-args", "-p", f"config_file:={topics}")
-    yield _with_large_segments(bridge, values)
-    is_stepped = bool(values["script"] or values["policy"])
-    yield from _ros2_control(world, _SWITCH_TIMEOUT_S if is_stepped else _SWITCH_TIMEOUT_BY_HAND_S)
+    yield from gazebo_processes(values, is_stepped=bool(values["script"] or values["policy"]))
     if values["script"]:
         yield _training(values, "gazebo")
     elif values["policy"]:
         yield _evaluation(values, "gazebo")
-
-
-def _update_rate(values: Values) -> list[str]:
-    """Return the gz sim option, in physics steps per second of wall time, for a real-time factor, or 0 for no limit."""
-    if not (text := values["real_time_factor"]):
-        return []
-    try:
-        factor = float(text)
-    except ValueError:
-        factor = math.nan
-    if not 0.0 <= factor <= _FASTEST:
-        raise UsageError(f"invalid argument: real_time_factor:={text} (expected a number from 0 to {_FASTEST:g})")
-    step_s = load_contract(values["contract"]).backends.get("gazebo", {}).get("step_s", 0.0)
-    if factor and not (isinstance(step_s, float) and step_s > 0.0):
-        raise UsageError(
-            f"no backends.gazebo.step_s in {values['contract']} (expected one for real_time_factor:={text})"
-        )
-    return ["-z", str(factor / step_s if factor else _UNLIMITED_HZ)]
 
 
 def _real(values: Values) -> Iterator[ProcessSpec]:
@@ -249,48 +202,7 @@ def _training(values: Values, backend: str) -> ProcessSpec:
         raise UsageError(f"no such script: {name} (expected a file or an example: {found})")
     options = [values["contract"], "--backend", backend, "--seed", values["seed"], "--out", values["out"]]
     arguments = (values["python"], str(script.resolve()), *options, *shlex.split(values["script_args"]))
-    return _with_large_segments(ProcessSpec(role="training", arguments=arguments, is_work=True), values)
-
-
-def _with_large_segments(program: ProcessSpec, values: Values) -> ProcessSpec:
-    """Return another program with the Fast DDS profile for large messages, if the contract has any."""
-    settings = [f"{name}={value}" for name, value in profile_environment(load_contract(values["contract"])).items()]
-    return replace(program, arguments=("env", *settings, *program.arguments)) if settings else program
-
-
-def _ros2_control(world: Path, switch_timeout_s: int) -> Iterator[ProcessSpec]:
-    """Yield the robot description and the controller spawner of gz_ros2_control, for a world with files for them."""
-    description, parameters = (world.with_suffix(suffix) for suffix in (".urdf", ".controllers.yaml"))
-    if description.is_file():
-        state_publisher = ("robot_state_publisher", "robot_state_publisher")
-        yield _ros_program("description", *state_publisher, str(description), *_SIM_TIME)
-    if parameters.is_file():
-        names = [name for name in _NODE_NAME.findall(parameters.read_text(encoding="utf-8")) if name != _MANAGER]
-        waits = ["--switch-timeout", str(switch_timeout_s)]
-        waits += ["--service-call-timeout", str(switch_timeout_s + _REPLY_S)]
-        spawner = _ros_program("controllers", _MANAGER, "spawner", *names, "--param-file", str(parameters), *waits)
-        yield replace(spawner, may_end=True)
-
-
-def _file(values: Values, argument: str, default: Path) -> Path:
-    """Return the file of an argument or the default one, or raise UsageError if it does not exist."""
-    file = Path(values[argument]) if values[argument] else default
-    if not file.is_file():
-        raise UsageError(f"no such file: {argument}:={file}")
-    return file.resolve()
-
-
-def _ros_program(role: str, package: str, executable: str, *arguments: str) -> ProcessSpec:
-    """Return the executable of a ROS package itself, since ``ros2 run`` does not forward signals."""
-    for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
-        program = Path(prefix, "lib", package, executable)
-        if program.is_file():
-            return ProcessSpec(role=role, arguments=(str(program), *arguments))
-    raise MissingDependencyError(
-        f"{package}/{executable}",
-        needed_for="launch gazebo",
-        remedy=f"apt install {apt_package(package)}, and source its setup.bash",
-    )
+    return with_large_segments(ProcessSpec(role="training", arguments=arguments, is_work=True), values)
 
 
 _CONTRACT = Argument("contract", "arm_reach", "name or path of a contract")
