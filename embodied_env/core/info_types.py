@@ -434,7 +434,7 @@ class StepInfo(CommonInfo):
             dict[Name, Annotated[dict[str, Any], Keywords(anyOf=[{"type": "object", "dtype": "dict", "shape": []}])]]
         ],
         "Accounts of this step: of `annotate`, such as `inference` of a policy server, and the environment's own, "
-        "`setpoints` and `grippers`. Only in such steps.",
+        "`setpoints`, `grippers`, and `instruction` with the prompt `before` a change. Only in such steps.",
     ]
 
 

@@ -282,7 +282,7 @@ class ActionChunk:
 CHUNK = "chunk"
 """Name in ``info["annotations"]`` of the account of an action chunk."""
 
-OWN_ANNOTATIONS = ("action_stages", "grippers", "setpoints", "trajectory")
+OWN_ANNOTATIONS = ("action_stages", "grippers", "instruction", "setpoints", "trajectory")
 """Names in ``info["annotations"]`` that only the environment itself writes."""
 
 

@@ -102,8 +102,11 @@ class ExternalInputsSource:
         self._instruction, self._is_instructed = instruction, False
 
     def instruct(self, instruction: str) -> None:
-        """Set the prompt from the next step on, or raise UsageError for an invalid one."""
-        self._instruction, self._is_instructed = check_instruction(instruction), True
+        """Set the prompt from the next step on, which has the one before in an annotation."""
+        before, self._instruction = self._instruction, check_instruction(instruction)
+        self._is_instructed = True
+        if before != instruction:
+            self._annotations.setdefault("instruction", {"before": before})
 
     def require(self, sensors: Iterable[str]) -> None:
         """Require a valid reading of these sensors until the next reset, or raise UsageError for an unknown one."""

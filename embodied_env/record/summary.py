@@ -51,7 +51,12 @@ class EpisodeOutcome:
     success: bool = False
     joints: tuple[str, ...] = ()  # joints of the finding that ended it
     apart: str = ""  # why it counts in no success rate (`counted_apart`), or ""
-    instruction: str = ""  # prompt of its last step, or ""
+    prompts: tuple[str, ...] = ()  # of its steps, the first one, and the last one if the prompt was changed
+
+    @property
+    def instruction(self) -> str:
+        """The prompt, "" without one; "first → last" if it was changed, which is a condition of its own."""
+        return " → ".join(self.prompts)
 
     @property
     def kind(self) -> str:
@@ -138,6 +143,8 @@ class Summary:
         episode = self.episode
         if episode is None or episode.ended:  # a step after the end, which only an outer wrapper can make
             return None
+        if (prompt := str(info.get("instruction") or "")) not in episode.prompts[-1:]:
+            episode.prompts = (*episode.prompts[:1], prompt)
         episode.steps += 1
         episode.reward += row["reward"] if isinstance(row["reward"], (int, float)) else math.nan
         if not (row["terminated"] or row["truncated"]):
@@ -150,7 +157,6 @@ class Summary:
         episode.reason = info.get("end_reason") or OUTSIDE
         episode.success = info.get("is_success") is True and not row["truncated"]
         episode.apart = counted_apart(solved=episode.solved, success=episode.success, info=info, steps=episode.steps)
-        episode.instruction = str(info.get("instruction") or "")
         self._add_instruction(episode)
         stopped, unmoved = stopped_joints(info)
         episode.joints = tuple(stopped)

@@ -1,5 +1,6 @@
 """The prompt comes from the contract, a reset or between two steps, and is in info, rows, replays and batches."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -45,6 +46,15 @@ def test_a_prompt_between_two_steps_takes_effect_in_the_next_one(env):
     assert [env.step(HOLD)[4]["instruction"] for _ in range(2)] == ["wave"] * 2
 
 
+def test_the_step_of_a_changed_prompt_has_the_one_before(env):
+    env.reset(seed=1)
+    env.unwrapped.instruct("wave")
+    info = env.step(HOLD)[4]
+    assert info["annotations"]["instruction"] == {"before": DEFAULT}
+    env.unwrapped.instruct("wave")
+    assert "annotations" not in env.step(HOLD)[4]
+
+
 @pytest.mark.parametrize("text", [3, "", "x" * 1001, "two\nlines", "\ud800", b"wave"])
 def test_an_invalid_prompt_is_refused_before_the_reset(env, text):
     with pytest.raises(UsageError, match=r"invalid instruction: .*expected 1 to 1000 printable characters"):
@@ -67,6 +77,22 @@ def test_every_row_has_its_prompt_and_a_replay_copies_it(tmp_path, backend):
     assert prompts(env.path) == ["wave", "wave", "rest"]
     assert_sound(env.path)
     assert_replays(env.path)
+
+
+def test_an_episode_with_a_changed_prompt_is_a_condition_of_its_own(tmp_path):
+    short = replace(ARM, episode=replace(ARM.episode, horizon_steps=3))
+    with embodied_env.make(short, backend="fake", clock="virtual", record=tmp_path) as env:
+        for prompts_of_steps in (("a → b",) * 3, ("wave", "rest", "wave"), ("wave",) * 3):
+            env.reset(seed=1)
+            for prompt in prompts_of_steps:
+                env.unwrapped.instruct(prompt)
+                env.step(HOLD)
+    summary = json.loads((env.path / "summary.json").read_text())
+    assert {name: found["rated"] for name, found in summary["instructions"].items()} == {
+        "a → b": 1,
+        "wave → wave": 1,
+        "wave": 1,
+    }
 
 
 @pytest.mark.needs("vector")

@@ -79,6 +79,7 @@ def explain(info: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"Step {step['step_index']} of episode {step['episode_index']}: {world}.",
+            *_explain_prompt(step, notes.get("instruction", {})),
             *_explain_stages(notes.get("action_stages", {})),
             *_explain_action(step["action"], Severity(step["safety"]["disposition"])),
             *_explain_gates(step["safety"]),
@@ -90,6 +91,11 @@ def explain(info: Mapping[str, Any]) -> str:
             *_explain_end(step["end_reason"]),
         ]
     )
+
+
+def _explain_prompt(step: StepInfo | StepRecord, account: Mapping[str, Any]) -> Iterator[str]:
+    if "before" in account:
+        yield f"The prompt was changed from {account['before']!r} to {step['instruction']!r}."
 
 
 def _explain_stages(account: Mapping[str, Any]) -> Iterator[str]:

@@ -15,6 +15,7 @@ SWITCH_CONTROLLER = "controller_manager_msgs/srv/SwitchController"
 DURATION = "builtin_interfaces/msg/Duration"
 
 _REPEAT_NS = NS_PER_S  # of the request for the list, which changes nothing
+_REPLY_NS = NS_PER_S  # in which the manager reports a switch that it gave up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class RunnerControllers:
     activate: tuple[Topic, ...] = ()  # active while the runner is, such as the one that takes our commands
     deactivate: tuple[Topic, ...] = ()  # inactive meanwhile, such as the one that the robot boots with
     manager: Topic = "/controller_manager"  # controller manager of them
-    timeout_s: Positive = 5.0  # time limit of a switch
+    timeout_s: Positive = 5.0  # time limit of a switch, of the manager
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +72,15 @@ def switch_controllers(controllers: RunnerControllers, *, back: bool = False, **
         end = [name for name in off if states[name] == "active"]
         if not (start or end):
             return
+        limit_ns = round(controllers.timeout_s * NS_PER_S)
+        sec, nanosec = divmod(max(limit_ns, 1), NS_PER_S)  # 0: no limit
         response = switching.call(
-            deadline_ns,
+            clock.now_ns() + limit_ns + _REPLY_NS,
             activate_controllers=start,
             deactivate_controllers=end,
             strictness=2,  # STRICT
             activate_asap=True,
-            timeout=message_class(DURATION)(sec=int(controllers.timeout_s), nanosec=0),
+            timeout=message_class(DURATION)(sec=sec, nanosec=nanosec),
         )
         if not response.ok:
             wanted = f"activate {', '.join(start) or 'none'}, deactivate {', '.join(end) or 'none'}"

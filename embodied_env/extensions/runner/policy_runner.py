@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent import futures
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -13,6 +15,7 @@ import gymnasium
 from embodied_env.backends.backend import find_estop_source
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.contract_schema import INSTRUCTION
+from embodied_env.contract.runtime_values import check_instruction
 from embodied_env.core.contract_blocks import check_blocks, load_block
 from embodied_env.core.policy import NoAction, Observation, find_start, policy_errors, policy_seed
 from embodied_env.core.types import Finding, Transition
@@ -23,6 +26,7 @@ from embodied_env.errors import (
     BackendError,
     BackendNotReadyError,
     ClosedError,
+    EmbodiedEnvError,
     PolicyError,
     RecordError,
     TaskError,
@@ -33,8 +37,8 @@ from embodied_env.extensions.runner.policy_goal import GoalResult, PolicyGoal, c
 from embodied_env.messages.message_types import message_class
 from embodied_env.policies.chunk_execution import ChunkRunner, longest_wait_s
 from embodied_env.policies.plausibility import find_implausible
-from embodied_env.policies.policy_calls import STOP_TIMEOUT_S
 from embodied_env.policies.policy_loader import load_policy, policy_accepts
+from embodied_env.processes.child_process import STOP_GRACE_S
 from embodied_env.record import RecordTransitions
 from embodied_env.ros.robot.preflight import survey
 from embodied_env.ros.robot.robot_options import RobotOptions
@@ -47,6 +51,7 @@ from embodied_env.timing.clock import NS_PER_S, SteadyClock
 _POLL_NS = NS_PER_S // 50
 _MOST_CHECKED = 10_000  # actions of the first chunk
 _TIME_OVER = "the time of the goal is over"
+_HANGS = "the policy does not return"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +72,7 @@ class PolicyRunner:
     """Runs goals on a robot, each recorded into a run directory, with a policy that stays loaded.
 
     `configure` and `cleanup`, `activate` and `deactivate` are pairs, called in this order by one thread; so are `start`
-    and `stop`. A goal runs in a thread of its own.
+    and `stop`. A goal runs in a thread of its own, a daemon: a policy that hangs lets the program end.
 
     Attributes:
         goal: the goal that is executed, or the last one.
@@ -86,12 +91,12 @@ class PolicyRunner:
         self._policy: ChunkRunner | None = None
         self._controllers: RunnerControllers | None = None
         self._is_switched = False
-        self._thread = futures.ThreadPoolExecutor(1, "embodied_env goal")
+        self._thread = self._hanging = threading.Thread()  # not started
         self.goal = PolicyGoal()
         self.result = GoalResult()
         self._future: futures.Future[GoalResult] | None = None
         self._begun_ns = self._goals = 0
-        self._stop_reason = ""
+        self._stop_reason = self._prompt = ""
         self._is_resetting = self._is_stepping = False
         self._is_plausible = False  # the first action of the goal has been checked
 
@@ -123,13 +128,17 @@ class PolicyRunner:
 
         Nothing is published before a goal. After an error the controllers are as before; raises EmbodiedEnvError.
         """
+        self._stop_reason = ""
         inactive = {f"state.{name}" for name in self._profile.active}  # the switch may activate them
         self._check_robot(lambda check: check.name not in inactive)
         try:
             self._switch()
             self._open()
-        except BaseException:
-            self.deactivate("activation failed")
+        except BaseException as error:
+            try:
+                self.deactivate("activation failed")
+            except EmbodiedEnvError as later:
+                raise BackendNotReadyError(f"{error}; then {later}") from error
             raise
 
     def deactivate(self, why: str) -> None:
@@ -138,7 +147,11 @@ class PolicyRunner:
         Raises BackendNotReadyError if the controllers are not switched.
         """
         self.stop(why)
-        self.wait()  # even if a policy hangs, the environment brakes the robot
+        if not self.wait() and self._future is not None:  # the environment brakes the robot
+            hanging = replace(self.result, message=f"{why}; {_HANGS}")
+            with suppress(futures.InvalidStateError):  # it has just returned
+                self._future.set_result(hanging)
+                self.result, self._hanging = hanging, self._thread
         try:
             if self._env is not None:
                 self._env.close()
@@ -153,10 +166,6 @@ class PolicyRunner:
             policy, self._policy = self._policy, None
             with policy_errors(f"policy {self._options.policy!r}", "close"):
                 policy.close()
-
-    def close(self) -> None:
-        """End the thread of the goals, after `deactivate`."""
-        self._thread.shutdown()
 
     def _check_robot(self, is_wanted: Callable[[Check], bool]) -> None:
         namespace, limit_s = self._options.robot["namespace"], self._profile.connect_timeout_s
@@ -175,14 +184,22 @@ class PolicyRunner:
     def _open(self) -> EmbodiedEnv:
         """Open the armed environment, and wait until every safety input permits motion."""
         env = self._env = EmbodiedEnv(self.contract, backend="real", **self._options.robot)
+        try:
+            self._await_permission(env)
+        except BaseException:
+            self._env = None
+            env.close()
+            raise
+        return env
+
+    def _await_permission(self, env: EmbodiedEnv) -> None:
         env.stepper.lifecycle.open()
         last_ns = self._clock.now_ns() + round(self._profile.connect_timeout_s * NS_PER_S)
-        while found := self.findings():
+        while not self._stop_reason and (found := self.findings()):
             if self._clock.now_ns() > last_ns:
                 problem = "; ".join(f"[{each.code}] {each.detail}" for each in found)
                 raise BackendNotReadyError(f"safety inputs do not permit motion: {problem}")
             self._clock.sleep_until_ns(self._clock.now_ns() + _POLL_NS)
-        return env
 
     # ------------------------------------------------------------------------------------------------ goals
 
@@ -219,6 +236,8 @@ class PolicyRunner:
             step = self.last_transition
             at = "its reset" if step is None else f"step {step.info['step_index']} of episode {self.result.episodes}"
             raise UsageError(f"another goal is executed, at {at} (expected one at a time); cancel it, or wait")
+        if self._hanging.is_alive():
+            raise BackendNotReadyError(f"{_HANGS} from an earlier goal (expected its answer); restart the runner")
         changes, env = check_goal(goal, self.contract), self._env
         if changes and self._profile.relay:
             raise UsageError("limits of a goal with a relay, which enforces those of its own contract; omit them")
@@ -232,10 +251,23 @@ class PolicyRunner:
 
         The future has its result, or an error that is no fault of the goal.
         """
-        self.goal, self.result, self._stop_reason = goal, GoalResult(), ""
+        self.goal, self.result, self._stop_reason, self._prompt = goal, GoalResult(), "", goal.instruction
         self._is_plausible, self._begun_ns, self._goals = False, 0, self._goals + 1
-        self._future = self._thread.submit(self._run)
-        return self._future
+        future: futures.Future[GoalResult] = futures.Future()
+        self._future = future
+        self._thread = threading.Thread(target=self._run, args=(future, self.result), name="goal", daemon=True)
+        self._thread.start()
+        return future
+
+    def instruct(self, text: str) -> None:
+        """Change the prompt of the goal from the next inference on.
+
+        Raises UsageError for an invalid one, and without a goal.
+        """
+        check_instruction(text)
+        if not self.is_running:
+            raise UsageError("no goal is executed (expected one); pass the instruction with the next goal")
+        self._prompt = text
 
     def stop(self, why: str) -> None:
         """Let the goal, if there is one, brake the robot and end, from any thread."""
@@ -243,28 +275,31 @@ class PolicyRunner:
             return
         self._stop_reason = self._stop_reason or why
         if self._is_resetting and (env := self._env) is not None:
-            env.stepper.lifecycle.close()  # nothing else ends a reset, which may drive the robot home
+            self._env = None
+            env.close()  # nothing else ends a reset, which may drive the robot home
 
     def wait(self) -> bool:
         """Wait until the robot is at rest after `stop`, or return False if the policy does not return in time."""
         if self._future is None:
             return True
-        return not futures.wait([self._future], STOP_TIMEOUT_S + stopping_time_s(self.contract)).not_done
+        return not futures.wait([self._future], STOP_GRACE_S + stopping_time_s(self.contract)).not_done
 
-    def _run(self) -> GoalResult:
-        result = self.result
+    def _run(self, future: futures.Future[GoalResult], result: GoalResult) -> None:
+        """Run the episodes of a goal; `future` is done already if the policy did not return in time."""
+        error: BaseException | None = None
         try:
             self._run_episodes(result)
-        except ClosedError:
-            if not self._stop_reason:
-                raise
-            self._env = None
-        except (BackendError, PolicyError, RecordError, TaskError, UsageError) as error:
-            result.message = str(error)
-        finally:
-            self._is_stepping = False
+        except (BackendError, PolicyError, RecordError, TaskError, UsageError) as expected:
+            result.message = str(expected)
+        except BaseException as unexpected:  # noqa: BLE001 - raised by the future
+            error = None if isinstance(unexpected, ClosedError) and self._stop_reason else unexpected
+        self._is_stepping = False
         result.message = self._stop_reason or result.message
-        return result
+        with suppress(futures.InvalidStateError):
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
 
     def _run_episodes(self, result: GoalResult) -> None:
         policy, env, own = self._policy, self._env or self._open(), self._options
@@ -284,10 +319,11 @@ class PolicyRunner:
                         return
                     if (start := find_start(policy.policy)) is not None:
                         env.start_from(start)
-                    options = {INSTRUCTION: self.goal.instruction} if self.goal.instruction else None
+                    options = {INSTRUCTION: self._prompt} if self._prompt else None
                     observation, info = recorder.reset(seed=None if episode else seed, options=options)
                 finally:
                     self._is_resetting = False
+                result.run = str(recorder.path.absolute())
                 policy.instruct(info["instruction"])
                 env.require(policy.required_sensors)
                 self._begun_ns = self._begun_ns or self._clock.now_ns()
@@ -296,7 +332,6 @@ class PolicyRunner:
                     return
         finally:
             recorder.close()
-            result.run = str(recorder.path.absolute()) if recorder.path.exists() else ""
 
     def _reason_to_end(self) -> str:
         is_over = 0.0 < self.goal.seconds <= self._elapsed_s()
@@ -311,13 +346,17 @@ class PolicyRunner:
         result: GoalResult,
     ) -> None:
         """Step to the end of the episode, with a hold until the contract ends one that must end earlier."""
-        is_over, reason = False, ""
+        is_over, reason, prompt = False, "", self._prompt
         while not is_over:
             reason = reason or self._reason_to_end()
             action: Any = NoAction(reason)
             if not reason:
                 try:
                     with policy_errors(f"policy {self._options.policy!r}", f"step {env.step_index + 1}"):
+                        if self._prompt != prompt and not policy.has_due:
+                            prompt = self._prompt
+                            policy.instruct(prompt)
+                            env.instruct(prompt)
                         action = policy(observation)
                     self._check_plausible(policy, observation, action)
                     attach_action(env, policy, action)

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError, MissingDependencyError, described
+from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError, MissingDependencyError, UsageError, described
 from embodied_env.extensions.runner.policy_goal import GoalResult, PolicyGoal
 from embodied_env.extensions.runner.policy_runner import PolicyRunner, RunnerOptions
 from embodied_env.messages.message_types import message_class
@@ -25,6 +25,7 @@ with rclpy_import_errors("the runner"):
     from rclpy.clock import Clock as RosClock
     from rclpy.clock import ClockType
     from rclpy.context import Context
+    from rclpy.exceptions import ParameterException
     from rclpy.executors import SingleThreadedExecutor
     from rclpy.lifecycle import LifecycleNode, TransitionCallbackReturn
     from rclpy.parameter import Parameter
@@ -35,6 +36,7 @@ with rclpy_import_errors("the runner"):
 NODE = "runner"
 ACTION = "embodied_env_interfaces/action/RunPolicy"
 CHECK = "embodied_env_interfaces/srv/CheckGoal"
+INSTRUCT = "embodied_env_interfaces/srv/SetInstruction"
 
 _FEEDBACK_S = 0.1
 _SPIN_S = 0.05
@@ -67,12 +69,12 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
             if service.srv_type is message_class("lifecycle_msgs/srv/ChangeState"):
                 service.callback = self._guarded(service.callback)
         trigger = message_class("std_srvs/srv/Trigger")
-        self.create_service(trigger, "~/run", self._on_run)
-        self.create_service(trigger, "~/stop", self._on_stop)
-        self._offers = [f"{self.get_name()}/run", f"{self.get_name()}/stop"]
+        for name, respond in (("run", self._on_run), ("instruct", self._on_instruct), ("stop", self._on_stop)):
+            self.create_service(trigger, f"~/{name}", respond)
+        self._offers = [f"{self.get_name()}/{name}" for name in ("run", "instruct", "stop")]
         self._server: Any = None
         try:
-            self._create_action(message_class(ACTION), message_class(CHECK))
+            self._create_action(*map(message_class, (ACTION, CHECK, INSTRUCT)))
         except MissingDependencyError as error:
             self.get_logger().warning(f"no action run_policy: {error}")
         self.declare_parameter("offers", self._offers, _READ_ONLY, ignore_override=True)
@@ -82,21 +84,23 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
     def _with_parameters(self, options: RunnerOptions) -> RunnerOptions:
         """Declare the parameters, of which those that decide what is loaded can be set at the start only."""
         values = {}
-        for name in ("contract", "policy", "policy_file", "chunks", "out", "seed"):
-            default = getattr(options, name)
-            values[name] = self.declare_parameter(name, "" if default is None else default, _READ_ONLY).value
-        for name, value in _SCALARS.items():
-            self.declare_parameter(f"goal.{name}", value)
-        for name, kind in _ARRAYS.items():
-            self.declare_parameter(f"goal.{name}", kind)
+        try:
+            for name in ("contract", "policy", "policy_file", "chunks", "out", "seed"):
+                default = getattr(options, name)
+                values[name] = self.declare_parameter(name, "" if default is None else default, _READ_ONLY).value
+            for name, value in (_SCALARS | _ARRAYS).items():
+                self.declare_parameter(f"goal.{name}", value)
+        except ParameterException as error:
+            raise UsageError(f"invalid parameter: {error}") from None
         values["policy_file"] = values["policy_file"] or None
         names = (f"{self.get_name()}_environment", self.get_namespace())
         remapped = ("-r", f"__node:={names[0]}", "-r", f"__ns:={names[1]}")  # those of the command line are this node's
         robot = {**options.robot, "node_name": names[0], "namespace": names[1], "ros_args": remapped}
         return replace(options, **values, robot=robot)
 
-    def _create_action(self, action: Any, check: Any) -> None:  # noqa: ANN401 - generated types
+    def _create_action(self, action: Any, check: Any, instruct: Any) -> None:  # noqa: ANN401 - generated types
         self.create_service(check, "~/check_goal", self._on_check)
+        self.create_service(instruct, "~/set_instruction", self._on_set_instruction)
         self._server = _GoalServer(
             self,
             action,
@@ -106,7 +110,8 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
             cancel_callback=self._on_cancel,
             result_timeout=_RESULT_S,
         )
-        self._offers = ["run_policy", f"{self.get_name()}/check_goal", *self._offers]
+        own = [f"{self.get_name()}/{name}" for name in ("check_goal", "set_instruction")]
+        self._offers = ["run_policy", *own, *self._offers]
 
     # ------------------------------------------------------------------------------------------- transitions
 
@@ -140,29 +145,33 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
 
     def on_cleanup(self, _state: Any) -> Any:  # noqa: ANN401
         """Close the policy."""
-        return self._change("unconfigured", self._runner.cleanup)
+        return self._leave("unconfigured", self._runner.cleanup)
 
     def on_shutdown(self, _state: Any) -> Any:  # noqa: ANN401
         """Brake and hold, switch the controllers back, and close the policy."""
-
-        def shut_down() -> None:
-            try:
-                self._runner.deactivate("the runner is shut down")
-            finally:
-                self._runner.cleanup()
-
-        return self._change("finalized", shut_down)
+        brake = partial(self._runner.deactivate, "the runner is shut down")
+        return self._leave("finalized", brake, self._runner.cleanup)
 
     def on_error(self, _state: Any) -> Any:  # noqa: ANN401
         """Brake and hold, and close the policy, so that the node can be configured again."""
         reason, self._fault = self._fault or self._reason, ""
-        for act in (partial(self._runner.deactivate, "an error occurred"), self._runner.cleanup):
-            self._change("unconfigured", act, reason)
-        self._report("unconfigured", reason)
-        return TransitionCallbackReturn.SUCCESS
+        brake = partial(self._runner.deactivate, "an error occurred")
+        return self._leave("unconfigured", brake, self._runner.cleanup, reason=reason)
 
-    def _change(self, state: str, act: Callable[[], None], reason: str = "") -> Any:  # noqa: ANN401
-        """Run `act` and enter `state` for a reason.
+    def _leave(self, state: str, *acts: Callable[[], None], reason: str = "") -> Any:  # noqa: ANN401
+        """Run all of `acts` and enter `state` for a reason, to which their errors are added."""
+        problems = [reason] if reason else []
+        for act in acts:
+            try:
+                act()
+            except Exception as error:  # noqa: BLE001 - the next one runs in any case
+                problems.append(str(error) if isinstance(error, EmbodiedEnvError) else described(error))
+        self._report(state, "; then ".join(problems))
+        is_done = state == "unconfigured" or not problems  # both end a shutdown in its state
+        return TransitionCallbackReturn.SUCCESS if is_done else TransitionCallbackReturn.FAILURE
+
+    def _change(self, state: str, act: Callable[[], None]) -> Any:  # noqa: ANN401
+        """Run `act` and enter `state`.
 
         After an error of ours the node remains in its state, with the error as the reason.
         """
@@ -174,7 +183,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         except Exception as error:
             self._reason = described(error)
             raise
-        self._report(state, reason)
+        self._report(state)
         return TransitionCallbackReturn.SUCCESS
 
     def start(self) -> None:
@@ -188,7 +197,6 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         """Shut down from any state, with `is_busy` until the goal has its result."""
         if self._state != "finalized":
             self.trigger_shutdown()
-        self._runner.close()
 
     @property
     def is_busy(self) -> bool:
@@ -240,6 +248,20 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
             self._start(goal)
         return response
 
+    def _on_set_instruction(self, request: Any, response: Any) -> Any:  # noqa: ANN401
+        return self._instruct(request.instruction, response)
+
+    def _on_instruct(self, _request: Any, response: Any) -> Any:  # noqa: ANN401
+        return self._instruct(self.get_parameter("goal.instruction").value, response)
+
+    def _instruct(self, text: str, response: Any) -> Any:  # noqa: ANN401
+        try:
+            self._runner.instruct(text)
+        except UsageError as error:
+            response.message = str(error)
+        response.success = not response.message
+        return response
+
     def _on_stop(self, _request: Any, response: Any) -> Any:  # noqa: ANN401
         self._runner.stop("stopped by ~/stop")
         response.success = self._runner.wait()
@@ -259,11 +281,12 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         """Send the result, or begin error processing after an error that is no fault of the goal."""
         result, error = self._runner.result, future.exception()
         if error is not None:
-            result.message = self._fault = described(error)
+            result.message = described(error)
+            self._fault = result.message if self._state == "active" else ""
         if self._handle is not None:
             self._server.notify_execute(self._handle, partial(self._conclude, result))
         self._report(reason=self._reason)
-        if self._fault and self._state == "active":
+        if self._fault:
             self.trigger_deactivate()
 
     def _conclude(self, result: GoalResult, handle: Any) -> Any:  # noqa: ANN401
@@ -324,6 +347,7 @@ def run_runner(
         on_ready: called with the namespace when the node offers its services.
 
     Raises:
+        UsageError: for a parameter of the wrong type.
         BackendNotReadyError: if ROS 2 cannot be initialised, or with `autostart` a transition fails.
     """
     context, clock = Context(), SteadyClock()

@@ -44,6 +44,13 @@ def test_refused_action_that_equals_the_braking_is_not_passed(env):
     assert embodied_env.explain(info).splitlines()[1] == "The applied action equals the requested one."
 
 
+def test_a_changed_prompt_is_named_with_the_one_before(env):
+    env.unwrapped.instruct("wave")
+    assert re.search(
+        r"^The prompt was changed from '.+' to 'wave'\.$", "\n".join(explanation_of(env, np.zeros(6))), re.MULTILINE
+    )
+
+
 def test_limited_step_names_joints_and_gate(env):
     _, changed, gate, *_ = explanation_of(env, np.array([1.0, 0, 0, 0, 0, 0]))
     assert changed == "The action was changed: j1 from 1 to 0.1222."

@@ -32,8 +32,15 @@ class SelectedPolicy:
         if self.mode == "degrees":
             return 90.0 * FAST
         if self.mode == "hang":
-            time.sleep(1.5)
+            self.file.with_suffix(".hangs").touch()
+            while self.file.read_text() == "hang":
+                time.sleep(0.05)
         return FAST
+
+    def close(self):
+        """Fail if the file selects it."""
+        if self.file.read_text() == "keep":
+            raise ZeroDivisionError
 
 
 def selected():

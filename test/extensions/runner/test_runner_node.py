@@ -4,12 +4,15 @@ import itertools
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 from evidence import assert_sound
 from robot_rig import PERIOD_S
+
+import embodied_env
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -92,6 +95,25 @@ def test_cancel_at_full_speed_brakes_and_answers_at_rest(rig):
     assert_sound(result.run)
 
 
+def test_a_prompt_that_changes_during_a_goal_is_an_event_of_its_record(rig):
+    from embodied_env_interfaces.srv import SetInstruction
+
+    set_instruction = partial(rig.client.call, SetInstruction, "runner/set_instruction")
+    assert "no goal is executed" in set_instruction(instruction="wave").message
+    handle = rig.run_to_full_speed()
+    assert set_instruction(instruction="wave").success
+    assert "invalid instruction" in set_instruction(instruction="").message
+    step = rig.client.feedback[-1].step
+    rig.client.wait_until(lambda: rig.client.feedback[-1].step > step + 2)
+    rig.client.answer(handle.cancel_goal_async())
+    run = rig.client.result(handle)[1].run
+    rows = [row["info"] for row in embodied_env.read_run(run).rows()]
+    (change,) = [info for info in rows if "instruction" in info.get("annotations", {})]
+    assert rows[0]["instruction"] == change["annotations"]["instruction"]["before"]
+    assert {info["instruction"] for info in rows[rows.index(change) :]} == {"wave"}
+    assert_sound(run)
+
+
 def test_a_second_goal_is_rejected_with_the_reason(rig):
     from embodied_env_interfaces.srv import CheckGoal
 
@@ -165,6 +187,34 @@ def test_deactivation_brakes_a_goal_and_switches_the_controllers_back(rig):
     rig.client.wait_until(lambda: "the runner is inactive (expected active)" in rig.client.status["reason"])
 
 
+def test_a_policy_that_hangs_keeps_neither_the_robot_nor_its_client(rig):
+    from runner_rig import DEACTIVATE
+
+    rig.select("hang")
+    handle = rig.client.send(seconds=600.0)
+    rig.client.wait_until(rig.mode_file.with_suffix(".hangs").exists)
+    assert rig.client.change(DEACTIVATE)
+    status, result = rig.client.result(handle)
+    assert (status, result.message) == (rig.ABORTED, "the runner is deactivated; the policy does not return")
+    assert rig.manager.states == {"forward": "inactive", "trajectory": "active"}
+    rig.activate()
+    assert not rig.client.send().accepted
+    rig.client.wait_until(lambda: "the policy does not return from an earlier goal" in rig.client.status["reason"])
+    rig.select("")
+    rig.client.wait_until(lambda: rig.client.send(seconds=0.2).accepted)
+    rig.client.wait_until(lambda: rig.client.status["message"] == "" and not rig.client.status["running"])
+
+
+def test_an_error_of_the_policy_does_not_prevent_the_cleanup(rig):
+    from runner_rig import CLEANUP, DEACTIVATE
+
+    assert rig.client.change(DEACTIVATE)
+    rig.select("keep")
+    assert rig.client.change(CLEANUP)
+    assert rig.client.state() == "unconfigured"
+    rig.client.wait_until(lambda: "failed in close: ZeroDivisionError" in rig.client.status["reason"])
+
+
 def test_a_manager_that_refuses_prevents_the_activation(rig):
     from runner_rig import ACTIVATE, DEACTIVATE
 
@@ -196,7 +246,7 @@ def test_an_estop_prevents_the_activation_and_ends_a_goal(rig):
 
 
 def test_sigterm_brakes_switches_back_and_answers_every_goal(rig):
-    """It is the last test of this runner."""
+    """It is the last test of the first runner."""
     from runner_rig import RunPolicy
 
     handle = rig.run_to_full_speed()
@@ -213,3 +263,20 @@ def test_sigterm_brakes_switches_back_and_answers_every_goal(rig):
     rig.process.wait(10.0)
     assert rig.process.exit_code == 0, rig.process.stderr_tail()
     assert rig.manager.states == {"forward": "inactive", "trajectory": "active"}
+
+
+def test_a_shutdown_whose_controllers_are_not_switched_back_is_final(shared):
+    """It is the last test of the second runner."""
+    from runner_rig import SHUTDOWN
+
+    shared.start()
+    shared.activate()
+    shared.manager.refuses = True
+    assert not shared.client.change(SHUTDOWN)
+    assert shared.client.state() == "finalized"
+    shared.client.wait_until(lambda: shared.client.status["state"] == "finalized")
+    assert "refused to switch controllers: activate trajectory" in shared.client.status["reason"]
+    assert not shared.client.send().accepted
+    os.kill(shared.process.pid, signal.SIGTERM)
+    shared.process.wait(10.0)
+    assert shared.process.exit_code == 0, shared.process.stderr_tail()
