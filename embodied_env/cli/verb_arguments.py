@@ -143,8 +143,9 @@ def output_file(text: str) -> Path:
 
 
 def stop_on_signals() -> threading.Event:
-    """Return an event that SIGINT and SIGTERM set instead of ending the process."""
+    """Return an event that SIGINT, SIGTERM and SIGHUP set instead of ending the process, unless it ignores SIGHUP."""
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup does
+            signal.signal(number, lambda *_: stop.set())
     return stop

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from embodied_env.contract.key_types import Positive, Topic
+from annotated_types import Interval
+
+from embodied_env.contract.key_types import Topic
 from embodied_env.core.contract_blocks import ContractBlock
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
@@ -25,7 +27,7 @@ class RunnerControllers:
     activate: tuple[Topic, ...] = ()  # active while the runner is, such as the one that takes our commands
     deactivate: tuple[Topic, ...] = ()  # inactive meanwhile, such as the one that the robot boots with
     manager: Topic = "/controller_manager"  # controller manager of them
-    timeout_s: Positive = 5.0  # time limit of a switch, of the manager
+    timeout_s: Annotated[float, Interval(ge=1e-3, le=3600.0)] = 5.0  # time limit of a switch, of the manager
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,7 @@ def switch_controllers(controllers: RunnerControllers, *, back: bool = False, **
         if not (start or end):
             return
         limit_ns = round(controllers.timeout_s * NS_PER_S)
-        sec, nanosec = divmod(max(limit_ns, 1), NS_PER_S)  # 0: no limit
+        sec, nanosec = divmod(limit_ns, NS_PER_S)  # 0 would be no limit
         response = switching.call(
             clock.now_ns() + limit_ns + _REPLY_NS,
             activate_controllers=start,

@@ -319,7 +319,8 @@ class PolicyRunner:
                         return
                     if (start := find_start(policy.policy)) is not None:
                         env.start_from(start)
-                    options = {INSTRUCTION: self._prompt} if self._prompt else None
+                    prompt = self._prompt
+                    options = {INSTRUCTION: prompt} if prompt else None
                     observation, info = recorder.reset(seed=None if episode else seed, options=options)
                 finally:
                     self._is_resetting = False
@@ -327,7 +328,7 @@ class PolicyRunner:
                 policy.instruct(info["instruction"])
                 env.require(policy.required_sensors)
                 self._begun_ns = self._begun_ns or self._clock.now_ns()
-                self._run_episode(recorder, env, policy, observation, result)
+                self._run_episode(recorder, env, policy, observation, result, prompt=prompt)
                 if result.message or self._reason_to_end() or result.episodes >= self.goal.last_episode:
                     return
         finally:
@@ -344,9 +345,11 @@ class PolicyRunner:
         policy: ChunkRunner,
         observation: Observation,
         result: GoalResult,
+        *,
+        prompt: str,
     ) -> None:
         """Step to the end of the episode, with a hold until the contract ends one that must end earlier."""
-        is_over, reason, prompt = False, "", self._prompt
+        is_over, reason = False, ""
         while not is_over:
             reason = reason or self._reason_to_end()
             action: Any = NoAction(reason)

@@ -193,6 +193,7 @@ class RunnerRig:
 
     def start(self):
         if self.client is not None:
+            self.process.stop(by_input=False)
             self.client.close()
         self.process = Child(self.spec, environment=self.environment)
         self.client = Client(self.process)

@@ -277,6 +277,6 @@ def test_a_shutdown_whose_controllers_are_not_switched_back_is_final(shared):
     shared.client.wait_until(lambda: shared.client.status["state"] == "finalized")
     assert "refused to switch controllers: activate trajectory" in shared.client.status["reason"]
     assert not shared.client.send().accepted
-    os.kill(shared.process.pid, signal.SIGTERM)
+    os.kill(shared.process.pid, signal.SIGHUP)
     shared.process.wait(10.0)
     assert shared.process.exit_code == 0, shared.process.stderr_tail()
