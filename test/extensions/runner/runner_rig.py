@@ -31,7 +31,7 @@ from robot_rig import (
 from runner_policies import MODE_FILE
 from std_msgs.msg import String
 
-from embodied_env.processes.child_process import CLI, Child, ProcessSpec, simulator
+from embodied_env.processes.child_process import CLI, Child, ProcessSpec, relay, simulator
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import LATCHED
 from embodied_env.timing.clock import SteadyClock
@@ -170,13 +170,16 @@ class RunnerRig:
 
     SUCCEEDED, ABORTED, CANCELED = SUCCEEDED, ABORTED, CANCELED
 
-    def __init__(self, folder, *options, policy=POLICY, has_types=True, blocks=None, **profile):
+    def __init__(self, folder, *options, policy=POLICY, has_types=True, has_relay=False, blocks=None, **profile):
         self.folder, self.mode_file = folder, folder / "mode"
         self.contract = write_contract(folder / "arm.yaml", blocks=blocks, **profile)
         self.select("")
         emulated = write_contract(folder / "emulated.yaml", has_estop=False)
         robot = simulator(str(emulated), namespace=NAMESPACE, free_running=True)
         self.robot, self.monitor = Child(robot, environment=ENVIRONMENT), Monitor(NAMESPACE)
+        relayed = relay(str(self.contract), namespace=NAMESPACE, backend="real")
+        self.relay = Child(relayed, environment=ENVIRONMENT) if has_relay else None
+        options = (*options, *["--relay"] * has_relay)
         arguments = (str(self.contract), "--policy", policy, "--emulator", "--namespace", NAMESPACE, *options)
         self.spec = ProcessSpec(role="runner", module=CLI, arguments=("runner", *arguments, "--out", str(folder)))
         generated = [place for place in sys.path if "/build/interfaces/" in place]
@@ -221,6 +224,8 @@ class RunnerRig:
             self.process.stop(by_input=False)
         finally:
             self.client.close()
+            if self.relay is not None:
+                self.relay.stop(by_input=False)
             self.monitor.close()
             self.robot.stop(by_input=False)
 

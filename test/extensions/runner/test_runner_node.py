@@ -187,6 +187,7 @@ def test_deactivation_brakes_a_goal_and_switches_the_controllers_back(rig):
     rig.client.wait_until(lambda: "the runner is inactive (expected active)" in rig.client.status["reason"])
 
 
+@pytest.mark.long
 def test_a_policy_that_hangs_keeps_neither_the_robot_nor_its_client(rig):
     from runner_rig import DEACTIVATE
 
@@ -246,7 +247,7 @@ def test_an_estop_prevents_the_activation_and_ends_a_goal(rig):
 
 
 def test_sigterm_brakes_switches_back_and_answers_every_goal(rig):
-    """It is the last test of the first runner."""
+    """It is the last test of this runner."""
     from runner_rig import RunPolicy
 
     handle = rig.run_to_full_speed()
@@ -263,20 +264,3 @@ def test_sigterm_brakes_switches_back_and_answers_every_goal(rig):
     rig.process.wait(10.0)
     assert rig.process.exit_code == 0, rig.process.stderr_tail()
     assert rig.manager.states == {"forward": "inactive", "trajectory": "active"}
-
-
-def test_a_shutdown_whose_controllers_are_not_switched_back_is_final(shared):
-    """It is the last test of the second runner."""
-    from runner_rig import SHUTDOWN
-
-    shared.start()
-    shared.activate()
-    shared.manager.refuses = True
-    assert not shared.client.change(SHUTDOWN)
-    assert shared.client.state() == "finalized"
-    shared.client.wait_until(lambda: shared.client.status["state"] == "finalized")
-    assert "refused to switch controllers: activate trajectory" in shared.client.status["reason"]
-    assert not shared.client.send().accepted
-    os.kill(shared.process.pid, signal.SIGHUP)
-    shared.process.wait(10.0)
-    assert shared.process.exit_code == 0, shared.process.stderr_tail()

@@ -1,6 +1,8 @@
 """The runner without its interface package, and killed in each state."""
 
 import math
+import os
+import signal
 
 import pytest
 from held_executor import FLAT_KB, resident_kb
@@ -9,7 +11,13 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from rcl_interfaces.srv import GetParameters, SetParameters
 from rclpy.parameter import Parameter
+from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
+
+import embodied_env
+from embodied_env.record.run_repair import repair_run
+
+AT_REST = 0.02  # rad/s
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 
@@ -18,6 +26,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 def make_rig(message_package, tmp_path):
     """Return a function that starts a robot and a runner."""
     message_package("embodied_env_interfaces")
+    message_package("controller_manager_msgs")
     from runner_rig import RunnerRig
 
     made = []
@@ -31,6 +40,15 @@ def make_rig(message_package, tmp_path):
         rig.close()
 
 
+def record_speeds(client):
+    """Return the greatest speeds of the joints, which grow with each message."""
+    speeds = []
+    client.node.create_subscription(
+        JointState, "joint_states", lambda message: speeds.append(max(map(abs, message.velocity))), 10
+    )
+    return speeds
+
+
 def set_parameters(client, **values):
     parameters = [Parameter(f"goal.{name}", value=value).to_parameter_msg() for name, value in values.items()]
     return [
@@ -39,11 +57,14 @@ def set_parameters(client, **values):
 
 
 def test_services_and_parameters_do_the_same_without_the_interfaces(make_rig):
-    rig = make_rig("--autostart", has_types=False)
-    client = rig.client
+    """The shutdown at its end is final, though the controllers are not switched back."""
+    from runner_rig import BLOCK, SHUTDOWN, Manager
+
+    rig = make_rig("--autostart", has_types=False, blocks={"runner": BLOCK})
+    manager, client = Manager(rig.monitor.ros.node), rig.client
     client.wait_until(lambda: client.status.get("state") == "active", timeout_s=90.0)
     offers = client.call(GetParameters, "runner/get_parameters", names=["offers"]).values[0].string_array_value
-    assert offers == client.status["offers"] == ["runner/run", "runner/stop"]
+    assert offers == client.status["offers"] == ["runner/run", "runner/instruct", "runner/stop"]
     assert set_parameters(client, seconds=600.0, limit_joints=["j1"], limit_velocities=[1.0]) == [True] * 3
     assert set_parameters(client, seconds="long") == [False]
     assert client.call(Trigger, "runner/run").success
@@ -60,6 +81,32 @@ def test_services_and_parameters_do_the_same_without_the_interfaces(make_rig):
     assert set_parameters(client, limit_velocities=[99.0]) == [True]
     refused = client.call(Trigger, "runner/run")
     assert (refused.success, "limit not tighter" in refused.message) == (False, True)
+    manager.refuses = True
+    assert not client.change(SHUTDOWN)
+    assert (client.state(), client.status["state"]) == ("finalized", "finalized")
+    assert "refused to switch controllers: activate trajectory" in client.status["reason"]
+    assert "the runner is finalized" in client.call(Trigger, "runner/run").message
+    os.kill(rig.process.pid, signal.SIGHUP)
+    rig.process.wait(10.0)
+    assert rig.process.exit_code == 0, rig.process.stderr_tail()
+
+
+def test_behind_a_relay_a_goal_keeps_the_limits_and_the_relay_brakes_after_a_kill(make_rig):
+    from runner_rig import ACTIVATE, CONFIGURE
+
+    rig = make_rig(has_relay=True)
+    client = rig.client
+    client.wait_until(lambda: client.change(CONFIGURE), timeout_s=90.0)
+    client.wait_until(lambda: client.change(ACTIVATE), timeout_s=90.0)
+    assert not client.send(limit_joints=["j1"], limit_velocities=[0.5]).accepted
+    client.wait_until(lambda: "limits of a goal with a relay" in client.status["reason"])
+    handle = rig.run_to_full_speed()
+    client.answer(handle.cancel_goal_async())
+    assert client.result(handle)[0] == rig.CANCELED
+    rig.check_braked()
+    rig.run_to_full_speed()
+    rig.kill()
+    client.wait_until(lambda: rig.speed() == 0.0)  # the relay repeats the last command, where the robot has stopped
 
 
 @pytest.mark.long
@@ -68,6 +115,7 @@ def test_a_runner_that_is_killed_leaves_a_robot_at_rest_that_the_next_one_drives
     from runner_rig import CONFIGURE, SUCCEEDED
 
     rig = make_rig()
+    moving = record_speeds(rig.client)
     if state == "inactive":
         assert rig.client.change(CONFIGURE)
     elif state != "unconfigured":
@@ -76,6 +124,16 @@ def test_a_runner_that_is_killed_leaves_a_robot_at_rest_that_the_next_one_drives
         rig.run_to_full_speed()
     rig.kill()
     sent = len(rig.commands)
+    moving.clear()
+    rig.client.wait_until(lambda: len(moving) > 10 and max(moving[-5:]) < AT_REST)
+    runs = sorted(path.parent for path in rig.folder.glob("*/manifest.json"))
+    assert len(runs) == (state == "running")
+    for run in runs:  # it has no end, and every row that was flushed
+        rows = list(embodied_env.read_run(run).rows())
+        assert 0 < len(rows) <= sent
+        assert not any(row["info"]["end_reason"] for row in rows)
+        repair_run(run)
+        assert len(list(embodied_env.read_run(run).rows())) == len(rows)
     rig.start()
     rig.client.wait_until(lambda: rig.client.status.get("state") == "unconfigured", timeout_s=60.0)
     assert len(rig.commands) <= sent + 1  # one may have been on its way
@@ -99,8 +157,8 @@ def test_a_hundred_goals_need_no_more_memory(make_rig):
 
 
 @pytest.mark.long
-def test_shutdown_and_a_cancel_during_a_reset_answer(make_rig):
-    from runner_rig import ABORTED, CANCELED, SHUTDOWN
+def test_a_cancel_during_a_reset_and_a_shutdown_during_a_cancel_answer(make_rig):
+    from runner_rig import CANCELED, SHUTDOWN
 
     rig = make_rig()
     rig.activate()
@@ -109,10 +167,11 @@ def test_shutdown_and_a_cancel_during_a_reset_answer(make_rig):
     status, result = rig.client.result(handle)
     assert (status, result.message) == (CANCELED, "canceled")
     handle = rig.run_to_full_speed()
-    future = handle.get_result_async()
+    future, canceled = handle.get_result_async(), handle.cancel_goal_async()
     assert rig.client.change(SHUTDOWN)
     rig.check_braked()
-    assert rig.client.answer(future).status == ABORTED
+    assert rig.client.answer(canceled).goals_canceling
+    assert rig.client.answer(future).status == CANCELED
     assert rig.client.state() == "finalized"
     assert not rig.client.send().accepted
     rig.client.wait_until(lambda: "the runner is finalized" in rig.client.status["reason"])
