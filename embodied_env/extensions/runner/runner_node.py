@@ -91,6 +91,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
             for name, value in (_SCALARS | _ARRAYS).items():
                 self.declare_parameter(f"goal.{name}", value)
         except ParameterException as error:
+            self.destroy_node()
             raise UsageError(f"invalid parameter: {error}") from None
         values["policy_file"] = values["policy_file"] or None
         names = (f"{self.get_name()}_environment", self.get_namespace())

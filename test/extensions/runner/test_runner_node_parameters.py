@@ -1,10 +1,13 @@
 """Parameters of the runner from the command line or a file."""
 
+import gc
+
 import pytest
 import ros_domains
 
-rclpy = pytest.importorskip("rclpy", reason="needs rclpy")
+pytest.importorskip("rclpy", reason="needs rclpy")
 
+import rclpy
 from rclpy.context import Context
 
 from embodied_env.errors import UsageError
@@ -22,4 +25,5 @@ def test_a_parameter_of_another_type_is_refused_by_name(given):
         with pytest.raises(UsageError, match=f"invalid parameter: .*{given.partition(':')[0]}"):
             RunnerNode(RunnerOptions(contract="arm_reach", policy="hold", robot={}), namespace=None, context=context)
     finally:
+        gc.collect()  # the state machine of the node, which the traceback held
         context.try_shutdown()
