@@ -32,6 +32,7 @@ from embodied_env.extensions.contract_init.sdf_interfaces import (
     SYSTEMS,
     TWIST,
     SdfInterface,
+    SdfInterfaces,
     find_interfaces,
     system_line,
     system_of,
@@ -72,6 +73,7 @@ def add_world(draft: Draft, file: Path, model_name: str | None) -> None:
                 draft.gap(f"joint {name} of {each.name}: its limits are those of {first}", "give joints other names")
             draft.joints.setdefault(name, joint)
     interfaces = find_interfaces(model)
+    _leave_out_repeated_names(interfaces)
     states = [each for plugin in interfaces.control for each in _add_controllers(draft, world, plugin)]
     for interface in interfaces.found:
         if interface.is_command:
@@ -110,6 +112,18 @@ def _has_commands(model: SdfModel) -> bool:
 def _ros_name(topic: str) -> str:
     """Return the relative name in ROS 2 of a topic of Gazebo."""
     return re.sub(r"(^|/)(?=[0-9])", r"\1_", re.sub(r"[^A-Za-z0-9_/]", "_", topic).strip("/"))
+
+
+def _leave_out_repeated_names(interfaces: SdfInterfaces) -> None:
+    """Leave out topics that have the name of another one in ROS 2, or of the clock."""
+    taken = {"clock": "/clock"}
+    for each in list(interfaces.found):
+        name = _ros_name(each.topic)
+        if name in taken:
+            interfaces.found.remove(each)
+            what = f"{each.topic} of {each.origin} would be {name} in ROS 2, as {taken[name]}: left out"
+            interfaces.gaps.append((what, "give it another <topic>"))
+        taken.setdefault(name, each.topic)
 
 
 def _unique(name: str, taken: Mapping[str, Any]) -> str:

@@ -134,6 +134,20 @@ def test_an_update_rate_that_is_no_rate_is_that_of_the_physics_steps(rate, tmp_p
     assert "publishes at every physics step" in capsys.readouterr().out
 
 
+def test_topics_of_one_name_in_ros_are_not_bridged_to_one(tmp_path, capsys):
+    cameras = "".join(f"<sensor name='c{end}' type='camera'><topic>c{end}</topic></sensor>" for end in ("-1", "_1"))
+    cameras += "<sensor name='late' type='camera'><topic>clock</topic></sensor>"
+    text = world("w", VEHICLE.format(name="rover", sensors=cameras, more=""), systems=SYSTEMS)
+    (tmp_path / "w.sdf").write_text(text)
+    assert main(["contract", "init", "--from-sdf", str(tmp_path / "w.sdf"), "-o", str(tmp_path / "own.yaml")]) == 0
+    printed = capsys.readouterr().out
+    assert "/c_1 of camera c_1 would be c_1 in ROS 2, as /c-1: left out" in printed
+    assert "/clock of camera late would be clock in ROS 2, as /clock: left out" in printed
+    bridge = yaml.safe_load((tmp_path / "own.bridge.yaml").read_text())
+    names = [entry["ros_topic_name"] for entry in bridge if "ros_topic_name" in entry]
+    assert len(names) == len(set(names))
+
+
 def test_joints_of_one_name_in_two_models_are_listed(tmp_path, capsys):
     (tmp_path / "w.sdf").write_text(
         world("w", f"<model name='m'>{joint('j')}<model name='n'>{joint('j')}</model></model>")

@@ -57,7 +57,8 @@ def test_a_run_of_a_robot_replays_to_the_same_timing_decisions(tmp_path, relayed
     if relayed:
         children.append(Child(relay("-", namespace=NAMESPACE), first_line=dump_contract(contract)))
     try:
-        path, codes, last = recorded(contract, tmp_path, [12, 3], backend="real", namespace=NAMESPACE)
+        options = {"backend": "real", "namespace": NAMESPACE, "connect_timeout_s": 60.0}
+        path, codes, last = recorded(contract, tmp_path, [12, 3], **options)
     finally:
         for child in children:
             child.stop()
