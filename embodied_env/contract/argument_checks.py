@@ -18,10 +18,12 @@ MOST_SECONDS = 1e6
 _NUMBERS = (int, float, np.integer, np.floating)
 
 
-def checked_count(name: str, value: object, *, at_least: int) -> int:
-    """Return `value`, or raise UsageError unless it is an integer >= `at_least`."""
+def checked_count(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:
+    """Return `value`, or raise UsageError unless it is an integer from `at_least` to `at_most`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
         raise UsageError(f"invalid {name}={value!r} (expected an integer >= {at_least})")
+    if at_most is not None and value > at_most:
+        raise UsageError(f"invalid {name}={value!r} (expected at most {at_most})")
     return int(value)
 
 

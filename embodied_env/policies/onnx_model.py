@@ -29,6 +29,7 @@ _DTYPES: Mapping[str, Any] = {
 }
 
 _NAME = re.compile(r"[\w-]{1,100}")  # name of a shipped policy
+_MOST_THREADS = 1024
 _LONGEST_S = 60.0  # time limit of the first inference
 
 MOST_BYTES = 2**30
@@ -76,7 +77,7 @@ def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvide
     data, sha256 = read_model(str(find_onnx(location)), kind="ONNX policy", most_bytes=MOST_BYTES)
     check_graph(location, data)
     settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = checked_count("threads", threads, at_least=1)
+    settings.intra_op_num_threads = checked_count("threads", threads, at_least=1, at_most=_MOST_THREADS)
     settings.inter_op_num_threads = 1
     settings.log_severity_level = 4  # errors are raised
     settings.add_session_config_entry("session.load_model_format", "ONNX")  # that has been checked, no other one

@@ -110,6 +110,7 @@ def test_missing_file_and_wrong_options_are_refused(write):
         (f"{address}.none", {}, "cannot read ONNX policy"),
         (address, {"providers": ["TpuExecutionProvider"]}, "unknown provider of onnxruntime"),
         (address, {"threads": 0}, "invalid threads"),
+        (address, {"threads": 10**20}, "expected at most 1024"),
         (address, {"device": "cpu"}, "unknown option of the policy"),
     ):
         with pytest.raises(UsageError, match=problem):
