@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.contract_schema import INSTRUCTION
 from embodied_env.contract.fingerprint import differences, meaning
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
+from embodied_env.core.code_types import Severity
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction, PolicyIdentity
 from embodied_env.core.types import EpisodeStart, Snapshot
@@ -84,10 +86,12 @@ def read_episodes(run: Run, actions: str) -> Iterator[RecordedEpisode]:
     def episode(reset: ResetRow) -> RecordedEpisode:
         snapshot = decoder.reset(reset)
         reports: list[Mapping[str, Any]] = [step["inner"]["report"] for step in steps]
-        played, commands = (
+        requested, played, commands = (
             np.array([report[key] for report in reports], dtype=np.float64).reshape(len(steps), layout.size)
-            for key in (actions, "applied_si")
+            for key in ("requested", actions, "applied_si")
         )
+        is_free = np.array([Severity[each["disposition"]] < Severity.HOLD for each in reports], dtype=np.bool_)
+        played = np.where(_is_binary(layout) & is_free[:, np.newaxis], requested, played)
         return RecordedEpisode(
             number=number,
             rows=tuple(step["row"] for step in steps),
@@ -199,7 +203,7 @@ class RunModel(PolicyModel):
         base = np.where(layout.is_delta, self._reached if index else episode.start, 0.0)
         nearest = layout.scale.from_si(command - base)
         for spacings in _CORRECTIONS:
-            if (is_reached := base + layout.scale.to_si(action) == command).all():
+            if (is_reached := (base + layout.scale.to_si(action) == command) | _is_binary(layout)).all():
                 break
             action = np.where(is_reached, action, nearest + spacings * np.spacing(nearest))
         self._reached = base + layout.scale.to_si(action)
@@ -211,3 +215,8 @@ class RunModel(PolicyModel):
             return f"{label}: a policy file maps its actions, so that no command was compared"
         actions = [self._applied(i) if self._are_applied else each for i, each in enumerate(self._episode.actions)]
         return f"{label}: {rehearse(actions, self._episode.commands, self._target, self.start)}"
+
+
+def _is_binary(layout: ActionLayout) -> NDArray[np.bool_]:
+    """Return which joints open or close: an action leads to one of two values, not to those on the way."""
+    return ~np.isnan(layout.scale.threshold)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from evidence import assert_sound
+from unit_contracts import driver_units_contract
 
 import embodied_env
 from embodied_env.contract import load_contract
@@ -79,6 +80,19 @@ def test_applied_actions_lead_to_the_same_commands_up_to_the_rounding_of_displac
     (episode,) = json.loads((path / DEVIATIONS).read_text())["episodes"]
     assert [each["codes"] for each in episode["changed"]] == [["rounding"]] * len(episode["changed"])
     assert len(episode["changed"]) <= 4
+
+
+def test_applied_actions_close_a_gripper_as_it_was_closed_and_hold_it_where_it_was_held(tmp_path):
+    contract = driver_units_contract()
+    env = RecordTransitions(EmbodiedEnv(contract, backend="fake"), tmp_path)
+    env.reset(seed=0)
+    for value in (-1.0, -1.0, -1.0, -1.0, 1.0):
+        env.step({"arm": np.zeros(2), "hand": np.full(1, value)} if value < 0.0 else NoAction("held"))
+    env.close()
+    hands = np.array(commands_of(env.path))[:, 2]
+    path = play(tmp_path / "played", f"run:{env.path}#1?actions=applied", "fake", contract, episodes=1)
+    np.testing.assert_allclose(np.array(commands_of(path))[:5, 2], hands, atol=1e-4)
+    assert 0.0 < hands[1] < hands[0]
 
 
 def test_one_episode_is_chosen_by_its_number(tmp_path, recorded):
