@@ -157,6 +157,10 @@ class ProgressBar(Progress):
         return self  # nothing is drawn yet: an operator may be asked something before the first report
 
     def __exit__(self, *_: object) -> None:
+        self.pause()
+
+    def pause(self) -> None:
+        """Remove the bar until the next report: an operator may be asked something."""
         if self._bar is not None:
             self._bar.stop()
 

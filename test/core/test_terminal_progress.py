@@ -75,3 +75,16 @@ def test_a_terminal_gets_no_lines(clock, monkeypatch):
     clock.now_s += 2 * LINE_PERIOD_S
     lines.show(lambda: "line")
     assert sys.stderr.getvalue() == ""
+
+
+def test_a_paused_bar_is_removed_until_the_next_report(clock, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with ProgressBar("moves", 2, clock=clock) as progress:
+        progress.update(1)
+        progress.pause()
+        shown = sys.stderr.getvalue()
+        assert "moves" in shown
+        sys.stderr.write("continue? ")
+        assert sys.stderr.getvalue() == shown + "continue? "
+        progress.update(2)
+        assert len(sys.stderr.getvalue()) > len(shown) + 20

@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
             joints=args.joints,
             repeats=args.repeats,
             progress=progress.update,
+            resetting=progress.pause,
             **given_options(args, *_OPTIONS),
         )
     write_profile(profile, args.out)

@@ -28,7 +28,7 @@ Without limits, and for velocity commands, it is that of ten seconds at its grea
 """
 
 
-def calibrate(
+def calibrate(  # noqa: PLR0913 - what a user may choose
     contract: Contract,
     *,
     backend: str,
@@ -37,6 +37,7 @@ def calibrate(
     joints: Sequence[str] = (),
     repeats: int = 3,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
+    resetting: Callable[[], None] = lambda: None,
     **options: Any,  # noqa: ANN401 - of make
 ) -> LatencyProfile:
     """Move each joint gently there and back, and estimate the latencies of `backend`.
@@ -49,6 +50,7 @@ def calibrate(
         joints: to move; by default all but those of grippers.
         repeats: moves of each joint, at least 2.
         progress: called with the number of finished moves and of all moves.
+        resetting: called before each reset, in which an operator may be asked.
         **options: of `EmbodiedEnv`.
 
     Raises:
@@ -77,7 +79,7 @@ def calibrate(
                 f"cannot calibrate {backend}: it waits for the agent, so its latencies are 0 "
                 "(expected a free-running backend, such as real)"
             )
-        run = Excitation(env, log, every_step=not reports_samples)
+        run = Excitation(env, log, every_step=not reports_samples, resetting=resetting)
         gc.collect()
         gc.freeze()  # a full collection, 0.1 s with all modules loaded, would delay a step
         run.make_moves(moves, seed=seed, progress=progress)

@@ -158,9 +158,13 @@ class Excitation:
         log: SampleLog,
         *,
         every_step: bool,
+        resetting: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare to move `env`, and to add the readings of each step to `log` if `every_step` is set."""
-        self._env, self._log, self._every_step = env, log, every_step
+        """Prepare to move `env`, and to add the readings of each step to `log` if `every_step` is set.
+
+        `resetting` is called before each reset, in which an operator may be asked.
+        """
+        self._env, self._log, self._every_step, self._resetting = env, log, every_step, resetting
         self._base: EmbodiedEnv = env.unwrapped
         self._contract = self._base.contract
         self._layout = ActionLayout(self._contract)
@@ -216,6 +220,7 @@ class Excitation:
 
     def _begin(self) -> None:
         layout = self._layout
+        self._resetting()
         self._env.reset(seed=self._reset_seed)
         self._reset_seed = None  # only the first reset has one
         snapshot = self._base.last_reset

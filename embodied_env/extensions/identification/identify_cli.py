@@ -126,6 +126,7 @@ def _excite(args: argparse.Namespace) -> int:
             record=Path(args.record),
             seed=args.seed,
             progress=progress.update,
+            resetting=progress.pause,
             **given_options(args, *_OF_ROBOT),
         )
     if args.json:

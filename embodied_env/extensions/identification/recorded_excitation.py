@@ -30,6 +30,7 @@ def record_excitation(
     record: Path,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
+    resetting: Callable[[], None] = lambda: None,
     **options: Any,  # noqa: ANN401 - of make
 ) -> RecordedExcitation:
     """Make moves of `brisk_moves` on any backend, through the gate and without a task, and record the run.
@@ -41,6 +42,7 @@ def record_excitation(
         record: the parent of the run directory.
         seed: of the reset.
         progress: called with the number of finished moves and of all moves.
+        resetting: called before each reset, in which an operator may be asked.
         **options: of `EmbodiedEnv`.
 
     Raises:
@@ -53,7 +55,7 @@ def record_excitation(
     env = RecordTransitions(EnvWithoutTask(contract, backend=backend, **options), record, policy="excitation")
     try:
         require_operator(env.unwrapped.stepper.backend, "excitation")
-        run = Excitation(env, SampleLog(), every_step=True)
+        run = Excitation(env, SampleLog(), every_step=True, resetting=resetting)
         run.make_moves(moves, seed=seed, progress=progress)
     finally:
         env.close()

@@ -52,11 +52,11 @@ def test_moves_stay_within_the_limits_and_end_at_their_start(seed, amplitude):
 
 
 def test_excitation_is_recorded_through_the_gate(tmp_path):
-    contract, done = two_links.contract_in(tmp_path / "arm"), []
+    contract, done, resets = two_links.contract_in(tmp_path / "arm"), [], []
     moves = brisk_moves(contract, ["elbow"], repeats=1)
-    found = record_excitation(
-        contract, moves, backend="mujoco", record=tmp_path / "runs", progress=lambda *counts: done.append(counts)
-    )
+    report = {"progress": lambda *counts: done.append(counts), "resetting": lambda: resets.append(len(done))}
+    found = record_excitation(contract, moves, backend="mujoco", record=tmp_path / "runs", **report)
+    assert resets == [0]
     assert found.missing == {}
     assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]  # the sines, and three steps
     assert_sound(found.path)
