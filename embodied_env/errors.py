@@ -181,11 +181,12 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def did_you_mean(value: object, names: Iterable[str]) -> str:
-    """Return a hint at the name that is closest to `value`, or "" if none is close.
+def did_you_mean(value: object, names: Iterable[str], meant: str = "") -> str:
+    """Return a hint at `meant` if it is a name, else at the name that is closest to `value`, or "" if none is close.
 
     Its form is "; did you mean 'NAME'?".
     """
     known = list(names)
-    close = [] if value in known else difflib.get_close_matches(str(value), known, n=1)  # most checks hold
-    return f"; did you mean {close[0]!r}?" if close else ""
+    if meant not in known:
+        meant = "" if value in known else "".join(difflib.get_close_matches(str(value), known, n=1))  # most checks hold
+    return f"; did you mean {meant!r}?" if meant else ""

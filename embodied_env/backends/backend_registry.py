@@ -6,6 +6,7 @@ import contextlib
 import inspect
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import gymnasium
@@ -125,12 +126,15 @@ def check_options(
     options: Mapping[str, Any],
     *,
     pacing: str | None = None,
+    caller: str = "",
     others: Iterable[str] = (),
     of_backends: Collection[str] = (),
+    flags: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Raise UsageError for a missing option, UnknownOptionError unless the backend called `name` accepts it.
 
-    `others` are the options of the caller, which may be meant, and `of_backends` those that some backends accept.
+    `others` are the options of `caller`, a public function, and `of_backends` those that some backends accept. `flags`
+    has the options by their names on the command line.
     """
     parameters = inspect.signature(_find(name, pacing)[1]).parameters.values()
     known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _NO_OPTIONS}
@@ -138,13 +142,16 @@ def check_options(
         raise UsageError(f"missing option of backend {name!r}: {', '.join(missing)}")
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
-    meant = [*known, *others]
     for option in options:
-        if option not in known:
-            expected = f"expected one of: {', '.join(known)}" if known else "it has no options"
-            problem = f"backend {name!r} got an unexpected keyword argument {option!r}"
-            remedy = "; other backends accept it" if option in of_backends else did_you_mean(option, meant)
-            raise UnknownOptionError(f"{problem} ({expected}){remedy}")
+        if option in known:
+            continue
+        if others and option not in of_backends:
+            function, names, remedy = f"{caller}()", sorted({*known, *others}), ""
+        else:
+            function, names, remedy = f"backend {name!r}", list(known), "; other backends accept it"
+        expected = f"expected one of: {', '.join(names)}" if names else "it has no options"
+        problem = f"{function} got an unexpected keyword argument {option!r} ({expected})"
+        raise UnknownOptionError(problem + (remedy or did_you_mean(option, names, flags.get(option, ""))))
 
 
 _BEFORE_MOTION = ("open", "reset", "confirm", "verify")

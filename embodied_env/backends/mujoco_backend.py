@@ -15,7 +15,6 @@ from embodied_env.contract.argument_checks import checked_seconds
 from embodied_env.contract.field_paths import check_messages
 from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendLostError, MissingDependencyError
-from embodied_env.sim.rendering import display_available
 from embodied_env.sim.world import World
 from embodied_env.sim.world_profile import load_profile
 from embodied_env.timing.clock import Clock
@@ -38,15 +37,13 @@ class MujocoBackend:
         reopens=True,
         state_query=True,
         reset_levels=("world",),
-        render_modes=("rgb_array",),
+        render_modes=("rgb_array", "rgb_array_list", "human"),
     )
 
     def __init__(
         self, contract: Contract, *, clock: Clock, step_timeout_s: float | None = None, delays: DelayModel | None = None
     ) -> None:
         """Read the profile ``backends.mujoco`` of `contract` for a world that `open` builds, with `delays` injected."""
-        if display_available():
-            self.capabilities = replace(self.capabilities, render_modes=("rgb_array", "human"))
         self._contract = contract
         self._clock = clock
         self.delays = delays

@@ -34,10 +34,10 @@ from embodied_env.envs.option_checks import (
     check_seed,
     draw_world_seed,
     rebuild,
-    render_metadata,
     resolve_contract,
     split_options,
 )
+from embodied_env.envs.render_modes import RENDER_MODES, Rendering
 from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.stepper_env import StepperEnv
 from embodied_env.envs.transition_builder import copy_info, copy_observation
@@ -65,7 +65,7 @@ class EmbodiedEnv(StepperEnv):
         feed: tap of the ROS 2 messages of the backend's nodes, or None.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"]}  # noqa: RUF012 - each instance sets its own
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES)}  # noqa: RUF012 - each instance sets its own
     _spec: EnvSpec | None = None
     _start: EpisodeStart | None = None  # of the next reset
 
@@ -77,7 +77,7 @@ class EmbodiedEnv(StepperEnv):
         A mapping is a contract in an `EnvSpec`.
         """
         self._options = options
-        own, backend_options = split_options(options, EnvOptions.__optional_keys__)
+        own, backend_options = split_options(options, EnvOptions.__optional_keys__, caller="EmbodiedEnv")
         backend, clock, pacing = own["backend"], own["clock"], own["pacing"]
         self.evaluator_info = checked_flag("evaluator_info", own["evaluator_info"])
         observers = own["observers"]
@@ -106,7 +106,8 @@ class EmbodiedEnv(StepperEnv):
         self.feed: MessageTap | None = world.feed if isinstance(world, MessageSource) else None
         self.host_timing = self._has_host_timing(own["host_timing"])
         self.render_mode = own["render_mode"]
-        self.metadata = render_metadata(backend, world, self.contract, self.render_mode)
+        self._rendering = Rendering(backend, world, self.contract, self.render_mode)
+        self.metadata = self._rendering.metadata
         task, self.task_description = self._load_task(world)
         latency_s = self.contract.control_period_s if self.pacing == "realtime" else 0.0
         filters = make_command_filters(self.contract, latency_s=latency_s)
@@ -255,8 +256,8 @@ class EmbodiedEnv(StepperEnv):
         observation, info = self.stepper.reset(
             world_seed=world_seed, options=options, seeded=seed is not None, start=start
         )
-        if self.render_mode == "human":
-            self.stepper.renderer().show()
+        if self.render_mode is not None:
+            self._rendering.begin(self.stepper.renderer)
         if self._is_observed and not (self.host_timing or self._is_recorded):
             info = without_host_timing(info)
         return observation, info
@@ -300,8 +301,8 @@ class EmbodiedEnv(StepperEnv):
             stepper.begin(action)
         self._begun = False
         done = stepper.finish()
-        if self.render_mode == "human":
-            stepper.renderer().show()
+        if self.render_mode is not None:
+            self._rendering.update(stepper.renderer)
         info: Any = done.info
         if self._is_observed:  # an observer may keep its own, which has the durations
             info = copy_info(info if self.host_timing or self._is_recorded else without_host_timing(info))
@@ -322,20 +323,19 @@ class EmbodiedEnv(StepperEnv):
             self._begun = False
             self.stepper.abort_step()
 
-    def render(self) -> Any:  # noqa: ANN401 - Gymnasium's: an array, or None
+    def render(self) -> Any:  # noqa: ANN401 - Gymnasium's: an array, a list or None
         """Return an image of the world, uint8 (height, width, 3), with render_mode "rgb_array".
 
-        With "human", every reset and step shows the world. ``backends.<name>.render`` in the contract sets the view.
+        With "rgb_array_list", every reset and step renders an image, and the list of those since the last call or reset
+        is returned. With "human", every reset and step shows the world in a window, and None is returned.
+        ``backends.<name>.render`` in the contract sets the size and the camera of images.
 
         Raises:
             ResetNeededError: before the first reset.
             ClosedError: after `close`.
             MissingDependencyError: when off-screen rendering is not possible here.
         """
-        if self.render_mode is None:
-            gymnasium.logger.warn(f"render() without a render_mode (expected one of {self.metadata['render_modes']})")
-            return None
-        return self.stepper.renderer().render() if self.render_mode == "rgb_array" else None
+        return self._rendering.render(self.stepper.renderer)
 
     def clear_estop(self) -> None:
         """Clear an ESTOP after an operator has resolved its cause, without motion before `reset`."""

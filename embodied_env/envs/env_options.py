@@ -183,7 +183,9 @@ class SharedOptions(BackendOptions, total=False):
             default="mujoco",
         ),
     ]
-    render_mode: Annotated[str | None, Option("rgb_array or human, where the backend offers it", "none")]
+    render_mode: Annotated[
+        str | None, Option("rgb_array, rgb_array_list or human, where the backend offers it", "none")
+    ]
     clock: Annotated[
         "str | Clock | None",
         Option("clock of the time stamps: steady, or virtual for reproducible ones in lockstep", "steady"),
@@ -272,7 +274,8 @@ class MakeOptions(RecordedOptions, total=False):
     """The options of `make`."""
 
     record: Annotated[
-        str | Path | None, Option("folder in which the run is recorded into a new run directory", "not recorded")
+        str | Path | None,
+        Option("folder in which the run is recorded into a new run directory", "not recorded", flag="--out"),
     ]
     max_episode_steps: Annotated[
         int | None,

@@ -10,14 +10,14 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from embodied_env.backends.backend import Backend
 from embodied_env.backends.backend_registry import check_options
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.argument_checks import checked_flag
 from embodied_env.contract.contract_loader import SAVED, restore_contract
-from embodied_env.envs.env_options import DEFAULTS, BackendOptions, EnvOptions, MakeOptions
+from embodied_env.envs.env_options import DEFAULTS, OPTIONS, BackendOptions, EnvOptions
 from embodied_env.errors import UsageError
 
+_FLAGS = {each.flag.lstrip("-").replace("-", "_"): name for name, each in OPTIONS.items() if each.flag}
 _SEED_BOUND = 2**53  # JSON readers represent integers below this exactly
 
 
@@ -32,18 +32,28 @@ def _with_plain_flags(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: bool(value) if isinstance(value, np.bool_) else value for name, value in options.items()}
 
 
-def split_options(options: Mapping[str, Any], names: Collection[str]) -> tuple[EnvOptions, dict[str, Any]]:
+def split_options(
+    options: Mapping[str, Any], names: Collection[str], *, caller: str
+) -> tuple[EnvOptions, dict[str, Any]]:
     """Return the options of the environment, complete by their defaults, and those of its backend.
 
-    `names` are the keys of the caller's TypedDict. Raises UsageError and UnknownOptionError as `check_options` does.
+    `names` are the options of `caller`, a public function. Raises UsageError and UnknownOptionError as `check_options`
+    does.
     """
     of_backends = BackendOptions.__optional_keys__
     own = {*names} - of_backends
     of_backend = {name: value for name, value in changed_options(options).items() if name not in own}
     checked_flag("spawn", options.get("spawn", True))
     backend = options.get("backend", DEFAULTS["backend"])
-    others = {*names, *MakeOptions.__optional_keys__} - of_backends
-    check_options(backend, of_backend, pacing=options.get("pacing"), others=others, of_backends=of_backends)
+    check_options(
+        backend,
+        of_backend,
+        pacing=options.get("pacing"),
+        caller=caller,
+        others=own,
+        of_backends=of_backends,
+        flags=_FLAGS,
+    )
     return cast("EnvOptions", {**DEFAULTS, **_with_plain_flags(options)}), of_backend
 
 
@@ -74,12 +84,3 @@ def check_seed(seed: object) -> None:
 def draw_world_seed(generator: np.random.Generator) -> int:
     """Return the seed of the world for the next reset."""
     return int(generator.integers(_SEED_BOUND))
-
-
-def render_metadata(name: str, backend: Backend, contract: Contract, render_mode: str | None) -> dict[str, Any]:
-    """Return the metadata for rendering, or raise UsageError for a mode that the backend does not offer."""
-    modes = backend.capabilities.render_modes
-    if render_mode not in (None, *modes):
-        expected = ", ".join(map(repr, (None, *modes)))
-        raise UsageError(f"unsupported render_mode for {name}: {render_mode!r} (expected one of: {expected})")
-    return {"render_modes": list(modes), "render_fps": max(1, round(1 / contract.control_period_s))}

@@ -17,11 +17,12 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.envs.env_options import (
     DEFAULTS,
     EnvOptions,
+    MakeOptions,
     RecordedOptions,
     with_documented_options,
 )
 from embodied_env.envs.observation_builder import Observation
-from embodied_env.envs.option_checks import changed_options
+from embodied_env.envs.option_checks import changed_options, split_options
 from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def make(
         UsageError: for an unknown backend or option, or a value that an option does not take.
         MissingDependencyError: when an optional package is not installed.
     """
+    split_options(options, MakeOptions.__optional_keys__, caller="make")
     if max_episode_steps is not None:
         max_episode_steps = checked_count("max_episode_steps", max_episode_steps, at_least=1)
     if record is not None:

@@ -182,13 +182,13 @@ def test_human_rendering_needs_a_display(monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     env = embodied_env.make("arm_reach", backend="mujoco")
-    assert env.metadata["render_modes"] == ["rgb_array"]
+    assert env.metadata["render_modes"] == ["rgb_array", "rgb_array_list"]
     env.close()
-    with pytest.raises(UsageError, match="'human'"):
+    with pytest.raises(UsageError, match=r"'human' without a display .* use 'rgb_array'"):
         embodied_env.make("arm_reach", backend="mujoco", render_mode="human")
     monkeypatch.setenv("DISPLAY", ":99")
     env = embodied_env.make("arm_reach", backend="mujoco")
-    assert env.metadata["render_modes"] == ["rgb_array", "human"]
+    assert env.metadata["render_modes"] == ["rgb_array", "rgb_array_list", "human"]
     env.close()
 
 

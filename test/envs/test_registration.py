@@ -167,6 +167,16 @@ WRONG_CALLS = {  # call, error, what the message names
     "no contract": (embodied_env.make, UsageError, "missing contract .*replay"),
     "unknown backend": (lambda: make(backend="mujocco"), UsageError, "'mujocco' .expected one of: fake, mujoco"),
     "unknown option": (lambda: make(evaluator_inf=True), UsageError, "'evaluator_inf'.*mean 'evaluator_info'"),
+    "option of the command line": (
+        lambda: make(out="runs"),
+        UsageError,
+        r"make\(\) got .* 'out' .*record.*mean 'record'",
+    ),
+    "option of evaluate": (
+        lambda: embodied_env.evaluate("arm_reach", "hold", episode=3),
+        UsageError,
+        r"evaluate\(\) got .* 'episode' .*mean 'episodes'",
+    ),
     "another backend's option": (lambda: make(emulator=True), UsageError, "'emulator'.*other backends accept it"),
     "a team": (lambda: embodied_env.make("two_arms"), ContractError, "'two_arms', which is a team"),
     "misspelt record": (lambda: make(recrd="runs"), UsageError, "'recrd'.*mean 'record'"),

@@ -5,14 +5,13 @@ import functools
 import hashlib
 import os
 import re
-import shutil
-import subprocess
 import sys
 import types
 
 import numpy as np
 import pytest
 from forked_programs import forked_programs
+from x_server import display  # noqa: F401 - a fixture
 
 from embodied_env.errors import ClosedError, MissingDependencyError, UsageError
 from embodied_env.sim.rendering import Renderer, ViewerWindow, display_available, open_context
@@ -457,20 +456,9 @@ def test_a_window_without_a_display_is_an_error_that_does_not_end_the_process(ru
     assert (child.returncode, child.stdout.strip(), child.stderr) == (0, "MissingDependencyError", "")
 
 
-@pytest.fixture
-def display():
-    if not shutil.which("Xvfb"):
-        pytest.skip("needs Xvfb: apt install xvfb")
-    with subprocess.Popen(
-        ["Xvfb", "-displayfd", "1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as xvfb:
-        yield f":{xvfb.stdout.readline().strip()}"
-        xvfb.terminate()
-
-
 @needs_renderer
 @pytest.mark.parametrize("end", ["viewer.close(); viewer.close()", ""])
-def test_a_window_does_not_change_images_state_or_threads(run_child, display, end):
+def test_a_window_does_not_change_images_state_or_threads(run_child, display, end):  # noqa: F811 - the fixture
     script = (
         "import threading\n"
         "from embodied_env.sim.rendering import ViewerWindow\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -12,6 +13,7 @@ from embodied_env.contract.contract_validation import refuse_degrees
 from embodied_env.contract.runtime_values import check_instruction
 from embodied_env.core.policy import Policy, PolicyFunction, as_policy
 from embodied_env.envs.env_options import DEFAULTS, RecordedOptions
+from embodied_env.envs.option_checks import split_options
 from embodied_env.errors import UsageError
 from embodied_env.extensions.evaluation.episode_runner import (
     EpisodeObserver,
@@ -80,6 +82,8 @@ def evaluate(  # noqa: PLR0913 - the public options
     several = policies if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]
     if not several:
         raise UsageError("no policy to evaluate: [] (expected one or more)")
+    own = {*inspect.signature(evaluate).parameters} - {"contract", "policies", "options"}
+    split_options(options, own | RecordedOptions.__optional_keys__, caller="evaluate")
     contract, episodes = load_contract(contract), checked_count("episodes", episodes, at_least=1)
     refuse_degrees(contract)
     backend = options.pop("backend", DEFAULTS["backend"])

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
+from embodied_env.backends.backend import Renderable
 from embodied_env.backends.backend_registry import make_backend
 from embodied_env.contract import Contract
 from embodied_env.contract.argument_checks import checked_flag, checked_path
@@ -22,7 +23,8 @@ from embodied_env.core.types import ResetReport, Transition
 from embodied_env.envs.env_options import SharedOptions
 from embodied_env.envs.filters_from_contract import recorded_files
 from embodied_env.envs.observation_builder import Observation
-from embodied_env.envs.option_checks import check_seed, draw_world_seed, render_metadata, split_options
+from embodied_env.envs.option_checks import check_seed, draw_world_seed, split_options
+from embodied_env.envs.render_modes import Rendering
 from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.stepper_env import StepperEnv
 from embodied_env.envs.stepper_lifecycle import check_open
@@ -128,7 +130,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         self._arguments: dict[str, Any] = {**options}
         for name in _UNSUPPORTED.keys() & options.keys():
             raise UsageError(f"unsupported option of parallel_env: {name} ({_UNSUPPORTED[name]})")
-        own, backend_options = split_options(options, TeamOptions.__optional_keys__)
+        own, backend_options = split_options(options, TeamOptions.__optional_keys__, caller="parallel_env")
         backend, clock, host_timing, record = own["backend"], own["clock"], own["host_timing"], options.get("record")
         shown = {
             "evaluator_info": checked_flag("evaluator_info", own["evaluator_info"]),
@@ -143,8 +145,8 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         if world.capabilities.free_running:
             raise UsageError(f"unsupported backend for parallel_env: {backend!r} (expected one in lockstep)")
         self.render_mode = own["render_mode"]
-        rendering = render_metadata(backend, world, self.team.world, self.render_mode)
-        self.metadata = {"name": self.team.name, **rendering, "is_parallelizable": True}
+        self._rendering = Rendering(backend, world, self.team.world, self.render_mode)
+        self.metadata = {"name": self.team.name, **self._rendering.metadata, "is_parallelizable": True}
         self._shared = SharedBackend(self.team, world, clock=the_clock)
         names = backend, self.clock_name
         self._agent_envs = {
@@ -202,7 +204,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
             self._agent_envs[name].world_seed = world_seed
             observations[name], infos[name] = env.reset(seed=seed, options=own[name])
         self.agents, self._running = list(self.possible_agents), True
-        self._show()
+        self._rendering.begin(self._renderer)
         return observations, infos
 
     def step(
@@ -237,19 +239,12 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
                 env.stepper.finish_idle()
         self.agents = [name for name in acting if not (done[name][2] or done[name][3])]
         self._running = True
-        self._show()
+        self._rendering.update(self._renderer)
         return tuple({name: result[part] for name, result in done.items()} for part in range(5))  # type: ignore[return-value]
 
-    def render(self) -> Any:  # noqa: ANN401 - PettingZoo's: an array, or None
-        """Return an image of the world, uint8 (height, width, 3), with render_mode "rgb_array" as in `EmbodiedEnv`."""
-        if self.render_mode is None:
-            gymnasium.logger.warn(f"render() without a render_mode (expected one of {self.metadata['render_modes']})")
-            return None
-        return (
-            next(iter(self._agent_envs.values())).stepper.renderer().render()
-            if self.render_mode == "rgb_array"
-            else None
-        )
+    def render(self) -> Any:  # noqa: ANN401 - PettingZoo's: an array, a list or None
+        """Return an image of the world, the list of images, or None, as `EmbodiedEnv.render` does."""
+        return self._rendering.render(self._renderer)
 
     def close(self) -> None:
         """Brake, then free everything. Idempotent."""
@@ -323,9 +318,8 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
             gymnasium.logger.warn(f"ignored reset options: {', '.join(map(repr, given))} (expected one of: {keys})")
         return own, whole
 
-    def _show(self) -> None:
-        if self.render_mode == "human":
-            next(iter(self._agent_envs.values())).stepper.renderer().show()
+    def _renderer(self) -> Renderable:
+        return next(iter(self._agent_envs.values())).stepper.renderer()
 
 
 def parallel_env(contract: str | Path | Team, **options: Unpack[TeamOptions]) -> EmbodiedParallelEnv:
@@ -336,7 +330,7 @@ def parallel_env(contract: str | Path | Team, **options: Unpack[TeamOptions]) ->
     Args:
         contract: name of a shipped team (``two_carts``, ``two_arms``), path to a team's YAML file, or a Team.
         backend: "mujoco", "mujoco_ros", or any other lockstep backend.
-        render_mode: "rgb_array" or "human", where the backend offers it.
+        render_mode: "rgb_array", "rgb_array_list" or "human", where the backend offers it.
         clock: "steady" (default), "virtual", or a Clock, for all robots.
         host_timing: return durations of the host in ``info``, as for `make`.
         evaluator_info: show sensors with ``visibility: evaluator`` in ``info``.

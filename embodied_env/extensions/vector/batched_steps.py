@@ -132,7 +132,7 @@ class BatchedSteps:
             and base.clock_name in ("steady", "virtual")
             and (base.clock_name, base.evaluator_info, base.host_timing)
             == (first.clock_name, first.evaluator_info, first.host_timing)
-            and not (base.render_mode == "human" or base.stepper.observers or base.stepper.stages)
+            and not (base.render_mode in ("human", "rgb_array_list") or base.stepper.observers or base.stepper.stages)
             for env, base in zip(envs, bases, strict=True)
         ) and bool(first.stepper.transition_builder.sensors and BatchedGate.supports(first.stepper.gate))
 

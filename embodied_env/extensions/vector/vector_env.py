@@ -91,7 +91,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         slots = {"num_envs": num_envs, "autoreset_mode": autoreset_mode, "per_slot": per_slot}
         self._arguments = {**options, **slots, "threads": threads, "copy": copy}
         if per_slot is None:
-            split_options(options, VectorOptions.__optional_keys__)
+            split_options(options, VectorOptions.__optional_keys__ | {"num_envs"}, caller="make_vec")
         record = options.pop("record", None)
         mode, copy = checked_mode(autoreset_mode), checked_flag("copy", copy)
         num_envs = checked_count("num_envs", num_envs, at_least=1)

@@ -58,7 +58,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
         state_query=True,
         transport=True,
         reset_levels=("world",),
-        render_modes=("rgb_array",),
+        render_modes=("rgb_array", "rgb_array_list"),
     )
 
     def _prepare(self) -> None:

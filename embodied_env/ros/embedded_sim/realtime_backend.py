@@ -46,7 +46,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         transport=True,
         trajectories=True,
         reset_levels=("world",),
-        render_modes=("rgb_array",),
+        render_modes=("rgb_array", "rgb_array_list"),
     )
 
     def _prepare(self) -> None:

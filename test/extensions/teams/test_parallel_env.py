@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from evidence import assert_sound
+from x_server import display  # noqa: F401 - a fixture
 
 import embodied_env
 from embodied_env.backends.fake_backend import ScriptedFault
@@ -17,7 +18,7 @@ from embodied_env.extensions.teams.team_file import load_team, parse_team
 
 pytest.importorskip("pettingzoo", reason="needs the extra multi")
 
-from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
+from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, render_test, seed_test
 from pettingzoo.utils import parallel_to_aec
 
 TEAMS = ("two_carts", pytest.param("two_arms", marks=pytest.mark.long))
@@ -319,6 +320,12 @@ def test_one_image_shows_the_whole_world(make):
     env = make(render_mode="rgb_array")
     env.reset(seed=1)
     assert env.render().shape == (480, 640, 3)
+
+
+@pytest.mark.long
+def test_pettingzoos_render_test_passes_with_a_window(make, monkeypatch, display):  # noqa: F811 - the fixture
+    monkeypatch.setenv("DISPLAY", display)
+    render_test(lambda **options: parallel_to_aec(make(**options)))
 
 
 # -------------------------------------------------------------------------------------------------- usage errors

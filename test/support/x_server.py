@@ -1,0 +1,18 @@
+"""An X server without a screen, for tests that open a window."""
+
+import shutil
+import subprocess
+
+import pytest
+
+
+@pytest.fixture
+def display():
+    """Return the name of its display; without Xvfb the test is skipped."""
+    if not shutil.which("Xvfb"):
+        pytest.skip("needs Xvfb: apt install xvfb")
+    with subprocess.Popen(
+        ["Xvfb", "-displayfd", "1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as xvfb:
+        yield f":{xvfb.stdout.readline().strip()}"
+        xvfb.terminate()
