@@ -143,7 +143,9 @@ class _RunReader:
             published_ns = inner["stamps_ns"]["published"] - inner["stamps_ns"]["observed"] + inner["now_ns"]
             if self._is_lockstep and before is not None:
                 published_ns = before["inner"]["now_ns"]
-            command = np.array([math.nan if x is None else x for x in row["info"]["action"]["applied_si"].values()])
+            applied = row["info"]["action"]["applied_si"]
+            found = [applied.get(joint.name) for joint in self._joints]
+            command = np.array([math.nan if x is None else x for x in found])
             why = _gap(row, command)
             if not why and stretch.commands and published_ns - stretch.published_ns[-1] > self._gap_ns:
                 why = "late commands"
@@ -169,8 +171,10 @@ class _RunReader:
         found = []
         for joint, velocity in zip(self._joints, self._velocities, strict=True):
             value = read_joint(row, joint)
-            at_ns = row["inner"]["sensors"][joint.sensor]["stamp_ns"] if math.isfinite(value) else 0
-            found.append((at_ns, value, read_joint(row, velocity)))
+            account = row["inner"]["sensors"].get(joint.sensor)
+            is_read = account is not None and math.isfinite(value)
+            at_ns = account["stamp_ns"] if account is not None and is_read else 0
+            found.append((at_ns, value if is_read else math.nan, read_joint(row, velocity)))
         self._extend_range(1, np.array([value for _, value, _ in found]))
         return found
 

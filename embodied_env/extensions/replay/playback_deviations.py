@@ -159,7 +159,7 @@ class _Values:
     def read(self, row: TransitionRow) -> dict[str, float]:
         """Return values by name, without measured ones where the world was lost."""
         published = np.array(row["inner"]["report"]["applied_si"], dtype=np.float64).tolist()
-        values = {_COMMAND + joint: value for joint, value in zip(self._joints, published, strict=True)}
+        values = {_COMMAND + joint: value for joint, value in zip(self._joints, published, strict=False)}
         try:
             samples = self._decoder.snapshot(row).samples
         except BackendLostError:

@@ -30,6 +30,7 @@ from embodied_env.record.run import Run, read_run
 ACTIONS = ("requested", "applied")
 """Actions of a recorded step, as the policy requested them and as the gate applied them."""
 
+_VECTORS = ("requested", "applied", "applied_si")  # of a step, one value per joint
 _MOST_DIFFERENCES = 3  # of two contracts, in a message
 _CORRECTIONS = (0, 1, -1, 2, -2)  # of an applied action, in spacings of floating-point numbers
 
@@ -85,6 +86,7 @@ def read_episodes(run: Run, actions: str) -> Iterator[RecordedEpisode]:
 
     def episode(reset: ResetRow) -> RecordedEpisode:
         snapshot = decoder.reset(reset)
+        _check_values(run, snapshot, steps, layout.size)
         reports: list[Mapping[str, Any]] = [step["inner"]["report"] for step in steps]
         requested, played, commands = (
             np.array([report[key] for report in reports], dtype=np.float64).reshape(len(steps), layout.size)
@@ -113,6 +115,16 @@ def read_episodes(run: Run, actions: str) -> Iterator[RecordedEpisode]:
             steps.append(row)
     if reset is not None:
         yield episode(reset)
+
+
+def _check_values(run: Run, reset: Snapshot, steps: list[TransitionRow], size: int) -> None:
+    """Raise RecordError for a seed or a number of values that no environment records."""
+    if reset.reset is not None and (reset.reset.seed_applied or 0) < 0:
+        raise RecordError(f"{run.path}: seed {reset.reset.seed_applied} of a reset (expected >= 0)")
+    for step in steps:
+        report: Mapping[str, Any] = step["inner"]["report"]
+        if any(len(report[key]) != size for key in _VECTORS):
+            raise RecordError(f"{run.path}: row {step['row']} has too many or too few values (expected {size})")
 
 
 class RunModel(PolicyModel):

@@ -157,3 +157,33 @@ def test_a_run_of_a_base_without_measured_joints_is_refused(tmp_path: Path) -> N
     env.close()
     with pytest.raises(IdentificationError, match="no commanded joint is measured"):
         read(read_run(next(tmp_path.iterdir())), embodied_env.load_contract("cart_goal"))
+
+
+def test_commands_are_read_by_the_names_of_the_joints(run: Run, contract: Contract) -> None:
+    def reverse(number: int, row: Any) -> None:
+        if number:
+            action = row["info"]["action"]
+            action["applied_si"] = dict(reversed(action["applied_si"].items()))
+
+    commands = [[values for _, values in each.commands] for each in read(changed(run, reverse), contract).segments]
+    expected = [[values for _, values in each.commands] for each in read(changed(run), contract).segments]
+    np.testing.assert_array_equal(commands, expected)
+
+
+def test_a_command_without_a_joint_is_a_gap(run: Run, contract: Contract) -> None:
+    def remove(number: int, row: Any) -> None:
+        if number == 20:
+            del row["info"]["action"]["applied_si"]["j2"]
+
+    assert read(changed(run, remove), contract).gaps == {"unknown commands": 1}
+
+
+def test_a_row_without_the_sensor_has_no_reading(run: Run, contract: Contract) -> None:
+    def remove(number: int, row: Any) -> None:
+        if number == 20:
+            del row["inner"]["sensors"]["joints"]
+
+    counts = [
+        sum(len(each.values) for each in read(one, contract).segments) for one in (changed(run), changed(run, remove))
+    ]
+    assert counts[0] - counts[1] == 2

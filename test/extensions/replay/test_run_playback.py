@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from evidence import assert_sound
+from run_files import rewrite_log
 from unit_contracts import driver_units_contract
 
 import embodied_env
@@ -237,6 +238,26 @@ def test_no_run_is_served(recorded):
     args = SimpleNamespace(contract=None, policy_file=None, address=f"run:{recorded}#1", trust_policy=False)
     with pytest.raises(UsageError, match="plays a recorded run, and a client cannot begin at its start"):
         serve_cli.run(args)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "problem"),
+    [
+        (("report", "requested"), [0.1] * 5, "row 1 has too many or too few values"),
+        (("report", "applied_si"), [], "row 1 has too many or too few values"),
+        (("seed_applied",), -5, "seed -5 of a reset"),
+    ],
+)
+def test_values_that_no_environment_records_are_refused(tmp_path, recorded, keys, value, problem):
+    copy = shutil.copytree(recorded, tmp_path / "copy")
+    rows = list(read_run(copy).rows())
+    changed = rows[0 if keys == ("seed_applied",) else 1]["inner"]
+    for key in keys[:-1]:
+        changed = changed[key]
+    changed[keys[-1]] = value
+    rewrite_log(copy, rows)
+    with pytest.raises(RecordError, match=problem):
+        embodied_env.load_policy(f"run:{copy}", SHORT)
 
 
 def test_an_episode_as_an_option_is_refused(recorded):
