@@ -66,7 +66,7 @@ def sort_by_stop(contract: ContractFields) -> tuple[list[str], dict[str, str]]:
 
 def describe_stops(stops: Iterable[str], others: Mapping[str, str]) -> str:
     """Return the result of `sort_by_stop` as text."""
-    text = f"the robot stops without {' or '.join(stops)}" if stops else "no lost sensor stops the robot"
+    text = f"the robot stops if {' or '.join(stops)} is lost" if stops else "no lost sensor stops the robot"
     return text + "".join(f"; it goes on without {name} ({reason})" for name, reason in others.items())
 
 

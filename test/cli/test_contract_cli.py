@@ -288,7 +288,7 @@ def test_wheel_limits_are_not_suspected_to_be_degrees():
 def test_validate_lists_the_sensors_that_stop_the_robot(capsys):
     assert main(["contract", "validate", "turtlebot4_goal"]) == 0
     found = next(line for line in capsys.readouterr().out.splitlines() if "lost sensors" in line)
-    assert "stops without odom or scan; it goes on without imu (not required, on_gap hold)" in found
+    assert "stops if odom or scan is lost; it goes on without imu (not required, on_gap hold)" in found
 
 
 def test_validate_reports_every_contract(small, write, capsys):

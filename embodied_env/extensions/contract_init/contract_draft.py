@@ -398,9 +398,9 @@ def dump_draft(draft: Draft) -> str:
     if draft.chosen:
         document["chosen"] = {path: "; ".join(reasons) for path, reasons in draft.chosen.items()}
         draft.comment("chosen", "Assumptions: correct each value, or list its path under `confirmed: [...]`.")
-    heading = ["A draft of `embodied-env contract init`. Unknown when it was written:"]
+    heading = ["A draft of `embodied-env contract init`." + " Unknown when it was written:" * bool(draft.gaps)]
     heading += [f"- {what}: {where}" for what, where in draft.gaps]
-    lines = [comment(line) for line in (heading if draft.gaps else heading[:1])]
+    lines = [comment(line) for line in heading]
     return checked_text("\n".join([*lines, *_render(document, draft.comments)]) + "\n", document)
 
 
