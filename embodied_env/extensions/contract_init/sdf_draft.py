@@ -28,6 +28,8 @@ from embodied_env.extensions.contract_init.contract_draft import (
 from embodied_env.extensions.contract_init.graph_topics import Topic, identifier, sensor_keys
 from embodied_env.extensions.contract_init.sdf_interfaces import (
     BRIDGED,
+    LEAST_HZ,
+    MOST_HZ,
     SENSORS,
     SYSTEMS,
     TWIST,
@@ -49,7 +51,6 @@ from embodied_env.extensions.contract_init.sdf_world import (
 from embodied_env.messages.message_types import JOINT_SENSOR, TRAJECTORY
 
 _SETTLE_S = 0.1
-_MOST_HZ = 1e6  # of a controller manager
 _CONTROLLERS: Mapping[str, tuple[str, str, str]] = {
     "forward_command_controller/ForwardCommandController": ("commands", "std_msgs/msg/Float64MultiArray", ""),
     "position_controllers/JointGroupPositionController": ("commands", "std_msgs/msg/Float64MultiArray", "position"),
@@ -223,7 +224,7 @@ def _add_controller(
         rate_hz = manager.get("update_rate", 100)
         interface = SdfInterface(name="joints", origin=f"{name} ({kind})", topic=f"{space}joint_states", gz_type="")
         interface.joints = tuple(draft.joints)
-        is_rate = isinstance(rate_hz, (int, float)) and 0 < rate_hz < _MOST_HZ
+        is_rate = isinstance(rate_hz, (int, float)) and LEAST_HZ <= rate_hz <= MOST_HZ
         interface.rate_hz = float(rate_hz) if is_rate else None
         yield interface
         return

@@ -71,6 +71,9 @@ _ENCODINGS = {
     "L8": "mono8",
     "L_INT8": "mono8",
 }
+LEAST_HZ, MOST_HZ = 1e-3, 1e6
+"""Rates of topics."""
+
 _ODOMETRY_HZ = 50.0
 _MOST_PARTS = 1000  # of one model
 _WIDTH, _HEIGHT, _RAYS, _FAR_M = 320, 240, 640, 10.0  # defaults of sdformat
@@ -193,6 +196,8 @@ def _set_rate(made: SdfInterface, element: ET.Element, key: str, default: float 
     given = number(element, key, None, f"sdf[{made.origin}]")
     made.assumed += ["rate"] if given is None else []
     rate_hz = default if given is None else given
+    if rate_hz is not None and 0.0 < rate_hz < math.inf:
+        allow(LEAST_HZ <= rate_hz <= MOST_HZ, f"sdf[{made.origin}].{key}", rate_hz, f"{LEAST_HZ:g} to {MOST_HZ:g} Hz")
     made.rate_hz = rate_hz if rate_hz is not None and 0.0 < rate_hz < math.inf else None
 
 

@@ -134,6 +134,16 @@ def test_an_update_rate_that_is_no_rate_is_that_of_the_physics_steps(rate, tmp_p
     assert "publishes at every physics step" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("rate", ["1e-320", "1e-9", "1e9"])
+def test_a_rate_that_no_topic_has_is_refused(rate, tmp_path, capsys):
+    plugins = system(
+        "OdometryPublisher", "odometry-publisher", f"<odom_publish_frequency>{rate}</odom_publish_frequency>"
+    )
+    (tmp_path / "w.sdf").write_text(world("w", VEHICLE.format(name="rover", sensors="", more=plugins), systems=SYSTEMS))
+    assert main(["contract", "init", "--from-sdf", str(tmp_path / "w.sdf"), "-o", str(tmp_path / "own.yaml")]) == 2
+    assert "odom_publish_frequency: " in capsys.readouterr().err
+
+
 def test_topics_of_one_name_in_ros_are_not_bridged_to_one(tmp_path, capsys):
     cameras = "".join(f"<sensor name='c{end}' type='camera'><topic>c{end}</topic></sensor>" for end in ("-1", "_1"))
     cameras += "<sensor name='late' type='camera'><topic>clock</topic></sensor>"
