@@ -213,12 +213,14 @@ class FunctionPolicy:
 
     Attributes:
         n_action_steps: that of the callable, if it returns chunks (`ReservingPolicy`).
+        required_sensors: those of the callable, if it names any (`SensingPolicy`).
     """
 
     def __init__(self, act: PolicyFunction, identity: PolicyIdentity) -> None:
         """Wrap `act`, or raise UsageError if its `reset` needs other arguments than seed and episode_index."""
         self._act, self.identity = act, identity
         self.n_action_steps: int | None = getattr(act, "n_action_steps", None)
+        self.required_sensors: Sequence[str] = getattr(act, "required_sensors", ())
         self._takes = _reset_keywords(act, f"policy {identity.name!r}")
 
     def reset(self, *, seed: int, episode_index: int) -> None:
@@ -230,6 +232,11 @@ class FunctionPolicy:
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
         """Return what the callable returns."""
         return self._act(observation)
+
+    def instruct(self, instruction: str, /) -> bool:
+        """Pass a prompt to the callable, or return False if it takes none."""
+        instruct = getattr(self._act, "instruct", None)
+        return instruct is not None and instruct(instruction) is not False
 
     def close(self) -> None:
         """Close the callable, if it can be closed."""

@@ -19,6 +19,7 @@ from embodied_env.core.policy import (
     Policy,
     PolicyIdentity,
     as_policy,
+    find_required_sensors,
     policy_errors,
     policy_seed,
 )
@@ -148,6 +149,26 @@ def test_random_is_seeded_by_reset():
         policy.reset(seed=seed, episode_index=0)
         drawn.append(policy({}).tolist())
     assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_a_callable_gets_its_prompt_and_keeps_its_required_sensors():
+    class Follower:
+        required_sensors = ("joints",)
+
+        def __init__(self):
+            self.prompts = []
+
+        def instruct(self, instruction):
+            self.prompts.append(instruction)
+
+        def __call__(self, observation):
+            return np.zeros(6)
+
+    policy = as_policy(follower := Follower())
+    assert policy.instruct("wave")
+    assert (follower.prompts, find_required_sensors(policy)) == (["wave"], ("joints",))
+    plain = as_policy(lambda _: np.zeros(6))
+    assert (plain.instruct("wave"), find_required_sensors(plain)) == (False, ())
 
 
 def test_a_policy_is_itself_and_a_callable_is_wrapped():

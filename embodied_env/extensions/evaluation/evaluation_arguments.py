@@ -20,10 +20,10 @@ def read_instructions(path: str) -> tuple[str, ...]:
     from embodied_env.contract.runtime_values import check_instruction
 
     try:
-        text = read_file(path, most_bytes=_MOST_BYTES).decode()
+        text = read_file(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")  # some editors begin a file with a mark
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read instructions {path!r}: {error} (expected a text file in UTF-8)") from None
-    lines = tuple(check_instruction(line.strip()) for line in text.splitlines() if line.strip())
+    lines = tuple(check_instruction(line.strip()) for line in text.split("\n") if line.strip())
     if not lines:
         raise UsageError(f"no instruction in {path!r} (expected one per line)")
     return lines

@@ -333,6 +333,8 @@ class PolicyRunner:
                     return
         finally:
             recorder.close()
+            if (problem := recorder.losses.problem) and not result.message:
+                result.message = f"incomplete record: {problem}"
 
     def _reason_to_end(self) -> str:
         is_over = 0.0 < self.goal.seconds <= self._elapsed_s()

@@ -11,6 +11,7 @@ from embodied_env.cli.main import main
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import UsageError
 from embodied_env.extensions.evaluation.evaluation import evaluate
+from embodied_env.extensions.evaluation.evaluation_arguments import read_instructions
 
 ARM = embodied_env.load_contract("arm_reach")
 SHORT = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
@@ -84,6 +85,26 @@ def test_the_command_line_reads_one_prompt_per_line(tmp_path, capsys):
     file.write_text("\n", encoding="utf-8")
     assert main(run) == 2
     assert "no instruction in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\xef\xbb\xbfwave\r\nrest\r\n", ("wave", "rest")),  # of an editor on Windows
+        (b"wave\x0bthe hand\n", "invalid instruction: 'wave"),
+        ("wave\u2028rest\n".encode(), "invalid instruction: 'wave"),
+        (b"wave \xff\n", "cannot read instructions"),
+        (b"x" * 1001, "invalid instruction: 'xxx"),
+    ],
+)
+def test_a_line_with_a_control_character_is_refused_and_not_divided(tmp_path, content, expected):
+    file = tmp_path / "prompts.txt"
+    file.write_bytes(content)
+    if isinstance(expected, tuple):
+        assert read_instructions(str(file)) == expected
+        return
+    with pytest.raises(UsageError, match=expected):
+        read_instructions(str(file))
 
 
 def test_workers_have_the_prompts_of_their_episodes(tmp_path):

@@ -37,6 +37,12 @@ class SelectedPolicy:
                 time.sleep(0.05)
         return FAST
 
+    def instruct(self, instruction):
+        """Append the prompt to another file."""
+        with self.file.with_suffix(".prompts").open("a") as prompts:
+            prompts.write(f"{instruction}\n")
+        return True
+
     def close(self):
         """Fail if the file selects it."""
         if self.file.read_text() == "keep":

@@ -111,6 +111,7 @@ def test_a_prompt_that_changes_during_a_goal_is_an_event_of_its_record(rig):
     (change,) = [info for info in rows if "instruction" in info.get("annotations", {})]
     assert rows[0]["instruction"] == change["annotations"]["instruction"]["before"]
     assert {info["instruction"] for info in rows[rows.index(change) :]} == {"wave"}
+    assert rig.mode_file.with_suffix(".prompts").read_text().split("\n")[-3:-1] == [rows[0]["instruction"], "wave"]
     assert_sound(run)
 
 
@@ -159,6 +160,21 @@ def test_a_policy_that_fails_aborts_the_goal_and_the_next_one_runs(rig, mode, pr
     assert (status, result.end_reason) == (rig.ABORTED, "policy_lost:the policy failed")
     assert problem in result.message
     rig.select("")
+    assert rig.client.run(seconds=0.2)[0] == rig.SUCCEEDED
+
+
+def test_a_goal_whose_record_is_incomplete_is_aborted(rig):
+    process = psutil.Process(rig.process.pid)
+    before = process.rlimit(psutil.RLIMIT_FSIZE)
+    handle = rig.client.send(seconds=0.8)
+    rig.client.wait_until(lambda: any(each.step for each in rig.client.feedback))
+    try:
+        process.rlimit(psutil.RLIMIT_FSIZE, (1, before[1]))  # as on a full disk
+        status, result = rig.client.result(handle)
+    finally:
+        process.rlimit(psutil.RLIMIT_FSIZE, before)
+    assert (status, result.episodes) == (rig.ABORTED, 1)
+    assert result.message.startswith("incomplete record: ")
     assert rig.client.run(seconds=0.2)[0] == rig.SUCCEEDED
 
 
