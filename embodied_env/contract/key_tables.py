@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import io
 import re
@@ -65,7 +66,8 @@ def inner_class(hint: Any) -> type | None:  # noqa: ANN401 - a type hint
     return None
 
 
-def meanings_of(cls: type) -> dict[str, str]:
+@functools.cache
+def meanings_of(cls: type) -> Mapping[str, str]:
     """Return the comment of each field, also of inherited ones, or an empty text."""
     found: dict[str, str] = {}
     for base in reversed([each for each in cls.__mro__ if dataclasses.is_dataclass(each)]):
