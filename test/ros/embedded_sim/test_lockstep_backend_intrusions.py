@@ -24,18 +24,20 @@ from embodied_env.timing.clock import SteadyClock
 pytestmark = pytest.mark.ros
 
 ZERO = np.zeros(6)
+PATIENCE_S = 60.0  # a busy machine delays a step, the first image and the exit of a process
 
 
 @pytest.fixture(scope="module")
 def env(lasting):
     """A simulator shared by tests that leave it running and start with a reset."""
-    return lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros", render_mode="rgb_array")
+    options = {"backend": "mujoco_ros", "render_mode": "rgb_array", "step_timeout_s": PATIENCE_S}
+    return lasting(embodied_env.make, contract="arm_reach", **options)
 
 
 @pytest.fixture
 def own_env():
     """An environment with its own simulator, for tests that stop it."""
-    env = embodied_env.make("arm_reach", backend="mujoco_ros")
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", step_timeout_s=PATIENCE_S)
     yield env
     env.close()
 
@@ -190,16 +192,15 @@ def test_reset_after_an_interrupt_resynchronises_the_simulator(own_env):
     assert (info["end_reason"], info["sensors"]["joints"]["stamp_ns"]) == ("", 50_000_000)
 
 
-def test_failed_open_leaves_no_simulator(monkeypatch, tmp_path):
+def test_failed_open_leaves_no_simulator(monkeypatch, tmp_path, close_later):
     unwritable = tmp_path / "a_file"
     unwritable.write_text("")
     monkeypatch.setenv("ROS_LOG_DIR", str(unwritable / "log"))
-    env = embodied_env.make("arm_reach", backend="mujoco_ros", reset_timeout_s=5.0)
+    env = close_later(embodied_env.make("arm_reach", backend="mujoco_ros", reset_timeout_s=PATIENCE_S))
     before = children()
-    with pytest.raises(BackendNotReadyError):
+    with pytest.raises(BackendNotReadyError, match=r"a_file|exited with code"):
         env.reset(seed=1)
     assert children() == before
-    env.close()
 
 
 def children():
