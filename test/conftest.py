@@ -1,5 +1,6 @@
 """Fixtures of all tests, with a ROS 2 domain per test and checks for leaked threads, processes and segments."""
 
+import ast
 import contextlib
 import fcntl
 import functools
@@ -30,9 +31,9 @@ _SETTLED_S = 5.0
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segments
 
 
-# Every change is tested with the same examples; .ci/long draws new ones, twice as many. Deadlines are off.
+# Every change is tested with the same examples; .ci/long draws new ones, four times as many. Deadlines are off.
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("suite", settings.get_profile("random"), max_examples=50, derandomize=True, print_blob=True)
+settings.register_profile("suite", settings.get_profile("random"), max_examples=25, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(Path(__file__).parent / "discovery.xml"))
@@ -42,23 +43,38 @@ for _library in ("OMP", "OPENBLAS"):  # several test processes share the cores, 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Give each worker whole files, and one worker all files with the marker `realtime`."""
+    """Give each worker whole files, and one worker all tests with the marker `realtime`."""
     from xdist.scheduler import LoadFileScheduling
-
-    realtime = {file.relative_to(config.rootpath).as_posix() for file in _files_of_realtime_tests()}
 
     class FileScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            file = super()._split_scope(nodeid)
-            return "realtime" if file in realtime else file
+            file, _, name = nodeid.partition("::")
+            return "realtime" if _is_realtime(config.rootpath / file, name) else file
 
     return FileScheduling(config, log)
 
 
+def _is_realtime(file, name):
+    """Return whether the test `name` of a file, or the whole file, has the marker `realtime`."""
+    marked = _realtime_tests(file)
+    return "pytestmark" in marked or name.partition("[")[0] in marked
+
+
 @functools.cache
-def _files_of_realtime_tests():
-    files = Path(__file__).parent.rglob("test_*.py")
-    return {file for file in files if "pytest.mark.realtime" in file.read_text(encoding="utf-8")}
+def _realtime_tests(file):
+    """Return the functions of a file that have the marker, and `pytestmark` if the file has it.
+
+    The process that schedules the tests does not import them.
+    """
+    source = file.read_text(encoding="utf-8")
+    if "pytest.mark.realtime" not in source:
+        return frozenset()
+    found = set()
+    for node in ast.parse(source).body:
+        marks = node.decorator_list if isinstance(node, ast.FunctionDef) else [node]
+        if "pytest.mark.realtime" in "".join(map(ast.unparse, marks)):
+            found.add(node.name if isinstance(node, ast.FunctionDef) else "pytestmark")
+    return frozenset(found)
 
 
 def pytest_collection_modifyitems(items):
@@ -74,8 +90,8 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_runtest_setup(item):
-    """Lower the priority of the workers whose files have no test that measures wall time."""
-    if "PYTEST_XDIST_WORKER" in os.environ and os.nice(0) == 0 and item.path not in _files_of_realtime_tests():
+    """Lower the priority of the workers that have no test that measures wall time."""
+    if "PYTEST_XDIST_WORKER" in os.environ and os.nice(0) == 0 and not _is_realtime(item.path, item.name):
         os.nice(5)
 
 
