@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safety_strategies import examples
 
 import embodied_env
 from embodied_env.backends.backend_registry import make_backend
@@ -21,7 +22,7 @@ TICK_NS = PERIOD_NS // 5
 LATER_NS = 10**15
 REQUEST = ResetRequest(epoch=0, seed=3)
 PUSH = np.full(6, 0.3)
-many = settings(max_examples=100, deadline=None)
+many = examples(100)
 
 
 class TickingWorld:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safety_strategies import SEEDED
+from safety_strategies import SEEDED, examples
 from shipped_contracts import resolved_document
 from strategies import Document, contracts, document, document_of, documents, plain_values
 
@@ -25,7 +25,7 @@ from embodied_env.errors import ContractError
 LARGE = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]  # contracts are
 FEW = 15 if SEEDED else 6  # drawing a contract is slow: .ci/long draws the full number, twenty times
 few = settings(max_examples=FEW, deadline=None, suppress_health_check=LARGE)
-many = settings(max_examples=200, deadline=None)
+many = examples(200)
 ARM_REACH = yaml.safe_dump(resolved_document("arm_reach"), sort_keys=False)
 
 

@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from safety_strategies import bounds, contract_of, safe_state
+from safety_strategies import bounds, contract_of, examples, safe_state
 
 from embodied_env.contract import JointLimits
 from embodied_env.core.code_types import Severity
@@ -97,7 +97,7 @@ _CHANGES = st.fixed_dictionaries(
 _ACTIONS = st.lists(st.one_of(st.sampled_from([1.0, -1.0, 0.0]), st.floats(-1.0, 1.0)), min_size=1, max_size=25)
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(
     st.sampled_from(COMMANDS), _ACTIONS, st.lists(st.tuples(_CHANGES, _ACTIONS, st.booleans()), min_size=1, max_size=3)
 )
@@ -185,7 +185,7 @@ def test_changed_accelerations_have_no_effect_in_motion(key):
     check_rates(robot)
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(
     bounds().filter(lambda b: np.isfinite(b.low)),
     st.tuples(st.floats(0.0, 1.0), st.floats(-1.0, 1.0)),

@@ -6,8 +6,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from safety_strategies import examples
 
 from embodied_env.contract.sensor_schema import FieldSpec, SensorSpec
 from embodied_env.core.types import Sample
@@ -15,7 +16,7 @@ from embodied_env.sim.sensor_channel import SensorChannel
 from embodied_env.sim.sensor_reader import SensorOutput
 from embodied_env.sim.world_profile import Contact, Source
 
-many = settings(max_examples=60, deadline=None)
+many = examples(60)
 
 S_NS = 1_000_000_000
 PERIODS = 20

@@ -43,20 +43,18 @@ if os.environ.get("EMBODIED_ENV_SHRINK") == "0":
 
 
 def examples(count: int) -> settings:
-    """Return the settings of a property with `count` fixed examples.
+    """Return the settings of a property with half of `count` fixed examples, and all when a seed is given (`.ci/long`).
 
     The environment variable requests another number of new ones.
     """
+    number = _FRESH or (count if SEEDED else math.ceil(count / 2))
     return settings(
-        max_examples=_FRESH or count, deadline=None, derandomize=not (_FRESH or SEEDED), database=None, phases=_PHASES
+        max_examples=number, deadline=None, derandomize=not (_FRESH or SEEDED), database=None, phases=_PHASES
     )
 
 
 def costly(count: int) -> settings:
-    """Return the settings of a property with slow examples.
-
-    A third of them runs, and all when a seed is given (`.ci/long`).
-    """
+    """Return the settings of a property with slow examples, of which a sixth runs without a seed."""
     return examples(count if SEEDED else math.ceil(count / 3))
 
 

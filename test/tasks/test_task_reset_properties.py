@@ -6,8 +6,9 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from safety_strategies import examples
 
 from embodied_env.contract import load_contract
 from embodied_env.contract.spaces import ActionLayout, field_layouts
@@ -18,7 +19,7 @@ from embodied_env.tasks import ResettableTask, load_task
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")
 QUALITIES = (Quality.OK, Quality.OK, Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
 
-some = settings(max_examples=40, deadline=None)
+some = examples(40)
 
 
 @functools.cache

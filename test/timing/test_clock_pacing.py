@@ -2,8 +2,9 @@
 
 import pytest
 from distributions import install
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from safety_strategies import examples
 
 import embodied_env
 from embodied_env.errors import UsageError
@@ -12,7 +13,7 @@ from embodied_env.timing.clock import ManualClock, Pacer, VirtualClock
 PERIOD_NS = 1000
 PERIODS_NS = st.integers(1, 10**9)
 STARTS_NS = st.integers(0, 10**15)
-many = settings(max_examples=100, deadline=None)
+many = examples(100)
 
 
 @pytest.fixture

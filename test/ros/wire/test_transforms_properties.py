@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from safety_strategies import examples
 
 from embodied_env.messages.vectors import position_confidence
 from embodied_env.ros.wire.transforms import Transform, matrix, product, rotated_covariance, transformed, unit
 
-many = settings(max_examples=60, deadline=None)
+many = examples(60)
 
 NUMBERS = st.floats(-10.0, 10.0)
 VECTORS = st.lists(NUMBERS, min_size=3, max_size=3).map(np.array)

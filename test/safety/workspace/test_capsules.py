@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from safety_strategies import examples
 
 from embodied_env.safety.workspace.capsules import box_distance, capsule_distance, inside_distance
 
@@ -37,7 +38,7 @@ def resolution(ends: np.ndarray) -> float:
     return float(np.linalg.norm(ends[1] - ends[0])) / (len(STEPS) - 1) + 1e-9
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(segments)
 def test_box_distance_is_that_of_the_nearest_point(ends):
     brute = point_to_box(along(ends)).min()
@@ -45,7 +46,7 @@ def test_box_distance_is_that_of_the_nearest_point(ends):
     assert brute - resolution(ends) <= exact <= brute + 1e-9
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(segments, segments)
 def test_capsule_distance_is_that_of_the_nearest_points(ends, other):
     brute = point_to_segment(along(ends), other).min()
@@ -53,7 +54,7 @@ def test_capsule_distance_is_that_of_the_nearest_points(ends, other):
     assert brute - resolution(ends) <= exact <= brute + 1e-7
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(segments)
 def test_inside_distance_is_that_of_the_outermost_point(ends):
     p = along(ends)
@@ -61,7 +62,7 @@ def test_inside_distance_is_that_of_the_outermost_point(ends):
     assert inside_distance(ends, RADIUS, LOW, HIGH) == pytest.approx(brute, abs=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(segments, segments, st.integers(0, 2))
 def test_distance_changes_by_at_most_the_motion_of_the_ends(ends, moves, kind):
     far = float(np.linalg.norm(moves, axis=-1).max())

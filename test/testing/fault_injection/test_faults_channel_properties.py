@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safety_strategies import examples
 
 from embodied_env.errors import UsageError
 from embodied_env.testing.fault_injection import (
@@ -83,7 +84,7 @@ faults = st.one_of(
 seeds = st.integers(0, 2**63)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(faults, max_size=4), seeds, st.integers(0, 40))
 def test_only_dropped_messages_are_lost(chain, seed, count):
     left, channel = run(chain, count, seed=seed)
@@ -94,7 +95,7 @@ def test_only_dropped_messages_are_lost(chain, seed, count):
     assert counts["received"] + counts["duplicated"] == counts["dropped"] + counts["published"]
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(faults, max_size=4), seeds, st.integers(0, 40), st.integers(0, 400))
 def test_pending_messages_are_counted_at_any_time(chain, seed, count, now_ms):
     channel = FaultChannel(chain, seed=seed)
@@ -106,7 +107,7 @@ def test_pending_messages_are_counted_at_any_time(chain, seed, count, now_ms):
     assert counts["received"] + counts["duplicated"] == counts["dropped"] + counts["published"] + counts["pending"]
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(faults, max_size=4), seeds)
 def test_same_seed_gives_same_output(chain, seed):
     first, channel = run(chain, 30, seed=seed)
@@ -114,7 +115,7 @@ def test_same_seed_gives_same_output(chain, seed):
     assert (first, channel.counts()) == (again, other.counts())
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(faults, max_size=4), seeds, st.integers(1, 30))
 def test_messages_leave_after_arrival_in_time_order(chain, seed, count):
     left, _ = run(chain, count, seed=seed)
