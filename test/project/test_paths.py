@@ -44,20 +44,34 @@ def exists(name: str) -> bool:
     return attribute in dir(found) or hasattr(found, attribute)  # a listed name may be one of a removed extension
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_paths_exist(page):
+def found_in_pages(pattern: re.Pattern[str]) -> dict[str, set[str]]:
+    """Return the matches of a pattern with the pages that have each."""
+    found: dict[str, set[str]] = {}
+    for page in PAGES:
+        for match in pattern.findall((ROOT / page).read_text()):
+            found.setdefault(match, set()).add(page)
+    return found
+
+
+def test_paths_exist():
     found = {
-        path.replace("NAME", "*") for path in PATHS.findall((ROOT / page).read_text()) if not SCHEMAS.fullmatch(path)
+        path.replace("NAME", "*"): pages for path, pages in found_in_pages(PATHS).items() if not SCHEMAS.fullmatch(path)
     }
-    assert [path for path in found if not f"{path}/".startswith(REMOVED) and not [*ROOT.glob(path)]] == []
+    assert {
+        path: pages
+        for path, pages in found.items()
+        if not f"{path}/".startswith(REMOVED) and next(ROOT.glob(path), None) is None
+    } == {}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_modules_exist(page):
+def test_modules_exist():
     pytest.importorskip("rclpy")
     known = {*OTHER_NAMES, *(f".{kind}" for kind in BUILT_IN)}  # groups of entry points
-    found = set(NAMES.findall((ROOT / page).read_text())) - known
-    assert [name for name in found if not f"{name}.".startswith(REMOVED) and not exists(f"embodied_env{name}")] == []
+    assert {
+        name: pages
+        for name, pages in found_in_pages(NAMES).items()
+        if name not in known and not f"{name}.".startswith(REMOVED) and not exists(f"embodied_env{name}")
+    } == {}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if not page.startswith("docs/")])  # MkDocs checks those

@@ -1,10 +1,9 @@
 """The folders of the tests mirror those of the package, and the name of a test file begins with that of its module."""
 
+import functools
 import re
 from collections import Counter
 from pathlib import Path
-
-import pytest
 
 import embodied_env
 
@@ -22,6 +21,7 @@ def place_of(file: Path) -> str:
     return file.relative_to(TESTS).as_posix()
 
 
+@functools.cache
 def modules_of(folder: str) -> set[str]:
     return {file.stem for file in (PACKAGE / folder).glob("*.py")} - {"__init__", "__main__"}
 
@@ -33,10 +33,12 @@ def module_of(file: Path) -> str | None:
     return max(found, key=len, default=None)
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if place_of(file).split("/")[0] not in FREE], ids=place_of)
-def test_a_test_file_is_named_after_a_module(file):
-    modules = sorted(modules_of(place_of(file.parent)))
-    assert module_of(file) is not None, f"{place_of(file)} (expected test_<module>[_<aspect>].py of one of: {modules})"
+def test_test_files_are_named_after_modules():
+    """The name of a test file is ``test_<module>[_<aspect>].py``."""
+    named = [file for file in FILES if place_of(file).split("/")[0] not in FREE]
+    assert {
+        place_of(file): sorted(modules_of(place_of(file.parent))) for file in named if module_of(file) is None
+    } == {}
 
 
 def test_names_of_test_files_are_unique():
