@@ -33,7 +33,6 @@ def test_a_goal_begins_at_the_start_of_the_recorded_run(tmp_path):
     runner.contract, runner._env = ARM, EmbodiedEnv(ARM, backend="fake", reset_timeout_s=60.0)
     runner._policy = ChunkRunner(embodied_env.load_policy(address, ARM))
     result = runner.start(PolicyGoal()).result()
-    runner.close()
     runner._env.close()
     played, recorded = start_of(result.run), start_of(env.path)
     assert (played["routine"], played["seed_applied"]) == ("home", recorded["seed_applied"])
