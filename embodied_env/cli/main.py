@@ -21,6 +21,7 @@ from embodied_env.errors import ContractError, EmbodiedEnvError, PolicyError, Ta
 from embodied_env.processes.signals import terminate
 
 PROGRAM = "embodied-env"
+_log = logging.getLogger("embodied_env")
 
 
 class Verb(NamedTuple):
@@ -114,6 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(_without_ros_args(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except EmbodiedEnvError as error:
+        if _log.isEnabledFor(logging.DEBUG):
+            traceback.print_exception(error)
         print_error(error)
         return WRONG_USAGE if isinstance(error, (ContractError, UsageError)) else UNSOUND
     except KeyboardInterrupt:
@@ -168,6 +171,7 @@ def _run(argv: list[str]) -> int:
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
             options = tuple(subparser._option_string_actions)  # noqa: SLF001 - argparse has no other list of them
+    _add_verbose(parser)
     if not argv:
         parser.print_help(sys.stderr)
         return WRONG_USAGE
@@ -178,7 +182,25 @@ def _run(argv: list[str]) -> int:
     if unknown:
         guess = did_you_mean(unknown[0].partition("=")[0], options)
         raise UsageError(f"unrecognized arguments: {' '.join(unknown)}{guess} (see {PROGRAM} {named} --help)")
+    if "verbose" in args:
+        _log_verbosely()
     return int(args.run(args))
+
+
+def _add_verbose(parser: argparse.ArgumentParser) -> None:
+    help_ = "print log messages with their time, and the traceback of an error"
+    parser.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=help_)
+    for action in parser._actions:  # noqa: SLF001 - as above
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for each in dict.fromkeys(action.choices.values()):
+                _add_verbose(each)
+
+
+def _log_verbosely() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    _log.setLevel(logging.DEBUG)
 
 
 def _reader_left() -> bool:

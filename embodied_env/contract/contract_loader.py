@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import sys
 import typing
@@ -26,6 +27,7 @@ from embodied_env.contract.yaml_text import read_yaml
 from embodied_env.errors import ContractError, did_you_mean
 from embodied_env.plugins import installed_plugins
 
+_log = logging.getLogger(__name__)
 ROBOTS = "robots"
 """The folder of shipped robot files, in a folder of shipped contracts."""
 
@@ -145,6 +147,7 @@ def load_contract(name_or_path: str | Path | Contract) -> Contract:
     if isinstance(name_or_path, Contract):
         return name_or_path
     file = find_contract(name_or_path)
+    _log.debug("load the contract %s", file)
     return parse_contract(read_contract_file(file), source=str(file))
 
 

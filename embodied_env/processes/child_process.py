@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -29,6 +31,7 @@ from typing import IO, ClassVar
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.processes import supervisor
 
+_log = logging.getLogger(__name__)
 STOP_GRACE_S = 5.0
 CLI = "embodied_env.cli"
 RELAY = "relay"
@@ -144,6 +147,7 @@ class Child:
         except OSError as error:
             self._output.close()
             raise BackendNotReadyError(f"cannot start the {spec.role} process: {error}") from None
+        _log.debug("started the %s process %d: %s", spec.role, self._process.pid, shlex.join(spec.command()))
         Child._living.add(self)
         self._segments: frozenset[str] = frozenset()
         if (pipe := self._process.stdin) is not None:
