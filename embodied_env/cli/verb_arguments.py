@@ -30,7 +30,7 @@ def add_hosted_contract(parser: argparse.ArgumentParser) -> None:
         "contract", metavar="CONTRACT", help="name or path of a contract; -: its text as one line of standard input"
     )
     parser.add_argument("--namespace", help="absolute ROS 2 namespace (default: /)")
-    parser.add_argument("--source", default="standard input", help="source of the contract - in error messages")
+    parser.add_argument("--source", default="standard input", help="name of the contract - in error messages")
 
 
 def add_run_directory(parser: argparse.ArgumentParser) -> None:

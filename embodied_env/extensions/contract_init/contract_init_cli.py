@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("name", nargs="?", metavar="NAME", help="name of the contract (default: that of the file or robot)")
     option("--from-graph", action="store_true", help="read the topics of the running robot; publishes nothing")
-    option("--listen", type=float, default=5.0, metavar="S", help="seconds to listen to the topics (default: 5)")
+    option("--listen", type=float, default=5.0, metavar="S", help="seconds to listen to the topics")
     option("--namespace", help="absolute ROS 2 namespace of the robot (default: / with one robot)")
     option("--urdf", metavar="FILE", help="URDF with joints and limits (default: none)")
     option("--mjcf", metavar="FILE", help="MuJoCo model with joints and limits (default: none)")
