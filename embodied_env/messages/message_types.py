@@ -37,11 +37,15 @@ def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
         found = None
         if error.name != f"{package}.{kind}":
             extra = "" if importlib.util.find_spec("std_msgs") else f"{install_command('rclpy')}, or "
+            if package == "embodied_env_interfaces":
+                remedy = "build the folder interfaces of the repository with colcon, and source the workspace"
+            else:
+                apt = f"apt install ros-$ROS_DISTRO-{package.replace('_', '-')}"
+                remedy = f"{extra}source a ROS 2 installation that has it ({apt})"
             raise MissingDependencyError(
                 f"{package} ({error})",
                 needed_for=f"the {'action' if kind == 'action' else 'message'} {name}",
-                remedy=f"{extra}source a ROS 2 installation that has it "
-                f"(apt install ros-$ROS_DISTRO-{package.replace('_', '-')})",
+                remedy=remedy,
             ) from None
     if found is None:
         raise ContractError(name, f"no {kind} {type_name!r} in the installed package {package}")

@@ -1,3 +1,4 @@
+import importlib.util
 import sys
 
 import pytest
@@ -21,6 +22,14 @@ def test_type_name_imports_no_module_without_messages(tmp_path, monkeypatch):
     with pytest.raises(ContractError):
         message_class("named_by_a_contract/code/Type")
     assert "named_by_a_contract" not in sys.modules
+
+
+def test_missing_interfaces_of_the_runner_are_built_not_installed():
+    if importlib.util.find_spec("embodied_env_interfaces") is not None:
+        pytest.skip("the interfaces are installed")
+    with pytest.raises(MissingDependencyError, match="build the folder interfaces") as raised:
+        message_class("embodied_env_interfaces/action/RunPolicy")
+    assert "apt install" not in str(raised.value)
 
 
 @pytest.mark.ros

@@ -207,7 +207,8 @@ class Excitation:
             why = reasons.get(name, "not made after too many disturbances")
             self.missing[name] = f"{times} of {repeats[name]}: {why}"
         if not self.traces:
-            raise CalibrationError(f"no move could be made: {next(iter(reasons.values()))}")
+            why = next(iter(reasons.values()))
+            raise CalibrationError(f"no move could be made: {why}; on a busy host, end other programs")
 
     def _run_episode(self, left: list[PlannedMove], room: int, progress: Callable[[int], None]) -> None:
         """Reset and make moves while the episode has room."""
