@@ -13,7 +13,7 @@ from embodied_env.contract.fingerprint import meaning, sha256_of, to_plain
 from embodied_env.contract.spaces import action_space, observation_space
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Contract(ContractFields):
     """One robot and task with its spaces, limits, timing, safety and the profile of each backend.
 
@@ -24,6 +24,9 @@ class Contract(ContractFields):
         """Freeze the fields and validate every rule, or raise ContractError."""
         super().__post_init__()
         validate_contract(self)
+
+    def __repr__(self) -> str:
+        return f"<Contract {self.name} v{self.version} ({self.fingerprint[:12]})>"
 
     @cached_property
     def observation_space(self) -> spaces.Dict:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from embodied_env.record.episode_pairing import Episodes, Outcome, Pairing, ReturnDifference
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class PolicyResult:
     """The episodes of one policy."""
 
@@ -31,6 +31,11 @@ class PolicyResult:
     where: Mapping[int, Path]  # run directory of each finished episode, from 0
     parts: tuple[Path, ...] = ()  # run directories of an engine
     losses: tuple[str, ...] = ()  # description of each episode that was lost and repeated
+
+    def __repr__(self) -> str:
+        found = self.summary
+        outcome = f"{found.get('successes', 0)} of {found.get('rated', 0)} episodes successful, {self.path}"
+        return f"<PolicyResult {self.policy}: {outcome}{f', problem: {self.problem}' * bool(self.problem)}>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +54,18 @@ class PolicyComparison:
         return found
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Evaluation:
     """The evaluation of one or more policies on one backend, with `results` in the order of the policies."""
 
     contract: Contract
     backend: str
     results: tuple[PolicyResult, ...]
+
+    def __repr__(self) -> str:
+        """Return a line for each policy, as a notebook shows the last value of a cell."""
+        head = f"<Evaluation of {self.contract.name} on {self.backend}"
+        return "\n  ".join([head, *map(repr, self.results)]) + ">"
 
     @property
     def world(self) -> str:

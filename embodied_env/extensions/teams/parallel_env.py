@@ -167,6 +167,9 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         """Copy and pickle by the constructor's arguments, so that a copy is not opened."""
         return partial(type(self), **{**self._arguments, "contract": self.team}), ()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.team.name} on {self.backend_name}, {len(self.possible_agents)} robots>"
+
     # ------------------------------------------------------------------------------------------------ PettingZoo
 
     def observation_space(self, agent: str) -> gymnasium.Space[Observation]:

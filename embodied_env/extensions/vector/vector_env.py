@@ -121,6 +121,11 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         """Copy and pickle by the constructor's arguments, so that no slot of a copy is opened."""
         return rebuild, (type(self), {**self._arguments, "contract": self.contract}, self.spec)
 
+    def __repr__(self) -> str:
+        first = self._bases[0]
+        known = f"{self.contract.name} v{self.contract.version} ({self.contract.fingerprint[:12]})"
+        return f"<{type(self).__name__} {known} on {first.backend_name}, {self.num_envs} slots>"
+
     @property
     def batched_share(self) -> float:
         """The share of the steps of slots that were taken as arrays, since the environment was made."""
