@@ -1,6 +1,7 @@
 """Packaging for pip and colcon, all of it here because colcon reads this call and no [project] table."""
 
 import shutil
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from setuptools import Distribution, find_packages, setup
@@ -10,6 +11,7 @@ NAME = "embodied_env"
 HERE = Path(__file__).resolve().parent  # colcon --symlink-install runs a link to this file from its build folder
 VERSION: dict[str, str] = {}
 exec((HERE / NAME / "_version.py").read_text(encoding="utf-8"), VERSION)  # noqa: S102 - our own file, without imports
+PACKAGE = ET.parse(HERE / "package.xml").getroot()  # noqa: S314 - our own file, which has the maintainer and the URLs
 VERBS = (
     *("audit", "calibrate", "compare", "contract", "demo", "doctor", "evaluate", "export", "identify", "launch"),
     *("policy", "profile", "relay", "repair", "replay", "report", "runner", "serve", "sim", "view"),
@@ -102,8 +104,9 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    maintainer="The embodied_env authors",
-    maintainer_email="maintainers@embodied-env.example.com",
+    maintainer=PACKAGE.findtext("maintainer"),
+    maintainer_email=PACKAGE.find("maintainer").get("email"),
+    project_urls={url.get("type", "website"): url.text for url in PACKAGE.findall("url")},
     keywords=["robotics", "reinforcement learning", "ROS 2", "Gymnasium", "MuJoCo"],
     python_requires=">=3.11",
     packages=find_packages(include=[NAME, f"{NAME}.*"]),

@@ -122,3 +122,9 @@ def test_editable_installation_is_found_by_the_ament_index(source, tmp_path, mon
     assert (share / "launch" / "sim.launch.py").is_file()
     executables = Path(index.get_package_prefix("embodied_env"), "lib", "embodied_env")
     assert {file.name for file in executables.iterdir() if os.access(file, os.X_OK)} == {*VERBS}
+
+
+def test_the_maintainer_is_that_of_package_xml(setup_arguments):
+    line = f'<maintainer email="{setup_arguments["maintainer_email"]}">{setup_arguments["maintainer"]}</maintainer>'
+    for file in ("package.xml", "interfaces/embodied_env_interfaces/package.xml"):
+        assert line in (ROOT / file).read_text("utf-8")

@@ -8,7 +8,7 @@ a table, which it computes from these paths.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -103,9 +103,10 @@ def line_chart(
     grid = "".join(f"M0,{box.y(tick)}H{UNITS}" for tick in ticks(y_low, y_high))
     drawn = f'{limited}<path class="grid" d="{grid}"/>{curves}'
     rugs = "".join(_drawing_of_marks(each, box) for each in marks)
-    note = f"limits {format_number(limits[0])} to {format_number(limits[1])}" if any(np.isfinite(limits)) else ""
+    notes = [f"limits {format_number(limits[0])} to {format_number(limits[1])}"] if any(np.isfinite(limits)) else []
+    notes += [f"{name} {low} to {high}, cut off at the edge" for name, low, high in _cut_off(series, y_low, y_high)]
     return (
-        f"{_caption(title, unit, note)}{_key([*lines, *below], marks)}"
+        f"{_caption(title, unit, *notes)}{_key([*lines, *below], marks)}"
         f'<div class="plot" data-x="{x_low:.6g} {x_high:.6g}" data-y="{y_low:.6g} {y_high:.6g}"'
         f' data-unit="{_text(unit)}" data-x-title="{_text(x_title)}">'
         f"{_y_axis(y_low, y_high)}{_drawing(drawn, _describe(title, unit, [*series, *behind], marks))}"
@@ -290,6 +291,16 @@ def _y_range(series: Sequence[tuple[Line, FloatArray, FloatArray]]) -> tuple[flo
     return min(low, max(other_low, low - reach)), max(high, min(other_high, high + reach))
 
 
+def _cut_off(
+    series: Sequence[tuple[Line, FloatArray, FloatArray]], low: float, high: float
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each line that leaves the range, with its own smallest and largest value."""
+    for line, _, y in series:
+        good = y[np.isfinite(y)]
+        if len(good) and (good.min() < low or good.max() > high):
+            yield line.name, format_number(float(good.min())), format_number(float(good.max()))
+
+
 def _padded(low: float, high: float) -> tuple[float, float]:
     if max(abs(low), abs(high)) < 1.0 / _LARGEST:
         return -0.06, 1.0
@@ -303,9 +314,9 @@ def _text(value: object, longest: int = 160) -> str:
     return escape(shown if len(shown) <= longest else f"{shown[: longest - 1]}…")
 
 
-def _caption(title: str, unit: str = "", note: str = "") -> str:
-    notes = "".join(f' <span class="unit">{_text(each)}</span>' for each in (unit, note) if each)
-    return f"<figcaption>{_text(title, 60)}{notes}</figcaption>"
+def _caption(title: str, unit: str = "", *notes: str) -> str:
+    shown = "".join(f' <span class="unit">{_text(each)}</span>' for each in (unit, *notes) if each)
+    return f"<figcaption>{_text(title, 60)}{shown}</figcaption>"
 
 
 def _key(lines: Sequence[Line], marks: Sequence[Marks]) -> str:

@@ -107,6 +107,12 @@ def test_an_outlier_of_a_request_does_not_flatten_the_other_lines():
     assert max(y for _, y in applied) - min(y for _, y in applied) > 300
 
 
+def test_the_caption_names_the_range_of_a_line_that_leaves_the_chart():
+    lines = [Line("requested", [0, 1], [9.0, 0.0], "requested", sets_range=False), Line("applied", [0, 1], [0, 1], "a")]
+    assert "requested 0 to 9.00, cut off at the edge" in line_chart("j1", lines, x_title="step")
+    assert "cut off" not in line_chart("j1", lines[1:], x_title="step")
+
+
 def test_ends_beyond_the_limits_are_shaded():
     drawn = Html(line_chart("j1", [Line("x", [0, 1], [-2.0, 2.0], "a")], x_title="step", limits=(-1.0, 1.0)))
     assert len([each for each in drawn.of("rect") if each["class"] == "beyond"]) == 2
