@@ -331,6 +331,7 @@ def test_the_process_ends_on_a_signal(domain_id, number):
     assert process.returncode == 0
 
 
+@pytest.mark.long  # the simulator in lockstep has it by default
 def test_the_process_ends_when_its_parent_is_killed(domain_id):
     script = (
         "import time\n"

@@ -176,7 +176,7 @@ WAYS = ENDS | {
 }
 IN_DEFAULT_RUN = {  # an exit handler, a finalizer, and a relay under a thread that still steps
     ("arm", False, "uncaught exception of a function"),
-    ("cart", False, "freed from a recorder of messages"),
+    ("arm", False, "freed from a recorder of messages"),
     ("cart", True, "a policy thread goes on"),
 }
 
