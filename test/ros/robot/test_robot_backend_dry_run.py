@@ -69,9 +69,8 @@ def dry_run(request, lasting_domain, tmp_path_factory):
         specs += [relay("-", namespace=NAMESPACE)] if request.param else []
         children = [Child(spec, first_line=dump_contract(contract)) for spec in specs]
         observer = CommandSpy(domain_id)
-        env = embodied_env.make(
-            contract, backend="real", namespace=NAMESPACE, domain_id=domain_id, armed=False, record=folder
-        )
+        options = {"namespace": NAMESPACE, "domain_id": domain_id, "connect_timeout_s": 60.0}
+        env = embodied_env.make(contract, backend="real", armed=False, record=folder, **options)
         try:
             with pytest.warns(UserWarning, match="real: target"):
                 before, reset = env.reset(seed=1, options={"target": np.array([-0.4, 0.0, 0.2])})

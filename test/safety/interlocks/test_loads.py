@@ -313,7 +313,7 @@ def test_an_overloaded_robot_is_stopped_recorded_and_replayed(domain_id, tmp_pat
     spec = simulator("-", namespace="/loads", source=contract.source, free_running=True)
     robot = Child(spec, first_line=dump_contract(contract))
     try:
-        options = {"namespace": "/loads", "domain_id": domain_id, "record": tmp_path}
+        options = {"namespace": "/loads", "domain_id": domain_id, "record": tmp_path, "connect_timeout_s": 60.0}
         with embodied_env.make(contract, backend="real", **options) as env:
             env.reset(seed=1)
             reason = ""
