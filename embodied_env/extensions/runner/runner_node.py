@@ -75,9 +75,8 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         self._server: Any = None
         try:
             self._create_action(*map(message_class, (ACTION, CHECK, INSTRUCT)))
-        except MissingDependencyError:
-            remedy = "build interfaces/ of the source with colcon, or use the services"
-            self.get_logger().warning(f"no action run_policy: embodied_env_interfaces is not installed; {remedy}")
+        except MissingDependencyError as error:
+            self.get_logger().warning(f"no action run_policy: {error}")
         self.declare_parameter("offers", self._offers, _READ_ONLY, ignore_override=True)
         self.create_timer(_FEEDBACK_S, self._on_timer, clock=RosClock(clock_type=ClockType.STEADY_TIME))
         self._report()
