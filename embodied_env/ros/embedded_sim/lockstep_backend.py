@@ -101,9 +101,12 @@ class MujocoRosBackend(EmbeddedSimBackend):
             return ros
         if unmatched.shared and not unmatched.unread and not unmatched.unpublished:
             raise BackendNotReadyError(f"more than one publisher on {unmatched.shared} (expected only the simulator)")
+        missing = f"no subscriber on {unmatched.unread}, no publisher on {unmatched.unpublished}"
+        if self._child is not None:
+            problem = f"the simulator that was started, process {self._child.pid}, is not ready"
+            raise BackendNotReadyError(f"{problem}: {missing}; give it more time with reset_timeout_s")
         raise BackendNotReadyError(
-            f"no simulator in namespace {ros.node.get_namespace()}: no subscriber on {unmatched.unread}, "
-            f"no publisher on {unmatched.unpublished}; "
+            f"no simulator in namespace {ros.node.get_namespace()}: {missing}; "
             f"start one with `embodied-env sim {self._contract.name}` and the same ROS_DOMAIN_ID"
         )
 

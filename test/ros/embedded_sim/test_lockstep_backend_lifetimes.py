@@ -185,6 +185,12 @@ def test_simulator_ends_cleanly_on_sigint(manual_simulator):
     assert manual_simulator.wait(timeout=20) == 0
 
 
+def test_an_own_simulator_that_starts_too_slowly_is_named_with_the_option(domain_id, close_later):
+    env = close_later(embodied_env.make("arm_reach", backend="mujoco_ros", reset_timeout_s=0.05))
+    with pytest.raises(BackendNotReadyError, match=r"process \d+, is not ready.*reset_timeout_s"):
+        env.reset(seed=1)
+
+
 def test_error_without_a_simulator_explains_how_to_start_one(domain_id):
     env = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/unused", reset_timeout_s=0.3)
     with pytest.raises(BackendNotReadyError, match="embodied-env sim arm_reach"):
