@@ -62,7 +62,12 @@ class ObservationGate(Interlock):
             "of a policy file included, is younger than `max_age_s` when the command is sent, valid, not in the future",
             result="HOLD; STOP after `observation.stop_steps`",
             codes={
-                "obs.stale": Code(80, Severity.STOP, "a required reading is too old"),
+                "obs.stale": Code(
+                    80,
+                    Severity.STOP,
+                    "a required reading is too old",
+                    "check the driver of the sensor, and the load of this computer",
+                ),
                 "obs.future": Code(81, Severity.STOP, "a required reading is stamped in the future"),
                 "obs.invalid": Code(82, Severity.STOP, "a required reading is invalid"),
             },

@@ -77,7 +77,14 @@ class TrackingGate(Interlock):
             condition="joints are where they were commanded, within a share of their range (by joint or actuator: "
             "`tracking.joints`, `tracking.actuators`); a gripper may close on an object",
             result="HOLD after `debounce_steps`, STOP after `stop_steps`",
-            codes={"track.error": Code(100, Severity.STOP, "the robot does not follow its command")},
+            codes={
+                "track.error": Code(
+                    100,
+                    Severity.STOP,
+                    "the robot does not follow its command",
+                    "free the joint if it is blocked, else check its name, controller and gains",
+                )
+            },
         ),
     )
 
