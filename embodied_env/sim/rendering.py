@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.errors import ClosedError, MissingDependencyError, UsageError
-from embodied_env.sim.world_model import MjData
+from embodied_env.sim.world_model import MjData, WorldModel
 from embodied_env.timing.clock import Clock, SteadyClock
 
 INSTALL_EGL = "apt install libegl1 libopengl0 libgl1-mesa-dri"
@@ -88,6 +88,14 @@ FREE_CAMERA = -1
 _MAX_SHAPES = 10_000  # MuJoCo drops further shapes silently
 
 _started_in: set[int] = set()  # ids of processes, this one and its fork ancestors, that have created a GL context
+
+
+def render_camera(model: WorldModel, path: str) -> int:
+    """Return the index of the camera that `render` shows, or `FREE_CAMERA`, or raise ContractError at `path`."""
+    camera = model.profile.render.camera
+    if camera is None:
+        return 0 if model.mj.ncam else FREE_CAMERA
+    return FREE_CAMERA if camera == "free" else model.find("camera", camera, path)
 
 
 class Renderer:
@@ -237,9 +245,8 @@ class ViewerWindow:
     """
 
     def __init__(self, mujoco: Any, model: Any) -> None:  # noqa: ANN401 - mujoco has no type stubs
-        self._mujoco = mujoco
-        self._model = copy.copy(model)
-        self._data = mujoco.MjData(self._model)
+        self._mujoco, self._model = mujoco, model
+        self._data: Any = None
         self._window: Any = None
         self._threads: set[threading.Thread] = set()
 
@@ -274,6 +281,8 @@ class ViewerWindow:
                 raise MissingDependencyError(
                     "a display", needed_for='render_mode "human"', remedy="set DISPLAY to a running X server"
                 )
+        self._model = copy.copy(self._model)
+        self._data = self._mujoco.MjData(self._model)
         before = set(threading.enumerate())
         self._window = launch_passive(self._model, self._data, show_left_ui=False, show_right_ui=False)
         self._threads = set(threading.enumerate()) - before

@@ -22,7 +22,7 @@ from embodied_env.sim.actuators import Actuation
 from embodied_env.sim.command_path import CommandPath, PathState
 from embodied_env.sim.physics import Physics
 from embodied_env.sim.randomization import MovingBody, ResetRandomizer
-from embodied_env.sim.rendering import FREE_CAMERA, Renderer, ViewerWindow
+from embodied_env.sim.rendering import Renderer, ViewerWindow, render_camera
 from embodied_env.sim.robot_description import robot_description
 from embodied_env.sim.sensor_channel import ChannelState, SensorChannel, at_arrival
 from embodied_env.sim.sensor_reader import AsyncCameras, SimulatedSensorReader
@@ -32,8 +32,6 @@ from embodied_env.sim.world_model import shared_model
 from embodied_env.sim.world_profile import WorldProfile
 from embodied_env.timing.clock import Clock
 from embodied_env.timing.delay_model import DelayModel
-
-_NEVER_NS = 2**63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +103,7 @@ class World:
         self.profile = profile = model.profile  # shared too
         self._data = model.new_data()
         self._renderer = Renderer(model.mujoco, model.mj, clock)
-        self._viewer: ViewerWindow | None = None
+        self._viewer = ViewerWindow(model.mujoco, model.mj)
         self._sensors = SimulatedSensorReader(model, self._data, self._renderer, whole_messages=as_messages)
         emulator = profile.emulator if free_running else None
         timing = resolve_timing(model, emulator)
@@ -131,9 +129,7 @@ class World:
         if emulator is not None or self._delayed is not None or self.command_delay_ns is not None:
             self._path = CommandPath(model, self._actuation, timing, emulator, self._delayed)
         self._sort_channels(late)
-        self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
-        if camera is not None:
-            self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
+        self._camera = render_camera(model, f"{path}.render.camera")
         self.now_ns = self._origin_ns = 0
         self._unread = 0  # readings of each ideal sensor
         self.can_be_saved = self._cameras is None and self._delayed is None and model.has_whole_states
@@ -294,8 +290,7 @@ class World:
         """Advance by exactly one control period, or one tick.
 
         Args:
-            commands: commands that take effect during a tick, in order: ns after its start, and the values. They act
-                at that time exactly.
+            commands: those that act during a tick, in order, each as the time in ns after its start and the values.
 
         Raises:
             ResetNeededError: before the first reset, or after a failed one.
@@ -412,9 +407,8 @@ class World:
     @property
     def renderer_library(self) -> str:
         """Library that renders the cameras, "egl", "osmesa" or "glfw", or "" without cameras."""
-        if self._cameras is not None:
-            return self._cameras.library
-        return self._renderer.library if self.profile.has_cameras else ""
+        renders = self._cameras or self._renderer
+        return renders.library if self.profile.has_cameras else ""
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the current world, shape (height, width, 3), by the profile's ``render``."""
@@ -424,8 +418,6 @@ class World:
 
     def show(self) -> None:
         """Show the current world in a window, which opens at the first call."""
-        if self._viewer is None:
-            self._viewer = ViewerWindow(self._model.mujoco, self._model.mj)
         self._viewer.show(self._data)
 
     def close(self) -> None:
@@ -433,8 +425,7 @@ class World:
         self._renderer.close()
         if self._cameras is not None:
             self._cameras.close()
-        if self._viewer is not None:
-            self._viewer.close()
+        self._viewer.close()
 
     def _take_delayed(self, before_ns: int) -> None:
         """Take the delayed readings that were due before this time, in the current state."""
@@ -456,4 +447,4 @@ class World:
 
 
 def _next_due_ns(channels: Mapping[str, SensorChannel]) -> int:
-    return min([channel.due_ns for channel in channels.values()], default=_NEVER_NS)
+    return min([channel.due_ns for channel in channels.values()], default=2**63)

@@ -246,7 +246,7 @@ class WorldProfile:
     command_timeout_s: Positive | None = None  # free-running: a velocity command expires after this time; null: never
     emulator: EmulatorSpec = field(default_factory=EmulatorSpec)  # free-running: delays and clocks of the robot
     step_timeout_s: Positive = 5.0  # maximum duration of a step
-    reset_timeout_s: Positive = 30.0  # maximum duration of a reset
+    reset_timeout_s: Positive = 60.0  # maximum duration of a reset
 
     @property
     def has_cameras(self) -> bool:

@@ -91,7 +91,7 @@ class EmbeddedSimBackend(ABC):
         self._delays = delays
         self._delays_file: Path | None = None
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.get("step_timeout_s", 5.0))
-        self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.get("reset_timeout_s", 30.0))
+        self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.get("reset_timeout_s", 60.0))
         check_namespace_and_domain(namespace, domain_id)
         self.feed = MessageTap()
         self._epoch_base = secrets.randbits(62)
