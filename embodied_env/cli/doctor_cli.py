@@ -11,6 +11,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -87,15 +88,29 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"invalid --timeout: {args.timeout} (expected seconds > 0)")
     check_namespace(args.namespace)
     contract = load_contract(args.contract)
-    sections = examine(
-        contract,
-        args.backend,
-        namespace=args.namespace,
-        timeout_s=args.timeout,
-        trust_task=args.trust_task,
-        **given_options(args, *ROBOT_OPTIONS),
-    )
+    with _emulator(contract, args) as namespace:
+        sections = examine(
+            contract,
+            args.backend,
+            namespace=namespace,
+            timeout_s=args.timeout,
+            trust_task=args.trust_task,
+            **given_options(args, *ROBOT_OPTIONS),
+        )
     return _report(sections, {"contract": contract.name, "backend": args.backend}, as_json=args.json)
+
+
+@contextmanager
+def _emulator(contract: Contract, args: argparse.Namespace) -> Iterator[str]:
+    """Yield the namespace to examine, that of an emulator which is started if none is running."""
+    if not args.emulator or args.backend != "real" or not all(check.passed for check in ros_checks(is_required=True)):
+        yield args.namespace
+        return
+    from embodied_env.ros.embedded_sim.own_emulator import emulator_namespace
+
+    note = functools.partial(say, file=sys.stderr)
+    with emulator_namespace(contract, args.namespace, search_s=args.timeout, before_start=note) as namespace:
+        yield namespace
 
 
 def _report(sections: Sections, subject: dict[str, str], *, as_json: bool) -> int:

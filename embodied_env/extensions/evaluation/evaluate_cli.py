@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from embodied_env.cli.verb_arguments import (
     ROBOT_OPTIONS,
@@ -79,4 +82,26 @@ def run(args: argparse.Namespace) -> int:
     if args.instructions is not None:
         options["instructions"] = read_instructions(args.instructions)
     policies = [PolicySource(address=address, policy_file=file) for address, file in named_policies(args)]
-    return run_policies(args.contract, policies, args, engine=engine, **options)
+    with _emulator(args) as where:
+        return run_policies(args.contract, policies, args, engine=engine, **options | where)
+
+
+@contextmanager
+def _emulator(args: argparse.Namespace) -> Iterator[dict[str, str]]:
+    """Yield the namespace of the robot emulator as an option, and start one if none is running."""
+    if not args.emulator or args.backend != "real":
+        yield {}
+        return
+    from embodied_env.contract.contract_loader import load_contract
+
+    contract = load_contract(args.contract)
+    if args.relay or contract.backends.get("real", {}).get("relay"):  # the emulator is where the relay is
+        yield {}
+        return
+    from embodied_env.ros.embedded_sim.own_emulator import SEARCH_S, emulator_namespace
+    from embodied_env.ros.transport.fastdds import enable_large_segments
+
+    enable_large_segments(contract)
+    search_s, note = args.connect_timeout_s or SEARCH_S, partial(say, file=sys.stderr)
+    with emulator_namespace(contract, args.namespace, search_s=search_s, before_start=note) as namespace:
+        yield {"namespace": namespace}
