@@ -119,6 +119,8 @@ class Timed:
         action = self.steps.take()
         if self.runner._request is not None and self.runner._request[0] == self.steps.step - 1:
             self.due = self.steps.step - 1 + self.latency
+        while self.runner._request is None and self.policy.gate.acquire(blocking=False):
+            pass  # no inference took the permit, which would end a later one early
         return action
 
     def __enter__(self):
