@@ -171,18 +171,9 @@ class McapFile:
         if problem:
             raise OSError(f"{problem}; do not modify a run while it is being recorded")
 
-    @contextlib.contextmanager
-    def guarded(self, what: str) -> Iterator[None]:
-        """Guard a write of `what`, and after a failure raise RecordError for it and for every later write."""
-        if self.problem:
-            raise RecordError(f"{self.problem}; {what} was not written either")
-        try:
-            yield
-        except RecordError:
-            raise
-        except Exception as error:  # noqa: BLE001 - of a library that compresses, for example: the chunk is lost
-            self.problem = f"{self.path}: cannot write {what}: {error}"
-            raise RecordError(self.problem) from None
+    def guarded(self, what: str) -> _Guard:
+        """Guard a write of `what`: after a failure, raise RecordError for it and for every later write."""
+        return _Guard(self, what)
 
     def close(self) -> None:
         """Write the index and close the file once, and store an error in `problem` instead of raising it."""
@@ -290,6 +281,24 @@ class McapFile:
             kept = max(0, min(self._checked, size - (written - self._checked)))
             return f"another process changed the file: {size} bytes (expected {written})", kept
         return "", written
+
+
+class _Guard:
+    """Context of a write, which is entered for each row: a class takes less time than a generator."""
+
+    __slots__ = ("_file", "_what")
+
+    def __init__(self, file: McapFile, what: str) -> None:
+        self._file, self._what = file, what
+
+    def __enter__(self) -> None:
+        if self._file.problem:
+            raise RecordError(f"{self._file.problem}; {self._what} was not written either")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, RecordError):  # the chunk is lost
+            self._file.problem = f"{self._file.path}: cannot write {self._what}: {error}"
+            raise RecordError(self._file.problem) from None
 
 
 class _Chunk:

@@ -99,10 +99,13 @@ class LogWriter:
         """
         if len(data) >= MOST_VALUES and (count := count_values(data)) > MOST_VALUES:
             raise RecordError(f"row {number} has {count} values (expected at most {MOST_VALUES})")
-        with self._guarded(f"row {number}"):
-            self._add_message(topic, [data], number, log_time_ns)
-            self.chain.add(data, is_reset=topic == "reset")
-            self._unflushed.append((number, self._file.chunk_count))
+        try:
+            with self._file.guarded(f"row {number}"):
+                self._add_message(topic, [data], number, log_time_ns)
+                self.chain.add(data, is_reset=topic == "reset")
+                self._unflushed.append((number, self._file.chunk_count))
+        finally:
+            self._note_chunks()
 
     def put(self, reference: Reference, message: Sequence[Piece], *, log_time_ns: int) -> None:
         """Append the array that `reference` refers to, in the pieces of `encode_array`, once."""
@@ -138,9 +141,13 @@ class LogWriter:
             with self._file.guarded(what):
                 yield
         finally:
-            while self._unflushed and self._unflushed[0][1] < self._file.chunk_count:
-                self._unflushed.popleft()
-                self._ends.append(self._file.flushed)
+            self._note_chunks()
+
+    def _note_chunks(self) -> None:
+        """Count the rows of the chunks that were passed to the operating system as flushed."""
+        while self._unflushed and self._unflushed[0][1] < self._file.chunk_count:
+            self._unflushed.popleft()
+            self._ends.append(self._file.flushed)
 
     def _add_message(self, topic: str, data: Sequence[Piece], number: int, ns: int) -> None:
         self._file.add_message(self._channels[topic], data, number=number, log_ns=ns, publish_ns=ns)

@@ -167,17 +167,19 @@ class RunWriter:
 
         Its latencies are not added to the summary.
         """
-        with self._count_losses(rows=1):
+        try:
             self.summary.add(row, with_latency=False)
             arrays = RowArrays()
             data = encode_row(row, arrays.keep)[1:-1]
-            size = len(data) + sum(array.nbytes for _, array in arrays.found)
-            return PendingRow("transition", [data], arrays, row["row"], now_ns, size)
-        return None
+        except Exception as error:  # noqa: BLE001 - as in `_count_losses`, which takes longer
+            self._note_loss(error, rows=1)
+            return None
+        size = len(data) + sum(array.nbytes for _, array in arrays.found) if arrays.found else len(data)
+        return PendingRow("transition", [data], arrays, row["row"], now_ns, size)
 
     def write(self, row: PendingRow) -> None:
         """Write the arrays of a row, then the row, and the first step also to a file."""
-        with self._count_losses(rows=1):
+        try:
             parts = [
                 part if isinstance(part, bytes) else encode_row(part(), row.arrays.keep)[1:-1] for part in row.parts
             ]
@@ -188,6 +190,8 @@ class RunWriter:
             if row.topic == "transition" and not self._has_step:
                 self._has_step = True
                 self.file(FIRST_TRANSITION, json.loads(data))
+        except Exception as error:  # noqa: BLE001 - as in `_count_losses`, which takes longer
+            self._note_loss(error, rows=1)
         if self.log.is_full:
             self.settle()
 
@@ -234,9 +238,13 @@ class RunWriter:
         """Count a failed write as lost, together with the buffered rows."""
         try:
             yield
-        except RecordError as error:
-            self.losses.note(str(error), rows=rows + self.log.pop_lost_rows(), messages=messages)
         except Exception as error:  # noqa: BLE001 - of a message that cannot be serialised, for example
+            self._note_loss(error, rows=rows, messages=messages)
+
+    def _note_loss(self, error: Exception, *, rows: int = 0, messages: int = 0) -> None:
+        if isinstance(error, RecordError):
+            self.losses.note(str(error), rows=rows + self.log.pop_lost_rows(), messages=messages)
+        else:
             self.losses.note(f"{type(error).__name__}: {error}", rows=rows, messages=messages)
 
 
