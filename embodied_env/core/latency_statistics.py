@@ -120,7 +120,7 @@ class LatencyColumns:
             each._settle = self._settle  # noqa: SLF001
 
     def add(self, info: Mapping[str, Any], taken: NDArray[np.bool_]) -> None:
-        """Add an info whose values are arrays with one value per environment; `taken`: those that took the step."""
+        """Add an info whose values are arrays with one value per environment, of those that have `taken` the step."""
         self._steps.append((taken, list(all_stages_of(info))))
         if len(self._steps) >= _GATHERED_STEPS:
             self._settle()
@@ -138,7 +138,7 @@ class LatencyColumns:
 
 
 def _nothing() -> None:
-    """Settle nothing: no step was taken as arrays."""
+    """Settle nothing, since no step was taken as arrays."""
 
 
 def all_stages_of(info: Mapping[str, Any]) -> Iterator[tuple[Stage, int, Any]]:

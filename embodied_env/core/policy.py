@@ -155,7 +155,7 @@ def find_start(policy: object) -> EpisodeStart | None:
 
 
 def refuse_playback(policy: object, address: str, *, user: str) -> None:
-    """Raise UsageError for a policy that plays a run: `user` cannot bring the robot to the recorded start."""
+    """Raise UsageError for a policy that plays a run, since `user` cannot bring the robot to the recorded start."""
     if find_start(policy) is not None:
         problem = f"{address} plays a recorded run, and {user} cannot begin at its start"
         raise UsageError(f"{problem} (expected another policy); play it with evaluate --policy")

@@ -160,7 +160,7 @@ class ProgressBar(Progress):
         self.pause()
 
     def pause(self) -> None:
-        """Remove the bar until the next report: an operator may be asked something."""
+        """Remove the bar until the next report, since an operator may be asked something."""
         if self._bar is not None:
             self._bar.stop()
 

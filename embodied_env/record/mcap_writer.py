@@ -172,7 +172,7 @@ class McapFile:
             raise OSError(f"{problem}; do not modify a run while it is being recorded")
 
     def guarded(self, what: str) -> _Guard:
-        """Guard a write of `what`: after a failure, raise RecordError for it and for every later write."""
+        """Guard a write of `what`, and after a failure raise RecordError for it and for every later write."""
         return _Guard(self, what)
 
     def close(self) -> None:
@@ -284,7 +284,7 @@ class McapFile:
 
 
 class _Guard:
-    """Context of a write, which is entered for each row: a class takes less time than a generator."""
+    """Context of a write, a class because a generator takes longer and each row enters it."""
 
     __slots__ = ("_file", "_what")
 

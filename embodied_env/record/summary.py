@@ -55,7 +55,7 @@ class EpisodeOutcome:
 
     @property
     def instruction(self) -> str:
-        """The prompt, "" without one; "first → last" if it was changed, which is a condition of its own."""
+        """The prompt, "" without one, or "first → last" if it was changed, which is a condition of its own."""
         return " → ".join(self.prompts)
 
     @property

@@ -173,7 +173,7 @@ STACKS = [
 
 
 def cells(heading):
-    """Return the cells of each name in the table under `heading`, without backticks; a row may have several names."""
+    """Return the cells of each name in the table under `heading`, without backticks, where a row may have several."""
     section = DOCS.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
     rows = [line.replace("`", "").split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
     return [[name, *map(str.strip, row[1:])] for row in rows for name in row[0].strip().split(", ")]

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def display():
-    """Return the name of its display; without Xvfb the test is skipped."""
+    """Return the name of its display, or skip the test without Xvfb."""
     if not shutil.which("Xvfb"):
         pytest.skip("needs Xvfb: apt install xvfb")
     with subprocess.Popen(

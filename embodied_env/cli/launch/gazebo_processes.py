@@ -1,4 +1,4 @@
-"""The processes of the launch target gazebo: server, bridge, robot description and controllers."""
+"""Start the server of Gazebo with its bridge, robot description and controllers."""
 
 from __future__ import annotations
 

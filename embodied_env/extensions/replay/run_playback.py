@@ -230,5 +230,5 @@ class RunModel(PolicyModel):
 
 
 def _is_binary(layout: ActionLayout) -> NDArray[np.bool_]:
-    """Return which joints open or close: an action leads to one of two values, not to those on the way."""
+    """Return which joints only open or close, so that an action leads to one of two values."""
     return ~np.isnan(layout.scale.threshold)

@@ -285,7 +285,7 @@ class PolicyRunner:
         return not futures.wait([self._future], STOP_GRACE_S + stopping_time_s(self.contract)).not_done
 
     def _run(self, future: futures.Future[GoalResult], result: GoalResult) -> None:
-        """Run the episodes of a goal; `future` is done already if the policy did not return in time."""
+        """Run the episodes of a goal, whose `future` is done already if the policy did not return in time."""
         error: BaseException | None = None
         try:
             self._run_episodes(result)

@@ -143,7 +143,7 @@ BETTER = {("RecordEpisodeStatistics", AutoresetMode.DISABLED)}
 
 
 def documented():
-    """Return the cells of each wrapper in the order of names; a row of the page has several wrappers."""
+    """Return the cells of each wrapper in the order of names, where a row of the page has several."""
     section = DOCS.read_text().split("## Wrappers by mode\n")[1].split("\n## ")[0]
     rows = [line.replace("`", "").split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
     return sorted([name, *map(str.strip, row[1:])] for row in rows for name in row[0].strip().split(", "))
