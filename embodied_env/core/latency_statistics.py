@@ -65,7 +65,7 @@ KEPT = 8192
 """Default capacity of a `Reservoir`."""
 
 _OK = int(Quality.OK)
-_GATHERED_STEPS = 256  # added at once
+_GATHERED_STEPS = 64  # added at once
 _PERCENTILES = (50.0, 95.0, 99.0)
 
 
