@@ -627,7 +627,13 @@ def test_keys_names_the_unknown_part_of_a_path(path, problem, capsys):
     assert problem in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("alias", "name"), [("mujoco_ros", "mujoco"), ("simulation_interfaces", "gazebo")])
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("mujoco_ros", "mujoco"),
+        pytest.param("simulation_interfaces", "gazebo", marks=pytest.mark.needs("gazebo")),
+    ],
+)
 def test_keys_of_a_backend_with_the_profile_of_another(alias, name, capsys):
     assert main(["contract", "keys", f"backends.{alias}.step_timeout_s", "--json"]) == 0
     (key,) = json.loads(capsys.readouterr().out)

@@ -147,7 +147,13 @@ UNEXPECTED = {
 
 
 def marks_of(name):
-    words = {"make_vec": "vector", "vector": "vector", "parallel_env": "teams", "team": "teams"}
+    words = {
+        "make_vec": "vector",
+        "vector": "vector",
+        "parallel_env": "teams",
+        "team": "teams",
+        "evaluate": "evaluation",
+    }
     found = "explain" if name == "info of a vector" else next((words[word] for word in words if word in name), None)
     return [pytest.mark.needs(found)] if found else []
 

@@ -14,6 +14,8 @@ from embodied_env.errors import UsageError
 from embodied_env.tasks import load_task
 from embodied_env.timing.clock import SteadyClock
 
+pytestmark = pytest.mark.realtime  # a step that is delayed brakes
+
 ARM = embodied_env.load_contract("arm_reach")
 FORWARD = np.full(6, 0.5)
 
