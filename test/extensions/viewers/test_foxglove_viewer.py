@@ -85,6 +85,7 @@ class Application:
     def __init__(self, opened):
         self.schemas, self.received = {}, []
         self._socket, self._topics = opened, {}
+        self._renewed_s = time.monotonic()
 
     def receive_until(self, is_enough):
         end_s = time.monotonic() + 20
@@ -93,6 +94,7 @@ class Application:
             try:
                 data = self._socket.recv(timeout=0.1)
             except TimeoutError:
+                self._renew()
                 continue
             if isinstance(data, str):
                 self._subscribe(json.loads(data))
@@ -100,6 +102,17 @@ class Application:
                 opcode, subscription, ns = struct.unpack_from("<BIQ", data)
                 assert opcode == 1
                 self.received.append((self._topics[subscription], ns, data[13:]))
+
+    def _renew(self):
+        """Subscribe again to topics without a message, since a channel may be advertised before it can be subscribed."""
+        if time.monotonic() < self._renewed_s + 1.0:
+            return
+        self._renewed_s = time.monotonic()
+        received = {topic for topic, *_ in self.received}
+        if silent := [number for number, topic in self._topics.items() if topic not in received]:
+            self._socket.send(json.dumps({"op": "unsubscribe", "subscriptionIds": silent}))
+            wanted = [{"id": number, "channelId": number} for number in silent]
+            self._socket.send(json.dumps({"op": "subscribe", "subscriptions": wanted}))
 
     def _subscribe(self, told):
         channels = told.get("channels", ()) if told["op"] == "advertise" else ()
