@@ -11,8 +11,9 @@ from embodied_env.contract import Contract
 from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.errors import BackendNotReadyError, UsageError
 from embodied_env.processes.child_process import Child, simulator
+from embodied_env.ros.robot.robot_profile import BACKEND, parse_real_profile
 from embodied_env.ros.transport.node import RosNode
-from embodied_env.ros.transport.setup_checks import unique_namespace
+from embodied_env.ros.transport.setup_checks import check_namespace, unique_namespace
 from embodied_env.ros.wire.reset_protocol import RESET_SERVICE
 from embodied_env.timing.clock import SteadyClock
 
@@ -20,7 +21,7 @@ SEARCH_S = 5.0
 """Default time in which the graph must show a running emulator."""
 
 _START_S = 60.0
-_NAMED = ("sensors", "actuators", "backends", "safety")  # keys of a contract in which there are names of ROS
+_NAMED = ("sensors", "actuators", "safety")  # keys of a contract in which there are names of ROS
 
 
 @contextmanager
@@ -43,10 +44,12 @@ def emulator_namespace(
         before_start: called with a message for the user before one is started.
 
     Raises:
-        UsageError: if none is running and the contract has absolute names, which no namespace separates.
+        UsageError: for an invalid namespace, and if none is running and the contract has absolute names, which no
+            namespace separates.
         BackendNotReadyError: if the emulator does not start.
     """
-    given = namespace or "/"
+    given = "/" if namespace is None else namespace
+    check_namespace(given)
     node = RosNode("emulator_search", namespace=given, clock=SteadyClock())
     try:
         if node.wait_until(lambda: _service_of(given) in node.receiver.services(), search_s):
@@ -72,9 +75,12 @@ def emulator_namespace(
 
 
 def absolute_names(contract: Contract) -> list[str]:
-    """Return the strings of a contract that may be absolute names of ROS, sorted."""
+    """Return the strings of a contract that may be absolute names of ROS, sorted, with the services of a default."""
     plain = json.loads(dump_contract(contract))
-    return sorted({text for key in _NAMED for text in _strings(plain.get(key)) if text.startswith("/")})
+    named = [*(plain.get(key) for key in _NAMED), plain["backends"].get(BACKEND)]
+    if BACKEND in contract.backends:
+        named += [each.service for each in parse_real_profile(contract).active.values()]
+    return sorted({text for text in _strings(named) if text.startswith("/")})
 
 
 def _service_of(namespace: str) -> str:

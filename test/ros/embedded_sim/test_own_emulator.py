@@ -48,3 +48,21 @@ def test_no_emulator_is_started_for_a_contract_with_absolute_names():
     with pytest.raises(UsageError, match=expected), emulator_namespace(contract, "/robot", search_s=0.0):
         pass
     assert not emulators()
+
+
+@pytest.mark.parametrize(
+    ("backend", "changes", "names"),
+    [
+        ("real", {"active": {"arm": {"controller": "arm"}}}, ["/controller_manager/list_controllers"]),
+        ("mujoco", {"model": "/models/arm.xml"}, []),
+    ],
+    ids=["the manager of a controller by default", "no file of a model"],
+)
+def test_absolute_names_are_those_that_the_emulator_offers(backend, changes, names):
+    profile = {**ARM.backends[backend], **changes}
+    assert absolute_names(replace(ARM, backends={**ARM.backends, backend: profile})) == names
+
+
+def test_an_invalid_namespace_is_refused():
+    with pytest.raises(UsageError, match="invalid namespace 'robot'"), emulator_namespace(ARM, "robot"):
+        pass
