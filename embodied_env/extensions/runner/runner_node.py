@@ -64,6 +64,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         self._state, self._reason = "unconfigured", ""
         self._fault = ""  # of a goal, which leads to error processing
         self._handle: Any = None  # of the goal of an action client
+        self._future: futures.Future[GoalResult] | None = None  # of a goal that has not been ended here
         self._runner = PolicyRunner(self._with_parameters(options))
         for service in self.services:
             if service.srv_type is message_class("lifecycle_msgs/srv/ChangeState"):
@@ -216,6 +217,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
 
     def _refusal(self, goal: PolicyGoal) -> str:
         """Return why a goal is rejected, or ""."""
+        self._end_goal()  # the last one may have ended before this request, and its task not have run
         if self._state != "active":
             return f"the runner is {self._state} (expected active)"
         try:
@@ -274,12 +276,16 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         self._start(PolicyGoal.of(handle.request))
 
     def _start(self, goal: PolicyGoal) -> None:
-        future = self._runner.start(goal)
-        future.add_done_callback(lambda done: self.executor.create_task(self._end_goal, done))
+        self._future = future = self._runner.start(goal)
+        future.add_done_callback(lambda _: self.executor.create_task(self._end_goal))
         self._report()
 
-    def _end_goal(self, future: futures.Future[GoalResult]) -> None:
-        """Send the result, or begin error processing after an error that is no fault of the goal."""
+    def _end_goal(self) -> None:
+        """Send the result of a goal that is over, or begin error processing after an error that is no fault of it."""
+        future = self._future
+        if future is None or not future.done():
+            return
+        self._future = None
         result, error = self._runner.result, future.exception()
         if error is not None:
             result.message = described(error)
