@@ -161,9 +161,9 @@ class PolicyRunner:
                 self._switch(back=True)
 
     def cleanup(self) -> None:
-        """Close the policy. Idempotent."""
-        if self._policy is not None:
-            policy, self._policy = self._policy, None
+        """Close the policy, unless it hangs. Idempotent."""
+        policy, self._policy = self._policy, None
+        if policy is not None and not self._hanging.is_alive():  # its `close` might hang too
             with policy_errors(f"policy {self._options.policy!r}", "close"):
                 policy.close()
 

@@ -1,5 +1,7 @@
 """A goal of a runner whose policy plays a recorded run."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -38,3 +40,18 @@ def test_a_goal_begins_at_the_start_of_the_recorded_run(tmp_path):
     assert (played["routine"], played["seed_applied"]) == ("home", recorded["seed_applied"])
     positions = (each["observation"]["joints_position"] for each in (played, recorded))
     np.testing.assert_allclose(*positions, atol=ResetRoutine().tolerance)
+
+
+def test_a_policy_that_hangs_is_not_closed():
+    runner, answer = PolicyRunner(RunnerOptions(contract="arm_reach", policy="hold", robot={})), threading.Event()
+    policy, closed = embodied_env.load_policy("hold", ARM), []
+    policy.close = lambda: closed.append(policy)
+    runner._policy, runner._hanging = ChunkRunner(policy), threading.Thread(target=answer.wait)
+    runner._hanging.start()
+    runner.cleanup()
+    answer.set()
+    runner._hanging.join()
+    assert not closed
+    runner._policy = ChunkRunner(policy)
+    runner.cleanup()
+    assert closed
