@@ -168,7 +168,7 @@ BENCHMARKS = {
                 f"recorded `make_vec` to unrecorded, N = 64, {clock}, {actions}",
                 ratio(f"recorded, {actions}, {clock}", f"make_vec, {actions}, {clock}"),
                 at_most=2.5,
-                smoke_factor=1.5,
+                smoke_factor=2.0,
             )
             for clock in ("wall", "CPU")
             for actions in ("kept", "random actions and autoreset")
