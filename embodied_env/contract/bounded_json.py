@@ -14,7 +14,7 @@ _MAX_DIGITS = 40
 """A 128-bit seed has 39; an integer of 40 digits still converts to a finite float."""
 
 MOST_VALUES = 2**20
-"""The most values in a text that is parsed: each takes up to a hundred times its text in memory."""
+"""Largest number of values in a text that is parsed, since each may take a hundred times its text in memory."""
 
 _SHOWN = 80
 _STRINGS_AND_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)

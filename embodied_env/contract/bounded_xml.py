@@ -11,7 +11,7 @@ from embodied_env.errors import ContractError
 MOST_BYTES = 2**23
 MOST_ELEMENTS = 2**17
 DEEPEST = 64
-"""Limits of one document: bytes, elements, and levels of nesting."""
+"""Limits of one document in bytes, elements and levels of nesting."""
 
 
 def read_xml(text: str | bytes, *, path: str, root: str) -> ET.Element:

@@ -23,7 +23,7 @@ from embodied_env.messages.message_types import JOINT_SENSOR
 from embodied_env.plugins import BUILT_IN, built_in_classes
 
 MAX_TURN_RAD = 4 * math.pi
-"""Joints turn at most twice in each direction; larger angles look like degrees."""
+"""Largest angle that does not look like degrees, two turns in each direction."""
 
 _MAX_TURN_RATE_RAD_S = 50.0  # fastest joint with position limits
 

@@ -21,7 +21,7 @@ class QosSpec:
 QosPreset: TypeAlias = Literal["sensor_data", "default", "reliable", "latched"]
 
 Qos: TypeAlias = QosPreset | QosSpec | None
-"""None: the default for sensors (`SENSOR_QOS`) or actuators (`COMMAND_QOS`)."""
+"""QoS of a topic, or None for the default of sensors (`SENSOR_QOS`) or actuators (`COMMAND_QOS`)."""
 
 SENSOR_QOS = QosSpec(reliability="best_effort")
 """Compatible with every publisher."""

@@ -85,7 +85,7 @@ for _gate in (gate for each in built_in_classes("interlocks") for gate in each.g
 _CODES_BY_GATE: _Gates = {**_BEFORE_INTERLOCKS, **_INTERLOCKS, **_AFTER_INTERLOCKS}
 
 GATES = tuple(_CODES_BY_GATE)
-"""The gates in order: the axis of ``info["safety"]["severity"]`` and ``["code"]``.
+"""The gates in the order of the axis of ``info["safety"]["severity"]`` and ``["code"]``.
 
 Interlocks come first, then limits, then filters. The last three are not part of the chain.
 """
@@ -102,4 +102,4 @@ END_CODES: Mapping[str, int] = {
     **{reason: number for number, reason in enumerate(("", *END_REASONS))},
     **{f"safety_stop:{name}": 1000 + code.number for name, code in CODE_TABLE.items()},
 }
-"""End reason -> its number in numeric infos; another reason has the number of its kind."""
+"""Number of each end reason in numeric infos, where another reason has the number of its kind."""

@@ -242,6 +242,11 @@ class StreamSample(Reservoir):
         self.least = min(self.least, value)
         self.total += value
 
+    def extend(self, values: NDArray[np.float64]) -> None:
+        """Add finite numbers."""
+        for value in values.tolist():
+            self.add(value)
+
     def percentiles(self) -> Percentiles:
         """Return the percentiles of the sample with the exact count and extremes."""
         p50, p95, p99 = np.quantile(self.values(), (0.5, 0.95, 0.99)).tolist() if self.count else [math.nan] * 3

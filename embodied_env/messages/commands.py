@@ -214,7 +214,7 @@ COMMAND_MESSAGES: Mapping[str, CommandMessage] = {
         _TwistCommand(type="geometry_msgs/msg/TwistStamped", axes=TWIST_AXES, header=True),
     )
 }
-"""Types of topics; where a robot takes several of them, `contract init` prefers the earlier."""
+"""Types of topics, of which `contract init` prefers the earlier where a robot takes several."""
 
 COMMAND_GOALS: Mapping[str, CommandGoal] = {
     each.type: each

@@ -19,7 +19,7 @@ Message = Any  # a generated type
 Shape = tuple[int | None, ...]
 Values = Mapping[str, NDArray[Any]]
 Read = Callable[[Message], NDArray[Any]]
-"""Returns a new array of a field's shape in the message; raises InvalidReadingError."""
+"""Returns a new array of a field's shape in the message, or raises InvalidReadingError."""
 
 Extras = Mapping[str, Any]
 """Content of a message that its sensor does not declare, where a simulated world provides it.

@@ -206,3 +206,9 @@ def test_columns_of_several_environments_give_the_statistics_of_each():
             value, quality = float(seconds[step, slot]), int(qualities[step, slot])
             single[slot].add({"latency": {"gate_s": value, "quality": {"gate_s": quality}}})
     assert [each.statistics() for each in gathered] == [each.statistics() for each in single]
+
+
+def test_a_stream_sample_has_extremes_and_sum_of_numbers_added_at_once():
+    sample = StreamSample()
+    sample.extend(np.array([2.0, -1.0, 4.0]))
+    assert (sample.least, sample.most, sample.total, sample.count) == (-1.0, 4.0, 5.0, 3)

@@ -95,23 +95,23 @@ def kill_one(programs, folder, seed, longest_s):
     return path, [line.split() for line in lines if line.endswith("\n")], killed_ns
 
 
-def check(path, told, killed_ns):
+def check(path, printed, killed_ns):
     """Compare the rows of a killed run with the reported ones, and return how many of these were lost."""
     run = read_run(path)
     rows = list(run.rows())
     assert "rows of the last 0.1 s before that may be missing" in run.problem
     assert run.chain.problem == ""
     assert [row["row"] for row in rows] == list(range(len(rows)))
-    assert len(rows) >= max(int(flushed) for _, flushed, *_ in told)
-    for count, flushed, told_ns, must_be_flushed, sha256 in told:
+    assert len(rows) >= max(int(flushed) for _, flushed, *_ in printed)
+    for count, flushed, printed_ns, must_be_flushed, sha256 in printed:
         number = int(count) - 1
         assert must_be_flushed == "0" or count == flushed
         if number >= len(rows):
-            assert killed_ns - int(told_ns) < 2e9  # 0.1 s, and what a busy machine adds
+            assert killed_ns - int(printed_ns) < 2e9  # 0.1 s, and what a busy machine adds
             continue
         image = run.array(rows[number]["observation"]["camera_image"])
         assert hashlib.sha256(image.tobytes()).hexdigest() == sha256
-    return max(0, int(told[-1][0]) - len(rows))
+    return max(0, int(printed[-1][0]) - len(rows))
 
 
 def check_repaired(path):
@@ -132,13 +132,13 @@ def check_repaired(path):
 
 def kill_many(programs, folder, seeds, longest_s):
     for seed in seeds:
-        path, told, killed_ns = kill_one(programs, folder / str(seed), seed, longest_s)
-        check(path, told, killed_ns)
+        path, printed, killed_ns = kill_one(programs, folder / str(seed), seed, longest_s)
+        check(path, printed, killed_ns)
         check_repaired(path)
         shutil.rmtree(folder / str(seed))
 
 
-def test_rows_and_images_of_a_killed_recorder_are_those_that_were_told(programs, tmp_path):
+def test_rows_and_images_of_a_killed_recorder_are_those_that_it_printed(programs, tmp_path):
     kill_many(programs, tmp_path, range(5), 0.3)
 
 

@@ -114,8 +114,8 @@ class Application:
             wanted = [{"id": number, "channelId": number} for number in silent]
             self._socket.send(json.dumps({"op": "subscribe", "subscriptions": wanted}))
 
-    def _subscribe(self, told):
-        channels = told.get("channels", ()) if told["op"] == "advertise" else ()
+    def _subscribe(self, message):
+        channels = message.get("channels", ()) if message["op"] == "advertise" else ()
         for channel in channels:
             self._topics[channel["id"]] = channel["topic"]
             self.schemas[channel["topic"]] = channel["schemaName"]
