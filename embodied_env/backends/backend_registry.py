@@ -13,6 +13,7 @@ import gymnasium
 
 from embodied_env.backends.backend import Backend, BackendFactory, ContractSource
 from embodied_env.contract import Contract
+from embodied_env.contract.plugins import Plugin, get_plugin, plugin_names
 from embodied_env.core.plugin_loading import foreign_code, load_plugin
 from embodied_env.errors import (
     BackendError,
@@ -22,7 +23,6 @@ from embodied_env.errors import (
     UsageError,
     did_you_mean,
 )
-from embodied_env.plugins import Plugin, get_plugin, plugin_names
 from embodied_env.timing.clock import Clock
 
 BackendName = Literal["fake", "mujoco", "mujoco_ros", "gazebo", "simulation_interfaces", "real", "replay"]

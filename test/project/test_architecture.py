@@ -26,7 +26,6 @@ PACKAGE = Path(embodied_env.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 RANKS = (  # a package imports those above it and itself; the table of docs/concepts/architecture.md
     {"_version", "errors"},
-    {"plugins"},
     {"messages"},
     {"contract"},
     {"processes", "timing"},
@@ -186,10 +185,10 @@ def test_only_schema_and_codes_read_what_a_higher_package_declares():
         place_of(file)
         for file in MODULES
         for name, call in calls(file)
-        if name == "built_in_classes" or (name == "resolve_name" and package_of(file) in ("contract", "plugins"))
+        if name == "built_in_classes" or (name == "resolve_name" and package_of(file) == "contract")
     }
     assert readers == {
-        *("plugins.py", "contract/safety_schema.py", "contract/contract_validation.py"),
+        *("contract/plugins.py", "contract/safety_schema.py", "contract/contract_validation.py"),
         *("contract/required_sensors.py", "contract/robot_files.py"),
         *("core/code_table.py", "safety/interlocks/plugin_interlock.py"),
     }
