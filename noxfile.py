@@ -84,6 +84,14 @@ def files(session: nox.Session) -> None:
     session.run("hadolint", "Dockerfile")
 
 
+@nox.session(python="3.11")
+def coverage(session: nox.Session) -> None:
+    """Measure the branch coverage of the tests, child processes included, and write its table into the docs."""
+    session.install("-e", ".[all,test]", "pytest-cov")
+    session.run("pytest", "--cov", "--cov-report=json:build/coverage.json", *session.posargs)
+    session.run("python", "tools/coverage_table.py", "build/coverage.json")
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and format."""
