@@ -25,12 +25,13 @@ class ActionStages:
     """The stages of one environment.
 
     Attributes:
+        names: those of the stages, in order.
         action_space: the space of the first stage that has one of its own, or None.
     """
 
     def __init__(self, stages: Mapping[str, ActionStage]) -> None:
         """Keep the stages by name, in order."""
-        self._stages = stages
+        self._stages, self.names = stages, tuple(stages)
         translating = [stage for stage in stages.values() if isinstance(stage, TranslatingStage)]
         self.action_space = translating[0].action_space if translating else None
 

@@ -277,8 +277,14 @@ class EmbodiedEnv(StepperEnv):
         """Make the next reset begin like a recorded episode, with its seed and options, at its joint positions.
 
         A robot elsewhere drives there as it drives home. For a robot and a dry run the episode is rehearsed here, and
-        the deviations are logged. On a robot, the next reset asks the operator before it moves.
+        the deviations are logged. On a robot, the next reset asks the operator before it moves. The action stages of
+        the contract's blocks do not act in that episode, because the recorded actions are their output.
+
+        Raises UsageError for an environment with ``action_stages``, which may be an operator who expects to act.
         """
+        if self._options.get("action_stages"):
+            problem = f"{start.label} cannot be played with action_stages: its actions are those after the stages"
+            raise UsageError(f"{problem} (expected none); omit action_stages")
         if self.capabilities.world in ("robot", "dry run"):
             start = replace(start, question=start.rehearse())
             _log.warning("%s", start.question)

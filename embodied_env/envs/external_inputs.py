@@ -140,9 +140,15 @@ class ExternalInputsSource:
         actions = parse_chunk(account["actions"], self._gate.layout)
         return None if actions is None else ActionChunk(id=number, born=born, actions=actions)
 
-    def apply_stages(self, stages: ActionStages, action: Any, snapshot: Snapshot) -> Any:  # noqa: ANN401 - as an agent
-        """Return the action after the stages, whose account is part of the inputs of the step that follows."""
-        action, account = stages.apply(action, snapshot, self._guard.arbiter.reference)
+    def apply_stages(self, stages: ActionStages, action: Any, episode: EpisodeState) -> Any:  # noqa: ANN401 - as an agent
+        """Return the action after the stages, whose account is part of the inputs of the step that follows.
+
+        No stage acts on the actions of a played episode, which are those that the gate of its run received.
+        """
+        if episode.is_played:
+            self._annotations["action_stages"] = {"skipped": list(stages.names)}
+            return action
+        action, account = stages.apply(action, episode.snapshot, self._guard.arbiter.reference)
         if account:
             self._annotations["action_stages"] = account
         return action

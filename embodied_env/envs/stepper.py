@@ -160,7 +160,7 @@ class Stepper:
             target_ns = step.target_ns = self._episode.snapshot.now_ns + self._period_ns
             deadline_ns = step.deadline_ns = ledger.entered_ns + self._timeout_ns
             if self.stages is not None:
-                action = self._inputs.apply_stages(self.stages, action, self._episode.snapshot)
+                action = self._inputs.apply_stages(self.stages, action, self._episode)
             step.action = action.copy() if type(action) is np.ndarray else copy_action(action)
             if self._free_running:
                 self._guard.feed()
@@ -306,7 +306,8 @@ class Stepper:
         self._episode_index = 0 if seeded else self._episode_index + 1
         entered_ns = self.clock.now_ns()
         self.lifecycle.open()
-        self._start_episode(self._resets.run(request, checked_instruction(self.contract, options), start))
+        snapshot = self._resets.run(request, checked_instruction(self.contract, options), start)
+        self._start_episode(snapshot, is_played=start is not None)
         episode = self._episode
         info = self.transition_builder.reset_info(episode, self.clock.now_ns() - entered_ns)
         observation = self.transition_builder.observations.observe(
@@ -316,12 +317,12 @@ class Stepper:
         self.ledger.returned_ns = episode.returned_ns = self.clock.now_ns()
         return copy_observation(observation), cast("Info", info)
 
-    def _start_episode(self, snapshot: Snapshot) -> None:
+    def _start_episode(self, snapshot: Snapshot, *, is_played: bool) -> None:
         self.ledger.is_first, self.ledger.observed_ns = True, self.clock.now_ns()
         if self._replay is not None and self._replay.frozen_ns:
             self.ledger.observed_ns = self._replay.frozen_ns
         self._inputs.begin_episode(None if snapshot.reset is None else snapshot.reset.instruction)
-        if self.stages is not None:
+        if self.stages is not None and not is_played:
             self.stages.reset()
         self.transition_builder.begin_episode()
         hold = self.gate.hold_action(self._arbiter.reference)
@@ -331,6 +332,7 @@ class Stepper:
             frozen_ns=self.ledger.observed_ns,
             applied=begin_history(hold, self.contract.applied_actions),
             start=self._joints.positions_or_nan(snapshot).tolist(),
+            is_played=is_played,
             history_length=self.history_length,
         )
         self.lifecycle.move_to(State.RUNNING)

@@ -24,6 +24,7 @@ class EpisodeState:
     frozen_ns: int  # when it was frozen
     applied: deque[FloatArray]  # the applied actions of an observation, oldest first
     start: Sequence[float] = ()  # measured position of each joint at the reset, NaN without a sensor
+    is_played: bool = False  # its actions are recorded ones, which action stages have replaced or translated before
     history_length: int = 1  # number of snapshots that an observation needs
     history: deque[Snapshot] = field(init=False)  # the last snapshots, oldest first
     before: Snapshot = field(init=False)  # the snapshot before the newest

@@ -99,6 +99,8 @@ def _explain_prompt(step: StepInfo | StepRecord, account: Mapping[str, Any]) -> 
 
 
 def _explain_stages(account: Mapping[str, Any]) -> Iterator[str]:
+    if skipped := account.get("skipped"):
+        yield f"The recorded action was played without the action stages of the contract: {', '.join(skipped)}."
     for name, own in account.get("stages", {}).items():
         yield f"The action stage {name} failed." if "failed" in own else f"The action stage {name} set the action."
 

@@ -22,7 +22,16 @@ from embodied_env.policies.chunk_execution import ChunkRunner
 from embodied_env.record.arrays import Reference, portable, refer_to
 from embodied_env.record.row_decoder import RowDecoder
 from embodied_env.record.row_types import RESET, RecordedRow, ResetRow, Row, TransitionRow
-from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, reset_row, to_json_row, transition_row
+from embodied_env.record.rows import (
+    FIELDS,
+    FIELDS_OF_RESET,
+    given_action,
+    is_no_action,
+    is_staged,
+    reset_row,
+    to_json_row,
+    transition_row,
+)
 from embodied_env.record.run import Run, read_json, read_run
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 from embodied_env.timing.clock import ManualClock, SteadyClock
@@ -325,7 +334,7 @@ def replay_policy(
         elif is_known:
             with policy_errors("policy", f"episode {len(episodes)}, step {len(episodes[-1]) + 1}"):
                 action = runner(observation)
-            episodes[-1].append(_difference(action, decoder.action(row)[0], layout))
+            episodes[-1].append(_difference(action, _policy_action(row, decoder), layout))
         observation = decoder.observation(row)
     return PolicyReplay(
         path=run.path,
@@ -335,6 +344,14 @@ def replay_policy(
         problem=run.problem,
         wrapped=_is_wrapped(run),
     )
+
+
+def _policy_action(row: TransitionRow, decoder: RowDecoder) -> Any:  # noqa: ANN401 - policies return anything
+    """Return the recorded action of the policy, before any action stage."""
+    if not is_staged(row["inner"]):
+        return decoder.action(row)[0]
+    given = given_action(row["inner"])
+    return NoAction(given["no_action"]) if is_no_action(given) else given
 
 
 def _difference(a: Any, b: Any, layout: ActionLayout) -> FloatArray | None:  # noqa: ANN401 - policies return anything
