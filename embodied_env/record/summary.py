@@ -33,6 +33,9 @@ _INFO_KEYS = (
 MOST_INSTRUCTIONS = 200
 """Prompts whose episodes are counted separately."""
 
+_MOST_PROMPTS = 8  # of an episode, in its condition
+_OMITTED = "…"  # between the first prompts and the last one
+
 OUTSIDE = "outer_wrapper"
 """The end reason of an episode that a wrapper ended while the environment continued."""
 
@@ -51,11 +54,14 @@ class EpisodeOutcome:
     success: bool = False
     joints: tuple[str, ...] = ()  # joints of the finding that ended it
     apart: str = ""  # why it counts in no success rate (`counted_apart`), or ""
-    prompts: tuple[str, ...] = ()  # of its steps, the first one, and the last one if the prompt was changed
+    prompts: tuple[str, ...] = ()  # of its steps, in order, each change once
 
     @property
     def instruction(self) -> str:
-        """The prompt, "" without one, or "first → last" if it was changed, which is a condition of its own."""
+        """The prompt, "" without one, or "first → next" if it was changed, which is a condition of its own.
+
+        Of more than `_MOST_PROMPTS` the first ones and the last one are named.
+        """
         return " → ".join(self.prompts)
 
     @property
@@ -144,7 +150,9 @@ class Summary:
         if episode is None or episode.ended:  # a step after the end, which only an outer wrapper can make
             return None
         if (prompt := str(info.get("instruction") or "")) not in episode.prompts[-1:]:
-            episode.prompts = (*episode.prompts[:1], prompt)
+            known = episode.prompts
+            kept = known if len(known) < _MOST_PROMPTS else (*known[: _MOST_PROMPTS - 2], _OMITTED)
+            episode.prompts = (*kept, prompt)
         episode.steps += 1
         episode.reward += row["reward"] if isinstance(row["reward"], (int, float)) else math.nan
         if not (row["terminated"] or row["truncated"]):

@@ -10,6 +10,8 @@ from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.errors import ContractError, ResetNeededError, UsageError
+from embodied_env.record.row_types import RESET, TRANSITION
+from embodied_env.record.summary import Summary
 
 ARM = embodied_env.load_contract("arm_reach")
 DEFAULT = ARM.task.instruction
@@ -90,9 +92,18 @@ def test_an_episode_with_a_changed_prompt_is_a_condition_of_its_own(tmp_path):
     summary = json.loads((env.path / "summary.json").read_text())
     assert {name: found["rated"] for name, found in summary["instructions"].items()} == {
         "a → b": 1,
-        "wave → wave": 1,
+        "wave → rest → wave": 1,
         "wave": 1,
     }
+
+
+def test_a_condition_of_many_prompts_names_the_first_ones_and_the_last_one():
+    summary = Summary()
+    summary.add({"schema": RESET})
+    for prompt in map(str, range(20)):
+        info = {"instruction": prompt}
+        summary.add({"schema": TRANSITION, "reward": 0.0, "terminated": False, "truncated": False, "info": info})
+    assert summary.episode.instruction == "0 → 1 → 2 → 3 → 4 → 5 → … → 19"
 
 
 @pytest.mark.needs("vector")
