@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,9 +74,14 @@ def read_joint(row: TransitionRow | ResetRow, joint: CommandedJoint) -> float:
     return reading if math.isfinite(reading) else math.nan
 
 
-def action_values(action: Vector | Mapping[str, Vector]) -> list[float]:
-    """Return the components of an action, a list or one list per actuator, in order, with NaN for non-finite ones."""
-    parts = action.values() if isinstance(action, Mapping) else [action]
+def action_values(action: Vector | Mapping[str, Vector], layout: ActionLayout | None = None) -> list[float]:
+    """Return the components of an action, a list or one list per actuator, with NaN for non-finite ones.
+
+    The lists are in the order of `layout`, or in their own where it is None or has other actuators.
+    """
+    parts: Iterable[Vector] = [action] if not isinstance(action, Mapping) else action.values()
+    if isinstance(action, Mapping) and layout is not None and action.keys() == layout.slices.keys():
+        parts = [action[actuator] for actuator in layout.slices]
     return [math.nan if value is None else value for part in parts for value in part]
 
 
@@ -96,29 +101,43 @@ class Joints:
 
     def values(self, row: TransitionRow) -> Iterator[tuple[str, float, float, float]]:
         """Yield name, requested, applied and measured value of each joint in a step, with NaN for unknown ones."""
-        action = row["info"]["action"]
-        requested, applied = action_values(action["requested"]), action_values(action["applied"])
-        names, layout = list(action["applied_si"]), self._layout
-        if layout is None or tuple(names) != layout.joints or not len(requested) == len(applied) == layout.size:
-            rows = zip(names, requested, applied, strict=False)
+        action, layout = row["info"]["action"], self._layout
+        requested, applied = (action_values(action[key], layout) for key in ("requested", "applied"))
+        published = self._published(row)
+        if layout is None or not len(requested) == len(applied) == len(published) == layout.size:
+            rows = zip(action["applied_si"], requested, applied, strict=False)
             yield from ((name, before, after, math.nan) for name, before, after in rows)
             return
         in_si = [layout.scale.each_to_si(values) for values in (requested, applied)]
-        for index, (name, published) in enumerate(action["applied_si"].items()):
-            value, asked = (math.nan if published is None else published), in_si[0][index]
+        for index, (name, value) in enumerate(zip(layout.joints, published, strict=True)):
+            asked = in_si[0][index]
             if layout.is_delta[index]:  # a displacement, from where that of the applied action began
                 asked += value - in_si[1][index]
             yield name, asked, value, read_joint(row, self.by_name[name])
 
+    def requested(self, row: TransitionRow) -> Iterator[tuple[str, float]]:
+        """Yield the name and the requested value of each joint in a step, in the units of the action."""
+        action, layout = row["info"]["action"], self._layout
+        is_known = layout is not None and len(self._published(row)) == layout.size
+        names = layout.joints if layout is not None and is_known else action["applied_si"]
+        yield from zip(names, action_values(action["requested"], layout), strict=False)
+
     def origins(self, row: TransitionRow) -> list[float]:
         """Return the position of each joint to which the displacement of a step is added, or 0 for other actions."""
         action, layout = row["info"]["action"], self._layout
-        published = action_values(list(action["applied_si"].values()))
+        published = self._published(row)
         if layout is None or len(published) != layout.size:
-            return [0.0] * len(published)
-        moved = layout.scale.each_to_si(action_values(action["applied"]))
+            return [0.0] * len(action["applied_si"])
+        moved = layout.scale.each_to_si(action_values(action["applied"], layout))
         rows = zip(layout.is_delta.tolist(), published, moved, strict=True)
         return [at - by if is_delta else 0.0 for is_delta, at, by in rows]
+
+    def _published(self, row: TransitionRow) -> list[float]:
+        """Return the published values in the order of the contract, or none where the joints are others."""
+        values = row["info"]["action"]["applied_si"]
+        if self._layout is None or values.keys() != set(self._layout.joints):
+            return []
+        return action_values([values[joint] for joint in self._layout.joints])
 
     def plan(self, actions: FloatArray, origins: list[float]) -> FloatArray:
         """Return the values of successive actions, shape (n, n_joints), the first of them for the step of `origins`."""

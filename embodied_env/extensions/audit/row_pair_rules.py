@@ -5,7 +5,7 @@ Both rows fit their schema. The first may be that of the reset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from embodied_env.contract import Contract
@@ -265,7 +265,9 @@ class LimitRule:
         """Return the command before, or the reference in a dry run, from which that of `row` moves."""
         if is_dry:
             return {} if reference is None else dict(zip(self._limits, reference["positions"], strict=False))
-        return {} if before is None or _has_moved_otherwise(before, row) else before["info"]["action"]["applied_si"]
+        if before is None or _has_moved_otherwise(before, row, self._limits):
+            return {}
+        return before["info"]["action"]["applied_si"]
 
 
 def _velocities(start: Mapping[str, float | None], end: Mapping[str, float], dt_s: float) -> dict[str, float]:
@@ -273,7 +275,7 @@ def _velocities(start: Mapping[str, float | None], end: Mapping[str, float], dt_
     return {joint: (end[joint] - value) / dt_s for joint, value in begun.items()} if dt_s > 0 else {}
 
 
-def _has_moved_otherwise(before: StepRow, row: StepRow) -> bool:
+def _has_moved_otherwise(before: StepRow, row: StepRow, joints: Iterable[str]) -> bool:
     """Return whether a stop, a watchdog or a relay may have moved the robot between the two commands."""
     codes, earlier = ([] if x["inner"] is None else [f["code"] for f in x["inner"]["findings"]] for x in (row, before))
     safety = row["info"]["safety"]
@@ -286,9 +288,12 @@ def _has_moved_otherwise(before: StepRow, row: StepRow) -> bool:
     if row["inner"] is None or before["inner"] is None:
         return True
     if row["info"].get("annotations", {}).keys() & {"setpoints", "trajectory"}:
-        report, before_si = row["inner"]["report"], before["info"]["action"]["applied_si"].values()
-        for applied, velocity, start in zip(report["applied_si"], report["velocity_si"], before_si, strict=False):
-            if applied is None or velocity is None or abs(applied - velocity * report["dt_s"] - start) > _TOLERANCE:
+        report, before_si = row["inner"]["report"], before["info"]["action"]["applied_si"]
+        for joint, applied, velocity in zip(joints, report["applied_si"], report["velocity_si"], strict=False):
+            start = before_si.get(joint)
+            if applied is None or velocity is None or start is None:
+                return True
+            if abs(applied - velocity * report["dt_s"] - start) > _TOLERANCE:
                 return True  # the motion between the steps did not follow the command before
     elapsed_ns = row["inner"]["stamps_ns"]["published"] - before["inner"]["stamps_ns"]["published"]
     return to_ns(safety["dt_s"]) < _EXPLAINED_SHARE * float(elapsed_ns)

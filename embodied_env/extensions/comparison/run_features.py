@@ -24,7 +24,7 @@ from embodied_env.record.arrays import Reference, is_reference
 from embodied_env.record.episode_pairing import MOST_EPISODES, Episodes
 from embodied_env.record.outcomes import Outcomes
 from embodied_env.record.row_types import RESET, RecordedRow, TransitionRow
-from embodied_env.record.step_values import action_values, commanded_joints, firings
+from embodied_env.record.step_values import Joints, firings
 
 MOST_STREAMS = 400
 """Names of numbers, and of events, of a run, beyond which more are counted and left out."""
@@ -143,9 +143,9 @@ class RunFeatures:
         self.outcomes = Outcomes()
         self.episodes = Episodes()
         self.steps = self.resets = 0
-        joints = [] if contract is None else commanded_joints(contract)
-        self.tracked = {joint.name: joint for joint in joints if joint.sensor}
-        self.untracked = [joint.name for joint in joints if not joint.sensor]
+        self._joints = Joints(contract)
+        self.tracked = {name: joint for name, joint in self._joints.by_name.items() if joint.sensor}
+        self.untracked = [name for name, joint in self._joints.by_name.items() if not joint.sensor]
         self.drawn: list[list[Motion]] = []
         self.ranges: dict[FeatureName, float] = {}
         self.injected: set[str] = set()
@@ -282,9 +282,7 @@ class RunFeatures:
         for sensor, fields in row["inner"]["evaluator"].items():
             for field, value in fields.items():
                 self._add_field("evaluator", f"{sensor}_{field}", value)
-        action = row["info"]["action"]
-        joints = list(zip(action["applied_si"], action_values(action["requested"]), strict=False))
-        for joint, value in joints[:MOST_COMPONENTS]:
+        for joint, value in list(self._joints.requested(row))[:MOST_COMPONENTS]:
             self._add(FeatureName(kind="action", group="requested", component=joint), [value])
 
     def _add_field(self, kind: Kind, key: str, value: Any) -> None:  # noqa: ANN401 - JSON types

@@ -65,6 +65,13 @@ def test_an_accepted_action_is_drawn_where_it_was_applied(steps, contract):
         np.testing.assert_allclose(requested, applied, atol=1e-6)
 
 
+def test_values_are_read_by_the_names_of_joints_in_any_order(steps, contract):
+    joints, row = Joints(contract), copy.deepcopy(steps[4])
+    row["info"]["action"]["applied_si"] = dict(reversed(row["info"]["action"]["applied_si"].items()))
+    for read in (joints.values, joints.requested, joints.origins):
+        assert list(read(row)) == list(read(steps[4]))
+
+
 def test_without_a_contract_joints_are_in_units_of_the_action(steps):
     trace = trace_of(steps, None)
     assert trace.series["requested", "j1"].values.tolist() == [row["info"]["action"]["requested"][0] for row in steps]
