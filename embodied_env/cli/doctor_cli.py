@@ -109,7 +109,7 @@ def _emulator(contract: Contract, args: argparse.Namespace) -> Iterator[str]:
     from embodied_env.ros.embedded_sim.own_emulator import emulator_namespace
 
     note = functools.partial(say, file=sys.stderr)
-    with emulator_namespace(contract, args.namespace, search_s=args.timeout, before_start=note) as namespace:
+    with emulator_namespace(contract, args.namespace, search_s=args.timeout, note=note) as namespace:
         yield namespace
 
 

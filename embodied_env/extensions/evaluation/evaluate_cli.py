@@ -103,5 +103,5 @@ def _emulator(args: argparse.Namespace) -> Iterator[dict[str, str]]:
 
     enable_large_segments(contract)
     search_s, note = args.connect_timeout_s or SEARCH_S, partial(say, file=sys.stderr)
-    with emulator_namespace(contract, args.namespace, search_s=search_s, before_start=note) as namespace:
+    with emulator_namespace(contract, args.namespace, search_s=search_s, note=note) as namespace:
         yield {"namespace": namespace}

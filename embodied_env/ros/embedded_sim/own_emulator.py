@@ -18,7 +18,7 @@ from embodied_env.ros.wire.reset_protocol import RESET_SERVICE
 from embodied_env.timing.clock import SteadyClock
 
 SEARCH_S = 5.0
-"""Default time in which the graph must show a running emulator."""
+"""Default time to look for a running emulator before one is started."""
 
 _START_S = 60.0
 _NAMED = ("sensors", "actuators", "safety")  # keys of a contract in which there are names of ROS
@@ -30,18 +30,19 @@ def emulator_namespace(
     namespace: str | None,
     *,
     search_s: float = SEARCH_S,
-    before_start: Callable[[str], None] = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[str]:
     """Yield the namespace of the running emulator, or of one that is started here and ends with the context.
 
     An emulator that is started has a namespace that no other process uses, so that its messages reach no driver of a
-    robot. It also ends if this process is killed.
+    robot. It also ends if this process is killed. On a slow machine a running one may be discovered only after the
+    search. It has been discovered when the one that is started is, which then ends unused.
 
     Args:
         contract: the contract that it emulates.
         namespace: where to look for a running one, or None for the root.
         search_s: how long to look for it.
-        before_start: called with a message for the user before one is started.
+        note: called with a message for the user before one is started, and if that one is not used.
 
     Raises:
         UsageError: for an invalid namespace, and if none is running and the contract has absolute names, which no
@@ -51,25 +52,33 @@ def emulator_namespace(
     given = "/" if namespace is None else namespace
     check_namespace(given)
     node = RosNode("emulator_search", namespace=given, clock=SteadyClock())
+
+    def is_running(namespace: str) -> bool:
+        return f"{namespace.rstrip('/')}/{RESET_SERVICE}" in node.receiver.services()
+
     try:
-        if node.wait_until(lambda: _service_of(given) in node.receiver.services(), search_s):
+        if node.wait_until(lambda: is_running(given), search_s):
             yield given
             return
         if absolute := absolute_names(contract):
             command = f"embodied-env sim {contract.source or contract.name} --free-running"
             raise UsageError(f"no emulator in {given} (start it with {command}: {absolute[0]} is an absolute name)")
         own = unique_namespace()
-        before_start(f"no emulator in {given}: starting one in {own}")
+        note(f"no emulator in {given}: starting one in {own}")
         spec = simulator("-", namespace=own, source=contract.source, free_running=True)
         child = Child(spec, first_line=dump_contract(contract))
         try:
-            service = _service_of(own)
-            node.wait_until(lambda: service in node.receiver.services() or child.exit_code is not None, _START_S)
-            if child.exit_code is not None or service not in node.receiver.services():
+            node.wait_until(lambda: is_running(own) or child.exit_code is not None, _START_S)
+            if child.exit_code is not None or not is_running(own):
                 raise BackendNotReadyError(f"the emulator did not start: {child.stderr_tail() or 'no output'}")
-            yield own
+            is_late = is_running(given)
+            if not is_late:
+                yield own
         finally:
             child.stop()
+        if is_late:
+            note(f"emulator found in {given} after {search_s:g} s: using it, and the one in {own} has ended")
+            yield given
     finally:
         node.close()
 
@@ -81,10 +90,6 @@ def absolute_names(contract: Contract) -> list[str]:
     if BACKEND in contract.backends:
         named += [each.service for each in parse_real_profile(contract).active.values()]
     return sorted({text for text in _strings(named) if text.startswith("/")})
-
-
-def _service_of(namespace: str) -> str:
-    return f"{namespace.rstrip('/')}/{RESET_SERVICE}"
 
 
 def _strings(value: Any) -> Iterator[str]:  # noqa: ANN401 - JSON types

@@ -30,10 +30,13 @@ def test_an_emulator_is_started_in_a_namespace_of_its_own_and_ended():
     assert not emulators()
 
 
-def test_a_running_emulator_is_used():
+def test_a_running_emulator_is_used_also_if_it_is_discovered_after_the_search():
     running = Child(simulator("-", namespace="/cell", free_running=True), first_line=dump_contract(ARM))
     try:
         with emulator_namespace(ARM, "/cell", search_s=60.0) as namespace:
+            assert namespace == "/cell"
+            assert emulators() == [running.pid]
+        with emulator_namespace(ARM, "/cell", search_s=0.0) as namespace:
             assert namespace == "/cell"
             assert emulators() == [running.pid]
     finally:
