@@ -50,8 +50,8 @@ TIMEOUT_S = 60.0
 
 _log = logging.getLogger(__name__)
 
-_Answered = tuple[Any, list[Any] | None, Mapping[str, Any] | None]
-"""The answer of a policy, the actions of its chunk if it is one, and the account of the inference."""
+_Answered = tuple[Any, list[Any] | None, Mapping[str, Any] | None, str | None]
+"""The answer of a policy, the actions of its chunk if it is one, the account of the inference, and its prompt."""
 
 _NO_CHUNK = NoAction(UNDERRUN)
 _MOST_CHUNKS = 200  # chunks in one action: the account of a step is bounded
@@ -69,6 +69,7 @@ class Chunk:
     overlap: int  # steps in which it takes over, before its last one
     actions: Sequence[Any]
     returned: Sequence[Any] | None  # `actions` and those that are not executed; None: the policy returned an action
+    prompt: str | None  # last one that the policy has taken; None: none
 
     def index(self, step: int) -> int:
         """Return the index of the action for `step`, the age of the chunk in steps."""
@@ -143,6 +144,8 @@ class ChunkRunner:
         self._calls = PolicyCalls(in_thread=not self._waits, timeout_s=timeout_s)
         self._latencies: deque[int] = deque(maxlen=_LATENCIES)
         self._wait_s, self._is_warm = wait_s, False  # warm: there was an answer
+        self._prompt: str | None = None  # last one of `instruct`
+        self._taken: str | None = None  # last one that the policy has taken, in its thread
         self._begin()
         if not self._waits or wait_s is None or not isinstance(policy, BoundedPolicy):
             return
@@ -169,7 +172,8 @@ class ChunkRunner:
     def instruct(self, instruction: str) -> None:
         """Pass a prompt to the policy for the next inference that begins, whose errors the next call raises."""
         if isinstance(self.policy, InstructedPolicy):
-            self._calls.submit(partial(self.policy.instruct, instruction))
+            self._prompt = instruction
+            self._calls.submit(partial(self._instruct, self.policy, instruction))
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
         """Return the action for the next step, or `NoAction`, or raise PolicyError for an error of the policy."""
@@ -200,7 +204,7 @@ class ChunkRunner:
     def begin(self, answer: Any) -> Any:  # noqa: ANN401 - policies return anything
         """Return the action for the next step from what the policy has returned for its observation."""
         self._step, self._accounts = self._step + 1, {}
-        self._add(self._step - 1, (answer, split_chunk(answer), None), is_awaited=True)
+        self._add(self._step - 1, (answer, split_chunk(answer), None, self._taken), is_awaited=True)
         return self._act()
 
     def upcoming(self, count: int) -> list[Any]:
@@ -212,7 +216,8 @@ class ChunkRunner:
         """Return the accounts of the last action, which are ``chunk`` and that of an inference, to annotate its step.
 
         ``chunk`` is that of a step with an action of a chunk, or in real-time modes of each step. In the step in which
-        a chunk takes effect it has ``actions``, which are recorded.
+        a chunk takes effect it has ``actions``, which are recorded. ``earlier_prompt`` is that of an action, or a
+        part of it, whose inference began before the last `instruct`.
         """
         accounts, self._accounts = self._accounts, {}
         return accounts
@@ -247,12 +252,16 @@ class ChunkRunner:
             return None
         return newest.index(self._step), max(self._latencies, default=0)
 
+    def _instruct(self, policy: InstructedPolicy, instruction: str) -> None:
+        if policy.instruct(instruction) is not False:
+            self._taken = instruction
+
     def _infer(self, observation: Observation, prefix: tuple[int, int] | None) -> _Answered:
         if prefix is not None and self._continuing is not None:
             self._continuing.continue_chunk(executed=prefix[0], delay=prefix[1])
         answer = self.policy(observation)
         account = None if self._accounted is None else self._accounted.take_account()
-        return answer, split_chunk(answer), account  # here, before the policy may write to its answer
+        return answer, split_chunk(answer), account, self._taken  # here, before the policy may write to its answer
 
     def _receive(self, born: int, future: Future[Any], *, is_awaited: bool = False) -> None:
         """Add the chunk of the inference once it has ended, or raise the policy's error."""
@@ -261,7 +270,7 @@ class ChunkRunner:
 
     def _add(self, born: int, answered: _Answered, *, is_awaited: bool) -> None:
         """Add the chunk for the observation of the step `born`."""
-        (answer, chunk, account), self._last = answered, None
+        (answer, chunk, account, prompt), self._last = answered, None
         if account is not None:
             self._accounts[self._account_name] = account
         if isinstance(answer, NoAction):
@@ -281,7 +290,15 @@ class ChunkRunner:
             self._latencies.append(step - 1 - born)
         is_faded = self.mode == "crossfade" and self._chunks
         overlap = min(self._overlap, self._chunks[-1].left(step), born + len(actions) - step) if is_faded else 0
-        new = Chunk(number=self._answers, born=born, first=step, overlap=overlap, actions=actions, returned=chunk)
+        new = Chunk(
+            number=self._answers,
+            born=born,
+            first=step,
+            overlap=overlap,
+            actions=actions,
+            returned=chunk,
+            prompt=prompt,
+        )
         self._answers, self._missing = self._answers + 1, _NO_CHUNK
         if not new.left(step):
             self._counts["expired"] += 1
@@ -303,6 +320,9 @@ class ChunkRunner:
             account = {"id": newest.number, "born": newest.born, "age": newest.index(step), "weight": weight}
             account["older"] = [[chunk.number, chunk.born, share] for chunk, share in older]
             account["length"] = len(newest.returned or newest.actions)
+            if outdated := [(chunk.prompt, share) for chunk, share in used if chunk.prompt not in (None, self._prompt)]:
+                share = sum(share for _, share in outdated)
+                account["earlier_prompt"] = {"instruction": outdated[-1][0], "weight": share}
             if newest.returned is not None:
                 is_chunked = True
                 if newest.first == step:

@@ -655,6 +655,49 @@ def test_single_actions_of_a_policy_are_no_chunk():
     assert (steps.account, steps.actions) == ({}, None)
 
 
+class Prompted(Scripted):
+    """A scripted policy that takes prompts, or refuses to."""
+
+    def __init__(self, *, takes=True, **options):
+        super().__init__(**options)
+        self.takes = takes
+
+    def instruct(self, instruction, /):
+        return self.takes
+
+
+@pytest.mark.parametrize("mode", ["replace", "crossfade", "ensemble"])
+def test_each_action_of_chunks_from_before_a_new_prompt_has_the_earlier_one(mode):
+    with Timed(Prompted(), mode, 3) as timed:
+        timed.runner.instruct("rest")
+        changed, shares = None, []
+        for step in range(40):
+            if (
+                changed is None and step > 10 and timed.runner._request is not None
+            ):  # the inference has the prompt before
+                timed.runner.instruct("wave")
+                changed = step
+            timed.take()
+            account = timed.steps.account
+            used = [*account["older"], [account["id"], account["born"], account["weight"]]]
+            share = 0.0 if changed is None else sum(weight for _, born, weight in used if born < changed)
+            earlier = {"instruction": "rest", "weight": pytest.approx(share)}
+            assert account.get("earlier_prompt", {}) == (earlier if share else {})
+            shares.append(share)
+        assert shares[changed] == pytest.approx(1.0)
+        assert shares[-1] == 0.0
+        assert (mode == "replace") == (set(shares) <= {0.0, 1.0})
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_no_action_has_an_earlier_prompt_in_lockstep_or_of_a_policy_without_prompts(takes):
+    steps = Steps(ChunkRunner(Prompted(takes=takes, length=4), "replace" if takes else "ensemble"))
+    for prompt in ("rest", "wave"):
+        steps.runner.instruct(prompt)
+        steps.values(4)
+        assert "earlier_prompt" not in steps.account
+
+
 def chunks_of(path):
     """Return of each recorded chunk its episode, step, number, birth and actions."""
     run, found = embodied_env.read_run(path), []

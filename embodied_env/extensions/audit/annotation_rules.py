@@ -29,11 +29,19 @@ _ROUNDING = 1e-9
 _LONGEST_GAP = 2.0 * (1.0 + 1e-6)  # periods of setpoints, beyond which the motion falls behind
 
 
-class _Length(TypedDict, total=False):  # older runs do not have it
-    length: WholeNumber | None
+class EarlierPrompt(TypedDict):
+    """The prompt of chunks that were computed before it changed, and their weight in the action."""
+
+    instruction: str
+    weight: Quantity
 
 
-class ChunkAccount(_Length):
+class _MayBeAbsent(TypedDict, total=False):
+    length: WholeNumber | None  # of older runs
+    earlier_prompt: EarlierPrompt
+
+
+class ChunkAccount(_MayBeAbsent):
     """Account of the action chunks of a step, with null where there is no chunk."""
 
     mode: Annotated[str, Keywords(enum=CHUNK_MODES)]
@@ -114,6 +122,8 @@ class AccountRules:
         yield from _check_counts(row, account, before, where)
         if not chunks:
             return
+        if "earlier_prompt" in account:
+            _check_earlier_prompt(row, account["earlier_prompt"], where)
         weights, places = [chunk[2] for chunk in chunks], [chunk[:2] for chunk in chunks]
         age = row["info"]["step_index"] - 1 - places[-1][1]
         if account["age"] != age:
@@ -223,6 +233,14 @@ def _chunks_of(account: ChunkAccount, where: str) -> list[tuple[int, int, float]
             case _:
                 raise ValueError(f"{where}: chunk {chunk} (expected id, birth and weight, or null for all)")
     return found
+
+
+def _check_earlier_prompt(row: StepRow, earlier: EarlierPrompt, where: str) -> None:
+    is_other = earlier["instruction"] != row["info"].get("instruction")
+    if not (is_other and 0.0 < earlier["weight"] <= 1.0 + _ROUNDING):
+        raise ValueError(
+            f"{where}.earlier_prompt: {earlier} (expected another prompt than that of the step, and a weight)"
+        )
 
 
 def _check_counts(row: StepRow, account: ChunkAccount, before: ChunkAccount | None, where: str) -> Iterator[Violation]:

@@ -83,7 +83,7 @@ def explain(info: Mapping[str, Any]) -> str:
             *_explain_stages(notes.get("action_stages", {})),
             *_explain_action(step["action"], Severity(step["safety"]["disposition"])),
             *_explain_gates(step["safety"]),
-            *_explain_chunk(notes.get("chunk", {})),
+            *_explain_chunk(step, notes.get("chunk", {})),
             *_explain_inference(notes.get("inference", {})),
             *(late or ["Nothing was late."]),
             *_explain_motion(step["sensors"]),
@@ -133,7 +133,7 @@ def _explain_gates(safety: SafetyInfo | SafetyRecord) -> Iterator[str]:
     yield from (f"{joint} {UNMOVED}" for joint in safety["unmoved"].split(",") if joint)
 
 
-def _explain_chunk(account: Mapping[str, Any]) -> Iterator[str]:
+def _explain_chunk(step: StepInfo | StepRecord, account: Mapping[str, Any]) -> Iterator[str]:
     """Explain the account of an action chunk (`policies.chunk_execution`), unless it has another form."""
     if account.get("mode") not in CHUNK_MODES or not {"id", "age", "weight", "underruns"} <= account.keys():
         return
@@ -144,6 +144,10 @@ def _explain_chunk(account: Mapping[str, Any]) -> Iterator[str]:
     blended = f", blended with a weight of {account['weight']:.3g}" if account["weight"] < 1.0 else ""
     source = f"computed from the observation {account['age']} steps ago"
     yield f"The action is {place} chunk {account['id']}, {source}{blended}."
+    if earlier := account.get("earlier_prompt"):
+        is_all = round(earlier["weight"], 3) == 1.0
+        part = "The action" if is_all else f"A share of {earlier['weight']:.3g} of the action"
+        yield f"{part} was computed with the prompt {earlier['instruction']!r}, not with {step['instruction']!r}."
 
 
 def _explain_inference(account: Mapping[str, Any]) -> Iterator[str]:
