@@ -1,7 +1,4 @@
-"""Mistakes that users of other projects have published are refused by name, or cannot be made.
-
-The page docs/reference/policy_file.md lists them.
-"""
+"""Mistakes that users of other projects have published are refused by name, or cannot be made."""
 
 import numpy as np
 import pytest
