@@ -57,6 +57,7 @@ def calibrate(  # noqa: PLR0913 - what a user may choose
         UsageError: for a backend that waits for the agent, an unknown joint, one without a reading of its motion, or
             one that moves in one direction only.
         CalibrationError: when the gate held or stopped a step, or an episode ended too early; the robot was braked.
+        BackendNotReadyError: for a robot without a channel to an operator, or when its reset fails.
         MissingDependencyError: when scipy is not installed; nothing has moved.
     """
     import embodied_env.core.significance_tests  # noqa: F401 - raises without scipy

@@ -19,6 +19,7 @@ from embodied_env.contract.value_checks import one_of
 from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Sample, Transition
 from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.envs.reset_procedure import require_operator
 from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError, UsageError
 from embodied_env.extensions.calibration.planned_moves import PlannedMove
 from embodied_env.messages.message_types import JOINT_SENSOR
@@ -183,9 +184,12 @@ class Excitation:
 
         Raises:
             UsageError: when the horizon is too short for a move.
+            BackendNotReadyError: for a robot without a channel to an operator, before anything connects, or when the
+                first reset fails.
             CalibrationError: when the gate holds or stops for another reason, an episode ends, or no move could be
                 made.
         """
+        require_operator(self._base.stepper.backend, "planned moves")
         left, count = list(moves), len(moves)
         room: int = self._contract.episode.horizon_steps - 1
         if room < (steps := _SETTLING + max(len(move.velocities) for move in moves)):

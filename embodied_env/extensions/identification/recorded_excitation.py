@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env.contract import Contract
-from embodied_env.envs.reset_procedure import require_operator
 from embodied_env.extensions.calibration.excitation import EnvWithoutTask, Excitation, SampleLog
 from embodied_env.extensions.calibration.planned_moves import PlannedMove
 from embodied_env.record import RecordTransitions
@@ -54,7 +53,6 @@ def record_excitation(
     """
     env = RecordTransitions(EnvWithoutTask(contract, backend=backend, **options), record, policy="excitation")
     try:
-        require_operator(env.unwrapped.stepper.backend, "excitation")
         run = Excitation(env, SampleLog(), every_step=True, resetting=resetting)
         run.make_moves(moves, seed=seed, progress=progress)
     finally:

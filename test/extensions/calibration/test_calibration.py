@@ -14,7 +14,7 @@ import embodied_env
 from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.cli.main import main
 from embodied_env.contract.contract_loader import dump_contract
-from embodied_env.errors import UsageError
+from embodied_env.errors import BackendNotReadyError, UsageError
 from embodied_env.extensions.calibration.calibration import calibrate
 from embodied_env.extensions.calibration.excitation import EnvWithoutTask, Excitation, SampleLog, find_joint_readings
 from embodied_env.extensions.calibration.planned_moves import draw_velocities, gentle_moves
@@ -68,6 +68,12 @@ def test_lockstep_backend_cannot_be_calibrated(backend):
 def test_invalid_options_are_rejected(options, problem):
     with pytest.raises(UsageError, match=problem):
         calibrate(ARM, backend="real", **options)
+
+
+@pytest.mark.ros
+def test_calibration_of_a_robot_asks_for_a_channel_to_an_operator_before_it_connects():
+    with pytest.raises(BackendNotReadyError, match="planned moves on a robot not confirmed: no channel to an operator"):
+        calibrate(ARM, backend="real")
 
 
 def test_no_task_ends_a_move():

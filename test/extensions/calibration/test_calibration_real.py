@@ -84,7 +84,7 @@ def robot(name, emulator):
 
 
 def profile_of(contract, seed, **options):
-    profile = calibrate(contract, backend="real", namespace=NAMESPACE, seed=seed, **options)
+    profile = calibrate(contract, backend="real", emulator=True, namespace=NAMESPACE, seed=seed, **options)
     show(profile)
     return profile
 

@@ -70,18 +70,18 @@ def test_excitation_is_recorded_through_the_gate(tmp_path):
 
 @pytest.mark.parametrize(("world", "confirm"), [("robot", "topic"), ("emulator", ""), ("dry run", "")])
 def test_motion_needs_an_operator_on_a_robot_alone(world, confirm):
-    require_operator(backend_with(world, confirm), "excitation")
+    require_operator(backend_with(world, confirm), "planned moves")
 
 
 def test_a_robot_without_a_channel_to_an_operator_is_not_excited():
-    with pytest.raises(BackendNotReadyError, match="excitation on a robot not confirmed: no channel to an operator"):
-        require_operator(backend_with("robot", ""), "excitation")
+    with pytest.raises(BackendNotReadyError, match="planned moves on a robot not confirmed: no channel to an operator"):
+        require_operator(backend_with("robot", ""), "planned moves")
 
 
 @pytest.mark.ros
 def test_excitation_of_a_robot_asks_for_a_channel_before_it_connects(tmp_path):
     contract = two_links.contract_in(tmp_path)
-    with pytest.raises(BackendNotReadyError, match="excitation on a robot not confirmed"):
+    with pytest.raises(BackendNotReadyError, match="planned moves on a robot not confirmed"):
         record_excitation(contract, brisk_moves(contract, ["elbow"]), backend="real", record=tmp_path)
 
 
