@@ -200,17 +200,11 @@ def test_slightly_late_wakeups_are_not_missed_deadlines():
     backend.close()
 
 
-def test_a_halted_world_takes_no_step(arm):
-    arm.halt("test")
+@pytest.mark.parametrize("end", ["halt", "close"])
+def test_a_halted_or_closed_world_takes_no_step(arm, end):
+    arm.halt("test") if end == "halt" else arm.close()
     with pytest.raises(BackendLostError):
         arm.advance(LATER_NS, LATER_NS)
-
-
-def test_a_closed_world_takes_no_step(clock):
-    backend, _ = opened(clock, "realtime")
-    backend.close()
-    with pytest.raises(BackendLostError):
-        backend.advance(LATER_NS, LATER_NS)
 
 
 def test_steps_on_the_steady_clock_keep_the_grid(close_later):

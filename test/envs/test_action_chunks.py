@@ -16,7 +16,7 @@ PUSH = 0.1
 
 
 class Base(EmbodiedEnv):
-    """Stores its steps as (epoch, step, first component of the action)."""
+    """Stores its steps as (step, first component of the action)."""
 
     def __init__(self, **options):
         super().__init__(scripted_tasks.contract(**options), backend="fake", clock=ManualClock())
@@ -24,7 +24,7 @@ class Base(EmbodiedEnv):
 
     def step(self, action):
         returned = super().step(action)
-        self.taken.append((self.epoch, self.step_index, 0.0 if isinstance(action, dict) else np.ravel(action)[0]))
+        self.taken.append((self.step_index, 0.0 if isinstance(action, dict) else np.ravel(action)[0]))
         return returned
 
 
@@ -45,15 +45,28 @@ def numbered(first, count):
     return [np.full(2, PUSH * step / HORIZON) for step in range(first, first + count)]
 
 
-def steps_of(base):
-    """Return for each executed action its step and its intended step."""
-    return [(round(value * HORIZON / PUSH), step) for _, step, value in base.taken]
+def give(env):
+    return env.step(np.zeros(env.action_space.shape))
+
+
+def assert_malformed(info):
+    assert (info["chunk_result"]["executed"], info["chunk_result"]["malformed"]) == (1, True)
+    assert info["safety"]["disposition"] == Severity.HOLD
 
 
 def test_a_chunk_is_executed_step_by_step(env, base):
-    *_, info = env.step(np.array(numbered(1, 4)))
-    assert steps_of(base) == [(1, 1), (2, 2), (3, 3), (4, 4)]
-    assert info["step_index"] == 4
+    observation, reward, terminated, truncated, info = env.step(np.array(numbered(1, 4)))
+    assert [(round(value * HORIZON / PUSH), step) for step, value in base.taken] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert observation in env.observation_space
+    assert (reward, terminated, truncated, info["step_index"]) == (1.0 + 2.0 + 3.0 + 4.0, False, False, 4)
+    chunk = info["chunk_result"]
+    assert (chunk["executed"], chunk["malformed"], chunk["rewards"].tolist()) == (4, False, [1.0, 2.0, 3.0, 4.0])
+
+
+def test_the_action_of_a_learner_is_a_chunk_of_environment_actions(env, base):
+    assert env.action_space.shape == (4, 2)
+    assert (env.action_space.low == base.action_space.low).all()
+    assert (env.action_space.high == base.action_space.high).all()
 
 
 def test_execution_stops_when_an_inner_wrapper_ends_the_episode(base):
@@ -76,7 +89,7 @@ def test_a_malformed_action_brakes_for_its_step_only(tmp_path):
     assert dispositions == [Severity.PASS, Severity.HOLD, Severity.PASS]
 
 
-def test_each_chunk_is_recorded_in_its_first_step(tmp_path):
+def test_each_step_is_recorded_and_each_chunk_in_its_first_step(tmp_path):
     recorder = RecordTransitions(EmbodiedEnv(scripted_tasks.contract(), backend="fake"), tmp_path)
     with ActionChunks(recorder, 3) as env:
         for _ in range(2):
@@ -84,55 +97,26 @@ def test_each_chunk_is_recorded_in_its_first_step(tmp_path):
             env.step(numbered(1, 3))
             env.step(np.array(numbered(4, 3)))
     run = read_run(recorder.path)
-    found = [(row["info"]["step_index"], row["inner"]["external_inputs"].get("chunk")) for row in run.transitions()]
+    rows = list(run.transitions())
+    assert [row["info"]["step_index"] for row in rows] == [1, 2, 3, 4, 5, 6] * 2
+    assert [row["action"] for row in rows] == [action.tolist() for action in numbered(1, 6)] * 2
+    found = [(row["info"]["step_index"], row["inner"]["external_inputs"].get("chunk")) for row in rows]
     chunks = [(step, chunk["id"], chunk["born"]) for step, chunk in found if chunk is not None]
     assert chunks == [(1, 0, 0), (4, 1, 3)] * 2
     np.testing.assert_array_equal(run.array(found[3][1]["actions"]), numbered(4, 3))
 
 
-@pytest.mark.parametrize("chunk", [None, 0.1, np.array(0.1), object(), iter([]), {"a": [1], "b": [1, 2]}, {}, []])
-def test_an_invalid_chunk_brakes_for_one_step(env, base, chunk):
-    *_, info = env.step(chunk)
-    assert (info["chunk_result"]["executed"], info["chunk_result"]["malformed"]) == (1, True)
-    assert info["safety"]["disposition"] == Severity.HOLD
-
-
-def test_the_action_of_a_learner_is_a_chunk_of_environment_actions(env, base):
-    assert env.action_space.shape == (4, 2)
-    assert (env.action_space.low == base.action_space.low).all()
-    assert (env.action_space.high == base.action_space.high).all()
-    observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
-    assert observation in env.observation_space
-    assert (reward, terminated, truncated) == (1.0 + 2.0 + 3.0 + 4.0, False, False)
-    assert info["step_index"] == 4
-
-
-def test_chunk_info_reports_the_executed_steps(env):
-    chunk = env.step(np.array(numbered(1, 4)))[-1]["chunk_result"]
-    assert (chunk["executed"], chunk["malformed"]) == (4, False)
-    assert chunk["rewards"].tolist() == [1.0, 2.0, 3.0, 4.0]
-
-
-def test_the_reward_of_a_skipped_step_is_nan(env, base):
-    for _ in range(2):
-        env.step(np.zeros((4, 2)))
-    _, reward, terminated, truncated, info = env.step(np.zeros((4, 2)))
-    assert (reward, terminated, truncated) == (9.0 + 10.0, False, True)
-    assert info["chunk_result"]["executed"] == 2
-    np.testing.assert_array_equal(info["chunk_result"]["rewards"], [9.0, 10.0, np.nan, np.nan])
-    assert info["end_reason"] == "time_limit"
-
-
 @pytest.mark.parametrize(
     "chunk",
-    [np.full((3, 2), PUSH), np.full((5, 2), PUSH), np.full(2, PUSH), [], None, PUSH, "go", {"arm": np.zeros((3, 2))}],
-    ids=["short", "long", "one action", "empty", "none", "number", "text", "dict"],
+    [
+        *(np.full((3, 2), PUSH), np.full((5, 2), PUSH), np.full(2, PUSH), np.array(0.1)),
+        *([], None, PUSH, "go", object(), iter([]), {}, {"arm": np.zeros((3, 2))}, {"a": [1], "b": [1, 2]}),
+    ],
 )
 def test_a_malformed_chunk_brakes_for_one_step(env, base, chunk):
     *_, info = env.step(chunk)
-    assert (info["chunk_result"]["executed"], info["chunk_result"]["malformed"]) == (1, True)
+    assert_malformed(info)
     assert info["chunk_result"]["rewards"].shape == (4,)
-    assert info["safety"]["disposition"] == Severity.HOLD
     assert base.step_index == 1
 
 
@@ -147,35 +131,27 @@ def test_a_malformed_chunk_brakes_through_wrappers_that_transform_actions(base):
     assert env.step("go")[-1]["safety"]["disposition"] == Severity.HOLD
 
 
-@pytest.fixture
-def base_of_two():
+def test_the_reward_of_a_skipped_step_is_nan(env):
+    for _ in range(2):
+        give(env)
+    _, reward, terminated, truncated, info = give(env)
+    assert (reward, terminated, truncated) == (9.0 + 10.0, False, True)
+    assert info["chunk_result"]["executed"] == 2
+    np.testing.assert_array_equal(info["chunk_result"]["rewards"], [9.0, 10.0, np.nan, np.nan])
+    assert info["end_reason"] == "time_limit"
+
+
+def test_with_several_actuators_a_chunk_is_a_dict_of_chunks(close_later):
     arm = scripted_tasks.document()["actuators"]["arm"]
     shoulder, elbow = arm["joints"].items()
-    made = Base(
-        actuators={"arm": arm | {"joints": dict([shoulder])}, "hand": arm | {"topic": "h", "joints": dict([elbow])}}
-    )
-    yield made
-    made.close()
-
-
-def test_with_several_actuators_a_chunk_is_a_dict_of_chunks(base_of_two):
-    env = ActionChunks(base_of_two, 3)
+    arms = {"arm": arm | {"joints": dict([shoulder])}, "hand": arm | {"topic": "h", "joints": dict([elbow])}}
+    env = close_later(ActionChunks(Base(actuators=arms), 3))
     env.reset(seed=1)
     assert {name: box.shape for name, box in env.action_space.items()} == {"arm": (3, 1), "hand": (3, 1)}
-    *_, info = env.step(env.action_space.sample())
-    assert (info["chunk_result"]["executed"], info["chunk_result"]["malformed"]) == (3, False)
-    *_, info = env.step({"arm": np.zeros((2, 1)), "hand": np.zeros((2, 1))})
-    assert (info["chunk_result"]["executed"], info["chunk_result"]["malformed"]) == (1, True)
-    assert info["safety"]["disposition"] == Severity.HOLD
-
-
-def test_parts_of_different_lengths_are_not_a_chunk(base_of_two):
-    env = ActionChunks(base_of_two, 3)
-    env.reset(seed=1)
-    chunk = {"arm": np.zeros((3, 1)), "hand": np.zeros((2, 1))}
-    *_, info = env.step(chunk)
-    assert info["chunk_result"]["malformed"]
-    assert info["safety"]["disposition"] == Severity.HOLD
+    result = env.step(env.action_space.sample())[-1]["chunk_result"]
+    assert (result["executed"], result["malformed"]) == (3, False)
+    for lengths in ((2, 2), (3, 2)):
+        assert_malformed(env.step(dict(zip(arms, (np.zeros((each, 1)) for each in lengths), strict=True)))[-1])
 
 
 def test_vector_environments_stack_chunks(close_later):
@@ -189,42 +165,30 @@ def test_vector_environments_stack_chunks(close_later):
     assert infos["chunk_result"]["executed"].tolist() == [2, 2]
 
 
-def test_a_recorder_inside_records_each_step(tmp_path):
-    recorder = RecordTransitions(EmbodiedEnv(scripted_tasks.contract(), backend="fake"), tmp_path)
-    env = ActionChunks(recorder, 4)
-    env.reset(seed=1)
-    env.step(np.array(numbered(1, 4)))
-    env.close()
-    run = read_run(recorder.path)
-    assert [row["info"]["step_index"] for row in run.transitions()] == [1, 2, 3, 4]
-    assert [row["action"] for row in run.transitions()] == [action.tolist() for action in numbered(1, 4)]
+def end(env):
+    for _ in range(3):
+        give(env)
 
 
-def test_a_chunk_before_reset_is_rejected(base):
-    env = ActionChunks(base, 2)
+@pytest.mark.parametrize(
+    ("prepare", "error", "steps"),
+    [
+        pytest.param(lambda env: env.unwrapped.reset(), ResetNeededError, 0, id="reset of the inner environment"),
+        pytest.param(lambda env: env.close(), ClosedError, 0, id="close"),
+        pytest.param(end, ResetNeededError, HORIZON, id="end"),
+    ],
+)
+def test_a_chunk_outside_its_episode_is_rejected(env, base, prepare, error, steps):
+    prepare(env)
+    with pytest.raises(error):
+        give(env)
+    assert len(base.taken) == steps
+
+
+def test_a_chunk_before_the_reset_and_after_a_failed_step_is_rejected(close_later):
+    env = close_later(ActionChunks(Base(task={"raise_at": 2}), 3))
     with pytest.raises(ResetNeededError):
         give(env)
-    assert base.taken == []
-
-
-def test_a_chunk_after_the_end_is_rejected(env, base):
-    for first in (1, 5, 9):
-        env.step(numbered(first, 4))
-    with pytest.raises(ResetNeededError):
-        give(env)
-    assert len(base.taken) == HORIZON
-
-
-def test_a_chunk_after_a_reset_of_the_inner_environment_is_rejected(env, base):
-    base.reset()
-    with pytest.raises(ResetNeededError):
-        give(env)
-    assert base.taken == []
-
-
-def test_a_chunk_after_a_failed_step_is_rejected(close_later):
-    base = Base(task={"raise_at": 2})
-    env = close_later(ActionChunks(base, 3))
     env.reset(seed=1)
     with pytest.raises(TaskError, match="the task has an error"):
         give(env)
@@ -232,30 +196,19 @@ def test_a_chunk_after_a_failed_step_is_rejected(close_later):
         give(env)
 
 
-def test_a_rejected_reset_keeps_the_running_episode(env, base):
+def test_a_rejected_reset_keeps_the_running_episode(env):
     with pytest.raises(UsageError, match="unknown reset option 'nowhere'"):
         env.reset(options={"nowhere": 1.0})
     assert env.step(numbered(1, 4))[4]["chunk_result"]["executed"] == 4
 
 
-def test_a_chunk_after_close_is_rejected(env):
-    env.close()
-    with pytest.raises(ClosedError):
-        give(env)
-
-
 def test_a_chunk_does_not_continue_into_an_episode_started_by_an_inner_wrapper(base):
     env = ActionChunks(Autoreset(base), 4)
     env.reset(seed=1)
-    for _ in range(3):
-        env.step(np.zeros((4, 2)))
+    end(env)
     with pytest.raises(ResetNeededError):
-        env.step(np.zeros((4, 2)))
+        give(env)
     assert len(base.taken) == HORIZON
-
-
-def give(env):
-    return env.step(np.zeros(env.action_space.shape))
 
 
 @pytest.mark.parametrize("length", [0, -1, 2.0, None, "4"])
@@ -264,17 +217,14 @@ def test_an_invalid_length_is_rejected_with_its_value(base, length):
         ActionChunks(base, length)
 
 
-def test_a_foreign_environment_is_rejected():
+def test_an_unsupported_environment_is_rejected(base):
     with pytest.raises(UsageError, match="CartPoleEnv"):
         ActionChunks(gymnasium.make("CartPole-v1"), 2)
-
-
-def test_an_unsupported_action_space_is_rejected(base):
     with pytest.raises(UsageError, match="expected a Box or a Dict of Boxes"):
         ActionChunks(DiscretizeAction(base, 3), 2)
 
 
-def test_the_spec_contains_the_wrapper(close_later, tmp_path):
+def test_the_spec_contains_the_wrapper(close_later):
     env = close_later(ActionChunks(gymnasium.make("embodied_env/ArmReach-v0", backend="fake"), 3))
     again = close_later(gymnasium.make(env.spec))
     assert isinstance(again, ActionChunks)

@@ -123,41 +123,30 @@ def test_modifying_the_transition_does_not_change_the_reference_of_the_gate(scen
 # ------------------------------------------------------------------------------------------------- outside an episode
 
 
-def test_a_step_before_the_reset_raises_and_publishes_nothing(make_scene):
-    scene = make_scene()
-    with pytest.raises(ResetNeededError):
-        scene.step()
-    scene.close()
-    assert scene.sent == []
-
-
-def test_a_step_after_the_end_raises_and_publishes_nothing(scene_of):
-    scene = scene_of(task={"success_at": 1})
-    assert scene.step().terminated
+@pytest.mark.parametrize(
+    ("prepare", "error"),
+    [
+        pytest.param(lambda _: None, ResetNeededError, id="before the reset"),
+        pytest.param(lambda scene: (scene.reset(), scene.step()), ResetNeededError, id="after the end"),
+        pytest.param(lambda scene: (scene.reset(), scene.close()), ClosedError, id="after close"),
+    ],
+)
+def test_a_step_outside_an_episode_raises_and_publishes_nothing(make_scene, prepare, error):
+    scene = make_scene(scripted_tasks.contract(task={"success_at": 1}))
+    prepare(scene)
     published = len(scene.sent)
-    with pytest.raises(ResetNeededError):
-        scene.step()
-    assert len(scene.sent) == published
-
-
-def test_a_step_after_close_raises_and_publishes_nothing(scene):
-    scene.close()
-    published = len(scene.sent)
-    with pytest.raises(ClosedError):
+    with pytest.raises(error):
         scene.step()
     assert len(scene.sent) == published
 
 
 def test_a_second_begin_before_finish_raises_and_publishes_nothing(scene):
+    with pytest.raises(ResetNeededError):
+        scene.stepper.finish()
     scene.stepper.begin([0.0, 0.0])
     with pytest.raises(ResetNeededError):
         scene.stepper.begin([0.0, 0.0])
     assert len(scene.sent) == 1
-
-
-def test_finish_without_begin_raises(scene):
-    with pytest.raises(ResetNeededError):
-        scene.stepper.finish()
 
 
 def test_a_reset_during_a_step_discards_the_step(scene):
@@ -176,16 +165,11 @@ def test_close_during_an_episode_brakes(scene):
     assert scene.sent[-1].report.disposition is Severity.HOLD
 
 
-def test_close_after_the_end_of_an_episode_publishes_nothing_more(scene_of):
-    scene = scene_of(task={"success_at": 1})
-    scene.step()
-    scene.close()
-    assert len(scene.sent) == 1
-
-
-def test_close_after_a_lost_world_sends_nothing(scene_of):
-    scene = scene_of(options={"faults": [ScriptedFault(kind="refuse", step=2)]})
-    scene.run(2)
+@pytest.mark.parametrize(("task", "faults"), [({"success_at": 1}, []), (None, [ScriptedFault(kind="refuse", step=2)])])
+def test_close_after_the_end_or_a_lost_world_publishes_nothing_more(scene_of, task, faults):
+    scene = scene_of(task, options={"faults": faults})
+    while not scene.step().end_reasons:
+        pass
     scene.close()
     assert len(scene.sent) == 1
 
@@ -203,33 +187,6 @@ def ending(scene_of):
     return run
 
 
-@pytest.mark.parametrize(
-    ("task", "changes", "terminated", "reason"),
-    [
-        ({"success_at": 3}, {}, True, "success"),
-        ({"failure_at": 3}, {}, True, "failure:dropped"),
-        ({"out_of_bounds_at": 3}, {}, False, "out_of_bounds:fence"),
-        (None, {"episode": {"horizon_steps": 3, "kind": "time_limit"}}, False, "time_limit"),
-    ],
-)
-def test_an_episode_ends_with_its_flag_and_its_reason(ending, task, changes, terminated, reason):
-    done = ending(task, steps=3, **changes)
-    assert (done.terminated, done.truncated, done.info["end_reason"]) == (terminated, not terminated, reason)
-    assert done.info["is_success"] is (reason == "success")
-    assert "time_remaining" not in done.observation
-
-
-def test_a_finite_horizon_terminates_with_no_time_left(ending):
-    done = ending(steps=3, episode={"horizon_steps": 3, "kind": "finite_horizon"})
-    assert (done.terminated, done.truncated, done.info["end_reason"]) == (True, False, "horizon")
-    assert done.observation["time_remaining"].tolist() == [0.0]
-
-
-def test_a_running_episode_has_no_end_reason(ending):
-    done = ending(steps=2)
-    assert (done.terminated, done.truncated, done.info["end_reason"], done.end_reasons) == (False, False, "", ())
-
-
 DROP = {"faults": [ScriptedFault(kind="drop", step=3, sensor="goal")]}
 LOSE = {"faults": [ScriptedFault(kind="refuse", step=3)]}
 LIMIT = {"horizon_steps": 3, "kind": "time_limit"}
@@ -239,6 +196,12 @@ HORIZON = {"horizon_steps": 3, "kind": "finite_horizon"}
 @pytest.mark.parametrize(
     ("task", "action", "options", "changes", "reasons"),
     [
+        ({}, (0.0, 0.0), {}, {}, ()),
+        ({"success_at": 3}, (0.0, 0.0), {}, {}, ("success",)),
+        ({"failure_at": 3}, (0.0, 0.0), {}, {}, ("failure:dropped",)),
+        ({"out_of_bounds_at": 3}, (0.0, 0.0), {}, {}, ("out_of_bounds:fence",)),
+        ({}, (0.0, 0.0), {}, {"episode": LIMIT}, ("time_limit",)),
+        ({}, (0.0, 0.0), {}, {"episode": HORIZON}, ("horizon",)),
         ({"success_at": 3, "failure_at": 3}, (0.0, 0.0), {}, {}, ("success", "failure:dropped")),
         ({"success_at": 3}, (0.0, 0.0), {}, {"episode": HORIZON}, ("success", "horizon")),
         ({"success_at": 3}, None, {}, {}, ("success", "safety_stop:form.repeated")),
@@ -256,12 +219,17 @@ HORIZON = {"horizon_steps": 3, "kind": "finite_horizon"}
         ({"out_of_bounds_at": 3}, None, {}, {}, ("safety_stop:form.repeated", "out_of_bounds:fence")),
     ],
 )
-def test_the_first_of_several_end_reasons_by_precedence_is_named(ending, task, action, options, changes, reasons):
+def test_an_episode_ends_with_its_flag_and_the_first_of_its_reasons(ending, task, action, options, changes, reasons):
     done = ending(task, steps=3, options=options, action=action, **changes)
-    assert done.end_reasons == reasons
-    assert done.info["end_reason"] == reasons[0]
-    assert done.terminated == (end_kind(reasons[0]) in ("success", "failure", "horizon"))
-    assert done.truncated != done.terminated
+    first = reasons[0] if reasons else ""
+    assert (done.end_reasons, done.info["end_reason"]) == (reasons, first)
+    assert done.terminated == (end_kind(first) in ("success", "failure", "horizon"))
+    assert done.truncated == (bool(reasons) and not done.terminated)
+    assert done.info["is_success"] is (first == "success")
+    if changes == {"episode": HORIZON}:
+        assert done.observation["time_remaining"].tolist() == [0.0]
+    else:
+        assert "time_remaining" not in done.observation
 
 
 def test_faults_precede_the_end_of_time():
@@ -289,15 +257,7 @@ def test_a_sensor_fault_holds_the_last_reading_in_the_space_with_mask_and_qualit
     assert scene.step().observation["beacon_valid"].tolist() == [1]
 
 
-@pytest.mark.parametrize("kind", ["drop", "nan", "stale", "future"])
-def test_a_fault_of_a_sensor_with_on_gap_stop_truncates_the_episode(ending, kind):
-    done = ending(
-        steps=2, options={"faults": [ScriptedFault(kind=kind, step=2, sensor="beacon")]}, sensors__beacon__on_gap="stop"
-    )
-    assert (done.truncated, done.info["end_reason"]) == (True, "sensor_gap:beacon")
-
-
-def test_a_refused_command_loses_the_world(scene_of):
+def test_a_refused_command_loses_the_world_until_the_reset(scene_of):
     scene = scene_of(options={"faults": [ScriptedFault(kind="refuse", step=2)]})
     before = scene.step((0.1, 0.1))
     done = scene.step((0.1, 0.1))
@@ -306,6 +266,8 @@ def test_a_refused_command_loses_the_world(scene_of):
     assert done.observation["joints_position"].tolist() == before.observation["joints_position"].tolist()
     assert done.info["sensors"]["joints"]["quality"] == Quality.LOST
     assert len(scene.sent) == 1
+    scene.reset()
+    assert scene.step((0.1, 0.0)).info["end_reason"] == ""
 
 
 def test_a_world_past_its_deadline_is_lost_and_halted(scene_of):
@@ -316,13 +278,6 @@ def test_a_world_past_its_deadline_is_lost_and_halted(scene_of):
     assert done.info["end_reason"] == "backend_lost:timeout"
     assert scene.clock.now_ns() - began_ns == NS_PER_S
     assert len(scene.backend.halted) == 1
-
-
-def test_reset_restarts_a_lost_world(scene_of):
-    scene = scene_of(options={"faults": [ScriptedFault(kind="refuse", step=2)]})
-    scene.run(2)
-    scene.reset()
-    assert scene.step((0.1, 0.0)).info["end_reason"] == ""
 
 
 def test_the_task_does_not_evaluate_a_lost_world(make_scene):
@@ -443,27 +398,17 @@ class Listener:
         self.received.append((self.name, transition.info["step_index"], transition))
 
 
-def test_observers_receive_each_transition_in_order(make_scene):
+def test_observers_receive_each_transition_in_order_also_of_a_lost_world(make_scene):
     received = []
-    scene = make_scene(observers=[Listener("first", received), Listener("second", received)])
+    observers = [Listener("first", received), Listener("second", received)]
+    scene = make_scene(observers=observers, faults=[ScriptedFault(kind="refuse", step=2)])
     scene.reset()
+    assert scene.stepper.last_transition is None
     done = [scene.step() for _ in range(2)]
     assert [(name, step) for name, step, _ in received] == [("first", 1), ("second", 1), ("first", 2), ("second", 2)]
     assert [transition for _, _, transition in received] == [done[0], done[0], done[1], done[1]]
-
-
-def test_observers_receive_the_last_transition_of_a_lost_world(make_scene):
-    received = []
-    scene = make_scene(observers=[Listener("only", received)], faults=[ScriptedFault(kind="refuse", step=1)])
-    scene.reset()
-    scene.step()
-    assert [transition.info["end_reason"] for _, _, transition in received] == ["backend_lost:refused"]
-
-
-def test_the_last_transition_is_kept(scene):
-    assert scene.stepper.last_transition is None
-    done = scene.step()
-    assert scene.stepper.last_transition is done
+    assert scene.stepper.last_transition is done[1]
+    assert done[1].info["end_reason"] == "backend_lost:refused"
 
 
 def test_the_task_evaluates_both_snapshots_and_the_applied_action(make_scene):
@@ -518,23 +463,19 @@ def watchdogs():
     return [thread for thread in threading.enumerate() if thread.name == "embodied_env watchdog"]
 
 
-def test_a_lockstep_world_has_no_watchdog_thread(scene):
-    scene.step()
-    assert watchdogs() == []
-
-
 def quick_contract(**changes):
     """Return a contract with a period of 10 ms, for tests in real time."""
     return scripted_tasks.contract(control_period_s=0.01, **changes)
 
 
 def test_a_free_running_world_has_a_watchdog_thread_until_it_is_closed(make_scene):
+    make_scene().reset()
+    assert watchdogs() == []  # of a lockstep world
     scene = make_scene(quick_contract(), clock=SteadyClock(), free_running=True)
     assert watchdogs() == []
-    scene.reset()
-    assert len(watchdogs()) == 1
-    scene.reset()
-    assert len(watchdogs()) == 1
+    for _ in range(2):
+        scene.reset()
+        assert len(watchdogs()) == 1
     scene.close()
     assert watchdogs() == []
 
@@ -553,14 +494,6 @@ def test_a_free_running_robot_brakes_when_the_agent_stops_stepping(make_scene):
     assert scene.sent[-1].report.findings[0].gate == "watchdog"
     done = scene.step((0.5, 0.0))
     assert done.info["safety"]["watchdog"]["trips"] >= 1
-
-
-def test_closing_a_free_running_world_brakes_to_rest(make_scene):
-    scene = make_scene(quick_contract(), clock=SteadyClock(), free_running=True)
-    scene.reset()
-    scene.run(6, (1.0, 0.0))
-    scene.close()
-    assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
 
 
 class ClosingBackend(FailingResets):
@@ -819,23 +752,16 @@ def test_the_end_of_the_episode_names_the_safety_input(scene, state, reason):
     assert scene.step().info["end_reason"] == f"safety_stop:{reason}"
 
 
-def test_no_episode_begins_after_an_emergency_stop_that_no_operator_cleared(scene):
+def test_an_episode_begins_after_an_emergency_stop_once_an_operator_cleared_it(scene):
     scene.backend.estop_states = {"door": "active"}
     scene.step()
     scene.backend.estop_states = {}
     with pytest.raises(BackendNotReadyError, match=r"an ESTOP is latched \(estop\.active: door is active\)"):
         scene.reset()
-    with pytest.raises(ResetNeededError):
-        scene.step((1.0, 1.0))
-
-
-def test_an_operator_clears_an_emergency_stop_and_a_reset_the_remaining_stop(scene):
-    scene.backend.estop_states = {"door": "active"}
-    scene.step()
-    scene.backend.estop_states = {}
-    scene.stepper.gate.clear_estop()
-    with pytest.raises(ResetNeededError):
-        scene.step()
+    for _ in range(2):
+        with pytest.raises(ResetNeededError):
+            scene.step((1.0, 1.0))
+        scene.stepper.gate.clear_estop()  # which leaves a stop
     scene.reset()
     assert scene.step((0.1, 0.1)).report.disposition is Severity.PASS
 
