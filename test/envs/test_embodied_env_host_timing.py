@@ -73,7 +73,7 @@ def test_observers_and_rows_have_the_durations(tmp_path):
     assert all(row["info"]["latency"]["gate_s"] > 0.0 for row in rows[1:])
 
 
-@pytest.mark.parametrize("clock", ["steady", "virtual"])
+@pytest.mark.parametrize("clock", ["steady", pytest.param("virtual", marks=pytest.mark.long)])
 def test_the_time_of_rendering_is_part_of_that_of_the_world(clock, tmp_path):
     env = embodied_env.make("door_open", backend="mujoco", record=tmp_path, host_timing=True, clock=clock)
     env.reset(seed=1)

@@ -91,7 +91,7 @@ def beside_a_wall(wall_x_m):
     return replace(OWN, safety=replace(OWN.safety, workspace=spec), source=str(find_contract("arm_reach")))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_no_action_moves_a_link_through_a_wall(close_later, seed):
     pytest.importorskip("mujoco")
     contract = beside_a_wall(0.45)

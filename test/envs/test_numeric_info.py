@@ -84,7 +84,11 @@ FAULTS = [
     ScriptedFault(kind=kind, step=step) for kind in ("drop", "nan", "stale", "future", "refuse") for step in (1, 2, 3)
 ]
 ACTIONS = ["sample", None, "what?", float("nan"), NoAction("late"), NoAction("lost")]
-CASES = [(name, "lockstep") for name in (*sorted(shipped_files()), "two actuators")]
+CASES = [(name, "lockstep") for name in ("arm_reach", "cart_goal", "door_open", "two actuators")]
+CASES += [
+    pytest.param(name, "lockstep", marks=pytest.mark.long)
+    for name in sorted(shipped_files().keys() - {"arm_reach", "cart_goal", "door_open"})
+]
 CASES += [("arm_reach", options) for options in OPTIONS if options != "lockstep"]
 CASES += [("two actuators", "evaluator"), ("cart_goal", "evaluator"), ("door_open", "evaluator")]
 

@@ -36,7 +36,7 @@ def leave_space(contract, *, num_envs, steps):
     "contract", ["arm_reach", "cart_goal", changed_contract("door_open", BLIND)], ids=["arm", "cart", "door"]
 )
 def test_random_steps_stay_within_the_space(contract):
-    assert leave_space(contract, num_envs=10, steps=50) == set()
+    assert leave_space(contract, num_envs=10, steps=20) == set()
 
 
 def test_a_force_sensor_saturates_at_its_range_with_noise():

@@ -87,6 +87,9 @@ def recorded(request, tmp_path_factory):
         yield World(folder, request.param)
 
 
+of_a_module = pytest.mark.parametrize("recorded", ["module"], indirect=True)
+
+
 @pytest.fixture
 def world(recorded, tmp_path):
     made = copy.copy(recorded)
@@ -187,6 +190,7 @@ def test_a_trusted_task_is_verified(arguments, world, capsys):
 
 
 @pytest.mark.needs("replay")
+@of_a_module
 def test_an_untrusted_replay_reports_that_the_task_is_not_verified(world, capsys):
     assert main(["replay", str(world.runs[0])]) == 1
     out = capsys.readouterr().out
@@ -209,6 +213,7 @@ def test_the_task_of_a_shipped_contract_is_verified_without_trust(tmp_path):
 
 
 @pytest.mark.needs("replay")
+@of_a_module
 def test_a_task_changed_since_the_run_is_named(world):
     from embodied_env.extensions.replay.run_replay import replay_run
 
@@ -227,6 +232,7 @@ def test_the_manifest_describes_the_task_and_suffices_for_the_audit(world):
 
 
 @pytest.mark.needs("comparison", "report")
+@of_a_module
 def test_runs_of_different_task_sources_are_not_comparable(world, capsys):
     file = world.runs[1] / "manifest.json"
     manifest = json.loads(file.read_text())
@@ -236,6 +242,7 @@ def test_runs_of_different_task_sources_are_not_comparable(world, capsys):
     assert not world.executed()
 
 
+@of_a_module
 def test_a_file_is_loaded_by_its_exact_path(world, monkeypatch, tmp_path):
     decoy = tmp_path / "decoy"
     (decoy / "tasks").mkdir(parents=True)
@@ -322,19 +329,20 @@ def test_an_untrusted_task_is_rejected_by_name():
 
 
 @pytest.mark.needs("replay")
-@pytest.mark.parametrize("backend", ["fake", "mujoco", "mujoco_ros", "real"])
-def test_the_contract_of_a_run_is_accepted_only_for_its_replay(backend, world):
+@of_a_module
+def test_the_contract_of_a_run_is_accepted_only_for_its_replay(world):
     from embodied_env.extensions.replay.replay_backend import recorded_contract
 
     contract = recorded_contract(read_run(world.runs[0]))
-    with pytest.raises(UsageError, match="contract of a run"):
-        EmbodiedEnv(contract, backend=backend)
-    with pytest.raises(UsageError, match="contract of a run"):
-        EmbodiedEnv(save_contract(contract), backend=backend)
+    for backend in ("fake", "mujoco", "mujoco_ros", "real"):
+        for given in (contract, save_contract(contract)):
+            with pytest.raises(UsageError, match="contract of a run"):
+                EmbodiedEnv(given, backend=backend)
     assert not world.executed()
 
 
 @pytest.mark.needs("audit", "replay", "report")
+@of_a_module
 def test_a_policy_named_by_a_manifest_is_not_imported(world):
     from embodied_env.extensions.replay.run_replay import replay_run
 
@@ -348,6 +356,7 @@ def test_a_policy_named_by_a_manifest_is_not_imported(world):
 
 
 @pytest.mark.needs("replay")
+@of_a_module
 def test_a_filter_named_by_a_run_must_be_installed_under_that_name(world):
     from embodied_env.extensions.replay.run_replay import replay_run
 
@@ -390,6 +399,7 @@ def test_every_verdict_is_replayed_as_recorded_without_trust(task, tmp_path):
 
 
 @pytest.mark.needs("replay")
+@of_a_module
 def test_a_changed_command_is_detected_without_trust(world, tmp_path):
     from embodied_env.extensions.replay.run_replay import replay_run
 

@@ -72,6 +72,10 @@ class TestMujocoRosBackend(BackendContract):
     def make_backend(self, clock):
         return make_backend("mujoco_ros", self.contract, clock=clock, domain_id=self.domain_id)
 
+    @pytest.mark.long  # test_lockstep_backend_lifetimes.py resets after a simulator has ended
+    def test_only_reset_works_after_halt(self):
+        super().test_only_reset_works_after_halt()
+
     @contextlib.contextmanager
     def opened(self):
         if self.name in self.own:
