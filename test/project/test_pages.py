@@ -1,10 +1,10 @@
-"""The commands and code of tutorials and how-to pages run as they are printed."""
+"""The commands and code of the README, tutorials and other pages run as they are printed."""
 
 import os
 from pathlib import Path
 
 import pytest
-from pages import commands_of, run_blocks, text_of
+from pages import ROOT, commands_of, run_blocks, section_of, text_of
 
 PAGES = [
     "tutorials/first_run",
@@ -16,13 +16,19 @@ PAGES = [
     "tutorials/train_and_evaluate",
     "tutorials/sim_to_real",
     "tutorials/identify",
+    "howto/compare_policies",
     "howto/instructions",
     "howto/playback",
     "howto/randomise",
+    "howto/several_robots",
     "howto/stable_baselines3",
+    "reference/api",
+    "reference/wrappers",
 ]
+SECTIONS = {"howto/chunks": "Try it", "reference/vector": "Batched steps"}
 NEEDS = {
     "tutorials/train_and_evaluate": ("torch", "onnx"),
+    "howto/several_robots": ("pettingzoo",),
     "howto/stable_baselines3": ("stable_baselines3", "onnxscript"),
 }
 
@@ -34,6 +40,17 @@ def test_blocks_of_page_run(name, tmp_path, domain_id):
     for module in NEEDS.get(name, ()):
         pytest.importorskip(module)
     run_blocks(text_of(name), tmp_path)
+
+
+@pytest.mark.tutorial
+@pytest.mark.parametrize("name", SECTIONS)
+def test_blocks_of_section_run(name, tmp_path):
+    run_blocks(section_of(text_of(name), SECTIONS[name]), tmp_path)
+
+
+@pytest.mark.tutorial
+def test_code_of_the_readme_runs(tmp_path):
+    run_blocks((ROOT / "README.md").read_text(encoding="utf-8"), tmp_path)
 
 
 @pytest.mark.ros

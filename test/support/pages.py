@@ -28,6 +28,7 @@ _SHORTER = {  # long trainings, and waits that a test skips
     "--episodes 100 --out demonstrations": "--episodes 10 --out demonstrations",
     "--episodes 20 --seed 500": "--episodes 2 --seed 500",
     "learn(100_000)": "learn(600)",
+    "--policy hold --episodes 20": "--policy hold --episodes 2",
 }
 
 
