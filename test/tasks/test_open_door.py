@@ -10,12 +10,11 @@ import pytest
 from task_snapshots import snapshot_of
 
 import embodied_env
-from embodied_env.contract import Contract, FloatArray, TaskSpec, load_contract
+from embodied_env.contract import Contract, FloatArray, load_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.code_types import Quality
 from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
-from embodied_env.errors import ContractError, UsageError
 from embodied_env.sim.mujoco_kinematics import MujocoKinematics
 from embodied_env.sim.world_model import SHIPPED
 from embodied_env.sim.world_profile import load_profile
@@ -33,10 +32,6 @@ RIGHT = {
     "handle": "handle",
     "opened_at_rad": 0.5,
 }
-
-
-def contract_with(**parameters: Any) -> Contract:
-    return replace(CONTRACT, task=TaskSpec(type=CONTRACT.task.type, parameters=parameters))
 
 
 def open_door(**changes: Any) -> OpenDoor:
@@ -64,27 +59,12 @@ def verdict_of(task: OpenDoor, current: Snapshot, previous: Snapshot | None = No
     return task.judge(previous or snapshot(), current, np.zeros(6))
 
 
-def test_the_reward_is_the_sum_of_the_named_terms() -> None:
-    result = verdict_of(open_door(), snapshot(0.6, 0.05))
-    assert tuple(result.terms) == OpenDoor.terms
-    assert result.reward == sum(result.terms.values())
-
-
-def test_the_change_of_the_door_angle_is_rewarded() -> None:
-    result = verdict_of(open_door(opening_weight=4.0), snapshot(0.3), snapshot(0.2))
-    assert result.terms["opening"] == pytest.approx(0.4)
-
-
-def test_the_approach_of_the_tip_is_rewarded() -> None:
-    result = verdict_of(open_door(approach_weight=2.0), snapshot(distance_m=0.3), snapshot(distance_m=0.4))
-    assert result.terms["approach"] == pytest.approx(0.2)
-
-
-def test_the_way_of_the_bolt_is_rewarded() -> None:
-    task = open_door(latch="latch_state", bolt="bolt", unlatching_weight=50.0)
-    result = verdict_of(task, snapshot(drawn_m=0.014), snapshot(drawn_m=0.01))
-    assert result.terms["unlatching"] == pytest.approx(0.2)
-    assert verdict_of(open_door(), snapshot(drawn_m=0.014)).terms["unlatching"] == 0.0
+def test_the_motions_of_door_tip_and_bolt_are_rewarded() -> None:
+    task = open_door(opening_weight=4.0, approach_weight=2.0, latch="latch_state", bolt="bolt", unlatching_weight=50.0)
+    before, after = snapshot(0.2, 0.4, drawn_m=0.01), snapshot(0.3, 0.3, drawn_m=0.014)
+    terms = verdict_of(task, after, before).terms
+    assert [terms[name] for name in ("opening", "approach", "unlatching")] == pytest.approx([0.4, 0.2, 0.2])
+    assert verdict_of(open_door(), after).terms["unlatching"] == 0.0
 
 
 def test_back_and_forth_motion_has_no_reward() -> None:
@@ -103,61 +83,17 @@ def test_the_edge_of_the_angle_is_a_success_with_a_bonus(angle_rad: float, verdi
 
 
 @pytest.mark.parametrize("quality", [Quality.STALE, Quality.INVALID, Quality.LOST, Quality.FUTURE])
-def test_a_stale_angle_is_not_a_success(quality: Quality) -> None:
-    assert verdict_of(open_door(), snapshot(0.6, quality=quality)).verdict == Verdict.running()
-
-
-def test_an_angle_outside_its_declared_range_counts() -> None:
+def test_only_a_measured_angle_is_a_success_also_outside_its_declared_range(quality: Quality) -> None:
+    assert verdict_of(open_door(), snapshot(1.8, quality=quality)).verdict == Verdict.running()
     assert verdict_of(open_door(), snapshot(1.8, quality=Quality.OUT_OF_RANGE)).verdict == Verdict.succeeded()
 
 
-def test_excessive_force_is_a_failure() -> None:
+def test_excessive_force_is_a_failure_where_it_is_limited() -> None:
     task = open_door(wrench="wrench", max_force_n=50.0)
     assert verdict_of(task, snapshot(force_n=50.1)).verdict == Verdict.failed("excessive_force")
     assert verdict_of(task, snapshot(force_n=50.0)).verdict == Verdict.running()
-
-
-def test_any_force_is_allowed_without_a_limit() -> None:
+    assert verdict_of(task, snapshot(0.6, force_n=60.0)).verdict == Verdict(success=True, failure="excessive_force")
     assert verdict_of(open_door(), snapshot(force_n=1e6)).verdict == Verdict.running()
-
-
-def test_opening_the_door_with_excessive_force_is_success_and_failure() -> None:
-    verdict = verdict_of(open_door(wrench="wrench", max_force_n=50.0), snapshot(0.6, force_n=60.0)).verdict
-    assert verdict == Verdict(success=True, failure="excessive_force")
-
-
-WRONG = {
-    "an unknown sensor": (
-        {**RIGHT, "door": "door"},
-        "task.door",
-        "no sensor with position of joints.*'door' .expected",
-    ),
-    "a pose for a joint": ({**RIGHT, "door": "handle"}, "task.door", "no sensor with position of joints"),
-    "a joint of another sensor": ({**RIGHT, "hinge": "bolt"}, "task.hinge", "a joint of door_state: 'bolt'"),
-    "a latch without a bolt": ({**RIGHT, "latch": "latch_state"}, "task.bolt", "None .expected.*or neither"),
-    "joints for a pose": ({**RIGHT, "handle": "joints"}, "task.handle", "no sensor with position and orientation"),
-    "a pose for a distance": ({**RIGHT, "distance": "handle"}, "task.distance", "no sensor with range"),
-    "a range for a wrench": (
-        {**RIGHT, "wrench": "handle_distance", "max_force_n": 9.0},
-        "task.wrench",
-        "no sensor with force",
-    ),
-    "a wrench without a limit": ({**RIGHT, "wrench": "wrench"}, "task.max_force_n", "None .expected.*or neither"),
-    "a limit without a wrench": ({**RIGHT, "max_force_n": 9.0}, "task.max_force_n", "9.0 .expected.*or neither"),
-    "a limit of zero": ({**RIGHT, "wrench": "wrench", "max_force_n": 0.0}, "task.max_force_n", "0.0 .*at least 1e-09"),
-    "an angle of zero": ({**RIGHT, "opened_at_rad": 0.0}, "task.opened_at_rad", "0.0 .*at least 1e-09"),
-    "a negative weight": ({**RIGHT, "approach_weight": -1.0}, "task.approach_weight", "-1.0 .*at least 0"),
-    "a missing key": ({k: v for k, v in RIGHT.items() if k != "hinge"}, "task.hinge", "missing"),
-    "an unknown key": ({**RIGHT, "succes_bonus": 1.0}, "task.succes_bonus", "did you mean 'success_bonus'"),
-}
-
-
-@pytest.mark.parametrize(("parameters", "path", "problem"), WRONG.values(), ids=WRONG.keys())
-def test_an_invalid_parameter_is_rejected(parameters: dict[str, Any], path: str, problem: str) -> None:
-    with pytest.raises(ContractError, match=problem) as caught:
-        load_task(contract_with(**parameters))
-    assert caught.value.path == path
-    assert caught.value.source == CONTRACT.source
 
 
 def test_the_true_state_of_the_door_is_for_the_evaluator_only() -> None:
@@ -243,12 +179,6 @@ def test_the_scripted_policy_is_stateless() -> None:
     np.testing.assert_array_equal(policy(seen), first)
 
 
-def test_the_scripted_policy_rejects_a_hidden_sensor() -> None:
-    hidden = replace(CONTRACT.sensors["handle"], visibility="evaluator", mask=False)
-    with pytest.raises(UsageError, match="in the observation"):
-        scripted(replace(CONTRACT, sensors={**CONTRACT.sensors, "handle": hidden}))
-
-
 @pytest.fixture(scope="module")
 def model() -> Any:
     return mujoco.MjModel.from_xml_path(str(SHIPPED / "door.xml"))
@@ -272,13 +202,14 @@ def opened_rad(model: Any, lever_rad: float, torque_nm: float) -> float:
     return float(hinge.qpos[0])
 
 
-@pytest.mark.parametrize(("lever_rad", "torque_nm"), [(0.0, 10.0), (0.0, 200.0), (0.35, 200.0)])
-def test_the_latch_holds_until_the_lever_is_turned_far_enough(model: Any, lever_rad: float, torque_nm: float) -> None:
-    assert opened_rad(model, lever_rad, torque_nm) < 0.01
-
-
-def test_the_latch_releases_when_the_lever_is_turned(model: Any) -> None:
-    assert opened_rad(model, 0.5, 10.0) > 0.5
+@pytest.mark.parametrize(
+    ("lever_rad", "torque_nm", "is_open"), [(0.0, 200.0, False), (0.35, 200.0, False), (0.5, 10.0, True)]
+)
+def test_the_latch_holds_until_the_lever_is_turned_far_enough(
+    model: Any, lever_rad: float, torque_nm: float, is_open: bool
+) -> None:
+    angle_rad = opened_rad(model, lever_rad, torque_nm)
+    assert angle_rad > 0.5 if is_open else angle_rad < 0.01
 
 
 def test_the_lever_returns_by_itself(model: Any) -> None:

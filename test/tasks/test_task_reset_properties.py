@@ -1,4 +1,4 @@
-"""Task resets are pure functions of their arguments, with the verdict of `judge`."""
+"""Task resets are pure functions of their arguments, with the verdict of `judge`, whose terms add up to the reward."""
 
 import copy
 import functools
@@ -75,8 +75,12 @@ def test_a_reset_gives_the_same_verdict_and_state_after_any_steps(name, one, ano
 @pytest.mark.parametrize("name", CONTRACTS)
 @some
 @given(before=snapshots, after=snapshots, action=st.floats(-1.0, 1.0))
-def test_a_reset_snapshot_has_the_verdict_of_a_step_that_ends_there(name, before, after, action):
+def test_a_reset_snapshot_has_the_verdict_of_a_step_that_ends_there_whose_reward_is_its_terms(
+    name, before, after, action
+):
     _, task, _, joints = known(name)
     current = snapshot_of(name, *after)
     result = task.judge(snapshot_of(name, *before), current, np.full(joints, action))
     assert task.reset(current, {}) == result.verdict
+    assert tuple(result.terms) == task.terms
+    assert result.reward == sum(result.terms.values())
