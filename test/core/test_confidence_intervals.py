@@ -38,15 +38,9 @@ def test_interval_equals_scipy_and_mirrors_with_failures(trials, data):
     assert (1 - mirrored[1], 1 - mirrored[0]) == pytest.approx((low, high))
 
 
-def test_more_trials_of_the_same_share_narrow_the_interval():
-    narrow, wide = share_interval(0.5, 1000), share_interval(0.5, 10)
-    assert narrow[1] - narrow[0] < wide[1] - wide[0]
-
-
-def test_more_confidence_widens_the_interval():
-    sure, quick = share_interval(0.5, 10, confidence=0.99), share_interval(0.5, 10, confidence=0.9)
-    assert sure[0] < quick[0]
-    assert sure[1] > quick[1]
+def test_more_trials_narrow_the_interval_and_more_confidence_widens_it():
+    few, many, sure = share_interval(0.5, 10), share_interval(0.5, 1000), share_interval(0.5, 10, confidence=0.99)
+    assert sure[0] < few[0] < many[0] < many[1] < few[1] < sure[1]
 
 
 @QUICK

@@ -24,7 +24,7 @@ def make(contract=IMPATIENT, **options):
 
 
 @pytest.mark.needs("explain")
-def test_the_robot_holds_and_moves_on_with_the_next_action():
+def test_the_robot_holds_with_an_explanation_and_moves_on_with_the_next_action():
     with make() as env:
         env.reset(seed=1)
         before = env.step(np.full(6, 0.5))[-1]["action"]["applied_si"]
@@ -33,17 +33,11 @@ def test_the_robot_holds_and_moves_on_with_the_next_action():
         assert not truncated
         assert held["safety"]["disposition"] == Severity.HOLD
         assert all(np.isfinite(list(held["action"]["applied_si"].values())))
+        assert "the policy returned no action" in embodied_env.explain(held)
         for _ in range(20):
             after = env.step(np.full(6, 0.5))[-1]
         assert after["safety"]["disposition"] < Severity.HOLD
         assert after["action"]["applied_si"] != before
-
-
-@pytest.mark.needs("explain")
-def test_a_step_without_an_action_is_explained():
-    with make() as env:
-        env.reset(seed=1)
-        assert "the policy returned no action" in embodied_env.explain(env.step(NOW)[-1])
 
 
 def test_too_many_in_a_row_truncate_and_an_action_in_between_does_not():
@@ -232,6 +226,7 @@ def test_one_agent_may_have_no_action():
         ("Chunk", {}, "invalid name of an annotation"),
         (3, {}, "invalid name of an annotation"),
         ("chunk", [1], "expected a mapping"),
+        ("other", {}, "too many annotations of a step: 'other'"),
         ("chunk", {"policy": object()}, "expected numbers, text and lists"),
         ("c" * 65, {}, "invalid name of an annotation"),
         ("setpoints", {"sent": 1}, "reserved name of an annotation: 'setpoints'"),
@@ -241,20 +236,13 @@ def test_one_agent_may_have_no_action():
         ("chunk", {"nested": functools.reduce(lambda inner, _: [inner], range(20))}, "nested deeper"),
     ],
 )
-def test_an_invalid_annotation_is_wrong_usage(name, values, problem):
-    with make() as env:
-        env.reset(seed=1)
-        with pytest.raises(UsageError, match=problem):
-            env.unwrapped.annotate(name, values)
-
-
-def test_a_step_has_few_annotations():
+def test_an_invalid_annotation_or_one_too_many_is_wrong_usage(name, values, problem):
     with make() as env:
         env.reset(seed=1)
         for number in (*range(32), 0):
             env.unwrapped.annotate(f"name_{number}", {})
-        with pytest.raises(UsageError, match="too many annotations of a step: 'other'"):
-            env.unwrapped.annotate("other", {})
+        with pytest.raises(UsageError, match=problem):
+            env.unwrapped.annotate(name, values)
 
 
 def test_an_annotation_belongs_to_one_episode():
