@@ -41,11 +41,13 @@ def contract_with(**blocks):
 
 
 @pytest.mark.usefixtures("party")
-def test_block_is_parsed_by_the_schema_of_its_plug_in():
+def test_block_is_parsed_by_the_schema_of_its_plug_in_and_missed_by_name():
     contract = contract_with(lamp={"colour": "red"}, note={"colour": "red", "fingerprint": False})
     assert check_blocks(contract) == ()
     assert (load_block(contract, "lamp").colour, load_block(contract, "lamp").watts) == ("red", 1.0)
     assert restore_contract(save_contract(contract)) == contract
+    with pytest.raises(ContractError, match=r"blocks\.lamp: missing block"):
+        load_block(contract_with(), "lamp")
 
 
 @pytest.mark.usefixtures("party")
@@ -62,12 +64,6 @@ def test_block_is_parsed_by_the_schema_of_its_plug_in():
 def test_wrong_block_is_refused_when_the_contract_is_used(blocks, problem):
     with pytest.raises(ContractError, match=problem):
         embodied_env.make(contract_with(**blocks), backend="fake")
-
-
-@pytest.mark.usefixtures("party")
-def test_missing_block_is_an_error_of_the_contract():
-    with pytest.raises(ContractError, match=r"blocks\.lamp: missing block"):
-        load_block(contract_with(), "lamp")
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,10 @@ def test_paired_interval_without_correlation_is_that_of_independent_samples():
     assert paired_difference_interval(test) == pytest.approx(difference_interval(share, share))
 
 
-@pytest.mark.parametrize(("p_both", "p_a", "p_b"), [(0.5, 0.1, 0.2), (0.3, 0.0, 0.3), (0.8, 0.1, 0.05)])
+@pytest.mark.parametrize(
+    ("p_both", "p_a", "p_b"),
+    [(0.3, 0.0, 0.3), *(pytest.param(*p, marks=pytest.mark.long) for p in ((0.5, 0.1, 0.2), (0.8, 0.1, 0.05)))],
+)
 def test_paired_interval_covers_the_true_difference(p_both, p_a, p_b):
     probabilities = (p_both, p_a, p_b, 1.0 - p_both - p_a - p_b)
     draws, counts = np.unique(np.random.default_rng(3).multinomial(30, probabilities, 2000), axis=0, return_counts=True)

@@ -90,14 +90,6 @@ def test_stage_with_a_space_of_its_own_translates(tmp_path):
     assert_replays(env.path)
 
 
-def test_a_stage_may_act_in_place_of_a_policy_that_has_no_action(tmp_path):
-    stage = Stage(lambda _: StagedAction(action=np.zeros(6)))
-    env, infos = record(tmp_path, [stage], [embodied_env.NoAction("late")] * 2)
-    assert not any(info["action_clipped"] for info in infos)
-    assert infos[0]["annotations"]["action_stages"]["given"] == {"no_action": "late"}
-    assert_sound(env.path)
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -117,22 +109,17 @@ def test_a_stage_that_fails_makes_the_robot_hold(tmp_path, answer):
     assert_replays(env.path)
 
 
-def test_a_stage_without_an_answer_leaves_no_account(tmp_path):
-    _, (info,) = record(tmp_path, [Stage()], [np.full(6, 0.1)])
-    assert "annotations" not in info
-
-
 @pytest.mark.parametrize(
-    ("stages", "problem"), [(["unregistered"], "group embodied_env.action_stages"), ([3], "invalid")]
+    ("stages", "problem"),
+    [
+        (["unregistered"], "group embodied_env.action_stages"),
+        ([3], "invalid"),
+        *((stages, "invalid action_stages") for stages in ("mirror", None, {"mirror": {}}, {"mirror"})),
+    ],
+    ids=str,
 )
 def test_wrong_stages_are_refused(stages, problem):
     with pytest.raises(UsageError, match=problem):
-        embodied_env.make(ARM, backend="fake", action_stages=stages)
-
-
-@pytest.mark.parametrize("stages", ["mirror", None, {"mirror": {}}, {"mirror"}])
-def test_stages_that_are_no_list_are_refused(stages):
-    with pytest.raises(UsageError, match="invalid action_stages"):
         embodied_env.make(ARM, backend="fake", action_stages=stages)
 
 
@@ -154,11 +141,14 @@ def test_slots_with_stages_are_stepped_one_by_one():
     env.close()
 
 
-def test_a_step_of_an_action_stage_is_not_missed_where_the_policy_returned_no_action(tmp_path):
-    stage = Stage(lambda _: StagedAction(action=np.full(6, 0.2), account={"operator": "ana"}))
-    env, _ = record(tmp_path, [stage], [NoAction("late")] * 3)
+def test_a_stage_may_act_in_place_of_a_policy_that_has_no_action_whose_step_is_not_missed(tmp_path):
+    stage = Stage(lambda _: StagedAction(action=np.zeros(6), account={"operator": "ana"}))
+    env, infos = record(tmp_path, [stage], [NoAction("late")] * 3)
+    assert not any(info["action_clipped"] for info in infos)
+    assert infos[0]["annotations"]["action_stages"]["given"] == {"no_action": "late"}
     assert env.summary["missed_actions"] == 0
     assert_sound(env.path)
-    env, _ = record(tmp_path, [Stage()], [NoAction("late")] * 2)
+    env, infos = record(tmp_path, [Stage()], [NoAction("late")] * 2)  # without an answer
+    assert not any("annotations" in info for info in infos)
     assert env.summary["missed_actions"] == 2
     assert_sound(env.path)

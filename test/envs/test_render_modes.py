@@ -28,25 +28,15 @@ def rendering(mode, world):
     return Rendering("screen", world, embodied_env.load_contract("arm_reach"), mode), lambda: world
 
 
-def test_a_list_has_the_images_since_the_last_call():
-    rendered, renderer = rendering("rgb_array_list", Screen())
+def test_a_list_has_the_images_of_the_episode_since_the_last_call_until_the_world_is_lost():
+    rendered, renderer = rendering("rgb_array_list", Screen(images=4))
     rendered.begin(renderer)
+    rendered.begin(renderer)  # another episode
     rendered.update(renderer)
-    assert (rendered.render(renderer), rendered.render(renderer)) == ([0, 1], [])
-
-
-def test_a_list_has_no_image_of_the_episode_before():
-    rendered, renderer = rendering("rgb_array_list", Screen())
-    rendered.begin(renderer)
-    rendered.begin(renderer)
-    assert rendered.render(renderer) == [1]
-
-
-def test_a_lost_world_adds_no_image_to_a_list():
-    rendered, renderer = rendering("rgb_array_list", Screen(images=1))
-    rendered.begin(renderer)
+    assert (rendered.render(renderer), rendered.render(renderer)) == ([1, 2], [])
     rendered.update(renderer)
-    assert rendered.render(renderer) == [0]
+    rendered.update(renderer)  # lost
+    assert rendered.render(renderer) == [3]
 
 
 def test_a_window_shows_every_reset_and_step(monkeypatch):

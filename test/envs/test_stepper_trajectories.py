@@ -9,7 +9,7 @@ from shipped_contracts import NO_CHANGES, arm_of
 from embodied_env.core.policy import NoAction, as_policy
 from embodied_env.envs.action_chunks import ActionChunks
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.errors import ContractError, ResetNeededError, UsageError
+from embodied_env.errors import ClosedError, ContractError, UsageError
 from embodied_env.policies.chunk_execution import ChunkRunner
 from embodied_env.record import RecordTransitions
 from embodied_env.safety.publishing.trajectory import Trajectories
@@ -55,12 +55,6 @@ def test_the_actions_after_that_of_the_step_are_in_the_trajectory(env):
     assert list(point) == found["points"][2]
 
 
-def test_a_preview_is_for_one_step(env):
-    env.preview(CHUNK)
-    env.step(CHUNK[0])
-    assert account(env.step(CHUNK[1])[4])["previewed"] == 0
-
-
 def test_a_step_without_a_preview_ends_at_rest(env):
     for _ in range(3):
         found = account(env.step(np.full(6, 0.3))[4])
@@ -69,25 +63,25 @@ def test_a_step_without_a_preview_ends_at_rest(env):
     assert found["points"][-1] == found["points"][-2]
 
 
-def test_a_step_without_an_action_brakes_without_the_preview(env):
-    env.preview(CHUNK)
-    assert account(env.step(NoAction("late"))[4])["previewed"] == 0
-    env.preview([NoAction("late"), *CHUNK])
-    found = account(env.step(NoAction("late"))[4])
-    assert (found["previewed"], found["refused"]) == (0, False)
-
-
-def test_the_preview_ends_at_a_malformed_action(env):
-    env.preview([*CHUNK[:3], np.full(6, np.nan), *CHUNK[3:]])
-    assert account(env.step(CHUNK[0])[4])["previewed"] == 2
-
-
-def test_the_actions_are_copied(env):
-    actions = np.array(CHUNK)
-    env.preview(actions)
-    actions[1:] = 9.0
-    points = account(env.step(CHUNK[0])[4])["points"]
-    assert np.abs(points).max() < 1.0
+@pytest.mark.parametrize(
+    ("preview", "action", "previewed"),
+    [
+        (CHUNK, CHUNK[0], STEPS),
+        ([*CHUNK[:3], np.full(6, np.nan), *CHUNK[3:]], CHUNK[0], 2),
+        (CHUNK, NoAction("late"), 0),
+        ([NoAction("late"), *CHUNK], NoAction("late"), 0),
+    ],
+    ids=["whole", "malformed action", "no action", "no action in the preview"],
+)
+def test_a_preview_is_copied_for_one_step_up_to_what_is_no_action(env, preview, action, previewed):
+    given = [each.copy() if isinstance(each, np.ndarray) else each for each in preview]
+    env.preview(given)
+    for each in given:
+        if isinstance(each, np.ndarray):
+            each[:] = 9.0
+    found = account(env.step(action)[4])
+    assert (found["previewed"], np.abs(found["points"]).max() < 1.0) == (previewed, True)
+    assert account(env.step(CHUNK[1])[4])["previewed"] == 0
 
 
 def test_a_wrapper_that_changes_actions_loses_the_preview_with_a_warning(env):
@@ -128,14 +122,12 @@ def test_in_lockstep_a_preview_has_no_effect(close_later):
     assert "trajectory" not in env.step(CHUNK[0])[4].get("annotations", {})
 
 
-def test_a_preview_that_is_no_sequence_is_refused(env):
+def test_a_preview_that_is_no_sequence_or_outside_an_episode_is_refused(env):
     with pytest.raises(UsageError, match=r"invalid preview: 5 .expected a sequence of actions"):
         env.preview(5)
-
-
-def test_a_preview_outside_an_episode_is_refused(close_later):
-    env = close_later(following())
-    with pytest.raises(ResetNeededError, match="preview"):
+    env.abort_step()
+    env.close()
+    with pytest.raises(ClosedError, match="preview"):
         env.preview(CHUNK)
 
 
