@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
 from embodied_env.contract.key_types import Topic
 from embodied_env.core.contract_blocks import ContractBlock
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.timing.clock import NS_PER_S, SteadyClock
+from embodied_env.timing.clock import NS_PER_S, Clock, SteadyClock
+
+if TYPE_CHECKING:
+    from embodied_env.ros.transport.receive_thread import ReceiveThread
 
 SWITCH_CONTROLLER = "controller_manager_msgs/srv/SwitchController"
 DURATION = "builtin_interfaces/msg/Duration"
 
 _REPEAT_NS = NS_PER_S  # of the request for the list, which changes nothing
 _REPLY_NS = NS_PER_S  # in which the manager reports a switch that it gave up
+_ATTEMPTS_BACK = 3  # a manager may refuse while it is busy, or its response may be lost
+_PAUSE_NS = NS_PER_S // 2  # between them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +49,14 @@ BLOCK = ContractBlock(schema=RunnerBlock, in_fingerprint=False)
 def switch_controllers(controllers: RunnerControllers, *, back: bool = False, **node: Any) -> None:  # noqa: ANN401 - of RosNode
     """Switch all controllers or none, except those that are in their state already.
 
-    `back` switches to the state outside of the runner. `node` has the options of the node that calls the services.
-    Raises BackendNotReadyError when the manager does not respond, lacks a controller or refuses, and
-    MissingDependencyError without its message package.
+    `back` switches to the state outside of the runner, in up to three attempts. `node` has the options of the node
+    that calls the services. Raises BackendNotReadyError when the manager does not respond, lacks a controller or
+    refuses, and MissingDependencyError without its message package.
     """
-    from embodied_env.messages.message_types import message_class
-    from embodied_env.ros.robot.robot_profile import LIST_CONTROLLERS
     from embodied_env.ros.transport.node import RosNode
     from embodied_env.ros.transport.receive_thread import ReceiveThread
-    from embodied_env.ros.transport.service_calls import ServiceCaller
 
-    clock, manager = SteadyClock(), controllers.manager
+    clock, attempt = SteadyClock(), 1
     on, off = controllers.activate, controllers.deactivate
     if back:
         on, off = off, on
@@ -62,29 +65,62 @@ def switch_controllers(controllers: RunnerControllers, *, back: bool = False, **
         stack.callback(ros.close)
         listener = ReceiveThread(ros.node, clock)
         stack.callback(listener.stop)
-        listing = ServiceCaller(listener, f"{manager}/list_controllers", clock, LIST_CONTROLLERS)
-        switching = ServiceCaller(listener, f"{manager}/switch_controller", clock, SWITCH_CONTROLLER)
+        manager = _Manager(controllers, listener, clock)
         listener.start()
-        deadline_ns = clock.now_ns() + round(controllers.timeout_s * NS_PER_S)
-        states = {each.name: each.state for each in listing.call(deadline_ns, _REPEAT_NS).controller}
+        try:
+            while (problem := manager.switch(on, off)) and back and attempt < _ATTEMPTS_BACK:
+                clock.sleep_until_ns(clock.now_ns() + _PAUSE_NS)
+                attempt += 1
+        except BackendNotReadyError as error:
+            problem = str(error)
+    if problem and back:
+        options = [f"--{key} {' '.join(names)}" for key, names in (("deactivate", off), ("activate", on)) if names]
+        command = " ".join(("ros2 control switch_controllers -c", controllers.manager, *options))
+        problem = f"controllers not switched back by attempt {attempt}: {problem}; run {command}"
+    if problem:
+        raise BackendNotReadyError(problem)
+
+
+class _Manager:
+    """A client of a controller manager."""
+
+    def __init__(self, controllers: RunnerControllers, listener: ReceiveThread, clock: Clock) -> None:
+        from embodied_env.ros.robot.robot_profile import LIST_CONTROLLERS
+        from embodied_env.ros.transport.service_calls import ServiceCaller
+
+        self._name, self._clock = controllers.manager, clock
+        self._limit_ns = round(controllers.timeout_s * NS_PER_S)
+        self._listing = ServiceCaller(listener, f"{self._name}/list_controllers", clock, LIST_CONTROLLERS)
+        self._switching = ServiceCaller(listener, f"{self._name}/switch_controller", clock, SWITCH_CONTROLLER)
+
+    def switch(self, on: Sequence[str], off: Sequence[str]) -> str:
+        """Switch these controllers `on` and `off`, and return why it failed, or "".
+
+        Raises BackendNotReadyError without the states of all of them, which were requested repeatedly.
+        """
+        from embodied_env.messages.message_types import message_class
+
+        listed = self._listing.call(self._clock.now_ns() + self._limit_ns, _REPEAT_NS).controller
+        states = {each.name: each.state for each in listed}
         if absent := [name for name in (*on, *off) if name not in states]:
             expected = f"expected one of: {', '.join(sorted(states)) or 'none is loaded'}"
-            raise BackendNotReadyError(f"{manager} has no controller {', '.join(absent)} ({expected})")
+            raise BackendNotReadyError(f"{self._name} has no controller {', '.join(absent)} ({expected})")
         start = [name for name in on if states[name] != "active"]
         end = [name for name in off if states[name] == "active"]
         if not (start or end):
-            return
-        limit_ns = round(controllers.timeout_s * NS_PER_S)
-        sec, nanosec = divmod(limit_ns, NS_PER_S)  # 0 would be no limit
-        response = switching.call(
-            clock.now_ns() + limit_ns + _REPLY_NS,
-            activate_controllers=start,
-            deactivate_controllers=end,
-            strictness=2,  # STRICT
-            activate_asap=True,
-            timeout=message_class(DURATION)(sec=sec, nanosec=nanosec),
-        )
-        if not response.ok:
-            wanted = f"activate {', '.join(start) or 'none'}, deactivate {', '.join(end) or 'none'}"
-            why = getattr(response, "message", "") or "no reason given"  # not in every ROS 2 distribution
-            raise BackendNotReadyError(f"{manager} refused to switch controllers: {wanted} ({why})")
+            return ""
+        sec, nanosec = divmod(self._limit_ns, NS_PER_S)  # 0 would be no limit
+        try:
+            response = self._switching.call(
+                self._clock.now_ns() + self._limit_ns + _REPLY_NS,
+                activate_controllers=start,
+                deactivate_controllers=end,
+                strictness=2,  # STRICT
+                activate_asap=True,
+                timeout=message_class(DURATION)(sec=sec, nanosec=nanosec),
+            )
+        except BackendNotReadyError as error:
+            return str(error)
+        wanted = f"activate {', '.join(start) or 'none'}, deactivate {', '.join(end) or 'none'}"
+        why = getattr(response, "message", "") or "no reason given"  # not in every ROS 2 distribution
+        return "" if response.ok else f"{self._name} refused to switch controllers: {wanted} ({why})"

@@ -90,8 +90,9 @@ class PolicyRunner:
         self._env: EmbodiedEnv | None = None
         self._policy: ChunkRunner | None = None
         self._controllers: RunnerControllers | None = None
-        self._is_switched = False
+        self._switched: RunnerControllers | None = None  # until they are switched back
         self._thread = self._hanging = threading.Thread()  # not started
+        self._hanging_policy: ChunkRunner | None = None  # the policy that thread last called
         self.goal = PolicyGoal()
         self.result = GoalResult()
         self._future: futures.Future[GoalResult] | None = None
@@ -132,7 +133,11 @@ class PolicyRunner:
         inactive = {f"state.{name}" for name in self._profile.active}  # the switch may activate them
         self._check_robot(lambda check: check.name not in inactive)
         try:
-            self._switch()
+            if self._switched not in (None, self._controllers):  # those of a contract that has changed since
+                self._switch_back()
+            if self._controllers is not None:
+                self._switched = self._controllers
+                self._switch(self._controllers, back=False)
             self._open()
         except BaseException as error:
             try:
@@ -144,26 +149,26 @@ class PolicyRunner:
     def deactivate(self, why: str) -> None:
         """Brake, end the goal, close the environment, and switch the controllers back.
 
-        Raises BackendNotReadyError if the controllers are not switched.
+        Raises BackendNotReadyError if the controllers are not switched. The next call tries it again.
         """
         self.stop(why)
         if not self.wait() and self._future is not None:  # the environment brakes the robot
             hanging = replace(self.result, message=f"{why}; {_HANGS}")
             with suppress(futures.InvalidStateError):  # it has just returned
                 self._future.set_result(hanging)
-                self.result, self._hanging = hanging, self._thread
+                self.result, self._hanging, self._hanging_policy = hanging, self._thread, self._policy
         try:
             if self._env is not None:
                 self._env.close()
         finally:
             self._env = None
-            if self._is_switched:
-                self._switch(back=True)
+            self._switch_back()
 
     def cleanup(self) -> None:
         """Close the policy, unless it hangs. Idempotent."""
         policy, self._policy = self._policy, None
-        if policy is not None and not self._hanging.is_alive():  # its `close` might hang too
+        is_hanging = policy is self._hanging_policy and self._hanging.is_alive()  # its `close` might hang too
+        if policy is not None and not is_hanging:
             with policy_errors(f"policy {self._options.policy!r}", "close"):
                 policy.close()
 
@@ -172,14 +177,15 @@ class PolicyRunner:
         checks = survey(self.contract, self._profile, namespace=namespace, timeout_s=limit_s, settle_s=0.0)
         raise_unless_passed(filter(is_wanted, checks))
 
-    def _switch(self, *, back: bool = False) -> None:
-        if self._controllers is not None:
-            self._is_switched = not back
-            robot = self._options.robot
-            ros_args = ("-r", f"__node:={robot['node_name']}_controllers")
-            switch_controllers(
-                self._controllers, back=back, name="controllers", namespace=robot["namespace"], ros_args=ros_args
-            )
+    def _switch(self, controllers: RunnerControllers, *, back: bool) -> None:
+        robot = self._options.robot
+        ros_args = ("-r", f"__node:={robot['node_name']}_controllers")
+        switch_controllers(controllers, back=back, name="controllers", namespace=robot["namespace"], ros_args=ros_args)
+
+    def _switch_back(self) -> None:
+        if self._switched is not None:
+            self._switch(self._switched, back=True)
+            self._switched = None
 
     def _open(self) -> EmbodiedEnv:
         """Open the armed environment, and wait until every safety input permits motion."""

@@ -168,7 +168,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
                 act()
             except Exception as error:  # noqa: BLE001 - the next one runs in any case
                 problems.append(str(error) if isinstance(error, EmbodiedEnvError) else described(error))
-        self._report(state, "; then ".join(problems))
+        self._report(state, "; then ".join(dict.fromkeys(problems)))
         is_done = state == "unconfigured" or not problems  # both end a shutdown in its state
         return TransitionCallbackReturn.SUCCESS if is_done else TransitionCallbackReturn.FAILURE
 

@@ -1,15 +1,16 @@
-"""The requests to a controller manager, and what it leaves unanswered."""
+"""The requests to a controller manager that leaves them unanswered or refuses them."""
 
 import threading
 
 import pytest
-import ros_domains
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from rclpy.executors import SingleThreadedExecutor
 
 from embodied_env.errors import BackendNotReadyError
+from embodied_env.extensions.runner.controller_switch import RunnerControllers, switch_controllers
+from embodied_env.extensions.runner.policy_runner import PolicyRunner, RunnerOptions
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.timing.clock import SteadyClock
 
@@ -18,23 +19,26 @@ pytestmark = pytest.mark.ros
 MANAGER = "/manager"
 
 
-class SlowManager:
-    """A controller manager that answers a switch when it is released."""
+class StubManager:
+    """A controller manager that answers a switch when it is released, and refuses some."""
 
     def __init__(self, node):
         from controller_manager_msgs.msg import ControllerState
         from controller_manager_msgs.srv import ListControllers, SwitchController
 
-        self.release, self.timeouts = threading.Event(), []
+        self.release, self.timeouts, self.state, self.refusals = threading.Event(), [], "inactive", 0
 
         def switch(request, response):
             self.timeouts.append(request.timeout.sec * 10**9 + request.timeout.nanosec)
             self.release.wait(10.0)
-            response.ok = True
+            self.refusals -= 1
+            response.ok = self.refusals < 0
+            if response.ok:
+                self.state = "active" if request.activate_controllers else "inactive"
             return response
 
         def listed(_, response):
-            response.controller = [ControllerState(name="forward", state="inactive")]
+            response.controller = [ControllerState(name="forward", state=self.state)]
             return response
 
         node.create_service(ListControllers, f"{MANAGER}/list_controllers", listed)
@@ -42,12 +46,12 @@ class SlowManager:
 
 
 @pytest.fixture
-def manager(message_package):
+def manager(message_package, domain_id):
     message_package("controller_manager_msgs")
-    ros = RosNode("manager", namespace="/", clock=SteadyClock(), domain_id=ros_domains.FOR_MODULES)
+    ros = RosNode("manager", namespace="/", clock=SteadyClock())
     executor = SingleThreadedExecutor(context=ros.node.context)
     executor.add_node(ros.node)
-    manager = SlowManager(ros.node)
+    manager = StubManager(ros.node)
     thread = threading.Thread(target=executor.spin)
     thread.start()
     yield manager
@@ -58,12 +62,30 @@ def manager(message_package):
 
 
 def test_a_switch_has_the_time_limit_of_the_contract_and_an_end(manager):
-    from embodied_env.extensions.runner.controller_switch import RunnerControllers, switch_controllers
-
     controllers = RunnerControllers(activate=("forward",), manager=MANAGER, timeout_s=0.3)
-    options = {"name": "switch", "namespace": "/", "domain_id": ros_domains.FOR_MODULES}
+    options = {"name": "switch", "namespace": "/"}
     with pytest.raises(BackendNotReadyError, match="switch_controller did not respond in time"):
         switch_controllers(controllers, **options)
     manager.release.set()
     switch_controllers(controllers, **options)
-    assert manager.timeouts == [300_000_000] * 2
+    assert set(manager.timeouts) == {300_000_000}
+    assert manager.state == "active"
+
+
+def test_a_refused_switch_back_is_repeated_and_tried_again_at_the_next_deactivation(manager):
+    robot = {"node_name": "runner", "namespace": "/"}
+    runner = PolicyRunner(RunnerOptions(contract="arm_reach", policy="hold", robot=robot))
+    runner._switched = RunnerControllers(activate=("forward",), manager=MANAGER)
+    manager.state, manager.refusals = "active", 99
+    manager.release.set()
+    expected = (
+        "controllers not switched back by attempt 3: /manager refused to switch controllers: activate none, "
+        "deactivate forward .*; run ros2 control switch_controllers -c /manager --deactivate forward$"
+    )
+    with pytest.raises(BackendNotReadyError, match=expected):
+        runner.deactivate("it ends")
+    assert len(manager.timeouts) == 3
+    manager.refusals = 1
+    for _ in range(2):  # the second has nothing left to switch
+        runner.deactivate("it ends")
+        assert (manager.state, len(manager.timeouts)) == ("inactive", 5)

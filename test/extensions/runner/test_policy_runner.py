@@ -42,16 +42,22 @@ def test_a_goal_begins_at_the_start_of_the_recorded_run(tmp_path):
     np.testing.assert_allclose(*positions, atol=ResetRoutine().tolerance)
 
 
-def test_a_policy_that_hangs_is_not_closed():
+def test_only_the_policy_that_hangs_is_not_closed():
+    """Another policy may be configured meanwhile."""
     runner, answer = PolicyRunner(RunnerOptions(contract="arm_reach", policy="hold", robot={})), threading.Event()
-    policy, closed = embodied_env.load_policy("hold", ARM), []
-    policy.close = lambda: closed.append(policy)
-    runner._policy, runner._hanging = ChunkRunner(policy), threading.Thread(target=answer.wait)
+    closed = []
+
+    def configure(name):
+        policy = embodied_env.load_policy("hold", ARM)
+        policy.close = lambda: closed.append(name)
+        runner._policy = ChunkRunner(policy)
+
+    configure("hanging")
+    runner._hanging, runner._hanging_policy = threading.Thread(target=answer.wait), runner._policy
     runner._hanging.start()
+    runner.cleanup()
+    configure("next")
     runner.cleanup()
     answer.set()
     runner._hanging.join()
-    assert not closed
-    runner._policy = ChunkRunner(policy)
-    runner.cleanup()
-    assert closed
+    assert closed == ["next"]
