@@ -143,6 +143,8 @@ def _check_reset_option(path: str, option: ResetOption) -> None:
 def _check_task(task: TaskSpec) -> None:
     is_ours = task.type.startswith("embodied_env.")  # one text only has the fingerprint of a shipped task
     require(not is_ours, "task.type", f"unknown task {one_of(task.type, SHIPPED_TASKS)}")
+    prompt = task.instruction or ""
+    allow("\0" not in prompt, "task.instruction", f"{prompt!r:.80}", "text without NUL, which would end a ROS string")
     for name, parameter in task.parameters.items():
         check_plain(f"task.{name}", parameter)
 

@@ -47,6 +47,8 @@ def load_lerobot(location: str, *, trust: bool = False, device: str | None = Non
         UsageError: for a directory that is not such a policy.
         MissingDependencyError: if LeRobot is not installed.
     """
+    if device is not None and not (isinstance(device, str) and device):
+        raise UsageError(f"invalid device={device!r} (expected the name of a torch device, such as 'cpu')")
     folder = Path(location)
     for name, remedy in _FILES.items():
         if not (folder / name).is_file():
@@ -66,7 +68,7 @@ def load_lerobot(location: str, *, trust: bool = False, device: str | None = Non
         raise MissingDependencyError("lerobot", needed_for="a LeRobot policy", remedy=remedy) from None
     try:
         settings = PreTrainedConfig.from_pretrained(folder)
-        settings.device = device or settings.device
+        settings.device = settings.device if device is None else device
         if hasattr(settings, "pretrained_backbone_weights"):
             settings.pretrained_backbone_weights = None  # of the same network, else downloaded and then replaced
         policy = get_policy_class(settings.type).from_pretrained(folder, config=settings, strict=True)

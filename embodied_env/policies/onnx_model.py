@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract.argument_checks import checked_count
 from embodied_env.contract.contract_loader import shipped_files
+from embodied_env.contract.value_checks import one_of
 from embodied_env.core.plugin_loading import import_optional
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.core.protobuf import DamagedMessageError, read_fields
@@ -81,9 +82,11 @@ def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvide
     settings.inter_op_num_threads = 1
     settings.log_severity_level = 4  # errors are raised
     settings.add_session_config_entry("session.load_model_format", "ONNX")  # that has been checked, no other one
+    if not isinstance(providers, Sequence) or isinstance(providers, str) or not providers:
+        raise UsageError(f"invalid providers={providers!r:.80} (expected a list of at least one name)")
     known = onnxruntime.get_available_providers()
     if wrong := [name for name in providers if name not in known]:
-        raise UsageError(f"unknown provider of onnxruntime: {wrong[0]!r} (expected one of: {', '.join(known)})")
+        raise UsageError(f"unknown provider of onnxruntime: {one_of(wrong[0], known)}")
     try:
         session = onnxruntime.InferenceSession(data, settings, providers=list(providers))
     except Exception as error:  # noqa: BLE001 - onnxruntime has errors of many types

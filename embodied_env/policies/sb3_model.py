@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from embodied_env.contract.argument_checks import checked_flag
 from embodied_env.core.plugin_loading import import_optional
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import UsageError, described
@@ -32,6 +33,7 @@ def load_sb3(location: str, *, trust: bool = False, deterministic: bool = True) 
         UsageError: without `trust`, or for a file that is not such a model.
         MissingDependencyError: if stable-baselines3 is not installed.
     """
+    checked_flag("deterministic", deterministic)
     if not trust:
         raise UsageError(
             f"policy not trusted: 'sb3:{location}' is pickle, which executes code when it is read (expected trust=True "

@@ -435,6 +435,7 @@ def test_joint_with_only_a_velocity_sensor_is_rejected():
         (TARGET, {**CHOICE, "visibility": "evaluator", "observed": True}, f"{TARGET}.observed: true (expected false: visib"),
         ("reset_options.tcp_position", OBSERVED, "sensors.tcp.fields.position: duplicate observation key 'tcp_position'"),
         ("reset_options.applied_actions", OBSERVED, "reset_options.applied_actions: duplicate observation key"),
+        ("task.instruction", "wave\0", "task.instruction: 'wave\\x00' (expected text without NUL"),
     ],
 )  # fmt: skip
 def test_reset_options_and_the_task_are_checked(path, value, message):

@@ -50,7 +50,7 @@ def test_a_prompt_between_two_steps_takes_effect_in_the_next_one_which_has_the_o
         assert (info["instruction"], info.get("annotations")) == ("wave", change)
 
 
-@pytest.mark.parametrize("text", [3, "", "x" * 1001, "two\nlines", "\ud800", b"wave"])
+@pytest.mark.parametrize("text", [3, "", "x" * 1001, "two\nlines", "wave\0", "\ud800", b"wave"])
 def test_an_invalid_prompt_is_refused_before_the_reset(env, text):
     with pytest.raises(UsageError, match=r"invalid instruction: .*expected 1 to 1000 printable characters"):
         env.reset(options={"instruction": text})

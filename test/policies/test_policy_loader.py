@@ -110,6 +110,12 @@ def test_factory_gets_literals(module):
         ("ws://gpu:8000", "did you mean 'openpi://gpu:8000'?"),
         ("a_users_policies.py:Gain(1)", "did you mean 'a_users_policies:Gain(1)'?"),
         ("onnx:", "incomplete policy address 'onnx:' (expected onnx:FILE)"),
+        ("scripted?backend=mujocco", "unknown backend of the policy scripted: 'mujocco' (expected one of: "),
+        ("scripted?backend=mujocco", "did you mean 'mujoco'?"),
+        ("scripted?backend=", "unknown backend of the policy scripted: ''"),
+        ("scripted?backend=3", "unknown backend of the policy scripted: 3"),
+        ("sb3:a.zip?deterministic=false", "invalid deterministic='false' (expected True or False)"),
+        ("lerobot:a?device=0", "invalid device=0 (expected the name of a torch device"),
     ],
 )
 def test_invalid_address_is_wrong_usage(module, address, problem):

@@ -108,7 +108,10 @@ def test_missing_file_and_wrong_options_are_refused(write):
     address = write(onnx_models.linear(WEIGHTS))
     for wrong, options, problem in (
         (f"{address}.none", {}, "cannot read ONNX policy"),
-        (address, {"providers": ["TpuExecutionProvider"]}, "unknown provider of onnxruntime"),
+        (address, {"providers": ["CpuExecutionProvider"]}, "unknown provider .*did you mean 'CPUExecutionProvider'"),
+        (f"{address}?providers=CPUExecutionProvider", {}, r"invalid providers='CPU.*' \(expected a list"),
+        (f"{address}?providers=[]", {}, r"invalid providers=\[\]"),
+        (f"{address}?providers=3", {}, "invalid providers=3"),
         (address, {"threads": 0}, "invalid threads"),
         (address, {"threads": 10**20}, "expected at most 1024"),
         (address, {"device": "cpu"}, "unknown option of the policy"),
