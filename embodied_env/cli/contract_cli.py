@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from embodied_env.cli import SOUND, UNSOUND, contract_validate
-from embodied_env.cli.verb_arguments import add_json, add_seed
+from embodied_env.cli.verb_arguments import add_force, add_json, add_seed, check_new
 from embodied_env.contract import Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.argument_checks import checked_path
 from embodied_env.contract.contract_loader import ROBOTS, known_robots, load_robot_file, shipped_files
@@ -77,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     picture = add(_picture, "picture", "render a picture of each contract in the embedded simulator")
     picture.add_argument("contracts", nargs="+", **name)
     picture.add_argument("--out", metavar="DIR", default=".", help="directory of the pictures, CONTRACT.png")
+    add_force(picture, "the pictures")
     add_seed(picture, "seed of the reset")
     picture.add_argument("--trust-task", action="store_true", help="load the task that each contract names")
 
@@ -93,20 +94,24 @@ def _picture(args: argparse.Namespace) -> int:
     out, contracts = checked_path("--out", args.out), [load_contract(name) for name in args.contracts]
     for contract in contracts:
         load_task(contract, trust=args.trust_task)
+    paths = [out / f"{contract.name}.png" for contract in contracts]
+    check_new(*paths, force=args.force)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out: {error} (expected a directory to write to)") from None
-    paths = [str(_save_picture(contract, out, seed=args.seed)) for contract in contracts]
+    for contract, path in zip(contracts, paths, strict=True):
+        _save_picture(contract, path, seed=args.seed)
+    written = [str(path) for path in paths]
     if args.json:
-        _print_json(paths)
+        _print_json(written)
     else:
-        say("\n".join(paths))
+        say("\n".join(written))
     return SOUND
 
 
-def _save_picture(contract: Contract, folder: Path, *, seed: int) -> Path:
-    """Write ``<folder>/<name>.png``, the rendered reset of `contract` on the backend `mujoco`."""
+def _save_picture(contract: Contract, path: Path, *, seed: int) -> None:
+    """Write the rendered reset of `contract` on the backend `mujoco` to `path`."""
     from embodied_env.core.image_processing import import_pillow
     from embodied_env.envs.embodied_env import EmbodiedEnv
 
@@ -117,12 +122,10 @@ def _save_picture(contract: Contract, folder: Path, *, seed: int) -> Path:
         picture = env.render()
     finally:
         env.close()
-    path = folder / f"{contract.name}.png"
     try:
         images.fromarray(picture).save(path)
     except OSError as error:
         raise UsageError(f"cannot write the picture {path}: {error} (expected a directory to write to)") from None
-    return path
 
 
 def _init(args: argparse.Namespace) -> int:  # noqa: ARG001 - one interface

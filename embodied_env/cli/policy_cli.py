@@ -13,7 +13,16 @@ import numpy as np
 
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.contract_cli import print_keys
-from embodied_env.cli.verb_arguments import ROBOT_OPTIONS, add_json, add_options, add_policy, add_seed, given_options
+from embodied_env.cli.verb_arguments import (
+    ROBOT_OPTIONS,
+    add_force,
+    add_json,
+    add_options,
+    add_policy,
+    add_seed,
+    check_new,
+    given_options,
+)
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.argument_checks import checked_path
 from embodied_env.contract.contract_loader import shipped_files
@@ -72,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     formats = "format to run: lerobot, which normalises itself, or onnx, exported without its processors"
     init.add_argument("--format", choices=("lerobot", "onnx"), default="lerobot", help=formats)
     init.add_argument("-o", "--output", metavar="FILE", help="policy file to write (default: standard output)")
-    init.add_argument("--force", action="store_true", help="overwrite the policy file")
+    add_force(init, "the policy file")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -252,8 +261,7 @@ def _init(args: argparse.Namespace) -> int:
 
     contract, folder = load_contract(args.contract), checked_path("--from-lerobot", args.from_lerobot)
     out = None if args.output is None else checked_path("--output", args.output)
-    if out is not None and out.exists() and not args.force:
-        raise UsageError(f"{out} exists (expected a new file); choose another one, or use --force")
+    check_new(out, force=args.force)
     policy = read_lerobot(folder, None if args.dataset is None else checked_path("--dataset", args.dataset))
     name = (folder.resolve() if out is None else out).name.partition(".")[0]
     text, gaps = draft_policy_file(policy, contract, name=name, normalize=args.format == "onnx")

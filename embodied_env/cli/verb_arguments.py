@@ -129,6 +129,18 @@ def integer_from(minimum: int) -> Callable[[str], int]:
     return parse
 
 
+def add_force(parser: argparse.ArgumentParser, what: str) -> None:
+    """Declare the option --force of a verb that writes `what` (`check_new`)."""
+    parser.add_argument("--force", action="store_true", help=f"overwrite {what}")
+
+
+def check_new(*files: str | Path | None, force: bool) -> None:
+    """Raise UsageError for a file that exists, unless `force` allows to overwrite it."""
+    for file in files:
+        if file is not None and os.path.lexists(file) and not force:
+            raise UsageError(f"{file} exists (expected a new file); choose another one, or use --force")
+
+
 def output_file(text: str) -> Path:
     """Return the path of a file to write, or raise ArgumentTypeError unless its directory exists."""
     from embodied_env.contract.argument_checks import checked_path

@@ -225,3 +225,32 @@ def test_wrong_command_line_prints_one_line_and_exits_2(empty_folder, capsys, wo
         "an_exploding_policy.py",
         "__pycache__",
     }
+
+
+OVERWRITES = [
+    (("profile", "run", "-o", "kept"), "kept"),
+    (("profile", "run"), "latency_profile.json"),
+    (("calibrate", "arm_reach", "--backend", "fake", "--out", "kept"), "kept"),
+    (("identify", "run", "--contract", "arm_reach", "--out", "kept"), "kept"),
+    (("identify", "run", "--contract", "arm_reach", "--report", "kept"), "kept"),
+    (("identify", "run", "--contract", "arm_reach"), "arm_reach.identified.yaml"),
+    (("report", "run", "-o", "kept"), "kept"),
+    (("compare", "run", "run", "-o", "kept"), "kept"),
+    (("compare", "run", "run"), "compare.html"),
+    (("view", "run", "--save", "kept.rrd"), "kept.rrd"),
+    (("contract", "picture", "arm_reach"), "arm_reach.png"),
+    (("contract", "init", "--robot", "ur5e", "-o", "kept"), "kept"),
+    (("policy", "init", "--contract", "arm_reach", "--from-lerobot", "run", "-o", "kept"), "kept"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [pytest.param(words, file, id=" ".join(words), marks=needing(*words)) for words, file in OVERWRITES],
+)
+def test_a_file_that_exists_is_not_overwritten(empty_folder, capsys, words, file):
+    (empty_folder / "run").mkdir()
+    (empty_folder / file).write_text("mine")
+    assert main(words) == WRONG_USAGE
+    assert f"{file} exists (expected a new file); choose another one" in capsys.readouterr().err
+    assert (empty_folder / file).read_text() == "mine"

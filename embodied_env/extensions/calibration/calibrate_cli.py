@@ -9,9 +9,11 @@ from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.verb_arguments import (
     ROBOT_OPTIONS,
     add_contract,
+    add_force,
     add_json,
     add_options,
     add_seed,
+    check_new,
     given_options,
     output_file,
 )
@@ -35,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "--out", type=output_file, metavar="FILE", default="latency_profile.json", help="path of the profile to write"
     )
+    add_force(parser, "the profile")
     option("--joints", nargs="+", default=[], metavar="JOINT", help="joints to move (default: all)")
     option("--amplitude", type=float, default=AMPLITUDE, help="amplitude of a motion as a fraction of the joint range")
     option("--repeats", type=int, metavar="N", default=3, help="number of motions per joint")
@@ -45,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Calibrate, write and print the profile, and return 1 if the actuation latency is unknown or moves are missing."""
     from embodied_env.extensions.calibration.calibration import calibrate
 
+    check_new(args.out, force=args.force)
     contract = load_contract(args.contract)
     enable_large_segments(contract)
     with ProgressBar(f"{contract.name} on {args.backend} · moves") as progress:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.verb_arguments import add_json, add_run_directory, output_file
+from embodied_env.cli.verb_arguments import add_force, add_json, add_run_directory, check_new, output_file
 from embodied_env.core.terminal import ProgressBar, make_console, say
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="latency_profile.json",
         help="path of the latency profile to write",
     )
+    add_force(parser, "the latency profile")
     add_json(parser)
 
 
@@ -36,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.record import read_run
     from embodied_env.timing.latency_profile import as_mapping, write_profile
 
+    check_new(args.out, force=args.force)
     recorded = read_run(args.run_directory)
     with ProgressBar() as progress:
         profile = profile_of_run(recorded, progress=progress)

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.verb_arguments import add_json, run_directory
+from embodied_env.cli.verb_arguments import add_force, add_json, check_new, run_directory
 from embodied_env.core.terminal import ProgressBar, make_console, say
 
 _PAGE = "compare.html"
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", help=f"HTML file to write (default: {_PAGE}; none with --json)"
     )
+    add_force(parser, "the HTML file")
     parser.add_argument(
         "--ignore",
         metavar="PATH",
@@ -47,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.extensions.report.html_pages import check_page_libraries
 
     output = args.output or (None if args.json else _PAGE)
+    check_new(output, force=args.force)
     if output is not None:
         check_page_libraries()
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli.verb_arguments import add_force, check_new
 from embodied_env.contract import parse_contract
 from embodied_env.contract.argument_checks import checked_path, checked_seconds
 from embodied_env.contract.bounded_files import read_file
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--robot", metavar="NAME", help="name or path of a robot file to build on (default: none)")
     option("-o", "--output", metavar="FILE", help="contract file to write (default: standard output)")
     option("--task", metavar="FILE", help="Python file for a task to edit; an existing one is kept (default: no goal)")
-    option("--force", action="store_true", help="overwrite the contract file")
+    add_force(parser, "the contract file")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -109,9 +110,7 @@ def _outputs(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
             expected = "expected --output FILE, and at most --urdf or --mjcf"
             raise UsageError(f"--from-sdf without --output, or with --from-graph or --robot ({expected})")
         bridge = out.with_suffix(".bridge.yaml")
-    for file in filter(None, (out, bridge)):
-        if file.exists() and not args.force:
-            raise UsageError(f"{file} exists (expected a new file); choose another one, or use --force")
+    check_new(out, bridge, force=args.force)
     return out, bridge
 
 

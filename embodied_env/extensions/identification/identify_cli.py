@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.verb_arguments import (
     ROBOT_OPTIONS,
+    add_force,
     add_json,
     add_options,
     add_seed,
+    check_new,
     given_options,
     integer_from,
     output_file,
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_seed(parser, "seed of the bootstrap; with --excite of the motions and of the reset")
     option("--out", type=output_file, metavar="FILE", help="file to write (default: NAME.identified.yaml)")
     option("--report", type=output_file, metavar="FILE", help="HTML page to write (default: none)")
+    add_force(parser, "the file and the page")
     add_json(parser)
     option("--excite", metavar="CONTRACT", help="contract of a robot to move and record, instead of a fit")
     option("--record", metavar="FOLDER", default="runs", help="with --excite: parent of the run directory")
@@ -84,10 +87,11 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.sim.identified_parameters import write_identified
 
     contract = load_contract(args.contract)
+    out = args.out or f"{contract.name}.identified.yaml"
+    check_new(out, args.report, force=args.force)
     parameters = [each for text in args.parameters for each in parse_parameter(text, contract)]
     if args.report is not None:
         check_page_libraries()
-    out = args.out or f"{contract.name}.identified.yaml"
     with ProgressBar() as progress:
         found = identify(
             args.runs,

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.verb_arguments import add_json, add_run_directory
+from embodied_env.cli.verb_arguments import add_force, add_json, add_run_directory, check_new
 from embodied_env.core.terminal import ProgressBar, say
 
 
@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run_directory(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="HTML file to write (default: RUN/report.html)")
+    add_force(parser, "the HTML file")
     add_json(parser)
 
 
@@ -21,6 +22,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the report, and return 1 if the audit finds the run not sound."""
     from embodied_env.extensions.report.run_report import write_report
 
+    check_new(args.output, force=args.force)  # the report in the run directory may be made again
     with ProgressBar() as progress:
         report = write_report(args.run_directory, args.output, progress=progress)
     if args.json:

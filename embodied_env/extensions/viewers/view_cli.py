@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 
@@ -15,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run_directory(parser)
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--save", metavar="FILE", help="write a file: .rrd for Rerun, .mcap for Foxglove")
+    where.add_argument("--save", metavar="FILE", help="write a new file: .rrd for Rerun, .mcap for Foxglove")
     where.add_argument("--web", metavar="PORT", nargs="?", const="9090", help="serve Rerun's web viewer, until Ctrl-C")
     help_ = "play the run at its own speed to Foxglove, from its connection to this port (default: 8765)"
     where.add_argument("--foxglove", metavar="PORT", nargs="?", const="8765", help=help_)
@@ -33,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.save is not None and not args.save.endswith(FILES):
         raise UsageError(f"invalid --save {args.save!r} (expected a path that ends with {' or '.join(FILES)})")
+    if args.save is not None and os.path.lexists(args.save):
+        raise UsageError(f"{args.save} exists (expected a new file); choose another one")
     served = {"web": args.web, "foxglove": args.foxglove}
     where = checked_view(args.save or next((f"{kind}:{port}" for kind, port in served.items() if port), True))
     opened = read_run(args.run_directory)

@@ -29,7 +29,7 @@ def test_writes_the_file_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixt
     html = page.read_text(encoding="utf-8")
     for text in ("gain.j1", "Nearer to held-out data", "measured", "before", "after", run.name, "RMS before"):
         assert text in html
-    assert main([*arguments[:8], "--parameters", "gain.j1", "--json"]) == 1
+    assert main([*arguments[:8], "--parameters", "gain.j1", "--json", "--force"]) == 1
     printed = json.loads(capsys.readouterr().out)
     assert (printed["is_better"], "j1" in printed["unexplained"]) == (True, True)
 

@@ -240,7 +240,7 @@ def test_a_file_is_not_replaced_and_a_port_in_use_is_named(run, tmp_path, capsys
     file = run.path / "transitions.mcap"
     before = file.read_bytes()
     assert main(["view", str(run.path), "--save", str(file)]) == 2
-    assert "File exists" in capsys.readouterr().err
+    assert "exists (expected a new file)" in capsys.readouterr().err
     assert file.read_bytes() == before
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))
