@@ -232,7 +232,7 @@ def followed(tick_ns, cost_ns, patience_ns):
     patience_ns=st.integers(1, 300),
     pauses_ns=st.lists(st.integers(0, 1000), min_size=1, max_size=20),
 )
-def test_catching_up_ends_within_its_limit_and_a_tick(tick_ns, cost_ns, patience_ns, pauses_ns):
+def test_catching_up_ends_within_its_limit_and_a_tick_and_drops_the_rest(tick_ns, cost_ns, patience_ns, pauses_ns):
     clock, world, follower = followed(tick_ns, cost_ns, patience_ns)
     for pause_ns in pauses_ns:
         clock.advance_ns(pause_ns)
@@ -240,19 +240,6 @@ def test_catching_up_ends_within_its_limit_and_a_tick(tick_ns, cost_ns, patience
         follower.catch_up()
         assert clock.now_ns() - before_ns <= patience_ns + cost_ns
         assert world.now_ns - follower.offset_ns <= clock.now_ns()
-
-
-@many
-@given(
-    tick_ns=st.integers(1, 50),
-    cost_ns=st.integers(0, 200),
-    pauses_ns=st.lists(st.integers(0, 1000), min_size=1, max_size=20),
-)
-def test_lost_time_is_dropped_in_whole_ticks_and_reported(tick_ns, cost_ns, pauses_ns):
-    clock, world, follower = followed(tick_ns, cost_ns, patience_ns=100)
-    for pause_ns in pauses_ns:
-        clock.advance_ns(pause_ns)
-        follower.catch_up()
     dropped_ns = (77 - 0) - follower.offset_ns
     assert dropped_ns >= 0
     assert dropped_ns % tick_ns == 0
@@ -260,19 +247,12 @@ def test_lost_time_is_dropped_in_whole_ticks_and_reported(tick_ns, cost_ns, paus
     assert world.now_ns - 77 + dropped_ns <= clock.now_ns()
 
 
-def test_a_half_speed_world_reports_an_rtf_of_about_half():
-    clock, _, follower = followed(tick_ns=10_000_000, cost_ns=20_000_000, patience_ns=50_000_000)
+def test_rtf_is_that_of_the_last_seconds():
+    clock, world, follower = followed(tick_ns=10_000_000, cost_ns=20_000_000, patience_ns=50_000_000)
     for _ in range(100):
         clock.advance_ns(10_000_000)
         follower.catch_up()
-    assert 0.3 < follower.rtf() < 0.6
-
-
-def test_rtf_covers_the_last_seconds():
-    clock, world, follower = followed(tick_ns=10_000_000, cost_ns=20_000_000, patience_ns=50_000_000)
-    clock.advance_ns(500_000_000)
-    follower.catch_up()
-    assert follower.rtf() < 1.0
+    assert 0.3 < follower.rtf() < 0.6  # half the speed
     world.cost_ns = 0
     for _ in range(5):
         clock.advance_ns(1_000_000_000)
