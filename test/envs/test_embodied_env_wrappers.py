@@ -389,46 +389,27 @@ def run_out(env):
     return seen
 
 
-@pytest.mark.parametrize("wrap", [(), ("RecordEpisodeStatistics",), ("TransformReward", "RecordEpisodeStatistics")])
-def test_a_finite_horizon_terminates_and_counts_down_to_zero(make, wrap):
-    seen = run_out(wrap_all(make(short("finite_horizon")), *wrap))
-    assert [observation["time_remaining"].tolist() for observation, *_ in seen] == [[1.0], [2 / 3], [1 / 3], [0.0]]
-    assert seen[-1][1:3] == (True, False)
-    assert seen[-1][3]["end_reason"] == "horizon"
-
-
-def test_time_remaining_is_in_a_flat_observation(make):
-    bare = make(short("finite_horizon"))
-    flat = wrap_all(bare, "FlattenObservation", "RecordEpisodeStatistics")
-    seen = run_out(flat)
-    unflattened = [gymnasium.spaces.unflatten(bare.observation_space, observation) for observation, *_ in seen]
-    assert [observation["time_remaining"].tolist() for observation in unflattened] == [[1.0], [2 / 3], [1 / 3], [0.0]]
-    assert seen[-1][1:3] == (True, False)
-
-
-def test_a_time_limit_truncates_and_has_no_time_in_its_observation(make):
-    env = wrap_all(make(short("time_limit")), "RecordEpisodeStatistics", "FlattenObservation")
-    seen = run_out(env)
-    assert seen[-1][1:3] == (False, True)
-    assert seen[-1][3]["end_reason"] == "time_limit"
-    assert "time_remaining" not in env.unwrapped.observation_space.spaces
-
-
+@pytest.mark.parametrize("wrap", [(), ("TransformReward",), ("FlattenObservation",)])
 @pytest.mark.parametrize("kind", ["finite_horizon", "time_limit"])
-def test_episode_statistics_count_the_steps_of_either_ending(make, kind):
-    info = run_out(wrap_all(make(short(kind)), "FlattenObservation", "RecordEpisodeStatistics"))[-1][3]
+def test_a_finite_horizon_terminates_and_counts_down_and_a_time_limit_truncates(make, kind, wrap):
+    bare = make(short(kind))
+    seen = run_out(wrap_all(bare, *wrap, "RecordEpisodeStatistics"))
+    info, space = seen[-1][3], bare.observation_space
     assert info["episode"]["l"] == info["step_index"] == 3
+    is_finite = kind == "finite_horizon"
+    assert (*seen[-1][1:3], info["end_reason"]) == (is_finite, not is_finite, "horizon" if is_finite else kind)
+    assert ("time_remaining" in space.spaces) is is_finite
+    if is_finite:
+        seen = [
+            gymnasium.spaces.unflatten(space, each) if wrap == ("FlattenObservation",) else each for each, *_ in seen
+        ]
+        assert [each["time_remaining"].tolist() for each in seen] == [[1.0], [2 / 3], [1 / 3], [0.0]]
 
 
-def test_time_awareness_finds_the_limit_given_to_make(make):
-    env = wrap_all(make("arm_reach", max_episode_steps=2), "TimeAwareObservation")
-    seen = run_out(env)
-    assert env.get_wrapper_attr("max_timesteps") == 2
-    assert len(seen) == 3
-    assert seen[-1][1:3] == (False, True)
-
-
-def test_time_awareness_finds_the_limit_given_to_gymnasium(close_later):
-    inner = gymnasium.make("embodied_env/ArmReach-v0", backend="fake", clock="virtual", max_episode_steps=2)
-    env = close_later(wrap_all(inner, "TimeAwareObservation"))
-    assert run_out(env)[-1][1:3] == (False, True)
+def test_time_awareness_finds_the_limit_given_to_make_and_to_gymnasium(make, close_later):
+    registered = gymnasium.make("embodied_env/ArmReach-v0", backend="fake", clock="virtual", max_episode_steps=2)
+    for inner in (make("arm_reach", max_episode_steps=2), registered):
+        env = close_later(wrap_all(inner, "TimeAwareObservation"))
+        seen = run_out(env)
+        assert env.get_wrapper_attr("max_timesteps") == 2
+        assert (len(seen), seen[-1][1:3]) == (3, (False, True))

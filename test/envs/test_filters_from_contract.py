@@ -63,24 +63,18 @@ def test_a_contract_with_a_urdf_round_trips_through_text(folder):
     assert again.fingerprint == contract.fingerprint
 
 
-def test_a_missing_urdf_is_named(folder):
+def test_a_missing_or_invalid_urdf_is_named(folder):
     with pytest.raises(ContractError, match=r"safety.urdf: cannot read the file: .*other.urdf"):
         parse_contract(with_urdf("other.urdf"), source=str(folder / "arm.yaml"))
-
-
-def test_an_invalid_urdf_is_named(folder):
     (folder / "arm6.urdf").write_text("<robot name='arm'><link name='a'/><link name='a'/></robot>")
     with pytest.raises(ContractError, match=r"safety.urdf: urdf"):
         parse_contract(with_urdf(), source=str(folder / "arm.yaml"))
 
 
-def test_a_workspace_without_a_robot_shape_is_rejected():
+def test_a_workspace_needs_the_shape_of_the_robot_from_a_model_or_the_urdf(folder):
     contract = replace(OWN, safety=replace(OWN.safety, workspace=CELL), backends={"fake": {}})
     with pytest.raises(ContractError, match="shape of the robot"):
         make_command_filters(contract)
-
-
-def test_the_shape_may_come_from_the_urdf(folder):
     contract = parse_contract(with_urdf(workspace=CELL), source=str(folder / "arm.yaml"))
     assert list(make_command_filters(replace(contract, backends={"fake": {}}))) == ["workspace"]
 
