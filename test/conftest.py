@@ -13,11 +13,11 @@ import threading
 import time
 from pathlib import Path
 
+import compiled_tests
 import psutil
 import pytest
 import ros_domains
 from extension_marks import is_installed
-from hypothesis import HealthCheck, settings
 from message_packages import message_package  # noqa: F401 - a fixture
 
 from embodied_env.processes.child_process import remove_orphaned_segments, segments_of
@@ -29,12 +29,6 @@ sys.dont_write_bytecode = False
 _LASTING_SURROUNDINGS = {"ROS_DOMAIN_ID": str(ros_domains.FOR_MODULES), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
 _SETTLED_S = 5.0
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segments
-
-
-# Every change is tested with the same examples; .ci/long draws new ones, four times as many. Deadlines are off.
-settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("suite", settings.get_profile("random"), max_examples=25, derandomize=True, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(Path(__file__).parent / "discovery.xml"))
 for _library in ("OMP", "OPENBLAS"):  # several test processes share the cores, and each uses small matrices
@@ -110,6 +104,23 @@ class _FailureLog:
 def pytest_configure(config):
     if (terminal := config.pluginmanager.get_plugin("terminalreporter")) is not None:
         config.pluginmanager.register(_FailureLog(terminal))
+    _load_hypothesis_profile()
+
+
+def _load_hypothesis_profile():
+    """Test every change with the same examples; .ci/long draws new ones, four times as many. Deadlines are off."""
+    from hypothesis import HealthCheck, settings  # pytest compiles it itself, and now keeps the result
+
+    settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    suite = settings.get_profile("random")
+    settings.register_profile("suite", suite, max_examples=25, derandomize=True, print_blob=True)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+def pytest_sessionstart(session):
+    if (worker := getattr(session.config, "workerinput", None)) is not None:
+        number = int(worker["workerid"].removeprefix("gw"))
+        compiled_tests.compile_part(session.config, number % worker["workercount"], worker["workercount"])
 
 
 def pytest_collection_finish():
