@@ -57,23 +57,11 @@ def test_a_row_that_readers_would_refuse_is_not_written(path):
     assert list(LogReader(path)) == [{"row": 0}, {"row": 1}]
 
 
-def test_rows_are_read_back_in_order(path):
-    assert list(LogReader(write(path, rows(20)))) == rows(20)
-
-
-def test_rows_can_be_read_more_than_once(path):
-    reader = LogReader(write(path, rows(3)))
-    assert list(reader) == list(reader)
-
-
-def test_closed_log_is_clean(path):
-    reader = LogReader(write(path, rows(5)))
+@pytest.mark.parametrize("count", [0, 20])
+def test_rows_are_read_back_in_order_more_than_once_and_a_closed_log_is_clean(path, count):
+    reader = LogReader(write(path, rows(count)))
+    assert list(reader) == list(reader) == rows(count)
     assert reader.problem == ""
-
-
-def test_log_without_rows_is_clean(path):
-    reader = LogReader(write(path, []))
-    assert (list(reader), reader.problem) == ([], "")
 
 
 def test_close_is_idempotent_for_a_log(path):
@@ -156,11 +144,7 @@ def test_arrays_are_read_back_by_reference(path):
         found = reader.array(row["image"])
         assert found.dtype == image.dtype
         assert np.array_equal(found, image)
-
-
-def test_log_with_arrays_is_clean_and_has_no_additional_rows(path):
-    reader = write_arrays(path, images(5))
-    assert (len(list(reader)), reader.problem) == (5, "")
+    assert reader.problem == ""
 
 
 def test_arrays_are_readable_with_mcap_protobuf_and_numpy_only(path):
@@ -284,7 +268,7 @@ def test_every_row_of_a_truncated_log_has_its_array(close_later, path):
     for n, image in enumerate(images(4)):
         writer.write("transition", {"row": n, "image": writer.store(image, log_time_ns=n)}, log_time_ns=n)
     whole = path.read_bytes()
-    for end in range(start, len(whole), 3):
+    for end in range(start, len(whole), 11):
         path.write_bytes(whole[:end])
         reader = LogReader(path)
         for row, image in zip(reader, images(4), strict=False):

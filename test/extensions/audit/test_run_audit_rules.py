@@ -595,26 +595,48 @@ def test_modified_rows_violate_only_one_rule(worlds, rule):
         assert rule == "evaluator.leak" or violation.line == violation.row + 1  # a leak concerns the whole run
 
 
+CROSSFADE = {"id": 1, "born": 2, "age": 1, "weight": 0.25, "older": [[0, 0, 0.75]]}
+
+
 @pytest.mark.parametrize(
-    ("rule", "changes"),
+    ("world", "of_accounts", "rule", "changes"),
     [
-        ("", {}),
-        ("", {"mode": "theirs", "underruns": 7}),
-        ("", {"mode": "crossfade", "id": 1, "born": 2, "age": 1, "weight": 0.25, "older": [[0, 0, 0.75]]}),
-        ("", {"earlier_prompt": {"instruction": "rest", "weight": 1.0}}),
-        ("chunk.account", {"earlier_prompt": {"instruction": "rest", "weight": 0.0}}),
-        ("chunk.account", {"earlier_prompt": {"instruction": "move the tool to the target", "weight": 1.0}}),
-        ("chunk.account", {"expired": -1}),
-        ("chunk.account", {"older": None}),
-        ("chunk.account", {"id": None}),
-        ("chunk.weight", {"id": 1, "born": 2, "age": 1, "weight": 0.25, "older": [[0, 0, 0.75]]}),
-        ("chunk.order", {"mode": "ensemble", "weight": 0.5, "older": [[1, 0, 0.5]]}),
-        ("chunk.underrun", {"id": None, "born": None, "age": None, "weight": None, "underruns": 1}),
+        ("plain", chunked, "", {}),
+        ("plain", chunked, "", {"mode": "theirs", "underruns": 7}),
+        ("plain", chunked, "", {"mode": "crossfade", **CROSSFADE}),
+        ("plain", chunked, "", {"earlier_prompt": {"instruction": "rest", "weight": 1.0}}),
+        ("plain", chunked, "chunk.account", {"earlier_prompt": {"instruction": "rest", "weight": 0.0}}),
+        (
+            "plain", chunked, "chunk.account",
+            {"earlier_prompt": {"instruction": "move the tool to the target", "weight": 1.0}},
+        ),
+        ("plain", chunked, "chunk.account", {"expired": -1}),
+        ("plain", chunked, "chunk.account", {"older": None}),
+        ("plain", chunked, "chunk.account", {"id": None}),
+        ("plain", chunked, "chunk.weight", CROSSFADE),
+        ("plain", chunked, "chunk.order", {"mode": "ensemble", "weight": 0.5, "older": [[1, 0, 0.5]]}),
+        ("plain", chunked, "chunk.underrun", {**dict.fromkeys(("id", "born", "age", "weight")), "underruns": 1}),
+        ("streamed", streamed, "", {}),
+        ("streamed", streamed, "setpoints.account", {"rate_hz": 0.0}),
+        ("streamed", streamed, "setpoints.account", {"sent": 1.0}),
+        ("streamed", streamed, "setpoints.account", {"worst_gap_s": None}),
+        ("streamed", streamed, "setpoints.account", {"more": 1}),
+        ("plain", streamed, "setpoints.account", {}),  # no rate is declared
+        ("gripper", gripping, "", {}),
+        ("gripper", gripping, "", {"goal": 0.6, "goals_sent": 2, "state": "sent"}),
+        ("gripper", gripping, "", {"goal": 0.6, "state": "unsent"}),
+        ("gripper", gripping, "gripper.account", {"state": "idle"}),
+        ("gripper", gripping, "gripper.account", {"goal": "wide"}),
+        ("gripper", gripping, "gripper.account", {"goals_sent": -1}),
+        ("gripper", gripping, "gripper.sent", {"goals_sent": 0}),
+        ("gripper", gripping, "gripper.sent", {"goal": 0.6}),
+        ("gripper", gripping, "gripper.sent", {"goal": 0.505, "goals_sent": 2}),
     ],
 )
-def test_account_of_a_chunk(worlds, rule, changes):
-    report = audited_lines(worlds("plain"), chunked(4, **changes))
+def test_account_of_a_step(worlds, world, of_accounts, rule, changes):
+    report = audited_lines(worlds(world), of_accounts(4, **changes))
     assert set(report.counts) == ({rule} if rule else set()), report.problems
+    assert not report.warnings
 
 
 CHUNK = np.array([[0.1, np.nan], [0.2, 0.3]])
@@ -645,26 +667,6 @@ def test_actions_of_a_chunk(is_sound, account, array, requested):
     assert found == (set() if is_sound else {"chunk.actions"})
 
 
-@pytest.mark.parametrize(
-    ("rule", "changes"),
-    [
-        ("", {}),
-        ("setpoints.account", {"rate_hz": 0.0}),
-        ("setpoints.account", {"sent": 1.0}),
-        ("setpoints.account", {"worst_gap_s": None}),
-        ("setpoints.account", {"more": 1}),
-    ],
-)
-def test_account_of_setpoints(worlds, rule, changes):
-    report = audited_lines(worlds("streamed"), streamed(4, **changes))
-    assert set(report.counts) == ({rule} if rule else set()), report.problems
-    assert not report.warnings
-
-
-def test_setpoints_without_a_declared_rate_violate_their_account(worlds):
-    assert set(audited_lines(worlds("plain"), streamed(4)).counts) == {"setpoints.account"}
-
-
 def test_late_setpoints_are_one_warning(worlds):
     def change(rows):
         streamed(1, worst_gap_s=0.021)(rows)
@@ -674,25 +676,6 @@ def test_late_setpoints_are_one_warning(worlds):
     (warning,) = audited_lines(worlds("streamed"), change).warnings
     assert warning.rule == "setpoints.late"
     assert "sent late in 2 step(s): worst gap 30 ms (expected at most 20 ms, two periods of 100 Hz)" in warning.text
-
-
-@pytest.mark.parametrize(
-    ("rule", "changes"),
-    [
-        ("", {}),
-        ("", {"goal": 0.6, "goals_sent": 2, "state": "sent"}),
-        ("", {"goal": 0.6, "state": "unsent"}),
-        ("gripper.account", {"state": "idle"}),
-        ("gripper.account", {"goal": "wide"}),
-        ("gripper.account", {"goals_sent": -1}),
-        ("gripper.sent", {"goals_sent": 0}),
-        ("gripper.sent", {"goal": 0.6}),
-        ("gripper.sent", {"goal": 0.505, "goals_sent": 2}),
-    ],
-)
-def test_account_of_a_gripper(worlds, rule, changes):
-    report = audited_lines(worlds("gripper"), gripping(4, **changes))
-    assert set(report.counts) == ({rule} if rule else set()), report.problems
 
 
 @pytest.mark.parametrize(
