@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
 import textwrap
@@ -464,75 +462,3 @@ def test_full_disk_within_an_array_ends_the_log_before_it(path):
     first = f"{path}: cannot write an array: [Errno 27] File too large"
     assert printed == [first, f"{first}; an array was not written either", f"{first}; row 1 was not written either"]
     assert [row["row"] for row in LogReader(path)] == [0]
-
-
-def test_missing_mcap_error_names_the_extra(path):
-    printed = run(
-        """
-        import pathlib, sys
-        sys.modules["mcap"] = None  # as if it were not installed
-        from embodied_env.errors import MissingDependencyError
-        from row_logs import RowLog
-        try:
-            RowLog(pathlib.Path(sys.argv[1]))
-        except MissingDependencyError as error:
-            print(error)
-        """,
-        path,
-    )
-    assert printed == 'recording needs mcap, which is not installed; pip install "embodied_env[record]"\n'
-    assert not path.exists()
-
-
-# ------------------------------------------------------------------------------------------------------------ SIGKILL
-
-WRITER = """
-import itertools, os, pathlib, sys
-import numpy as np
-from row_logs import RowLog
-
-for line in sys.stdin:  # a path per line: a process that writes rows to it until it is killed
-    child = os.fork()
-    if child == 0:
-        os.write(1, b"pid %d\\n" % os.getpid())
-        writer = RowLog(pathlib.Path(line.strip()))
-        for n in itertools.count():
-            image = writer.store(np.full((40, 50, 3), n % 256, np.uint8), log_time_ns=n)
-            writer.write("transition", {"row": n, "text": "x" * (7 * n % 50), "image": image}, log_time_ns=n)
-            os.write(1, b"%d\\n" % n)
-    os.waitpid(child, 0)
-    os.write(1, b"dead\\n")
-"""
-
-
-@pytest.fixture(scope="module")
-def writers():
-    """Start a process that writes to each path on its standard input, and prints each row once flushed."""
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": SUPPORT}
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    )
-    yield process
-    process.stdin.close()
-    assert process.wait(30) == 0
-    process.stdout.close()
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_flushed_rows_and_arrays_survive_sigkill(writers, path, seed):
-    moment = random.Random(seed)
-    writers.stdin.write(f"{path}\n")
-    writers.stdin.flush()
-    pid = int(writers.stdout.readline().removeprefix("pid "))
-    acknowledged = -1
-    for _ in range(moment.randrange(60)):
-        acknowledged = int(writers.stdout.readline())
-    os.kill(pid, signal.SIGKILL)
-    for line in iter(writers.stdout.readline, "dead\n"):
-        acknowledged = int(line)
-    reader = LogReader(path)
-    found = list(reader)
-    assert [row["row"] for row in found] == list(range(len(found)))
-    assert len(found) >= acknowledged + 1
-    assert all((reader.array(row["image"]) == row["row"] % 256).all() for row in found)
-    assert reader.problem

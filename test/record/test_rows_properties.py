@@ -112,12 +112,6 @@ def strict(text):
 
 
 @many
-@given(anything)
-def test_any_value_becomes_strict_json(value):
-    strict(json.dumps(to_json_types(value), allow_nan=False))
-
-
-@many
 @given(json_values)
 def test_json_values_are_unchanged(value):
     assert to_json_types(value) == value
@@ -190,12 +184,6 @@ def test_images_are_stored_and_read_bit_for_bit(array):
     assert where == "deep[0]"
     assert (found.shape, found.dtype) == (array.shape, array.dtype.newbyteorder("<"))
     assert found.tobytes() == array.astype(found.dtype).tobytes()
-
-
-@many
-@given(anything)
-def test_any_value_with_stored_arrays_is_strict_json(value):
-    strict(json.dumps(to_json_types(value, MemoryStore()), allow_nan=False))
 
 
 @many

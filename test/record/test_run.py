@@ -51,17 +51,10 @@ def cut(recorded, tmp_path):
 
 
 def test_transitions_and_resets_can_be_read_separately(closed):
-    run = read_run(closed)
+    run = read_run(str(closed))
+    assert (run.path, run.manifest) == (closed, json.loads((closed / "manifest.json").read_text()))
     assert [row["row"] for row in run.transitions()] == [1, 2, 3]
     assert [row["row"] for row in run.resets()] == [0]
-
-
-def test_manifest_equals_the_file(closed):
-    assert read_run(closed).manifest == json.loads((closed / "manifest.json").read_text())
-
-
-def test_path_may_be_a_string(closed):
-    assert read_run(str(closed)).path == closed
 
 
 def test_run_can_be_read_while_recording(close_later, tmp_path):

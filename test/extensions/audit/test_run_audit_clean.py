@@ -19,10 +19,7 @@ def clean_episodes():
 @pytest.mark.parametrize(
     ("name", "backend", "episodes"),
     [
-        ("arm_reach", "fake", 5),
-        ("cart_goal", "fake", 1),
-        ("door_open", "fake", 1),
-        ("arm_reach", "mujoco", 5),
+        ("arm_reach", "fake", 2),
         ("cart_goal", "mujoco", 1),
         ("door_open", "mujoco", 1),
         ("arm_reach", "mujoco:realtime", 1),
@@ -34,10 +31,3 @@ def test_clean_episodes_have_no_violation(clean_episodes, tmp_path, name, backen
     ends, findings = clean_episodes.play(name, backend, episodes, str(tmp_path))
     assert findings == []
     assert sum(ends.values()) == episodes
-
-
-@pytest.mark.ros
-def test_clean_episode_over_ros_has_no_violation(clean_episodes, tmp_path, domain_id):
-    pytest.importorskip("mujoco", reason="needs the embedded simulator")
-    _, findings = clean_episodes.play("arm_reach", "mujoco_ros", 1, str(tmp_path))
-    assert findings == []

@@ -187,10 +187,10 @@ def test_tiny_difference_in_every_step_does_not_matter(run_of):
     assert found.findings[0].startswith("No difference that matters was found")
 
 
-def test_equal_runs_have_no_significant_difference(run_of):
-    for seed in range(3):
-        found = compare_runs(run_of(f"a{seed}", seed=seed), run_of(f"b{seed}", seed=100 + seed))
-        assert [one.name for one in found.differences if one.verdict == "differs"] == []
+@pytest.mark.parametrize("seed", [0, 1])
+def test_equal_runs_have_no_significant_difference(run_of, seed):
+    found = compare_runs(run_of("a", seed=seed), run_of("b", seed=100 + seed))
+    assert [one.name for one in found.differences if one.verdict == "differs"] == []
 
 
 def test_run_compared_with_itself_has_no_difference(run_of):
@@ -235,7 +235,7 @@ def test_only_episodes_count_and_not_their_steps(run_of):
         drifting(row, random, episode + 50)
 
     found = compare_runs(
-        run_of("a", steps=50, episodes=4, change=drifting), run_of("b", steps=50, episodes=4, change=drifting_elsewhere)
+        run_of("a", steps=20, episodes=4, change=drifting), run_of("b", steps=20, episodes=4, change=drifting_elsewhere)
     )
     (moved,) = (one for one in found.differences if (one.name.group, one.name.component) == ("tcp_position", "[0]"))
     assert (moved.a.episodes, moved.b.episodes) == (4, 4)
@@ -261,11 +261,10 @@ def test_one_sided_feature_is_reported_and_not_compared(run_of):
         (("lockstep", "lockstep"), {"inference_s"}, "both worlds wait"),
         (("realtime", "realtime"), {"inference_s", "handoff_s", "world_s", "gate_s", "obs_to_command_s"}, ""),
         (
-            ("lockstep", "realtime"),
+            ("realtime", "lockstep"),
             set(),
-            "the world of A waits for the agent (lockstep), that of B does not (realtime)",
+            "the world of B waits for the agent (lockstep), that of A does not (realtime)",
         ),
-        (("realtime", "lockstep"), set(), "the world of B waits"),
     ],
 )
 def test_stages_that_pacing_makes_incomparable_are_excluded_by_name(run_of, pacings, compared, reason):
@@ -492,14 +491,6 @@ def altered(made, path, value):
 MARGIN = ("safety.margins.velocity", 0.9)
 
 
-def test_different_contracts_are_rejected_with_path_and_values(run_of, a_template):
-    b = run_of("b", manifest=altered(a_template, *MARGIN))
-    with pytest.raises(NotComparableError, match=r"safety\.margins\.velocity") as refusal:
-        compare_runs(run_of("a"), b)
-    (found,) = refusal.value.mismatches
-    assert (found.path, found.a, found.b) == ("safety.margins.velocity", 0.95, 0.9)
-
-
 def test_different_instructions_are_rejected_and_can_be_ignored(run_of, a_template):
     a, b = run_of("a"), run_of("b", manifest=altered(a_template, "task.instruction", "wave"))
     with pytest.raises(NotComparableError) as refusal:
@@ -509,11 +500,11 @@ def test_different_instructions_are_rejected_and_can_be_ignored(run_of, a_templa
     assert compare_runs(a, b, ignore=["task.instruction"]).terms.ignored == (found,)
 
 
-@pytest.mark.parametrize("path", ["safety.margins.velocity", "safety.margins", "safety"])
-def test_difference_is_ignored_by_its_path_or_a_parent(run_of, a_template, path):
-    b = run_of("b", manifest=altered(a_template, *MARGIN))
-    found = compare_runs(run_of("a"), b, ignore=[path])
-    assert [mismatch.path for mismatch in found.terms.ignored] == ["safety.margins.velocity"]
+def test_difference_is_ignored_by_its_path_or_a_parent(run_of, a_template):
+    a, b = run_of("a"), run_of("b", manifest=altered(a_template, *MARGIN))
+    for path in ("safety.margins.velocity", "safety"):
+        found = compare_runs(a, b, ignore=[path])
+        assert [mismatch.path for mismatch in found.terms.ignored] == ["safety.margins.velocity"]
 
 
 @pytest.mark.parametrize(("path", "near"), [("safety.margins.vel", "velocity"), ("safet", "safety"), ("", "wrappers")])
@@ -611,10 +602,8 @@ def test_dry_run_and_armed_run_are_not_comparable(run_of):
 @pytest.mark.parametrize(
     ("flags", "world"),
     [
-        ({"simulated": False}, "robot"),
         ({}, "robot"),  # of a run without the flag
         ({"simulated": False, "emulated": True}, "emulator"),
-        ({"simulated": True}, "simulator"),
     ],
 )
 def test_page_and_json_name_the_world_of_each_run(run_of, flags, world):
@@ -628,13 +617,6 @@ def test_page_and_json_name_the_world_of_each_run(run_of, flags, world):
 
 
 # --------------------------------------------------------------------------------------------- damaged and hostile runs
-
-
-def test_unclean_run_is_compared_and_reported(run_of):
-    found = compare_runs(run_of("a"), run_of("b", manifest={"clean": False}))
-    assert not comparisons_as_json([found])["sound"]
-    assert found.b.run.problem == "manifest.json: the run was never closed"
-    assert found.differences
 
 
 @pytest.mark.parametrize("episodes", [0, 1])
@@ -707,12 +689,12 @@ def test_images_are_compared_by_their_means(a_template):
 
 def test_images_are_sampled_evenly(a_template):
     features, looked = RunFeatures(None), []
-    for step in range(3000):
+    for step in range(1000):
         reference = {"sha256": str(step), "dtype": "uint8", "shape": [2, 2, 3]}
         features.add(step_row(a_template, observation={"front_image": reference}))
     features.close(lambda found: looked.append(int(found["sha256"])) or np.zeros((2, 2, 3)))
     assert 100 < len(looked) < 300
-    assert set(np.diff(looked)) == {16}
+    assert set(np.diff(looked)) == {4}
 
 
 # ------------------------------------------------------------------------------------------------------- command line
@@ -746,7 +728,9 @@ def test_compare_has_status_1_for_an_unclean_run(run_of, capsys):
     a, b = run_of("a"), run_of("b", manifest={"clean": False})
     assert main(["compare", str(a), str(b), "--json"]) == 1
     output = capsys.readouterr()
-    assert json.loads(output.out)["sound"] is False
+    found = json.loads(output.out)
+    assert found["sound"] is False
+    assert found["comparisons"][0]["differences"]
     assert output.err == f"not sound: {b}: manifest.json: the run was never closed\n"
 
 
@@ -801,14 +785,3 @@ def test_page_shows_ignored_differences(run_of, a_template, tmp_path):
     assert main(["compare", str(a), str(b), "-o", str(page), "--ignore", "safety"]) == 0
     made = page.read_text()
     assert "safety.margins.velocity" in made
-
-
-# --------------------------------------------------------------------------------------------------------------- memory
-
-
-def test_memory_per_name_is_bounded(a_template):
-    features = RunFeatures(None)
-    for row in rows_of_a_run(a_template, episodes=4, steps=200):
-        features.add(row)
-    assert all(len(stream.values()) <= 8192 for stream in features.streams.values())
-    assert len(features.streams) < 60

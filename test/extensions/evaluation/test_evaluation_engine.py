@@ -142,13 +142,13 @@ def test_episode_that_hangs_once_is_repeated_with_same_summary(folder, capsys):
     assert not [path for path in folder.glob("hung_*") if Path(f"/proc/{path.name[5:]}").exists()]
 
 
-def test_ctrl_c_ends_hung_workers_that_ignore_sigterm(folder):
+def test_ctrl_c_ends_a_hung_worker_that_ignores_sigterm(folder):
     began = time.monotonic()
-    words = arguments(folder, "engine_policies:hung", "--engine", "local", "--workers", "2", episodes=2)
+    words = arguments(folder, "engine_policies:hung", "--engine", "local", "--workers", "1", episodes=1)
     parent = subprocess.Popen(
         [sys.executable, "-m", "embodied_env.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    while len(pids := [int(path.name.removeprefix("hung_")) for path in folder.glob("hung_*")]) < 2:
+    while len(pids := [int(path.name.removeprefix("hung_")) for path in folder.glob("hung_*")]) < 1:
         assert time.monotonic() < began + 60.0, parent.communicate()
         time.sleep(0.05)
     asked = time.monotonic()

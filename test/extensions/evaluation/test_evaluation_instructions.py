@@ -105,9 +105,3 @@ def test_a_line_with_a_control_character_is_refused_and_not_divided(tmp_path, co
         return
     with pytest.raises(UsageError, match=expected):
         read_instructions(str(file))
-
-
-def test_workers_have_the_prompts_of_their_episodes(tmp_path):
-    options = {"backend": "fake", "seed": 3, "engine": "local"}
-    (result,) = evaluate(SHORT, "hold", episodes=1, instructions=PROMPTS[:2], record=tmp_path, **options).results
-    assert list(result.summary["instructions"]) == ["wave", "point at the door"]

@@ -93,8 +93,10 @@ def test_each_policy_has_the_results_that_it_has_alone(tmp_path):
 
 def test_workers_give_the_results_of_one_process(tmp_path, monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "7")
-    one = evaluate(SHORT, ["random", "hold"], record=tmp_path, **QUICK)
-    two = evaluate(SHORT, ["random", "hold"], record=tmp_path, engine=Engine(2), **QUICK)
+    quick = {**QUICK, "episodes": 1, "instructions": ["wave", "rest", "point"]}
+    one = evaluate(SHORT, ["random", "hold"], record=tmp_path, **quick)
+    two = evaluate(SHORT, ["random", "hold"], record=tmp_path, engine=Engine(2), **quick)
+    assert all(list(result.summary["instructions"]) == quick["instructions"] for result in two.results)
     assert [result.summary for result in two.results] == [result.summary for result in one.results]
     assert [comparison.as_json() for comparison in two.compare()] == [found.as_json() for found in one.compare()]
     assert [result.path.name for result in two.results] == ["policy_1", "policy_2"]

@@ -10,14 +10,17 @@ from embodied_env import evaluate
 ARMS = ("so101_reach", "ur5e_reach")
 
 
-@pytest.mark.parametrize("episodes", [2, pytest.param(20, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", ARMS)
-def test_the_scripted_policy_solves_every_episode(name, episodes, tmp_path):
-    contract = embodied_env.load_contract(name)
+@pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("name", "episodes", "share"), [*((name, 2, 1.0) for name in ARMS), ("turtlebot4_goal", 1, 0.9)]
+)
+def test_the_scripted_policy_solves_the_episodes(name, episodes, share, is_long, tmp_path):
+    contract, episodes = embodied_env.load_contract(name), 20 if is_long else episodes
     (result,) = evaluate(
         contract, "scripted", backend="mujoco", episodes=episodes, seed=0, record=tmp_path, clock="virtual"
     ).results
-    assert result.summary["end_reasons"] == {"success": episodes}
+    assert result.summary["end_reasons"]["success"] >= share * episodes
+    assert result.summary["solved_at_reset"] == 0
     assert_sound(result.path)
 
 

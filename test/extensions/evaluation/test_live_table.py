@@ -1,4 +1,5 @@
 import numpy as np
+from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.core.code_table import CODES
@@ -93,8 +94,9 @@ class EventLog:
 
 def test_observer_receives_each_reset_step_and_end(tmp_path):
     observer = EventLog()
-    evaluate(ARM, "hold", backend="fake", episodes=2, record=tmp_path, observer=observer)
-    assert observer.events == ["resetting", *["step"] * 200, "ended 1", "resetting", *["step"] * 200, "ended 2"]
+    short = changed_contract(ARM, {"episode.horizon_steps": 3})
+    evaluate(short, "hold", backend="fake", episodes=2, record=tmp_path, observer=observer)
+    assert observer.events == ["resetting", *["step"] * 3, "ended 1", "resetting", *["step"] * 3, "ended 2"]
 
 
 def test_display_goes_to_stderr_and_ends_with_last_state(capsys):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from evidence import assert_sound
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -45,6 +46,7 @@ def test_a_run_over_ros_in_lockstep_replays_bit_for_bit(tmp_path):
     assert replay.difference is None
     assert (replay.transitions, replay.sound) == (18, True)
     assert "form.nan" in codes
+    assert_sound(path)
 
 
 @pytest.mark.parametrize(
