@@ -607,7 +607,9 @@ CROSSFADE = {"id": 1, "born": 2, "age": 1, "weight": 0.25, "older": [[0, 0, 0.75
         ("plain", chunked, "", {"earlier_prompt": {"instruction": "rest", "weight": 1.0}}),
         ("plain", chunked, "chunk.account", {"earlier_prompt": {"instruction": "rest", "weight": 0.0}}),
         (
-            "plain", chunked, "chunk.account",
+            "plain",
+            chunked,
+            "chunk.account",
             {"earlier_prompt": {"instruction": "move the tool to the target", "weight": 1.0}},
         ),
         ("plain", chunked, "chunk.account", {"expired": -1}),

@@ -21,6 +21,7 @@ from embodied_env.cli.main import main
 from embodied_env.core.code_types import Quality
 from embodied_env.core.terminal import Progress
 from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.extensions.report import html_pages
 from embodied_env.extensions.report.html_pages import POLICY, text
 from embodied_env.extensions.report.key_frames import MOST_FRAMES, KeyFrames, jpeg_base64
 from embodied_env.extensions.report.run_report import RunStatistics, write_report
@@ -358,16 +359,13 @@ def test_json_output_has_path_and_outcome(recorded, tmp_path, capsys):
     assert (found["path"], found["transitions"], found["sound"]) == (str(tmp_path / "page.html"), 24, True)
 
 
-def test_missing_package_names_the_extra_to_install(recorded):
-    script = (
-        "import sys\n"
-        "sys.modules['jinja2'] = None  # as if it were not installed\n"
-        "from embodied_env.cli.main import main\n"
-        f"sys.exit(main(['report', {str(recorded)!r}]))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert 'pip install "embodied_env[report]"' in done.stderr
+def test_missing_package_names_the_extra_to_install(recorded, monkeypatch, capsys):
+    html_pages._environment.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert main(["report", str(recorded)]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert 'pip install "embodied_env[report]"' in error
 
 
 @pytest.mark.needs("evaluation")
