@@ -48,12 +48,6 @@ def small(write):
     return write(document())
 
 
-def in_a_process(*arguments, **options):
-    """Run the command line in a process."""
-    command = [sys.executable, "-m", "embodied_env.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)
-
-
 # command line
 
 
@@ -194,14 +188,7 @@ def test_validate_rejects_invalid_contract(fault, write, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith(f"embodied-env: error: {file}: {message}")
-
-
-def test_rejection_exits_2_without_traceback(write):
-    path, value, message = WRONG["a wrong key"]
-    done = in_a_process("contract", "validate", write(changed(path, value)))
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1  # so no traceback
-    assert message in done.stderr
+    assert captured.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -338,7 +325,9 @@ def test_validate_hints_at_profiles_of_unknown_backends(write, capsys):
 
 
 def test_fingerprint_is_identical_across_processes(small):
-    done = in_a_process("contract", "fingerprint", small, env={**os.environ, "PYTHONHASHSEED": "7"})
+    command = [sys.executable, "-m", "embodied_env.cli", "contract", "fingerprint", small]
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, parse(document()).fingerprint + "\n", "")
 
 

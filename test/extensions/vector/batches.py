@@ -1,5 +1,7 @@
 """Comparison of two vector environments that are called alike, and contracts and actions with everything unusual."""
 
+import dataclasses
+
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from randomised_arm import DRAWS, OPTIONS, randomised_arm
@@ -7,6 +9,9 @@ from strategies import document_of, parse
 
 import embodied_env
 from embodied_env import NoAction
+from embodied_env.contract.contract_schema import TaskSpec
+from embodied_env.core.types import TaskResult
+from embodied_env.tasks.reach import Reach
 
 SHIPPED = ("arm_reach", "cart_goal", "door_open", "so101_reach", "turtlebot4_goal", "ur5e_reach")
 UNUSUAL = [NoAction("late"), None, np.full(6, np.nan), np.zeros(3), "text", np.full(6, 1e300), [0.5] * 6, {"arm": 1}]
@@ -34,6 +39,25 @@ def unusual_arm():
     sources = document["backends"]["mujoco"]["sources"]
     sources["tcp"] |= {"noise": {"position": 0.01}, "delay_s": 0.02, "dropout": 0.4}
     return parse(document)
+
+
+class Failing(Reach):
+    """A task that fails in slots that move their first joint."""
+
+    def evaluate(self, previous: object, current: object, applied: np.ndarray) -> TaskResult:
+        result = super().evaluate(previous, current, applied)
+        if applied.ndim > 1:
+            return dataclasses.replace(result, reward=np.where(applied[:, 0] > 0, np.nan, result.reward))
+        if applied[0] > 0:
+            raise RuntimeError("the task has an error")
+        return result
+
+
+def arm_with(task):
+    """Return the arm with a task of a test module."""
+    arm = embodied_env.load_contract("arm_reach")
+    spec = TaskSpec(type=f"{task.__module__}:{task.__name__}", parameters=arm.task.parameters)
+    return dataclasses.replace(arm, task=spec)
 
 
 class Pair:

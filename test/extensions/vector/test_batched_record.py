@@ -1,42 +1,31 @@
 """The rows of a batched slot equal those of a single recorded environment with the same seeds and actions."""
 
-import dataclasses
+import functools
 import json
 import os
 import signal
 
 import numpy as np
 import pytest
-from batches import SHIPPED, UNUSUAL, Pair, arm_with_two_actuators, assert_same, unusual_arm
+from batches import SHIPPED, UNUSUAL, Failing, arm_with, arm_with_two_actuators, assert_same, unusual_arm
 from evidence import assert_replays, assert_sound
 from gymnasium.vector import AutoresetMode
 from run_files import unlinked
 from shipped_contracts import changed_contract
+from unit_contracts import driver_units_contract
 
 import embodied_env
-from embodied_env.contract.contract_schema import TaskSpec
 from embodied_env.errors import TaskError, UsageError
-from embodied_env.extensions.vector import vector_env
 from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP
-from embodied_env.tasks.reach import Reach
+
+pytestmark = pytest.mark.usefixtures("batch_few_slots")
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 
 
-@pytest.fixture(autouse=True)
-def batch_few_slots(monkeypatch):
-    """Batch few slots too, although their own environments are faster."""
-    monkeypatch.setattr(vector_env, "FEWEST_SLOTS", 1)
-
-
 @pytest.fixture
-def pair(close_later, tmp_path):
-    def make(*arguments, **options):
-        made = close_later(Pair.of(*arguments, record=tmp_path, **options))
-        made.reset(seed=3)
-        return made
-
-    return make
+def recorded_pair(pair, tmp_path):
+    return functools.partial(pair, record=tmp_path)
 
 
 def rows_of(folder):
@@ -91,6 +80,7 @@ CASES = {
     "disabled": (often_changed, DISABLED, 8, ["box.clip", "rate.intervention"]),
     "several actuators": (arm_with_two_actuators, NEXT_STEP, 8, ["jerk.limit"]),
     "all that is drawn or irregular": (unusual_arm, SAME_STEP, 12, ["outside its declared range"]),
+    "units of a driver": (driver_units_contract, NEXT_STEP, 8, ["driver"]),
     "images": (small_door, NEXT_STEP, 1, ["raw_sha256"]),
 }
 LONG = {f"{contract}, {mode.name}": (contract, mode, 60, []) for contract in SHIPPED for mode in AutoresetMode}
@@ -101,8 +91,10 @@ LONG = {f"{contract}, {mode.name}": (contract, mode, 60, []) for contract in SHI
     [*CASES.values(), *(pytest.param(*each, marks=pytest.mark.long) for each in LONG.values())],
     ids=[*CASES, *LONG],
 )
-def test_rows_equal_those_of_single_environments(pair, tmp_path, contract, mode, steps, has):
-    both = pair(contract() if callable(contract) else contract, mode, num_envs=2 if contract is small_door else 3)
+def test_rows_equal_those_of_single_environments(recorded_pair, tmp_path, contract, mode, steps, has):
+    both = recorded_pair(
+        contract() if callable(contract) else contract, mode, num_envs=2 if contract is small_door else 3
+    )
     for step in range(steps):
         drawn = both.ours.action_space.sample()
         both.step(2.0 * drawn if step % 2 and contract is often_changed else drawn)
@@ -113,8 +105,8 @@ def test_rows_equal_those_of_single_environments(pair, tmp_path, contract, mode,
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_rows_of_unusual_actions_resets_marks_and_steps_of_single_slots(pair, tmp_path, mode):
-    both, rng = pair("arm_reach", mode), np.random.default_rng(4)
+def test_rows_of_unusual_actions_resets_marks_and_steps_of_single_slots(recorded_pair, tmp_path, mode):
+    both, rng = recorded_pair("arm_reach", mode), np.random.default_rng(4)
     for env in (both.ours, both.theirs):
         env.envs[0].unwrapped.annotate("note", {"of": "one slot"})
         env.step(np.zeros((3, 6)))
@@ -134,22 +126,8 @@ def test_rows_of_unusual_actions_resets_marks_and_steps_of_single_slots(pair, tm
     assert_rows_equal(both, tmp_path)
 
 
-class Fails(Reach):
-    """A task that fails in slots whose first joint moves."""
-
-    def evaluate(self, previous, current, applied):
-        result = super().evaluate(previous, current, applied)
-        if applied.ndim > 1:
-            return dataclasses.replace(result, reward=np.where(applied[:, 0] > 0, np.nan, result.reward))
-        if applied[0] > 0:
-            raise RuntimeError("the task has an error")
-        return result
-
-
-def test_the_step_of_a_failing_task_is_recorded(pair, tmp_path):
-    arm = embodied_env.load_contract("arm_reach")
-    spec = TaskSpec(type=f"{__name__}:{Fails.__name__}", parameters=arm.task.parameters)
-    both = pair(dataclasses.replace(arm, task=spec), DISABLED)
+def test_the_step_of_a_failing_task_is_recorded(recorded_pair, tmp_path):
+    both = recorded_pair(arm_with(Failing), DISABLED)
     actions = np.zeros((3, 6))
     both.step(actions)
     actions[2, 0] = 0.5  # the last one, since Gymnasium's stops there
