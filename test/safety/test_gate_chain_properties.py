@@ -3,28 +3,28 @@
 Tests of each property (files of test/safety, unless a folder is named):
 
 ====  ==========================================================================================================
-P1    finite: test_gate_properties::test_p1_*, test_joint_limits_properties::test_p1_*, here test_p1_to_p4_*, the storms
+P1    finite: test_joint_limits_properties::test_p1_*, here test_p1_to_p4_*, the storms
 P2    box: test_gate_properties::test_p2_*, test_joint_limits_properties::test_p2_*, here test_p1_to_p4_*
-P3    speed, acceleration, any dt: test_joint_limits_properties::test_p3_*, test_gate_properties::test_p3_p4_*,
-      test_velocity_properties::*keeps_speed*, here test_p1_to_p4_*, the storms
-P4    range: test_joint_limits_properties::test_p4_*, test_gate_properties::test_p3_p4_*, here test_p1_to_p4_*, the storms
+P3    speed, acceleration, any dt: test_joint_limits_properties::test_p3_*, test_gate_velocity_properties::*keeps_speed*,
+      here test_p1_to_p4_*, the storms
+P4    range: test_joint_limits_properties::test_p4_*, here test_p1_to_p4_*, the storms
 P5    an admissible velocity exists: test_joint_limits_properties::test_p5_*, here test_p5_*
 P6    idempotent: test_joint_limits_properties::test_p6_*, test_gate_properties::test_p6_*
 P7    identity: test_joint_limits_properties::test_p7_*, test_gate_properties::test_p7_*, here test_p7_*
-P8    nearest: test_joint_limits_properties::test_p8_*, test_velocity_properties::*nearest*
+P8    nearest: test_joint_limits_properties::test_p8_*, test_gate_velocity_properties::*nearest*
 P9    monotone: test_joint_limits_properties::test_p9_*
 P10   rest is reached: test_joint_limits_properties::test_p10_*, test_gate_properties::test_p10_*, here test_p10_*
 P11   inwards is never blocked: test_joint_limits_properties::test_p11_*
-P12   the report is sound: test_gate_properties::test_p12_*, test_joint_limits_properties::test_p12_*, here test_p12_*
-P13   no further gate lowers the disposition: test_gate_properties::test_p13_*, here test_p13_*
+P12   the report is sound: test_gate_properties::test_p12_*, test_joint_limits_properties::test_p12_*, here test_p1_to_p4_p12_*
+P13   no further gate lowers the disposition: here test_p13_*
 P14   latches: test_gate_machine::FreeRunningRobot (steps, malformed steps, inputs on and off, operator clearing,
-      resets, silent sensors, late actions, time, suspension), here test_p14_*
+      resets, silent sensors, late actions, time, suspension), here test_p1_to_p4_p12_p14_*, test_p14_*
 P15   the watchdog: test_gate_machine::FreeRunningRobot, test_watchdog.py
 P16   numbers increase across threads: test_gate_machine::test_p16_*, here test_p16_*
 P17   nothing crosses a reset: test_gate_machine::FreeRunningRobot, here test_p17_*
 P18   configuration: test_joint_limits_properties::test_p18_*, test_gate_properties::test_p18_*,
       test/contract/test_safety_schema.py
-P19   determinism: here test_p19_*
+P19   determinism: here test_p17_p19_*
 P20   two worlds give one report: here test_p20_*
 P21   does not apply: joints are clipped independently, and no mode scales them together. Only the workspace
       filter scales; test_workspace_properties.py shows that its share is the largest admissible one
@@ -157,7 +157,7 @@ def rides(
 
 @examples(60)
 @given(rides(), st.one_of(st.none(), magnitudes(1e-2, 1e2)))
-def test_p1_to_p4_every_limit_holds_for_any_context_and_filter(ride, jerk):
+def test_p1_to_p4_p12_p14_every_step_keeps_the_limits_and_the_latch_and_is_accounted_for(ride, jerk):
     """Filters and jerk limits never break another limit, for any dt, action and context."""
     g, make_command_filters, legs = ride
     contract = g.contract if jerk is None else with_jerk(g, jerk)
@@ -165,8 +165,9 @@ def test_p1_to_p4_every_limit_holds_for_any_context_and_filter(ride, jerk):
     reference, longest = g.reference, np.zeros(gate.layout.size)
     for part, action, beside in legs:
         dt = part * contract.control_period_s
+        was_latched = gate.latched
         approved = gate.judge(action, reference, dt, beside(reference))
-        assert np.isfinite(approved.report.applied).all()
+        assert contract.action_space.contains(gate.layout.as_action(approved.report.applied))
         for i, b in enumerate(g.bounds):
             x, v = float(reference.positions[i]), float(reference.velocities[i])
             reached, w = float(approved.values[i]), float(approved.report.velocity_si[i])
@@ -174,12 +175,59 @@ def test_p1_to_p4_every_limit_holds_for_any_context_and_filter(ride, jerk):
             longest[i] = max(longest[i], slack * dt)
             assert b.low <= reached <= b.high
             assert b.velocity_low <= w <= b.velocity_high
+            assert abs(w - v) <= max(b.acceleration, b.deceleration) * dt + slack
             assert abs(v) - abs(w) <= b.deceleration * dt + slack
             assert abs(w) - abs(v) <= b.acceleration * dt + slack
             assert abs(reached - x - w * dt) <= slack * dt
             allowed = 2.0 * longest[i] + abs(w) / b.deceleration * slack
             assert stopping_excess(reached, w, b) <= Fraction(float(allowed))
+        _check_latch(gate, was_latched, reference, approved)
+        _check_report(gate, action, reference, approved, dt)
         reference = next_reference(reference, approved, dt)
+
+
+def _check_latch(gate, was_latched, reference, approved) -> None:
+    report = approved.report
+    assert (gate.latched is not None) == (was_latched is not None or report.disposition >= Severity.STOP)
+    if was_latched is not None:
+        assert gate.latched.severity >= was_latched.severity
+        assert report.disposition >= was_latched.severity
+        assert (np.abs(report.velocity_si) <= np.abs(reference.velocities)).all()
+
+
+def _check_report(gate, action, reference, approved, dt) -> None:
+    report = approved.report
+    assert report.disposition == max((finding.severity for finding in report.findings), default=Severity.PASS)
+    assert report.intervened == (report.disposition >= Severity.LIMIT)
+    places = [GATES.index(finding.gate) for finding in report.findings]
+    assert places == sorted(places)
+    declared = [each for each in report.findings if each.gate != "workspace"]  # a drawn filter has any severity
+    assert all(each.severity <= CODE_TABLE[each.code].severity for each in declared)
+    if report.disposition >= Severity.HOLD:
+        braked = SafetyGate(gate.contract).brake(reference, dt, Finding(gate="latch", severity=Severity.HOLD, code=""))
+        assert bits(approved.values) == bits(braked.values)
+    else:
+        _check_telescope(gate, action, reference, approved)
+
+
+def _check_telescope(gate, action, reference, approved) -> None:
+    """Check that the findings lead from the request to the published command without a gap."""
+    value = flat(gate, action)
+    requested = mapped(gate, value, reference)
+    fired = [finding for finding in approved.report.findings if finding.severity >= Severity.LIMIT]
+    for finding in fired:
+        if finding.gate != "space_box" and value is not requested:
+            value = requested = mapped(gate, value, reference)
+        at = [gate.layout.joints.index(name) for name in finding.joints]
+        assert bits(value[at]) == bits(finding.before)
+        assert bits(finding.after - finding.before) == bits(finding.margin)
+        assert (finding.margin != 0.0).all()
+        value[at] = finding.after
+    if value is not requested:
+        value = mapped(gate, value, reference)
+    assert bits(value) == bits(approved.values)
+    if not fired:
+        assert bits(approved.report.applied) == bits(flat(gate, action))
 
 
 @examples(60)
@@ -221,61 +269,13 @@ def test_p10_refused_actions_bring_the_robot_to_rest_in_time(g, data):
     for _ in range(ticks):
         approved = gate.judge(action, reference, dt, calm(reference, sensors={}))
         assert approved.report.disposition is Severity.HOLD
+        assert all(b.low <= x <= b.high for b, x in zip(g.bounds, approved.values, strict=True))
         assert (np.abs(approved.report.velocity_si) <= np.abs(reference.velocities)).all()
         reference = next_reference(reference, approved, dt)
     assert (np.abs(reference.velocities) <= ticks * 1e-15 * np.abs(g.reference.velocities)).all()
 
 
 # ------------------------------------------------------------------------------------------------------------ the report
-
-
-@examples(60)
-@given(rides(), st.one_of(st.none(), magnitudes(1e-2, 1e2)))
-def test_p12_the_report_accounts_for_every_step(ride, jerk):
-    g, make_command_filters, legs = ride
-    contract = g.contract if jerk is None else with_jerk(g, jerk)
-    gate = SafetyGate(with_safety(contract, **STRICT), filters=make_command_filters())
-    reference = g.reference
-    for part, action, beside in legs:
-        dt = part * contract.control_period_s
-        was_latched = gate.latched
-        approved = gate.judge(action, reference, dt, beside(reference))
-        report = approved.report
-        severities = [finding.severity for finding in report.findings]
-        assert report.disposition == max(severities, default=Severity.PASS)
-        assert report.intervened == (report.disposition >= Severity.LIMIT)
-        places = [GATES.index(finding.gate) for finding in report.findings]
-        assert places == sorted(places)
-        declared = [
-            each for each in report.findings if each.gate != "workspace"
-        ]  # a filter drawn may be of any severity
-        assert all(each.severity <= CODE_TABLE[each.code].severity for each in declared)
-        assert (gate.latched is not None) == (was_latched is not None or report.disposition >= Severity.STOP)
-        if report.disposition >= Severity.HOLD:
-            braked = SafetyGate(contract).brake(reference, dt, Finding(gate="latch", severity=Severity.HOLD, code=""))
-            assert bits(approved.values) == bits(braked.values)
-        else:
-            _check_telescope(gate, action, reference, approved)
-        reference = next_reference(reference, approved, dt)
-
-
-def _check_telescope(gate, action, reference, approved) -> None:
-    """Check that the findings lead from the request to the published command without a gap."""
-    value = flat(gate, action)
-    requested = mapped(gate, value, reference)
-    fired = [finding for finding in approved.report.findings if finding.severity >= Severity.LIMIT]
-    for finding in fired:
-        if finding.gate != "space_box" and value is not requested:
-            value = requested = mapped(gate, value, reference)
-        at = [gate.layout.joints.index(name) for name in finding.joints]
-        assert bits(value[at]) == bits(finding.before)
-        assert (finding.before != finding.after).all()
-        value[at] = finding.after
-    if value is not requested:
-        value = mapped(gate, value, reference)
-    assert bits(value) == bits(approved.values)
-    if not fired:
-        assert bits(approved.report.applied) == bits(flat(gate, action))
 
 
 @examples(60)
@@ -362,23 +362,6 @@ def test_p12_the_reference_is_what_the_relay_published():
 
 
 @examples(40)
-@given(rides(joints=2))
-def test_p14_once_latched_the_robot_only_slows_down_until_a_reset(ride):
-    g, make_command_filters, legs = ride
-    gate = rebuilt(g, make_command_filters(), **STRICT)
-    reference, latched = g.reference, Severity.PASS
-    for part, action, beside in legs:
-        dt = part * g.contract.control_period_s
-        approved = gate.judge(action, reference, dt, beside(reference))
-        if latched:
-            assert approved.report.disposition >= latched
-            assert (np.abs(approved.report.velocity_si) <= np.abs(reference.velocities)).all()
-        assert (gate.latched.severity if gate.latched else Severity.PASS) >= latched
-        latched = gate.latched.severity if gate.latched else Severity.PASS
-        reference = next_reference(reference, approved, dt)
-
-
-@examples(40)
 @given(gates(joints=2), command_filters(), st.data())
 def test_p14_relayed_commands_are_latched_like_actions(g, make_command_filters, data):
     """The relay's method `limit` obeys the latch, sets one, and keeps every limit."""
@@ -398,12 +381,13 @@ def test_p14_relayed_commands_are_latched_like_actions(g, make_command_filters, 
 
 
 @examples(25)
-@given(gates(joints=2), st.sampled_from([0.0, -0.0, -1.0, math.nan, -math.inf]), st.data())
-def test_p23_a_relayed_command_with_zero_dt_repeats_the_last(g, dt, data):
-    approved = g.gate.limit(data.draw(finite_vectors(g.gate.layout.size)), g.reference, dt)
-    assert bits(approved.values) == bits(g.reference.positions)
-    assert bits(approved.report.velocity_si) == bits(g.reference.velocities)
-    assert approved.report.disposition is Severity.HOLD
+@given(gates(), st.sampled_from([0.0, -0.0, -1e-9, -1.0, math.nan, -math.inf]), st.data())
+def test_p23_last_command_is_repeated_with_zero_dt_for_an_action_and_a_relayed_command(g, dt, data):
+    relayed = g.gate.limit(data.draw(finite_vectors(g.gate.layout.size)), g.reference, dt)
+    for approved in (g.gate.judge(data.draw(any_actions(g.contract)), g.reference, dt), relayed):
+        assert bits(approved.values) == bits(g.reference.positions)
+        assert bits(approved.report.velocity_si) == bits(g.reference.velocities)
+        assert approved.report.disposition is Severity.HOLD
 
 
 @examples(25)
@@ -420,24 +404,26 @@ def test_p1_a_non_finite_relayed_command_brakes(g, bad, data):
 
 @examples(40)
 @given(rides(), st.data())
-def test_p17_a_reset_clears_all_state_of_the_episode(ride, data):
+def test_p17_p19_one_trace_gives_one_report_and_a_reset_clears_all_state_of_the_episode(ride, data):
     """After any history, a clear and a reset, the gate has the counts, latches and commands of a new one."""
     g, make_command_filters, legs = ride
-    used, new = (rebuilt(g, make_command_filters(), **STRICT) for _ in range(2))
+    used, twin, new = (rebuilt(g, make_command_filters(), **STRICT) for _ in range(3))
+    _check_equal(used, twin, g, legs)
+    used.clear_estop()
+    used.reset()
+    _check_equal(used, new, g, data.draw(_legs(g, any_actions, latching=True, most=4)))
+
+
+def _check_equal(one, other, g, legs) -> None:
+    """Check that two gates approve and report the same."""
     reference = g.reference
     for part, action, beside in legs:
         dt = part * g.contract.control_period_s
-        approved = used.judge(copy.deepcopy(action), reference, dt, beside(reference))
-        reference = next_reference(reference, approved, dt)
-    used.clear_estop()
-    used.reset()
-    reference = g.reference
-    for part, action, beside in data.draw(_legs(g, any_actions, latching=True, most=4)):
-        dt = part * g.contract.control_period_s
-        commands = [gate.judge(copy.deepcopy(action), reference, dt, beside(reference)) for gate in (used, new)]
-        assert same_command(*commands)
-        assert used.interventions.share == new.interventions.share
-        reference = next_reference(reference, commands[0], dt)
+        first, second = (gate.judge(copy.deepcopy(action), reference, dt, beside(reference)) for gate in (one, other))
+        assert same_command(first, second)
+        assert first.report.guaranteed == second.report.guaranteed
+        assert one.interventions.share == other.interventions.share
+        reference = next_reference(reference, first, dt)
 
 
 COUNTED = {
@@ -470,21 +456,6 @@ def test_p17_counts_are_cleared_by_a_reset(what, steps):
         beside = calm(here, **changes)
         assert same_command(used.judge(action, here, 0.05, beside), new.judge(action, here, 0.05, beside))
         assert used.interventions.share == new.interventions.share
-
-
-@examples(30)
-@given(rides())
-def test_p19_the_same_trace_gives_the_same_reports(ride):
-    g, make_command_filters, legs = ride
-    one, other = (rebuilt(g, make_command_filters(), **STRICT) for _ in range(2))
-    reference = g.reference
-    for part, action, beside in legs:
-        dt = part * g.contract.control_period_s
-        first = one.judge(copy.deepcopy(action), reference, dt, beside(reference))
-        second = other.judge(copy.deepcopy(action), reference, dt, beside(reference))
-        assert same_command(first, second)
-        assert first.report.guaranteed == second.report.guaranteed
-        reference = next_reference(reference, first, dt)
 
 
 # ------------------------------------------------------------------------------------------------------------ monitoring
