@@ -19,7 +19,6 @@ from embodied_env.backends.fake_backend import FakeBackend
 from embodied_env.core.code_types import Severity
 from embodied_env.core.reset_draws import ResetRoutine
 from embodied_env.core.types import Finding, SentCommand
-from embodied_env.errors import BackendLostError
 from embodied_env.processes import signals as interrupts
 from embodied_env.safety import arbiter, homing
 from embodied_env.safety.arbiter import Arbiter
@@ -199,19 +198,6 @@ def test_braking_starts_from_a_message_sent_before_its_transport_failed():
     with pytest.raises(OSError, match="acknowledgement"):
         bench.publish()
     assert refers_to(bench.arbiter.reference, bench.sent[-1])
-
-
-def test_refused_command_leaves_the_reference_unchanged():
-    bench = Bench()
-
-    def refuse(_command):
-        raise BackendLostError("gone", "the wire is cut")
-
-    bench.arbiter._send = refuse
-    with pytest.raises(BackendLostError):
-        bench.publish()
-    assert refers_to(bench.arbiter.reference, bench.sent[-1])
-    assert bench.arbiter.reference.seq == bench.sent[-1].seq + 1
 
 
 # ------------------------------------------------------------------------------------------------- relay and homing

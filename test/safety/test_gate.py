@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import scripted_tasks
-from scripted_tasks import ACCELERATION, DECELERATION, PERIOD_S, VELOCITY
+from scripted_tasks import PERIOD_S, VELOCITY
 from stable_ids import stable_repr
 
 from embodied_env.core.code_table import CODES, GATES
@@ -116,26 +116,9 @@ def test_malformed_action_is_held_with_its_code(gate, action, code):
     assert approved.report.velocity_si.tolist() == pytest.approx([0.1, 0.0])
 
 
-def test_malformed_action_of_the_right_shape_is_in_the_report(gate):
-    requested = gate.judge([math.nan, 0.25], REST, PERIOD_S).report.requested
-    assert math.isnan(requested[0])
-    assert requested[1] == 0.25
-
-
-def test_malformed_action_of_another_shape_is_reported_as_nan(gate):
-    assert np.isnan(gate.judge([0.0], REST, PERIOD_S).report.requested).all()
-
-
-def test_huge_finite_action_is_clipped(gate):
-    approved = gate.judge([1e308, -1e308], REST, PERIOD_S)
-    assert codes(approved) == ["box.clip", "acc.limit"]
-    assert approved.report.velocity_si.tolist() == pytest.approx([ACCELERATION * PERIOD_S, -ACCELERATION * PERIOD_S])
-
-
-def test_read_only_array_is_accepted(gate):
-    action = np.array([2.0, -2.0])
-    action.setflags(write=False)
-    assert codes(gate.judge(action, REST, PERIOD_S))[0] == "box.clip"
+@pytest.mark.parametrize(("action", "requested"), [([math.nan, 0.25], [math.nan, 0.25]), ([0.0], [math.nan] * 2)])
+def test_malformed_action_is_reported_or_nan_if_it_has_another_shape(gate, action, requested):
+    np.testing.assert_array_equal(gate.judge(action, REST, PERIOD_S).report.requested, requested)
 
 
 def test_three_malformed_actions_in_a_row_latch_a_stop(gate):
@@ -147,14 +130,6 @@ def test_three_malformed_actions_in_a_row_latch_a_stop(gate):
 def test_valid_action_resets_the_count_of_malformed_actions(gate):
     for action in (None, None, [0.0, 0.0], None, None):
         gate.judge(action, REST, PERIOD_S)
-    assert gate.latched is None
-
-
-def test_reset_resets_the_count_of_malformed_actions(gate):
-    for _ in range(2):
-        gate.judge(None, REST, PERIOD_S)
-    gate.reset()
-    gate.judge(None, REST, PERIOD_S)
     assert gate.latched is None
 
 
@@ -188,11 +163,6 @@ def test_space_box_finding_names_joints_and_margins(gate):
     )
 
 
-def test_delta_action_starts_from_the_last_published_command(gate):
-    approved = gate.judge([0.1, 0.0], reference_at((1.0, 0.1), (-1.0, 0.0)), PERIOD_S)
-    assert approved.values.tolist() == [1.0 + 0.1 * VELOCITY * PERIOD_S, -1.0]
-
-
 @pytest.fixture
 def gate_of_two():
     arm = scripted_tasks.document()["actuators"]["arm"]
@@ -211,26 +181,6 @@ def test_two_actuators_take_a_dict(gate_of_two):
 )
 def test_two_actuators_reject_anything_but_a_dict_of_both(gate_of_two, action):
     assert codes(gate_of_two.judge(action, REST, PERIOD_S)) == ["form.shape"]
-
-
-def test_speeding_up_is_limited_by_acceleration(gate):
-    approved = gate.judge([1.0, 0.0], REST, PERIOD_S)
-    assert codes(approved) == ["acc.limit"]
-    assert approved.report.velocity_si[0] == pytest.approx(ACCELERATION * PERIOD_S)
-
-
-def test_slowing_down_is_limited_by_deceleration(gate):
-    approved = gate.judge([0.0, 0.0], reference_at((0.0, 0.9), (0.0, 0.0)), PERIOD_S)
-    assert codes(approved) == ["acc.limit"]
-    assert approved.report.velocity_si[0] == pytest.approx(0.9 - DECELERATION * PERIOD_S)
-
-
-def test_robot_brakes_in_time_before_a_position_limit(gate):
-    near = reference_at((2.0 - 0.05, 0.5), (0.0, 0.0))
-    approved = gate.judge([1.0, 0.0], near, PERIOD_S)
-    assert codes(approved) == ["pos.limit"]
-    reached, speed = approved.values[0], approved.report.velocity_si[0]
-    assert reached + speed**2 / (2 * DECELERATION) == pytest.approx(2.0)
 
 
 def test_each_binding_limit_has_its_own_finding(gate):
@@ -271,27 +221,6 @@ def test_latched_gate_brakes_for_any_action(gate, latch):
     assert approved.report.velocity_si.tolist() == pytest.approx([0.1, 0.0])
 
 
-@pytest.mark.parametrize(("latched", "left"), [(STOP, None), (ESTOP, ESTOP)])
-def test_reset_clears_a_stop_and_no_estop(gate, latched, left):
-    gate.latch(latched)
-    gate.reset()
-    assert gate.latched == left
-
-
-def test_stop_does_not_replace_an_estop(gate):
-    gate.latch(ESTOP)
-    gate.latch(STOP)
-    assert gate.latched == ESTOP
-
-
-def test_cleared_estop_is_a_stop_until_the_reset(gate):
-    gate.latch(ESTOP)
-    gate.clear_estop()
-    assert gate.latched.severity is Severity.STOP
-    gate.reset()
-    assert gate.latched is None
-
-
 def test_writing_to_a_recorded_finding_does_not_clear_the_latch(gate):
     finding = Finding(gate="estop", severity=Severity.ESTOP, code="estop.active")
     gate.latch(finding)
@@ -300,12 +229,6 @@ def test_writing_to_a_recorded_finding_does_not_clear_the_latch(gate):
     gate.reset()
     assert gate.latched.severity is Severity.ESTOP
     assert gate.judge(np.zeros(2), REST, PERIOD_S).report.disposition is Severity.ESTOP
-
-
-def test_clear_estop_does_not_clear_a_stop(gate):
-    gate.latch(STOP)
-    gate.clear_estop()
-    assert gate.latched.severity is Severity.STOP
 
 
 def test_latched_gate_also_reports_a_malformed_action(gate):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_env.timing.latency_profile import (
@@ -56,6 +56,7 @@ WHOLE = LatencyProfile(
 )
 
 
+@settings(max_examples=25, deadline=None)
 @given(profiles)
 def test_profile_round_trips_through_its_file(tmp_path_factory, profile):
     path = tmp_path_factory.mktemp("profile") / "latency_profile.json"
