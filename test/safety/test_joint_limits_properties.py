@@ -58,56 +58,22 @@ def keeps_acceleration(v: float, w: float, b: JointBounds, dt: float, slack: flo
     return abs(v) / b.deceleration + abs(w) / b.acceleration <= dt + slack / min(b.acceleration, b.deceleration)
 
 
-@examples(80)
+@examples(200)
 @given(situations(quick=True))
-def test_p1_every_step_is_finite_for_any_finite_target(s):
+def test_p1_p2_p3_p5_p6_a_step_to_any_finite_target_keeps_every_limit_once(s):
     step = step_to(s, step_towards(s))
-    assert math.isfinite(step.position)
-    assert math.isfinite(step.velocity)
-    assert math.isfinite(step.bound)
-
-
-@examples(80)
-@given(situations(quick=True))
-def test_p2_the_position_never_leaves_its_range(s):
-    assert s.b.low <= step_to(s, step_towards(s)).position <= s.b.high
-
-
-@examples(80)
-@given(situations(quick=True))
-def test_p3_the_speed_never_exceeds_its_limit(s):
-    assert s.b.velocity_low <= step_to(s, step_towards(s)).velocity <= s.b.velocity_high
-
-
-@examples(100)
-@given(situations(quick=True))
-def test_p3_the_velocity_changes_no_faster_than_acceleration_and_deceleration_allow(s):
-    step = step_to(s, step_towards(s))
-    assert keeps_acceleration(s.v, step.velocity, s.b, s.dt, rounding(s.b, s.x, step.position, step.velocity, s.dt))
-
-
-@examples(100)
-@given(situations(quick=True))
-def test_p3_the_reported_velocity_matches_the_published_positions(s):
-    step = step_to(s, step_towards(s))
+    assert all(map(math.isfinite, (step.position, step.velocity, step.bound)))
+    assert s.b.low <= step.position <= s.b.high
+    assert s.b.velocity_low <= step.velocity <= s.b.velocity_high
+    slack = rounding(s.b, s.x, step.position, step.velocity, s.dt)
+    assert keeps_acceleration(s.v, step.velocity, s.b, s.dt, slack)
     implied = (Fraction(step.position) - Fraction(s.x)) / Fraction(s.dt)
-    assert abs(implied - Fraction(step.velocity)) <= Fraction(rounding(s.b, s.x, step.position, step.velocity, s.dt))
-
-
-@examples(100)
-@given(situations(quick=True))
-def test_p5_from_a_safe_state_some_velocity_keeps_every_limit(s):
+    assert abs(implied - Fraction(step.velocity)) <= Fraction(slack)
     lower, upper = velocity_interval(s.x, s.v, s.b, s.dt)
     assert lower - upper <= rounding(s.b, s.x, s.x, s.v, s.dt)
-    assert step_to(s, step_towards(s)).code != "limits.infeasible"
-
-
-@examples(100)
-@given(situations(quick=True))
-def test_p6_limiting_twice_changes_no_bit_and_reports_nothing(s):
-    once = step_to(s, step_towards(s))
-    twice = step_to(s, once.position)
-    assert (twice.position, twice.code) == (once.position, "")
+    assert step.code != "limits.infeasible"
+    twice = step_to(s, step.position)
+    assert (twice.position, twice.code) == (step.position, "")
 
 
 @examples(100)
@@ -191,55 +157,26 @@ def assert_nested(s, tighter: JointBounds) -> None:
     assert inner_upper <= upper + slack
 
 
-def travel(journey) -> list[tuple[float, float, float, JointStep]]:
-    """Take the legs in order, and return (x, v, dt, step) of each."""
-    b, (x, v) = journey.b, journey.state
-    taken = []
+@examples(100)
+@given(journeys(quick=True))
+def test_p3_p4_p5_p12_every_limit_holds_over_any_sequence_of_time_steps(journey):
+    """The robot can always stop before the end of its range."""
+    b, (x, v), longest = journey.b, journey.state, 0.0  # only braking removes earlier rounding: the longest step so far
     for dt, aim in journey.legs:
         target = aim.target(x, velocity_interval(x, v, b, dt), b, dt)
         if not math.isfinite(target):
             continue
         step = limit_joint(x, v, target, b, dt)
-        taken.append((x, v, dt, step))
-        x, v = step.position, step.velocity
-    return taken
-
-
-@examples(50)
-@given(journeys())
-def test_p3_p4_every_limit_holds_over_any_sequence_of_time_steps(journey):
-    b = journey.b
-    for x, v, dt, step in travel(journey):
-        slack = rounding(b, x, step.position, step.velocity, dt)
+        slack, speed = rounding(b, x, step.position, step.velocity, dt), abs(step.velocity)
+        assert step.code != "limits.infeasible"
         assert b.low <= step.position <= b.high
         assert b.velocity_low <= step.velocity <= b.velocity_high
         assert keeps_acceleration(v, step.velocity, b, dt, slack)
-
-
-@examples(50)
-@given(journeys(quick=True))
-def test_p4_the_robot_can_always_stop_before_the_end_of_its_range(journey):
-    b = journey.b
-    longest = 0.0  # only braking removes earlier rounding: the longest step so far bounds it
-    for x, _, dt, step in travel(journey):
         longest = max(longest, rounding(b, x, step.position, step.velocity, dt) * dt)
-        speed = abs(step.velocity)
         allowed = 2.0 * longest + speed / b.deceleration * rounding(b, x, step.position, speed, dt)
         assert stopping_excess(step.position, step.velocity, b) <= Fraction(allowed)
-
-
-@examples(50)
-@given(journeys(quick=True))
-def test_p5_the_limiter_never_reaches_a_state_without_an_admissible_velocity(journey):
-    assert all(step.code != "limits.infeasible" for _, _, _, step in travel(journey))
-
-
-@examples(50)
-@given(journeys(quick=True))
-def test_p12_the_limiters_output_passes_the_post_condition(journey):
-    b = journey.b
-    for x, v, dt, step in travel(journey):
         assert limit_violation(x, v, step.position, step.velocity, b, dt) == ""
+        x, v = step.position, step.velocity
 
 
 @examples(60)

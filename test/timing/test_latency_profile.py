@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from safety_strategies import examples
 
 from embodied_env.timing.latency_profile import (
     Estimate,
@@ -56,7 +57,7 @@ WHOLE = LatencyProfile(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@examples(50)
 @given(profiles)
 def test_profile_round_trips_through_its_file(tmp_path_factory, profile):
     path = tmp_path_factory.mktemp("profile") / "latency_profile.json"
