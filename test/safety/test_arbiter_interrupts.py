@@ -32,6 +32,7 @@ from embodied_env.timing.clock import NS_PER_S, ManualClock
 HOME = {"shoulder": 0.6, "elbow": -0.4}
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 CONTRACT, PLAIN = scripted_tasks.contract(), plain_contract()
+LAYOUT = SafetyGate(PLAIN).layout
 TRACED = {module.__file__ for module in (arbiter, single, interrupts, core, homing)} | {__file__}
 
 
@@ -75,9 +76,6 @@ class Injection:
         return False
 
 
-EVERY_SIGNAL = pytest.mark.parametrize("raising_signal", [signal.SIGINT, signal.SIGALRM], indirect=True)
-
-
 @pytest.fixture
 def raising_signal(request):
     """Return a function that delivers a signal whose handler raises."""
@@ -101,7 +99,7 @@ class Bench:
             self.transport, self.gate, make_publishing(self.gate), clock=self.clock, free_running=free_running
         )
         self.arbiter.reset(np.zeros(2), 0)
-        for _ in range(3):
+        for _ in range(2):
             self.publish()
         self.clock.advance_ns(PERIOD_NS)
 
@@ -136,37 +134,32 @@ def may_publish_in_another_thread(arbiter):
     return not thread.is_alive()
 
 
-@EVERY_SIGNAL
-def test_signal_at_any_line_of_a_publication_keeps_the_reference_consistent(raising_signal):
+@pytest.mark.parametrize("raising_signal", [signal.SIGALRM], indirect=True)
+def test_after_a_signal_at_any_line_of_a_publication_braking_starts_from_the_published_command(raising_signal):
     published_or_not = set()
     for at in itertools.count():
-        bench, before = Bench(), None
+        bench = Bench()
         before = len(bench.sent)
         injection = Injection(at, raising_signal)
         was_raised = injection.during(bench.publish)
         if not was_raised:
             assert injection.lines <= at
             break
+        last = bench.sent[-1]
         published_or_not.add(len(bench.sent) - before)
-        assert refers_to(bench.arbiter.reference, bench.sent[-1]), injection.where
-        assert bench.arbiter.reference.seq == bench.sent[-1].seq, injection.where
+        assert refers_to(bench.arbiter.reference, last), injection.where
+        assert bench.arbiter.reference.seq == last.seq, injection.where
         if not injection.where.startswith("Bench."):  # no signal is handled where a tracer sees the end of a `with`
             assert may_publish_in_another_thread(bench.arbiter), injection.where
+        bench.clock.advance_ns(PERIOD_NS)
+        assert_brakes(bench.arbiter.brake(HOLD), last, scripted_tasks.DECELERATION, injection.where)
     assert published_or_not == {0, 1}
 
 
-def test_braking_after_a_signal_starts_from_the_published_command(raising_signal):
-    for at in itertools.count():
-        bench = Bench()
-        if not Injection(at, raising_signal).during(bench.publish):
-            break
-        last = bench.sent[-1]
-        bench.clock.advance_ns(PERIOD_NS)
-        braking = bench.arbiter.brake(HOLD)
-        slower = np.sign(last.report.velocity_si) * np.maximum(
-            0.0, np.abs(last.report.velocity_si) - scripted_tasks.DECELERATION * PERIOD_S
-        )
-        np.testing.assert_allclose(braking.values, last.values + slower * PERIOD_S, atol=1e-12)
+def assert_brakes(braking, last, deceleration, where):
+    speed = np.maximum(0.0, np.abs(last.report.velocity_si) - deceleration * PERIOD_S)
+    expected = last.values + np.sign(last.report.velocity_si) * speed * PERIOD_S
+    np.testing.assert_allclose(braking.values, expected, atol=1e-12, err_msg=where)
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
@@ -225,8 +218,8 @@ class OutletSpy:
 
 def moving_relay():
     """Return a relay with both joints in motion, its clock, its outlet, and a function that sends the next command."""
-    contract, clock, outlet = PLAIN, ManualClock(start_ns=1_000 * NS_PER_S), OutletSpy()
-    relay = Relay(contract, outlet, clock=clock)
+    clock, outlet = ManualClock(start_ns=1_000 * NS_PER_S), OutletSpy()
+    relay = Relay(PLAIN, outlet, clock=clock)
     relay.on_joint_positions("joints", np.zeros(2), clock.now_ns())
     epoch = Armed.from_text(relay.arm()[1]).epoch
     numbers = itertools.count(1)
@@ -234,9 +227,9 @@ def moving_relay():
     def command():
         clock.advance_ns(PERIOD_NS)
         tag = CommandId(epoch=epoch, seq=next(numbers))
-        relay.command(write_command(tag, np.array([1.5, -1.5]), SafetyGate(contract).layout))
+        relay.command(write_command(tag, np.array([1.5, -1.5]), LAYOUT))
 
-    for _ in range(4):
+    for _ in range(2):
         command()
     return relay, clock, outlet, command
 
@@ -253,10 +246,7 @@ def test_relay_brakes_from_the_published_command_after_a_signal_at_any_line(rais
         last = outlet.published[-1]
         clock.advance_ns(PERIOD_NS)
         relay.end()
-        braking = outlet.published[-1].values
-        speed = np.maximum(0.0, np.abs(last.report.velocity_si) - joint_limits().deceleration * PERIOD_S)
-        expected = last.values + np.sign(last.report.velocity_si) * speed * PERIOD_S
-        np.testing.assert_allclose(braking, expected, atol=1e-12, err_msg=injection.where)
+        assert_brakes(outlet.published[-1], last, joint_limits().deceleration, injection.where)
     assert published_or_not == {0, 1}
 
 

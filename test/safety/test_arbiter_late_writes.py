@@ -399,7 +399,7 @@ def test_a_machine_that_is_always_too_slow_brakes_at_each_write_to_rest(kind):
 @pytest.mark.parametrize(
     ("steps", "clock"),
     [
-        (900, SuspendedClock),
+        (400, SuspendedClock),
         pytest.param(50_000, SuspendedClock, marks=pytest.mark.long),
         pytest.param(900, RealClock, marks=[pytest.mark.long, pytest.mark.realtime]),
     ],

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scripted_tasks
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from safety_strategies import examples
 from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 
 from embodied_env.backends.fake_backend import FakeBackend, ScriptedFault
@@ -236,7 +237,7 @@ STEP_AT_THE_END = {
 }
 
 
-@settings(max_examples=15, deadline=None)
+@examples(16)
 @given(way=st.fixed_dictionaries(WAYS))
 @example(way=STEP_AT_THE_END)
 def test_home_is_reached_from_anywhere_within_the_speed_share(way):
@@ -400,16 +401,12 @@ def test_watchdog_is_armed_during_homing():
         assert scene.stepper._guard.watchdog.check() is None  # and not over what follows
 
 
-def test_homing_times_out():
-    with closing(scene_of(replace(ROUTINE, timeout_s=0.6))) as scene:
+@pytest.mark.parametrize(("timeout_s", "reset_timeout_s"), [(0.6, 200.0), (100.0, 0.6)])
+def test_homing_times_out_at_its_own_and_at_the_reset_timeout(timeout_s, reset_timeout_s):
+    with closing(scene_of(replace(ROUTINE, timeout_s=timeout_s))) as scene:
+        scene.backend.reset_timeout_s = reset_timeout_s
         check_reset_fails(scene, "timed out: shoulder is at")
         assert scene.clock.now_ns() < 2 * NS_PER_S
-
-
-def test_homing_ends_at_the_reset_timeout():
-    with closing(scene_of(replace(ROUTINE, timeout_s=100.0))) as scene:
-        scene.backend.reset_timeout_s = 0.6
-        check_reset_fails(scene, "timed out")
 
 
 def test_interrupt_during_homing_brakes_and_propagates():

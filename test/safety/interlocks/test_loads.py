@@ -286,7 +286,7 @@ def arm_with(**load):
 
 
 @pytest.mark.needs("explain")
-@pytest.mark.parametrize("backend", ["mujoco", pytest.param("mujoco_ros", marks=pytest.mark.ros)])
+@pytest.mark.parametrize("backend", ["mujoco", pytest.param("mujoco_ros", marks=[pytest.mark.ros, pytest.mark.long])])
 def test_an_overloaded_arm_is_stopped_recorded_replayed_and_explained(tmp_path, backend):
     env = embodied_env.make(arm_with(hold=0.5, stop=1.0, duration_s=0.1), backend=backend, record=tmp_path)
     env.reset(seed=1)
