@@ -15,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo with ROS 2 discovery on this host only, unless an environment variable changes it."""
+    from embodied_env.extensions.evaluation.episode_runner import PolicySource
     from embodied_env.extensions.evaluation.evaluation_display import run_policies
 
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    return run_policies("arm_reach", ("onnx:arm_reach", "scripted"), args, has_closing=True)
+    policies = [PolicySource(address=address) for address in ("onnx:arm_reach", "scripted")]
+    return run_policies("arm_reach", policies, args, has_closing=True)

@@ -37,11 +37,11 @@ _STAGE_ORDER = (*STAGES, *ANNOTATED_STAGES, *INJECTED_STAGES)
 
 def run_policies(
     contract_name: str,
-    policies: Sequence[str | PolicySource],
+    policies: Sequence[PolicySource],
     args: argparse.Namespace,
     *,
     has_closing: bool = False,
-    **options: Any,  # noqa: ANN401 - of `evaluate_with_progress`
+    **options: Any,  # noqa: ANN401 - of `evaluate`
 ) -> int:
     """Evaluate policies, print the results, and return 1 if a run is not sound.
 
@@ -61,11 +61,13 @@ def run_policies(
         import embodied_env.core.significance_tests  # noqa: F401 - requires scipy
     options["confirm"] = confirm_at_terminal if sys.stdin is not None and sys.stdin.isatty() else None
     options |= {"backend": args.backend, "episodes": args.episodes, "seed": args.seed, "record": out}
-    known = set(out.glob("*"))
+    known, names = set(out.glob("*")), [policy.address for policy in policies]
+    each = args.episodes * max(1, len(options.get("instructions", ())))
     try:
-        evaluation = evaluate_with_progress(contract, policies, **options)
+        with LiveTable(contract, ", ".join(names), each, each * len(names)) as view:
+            evaluation = evaluate(contract, policies, observer=view, **options)
     except (KeyboardInterrupt, EmbodiedEnvError):
-        _print_interrupted(policies, sorted({*out.glob("*")} - known), as_json=args.json)
+        _print_interrupted(names, sorted({*out.glob("*")} - known), as_json=args.json)
         raise
     _print_results(evaluation, _compare(evaluation) if is_compared else (), as_json=args.json)
     if wants_report:
@@ -74,9 +76,9 @@ def run_policies(
             with ProgressBar() as progress:
                 report = write_report(path, progress=progress)
             say(f"report: {report.path}", file=sys.stderr)
-    for source, result in zip(policies, evaluation.results, strict=True):
+    for address, result in zip(names, evaluation.results, strict=True):
         print_losses_and_stops(contract, result)
-        _print_deviations(_address(source), result.parts or (result.path,), as_json=args.json)
+        _print_deviations(address, result.parts or (result.path,), as_json=args.json)
     if has_closing and not args.json:
         print_closing(evaluation)
     for result in evaluation.results:
@@ -113,13 +115,8 @@ def _print_results(evaluation: Evaluation, comparisons: Sequence[PolicyCompariso
         print_comparison(comparison)
 
 
-def _address(source: str | PolicySource) -> str:
-    return source if isinstance(source, str) else source.address
-
-
-def _print_interrupted(policies: Sequence[str | PolicySource], paths: Iterable[Path], *, as_json: bool) -> None:
+def _print_interrupted(addresses: Sequence[str], paths: Iterable[Path], *, as_json: bool) -> None:
     """Write and print the deviations of what was played before an evaluation ended early."""
-    addresses = {_address(source) for source in policies}
     for path in paths:
         with contextlib.suppress(EmbodiedEnvError):  # the reason for the end is more important
             identity = read_run(path).manifest.get("policy")
@@ -151,20 +148,6 @@ def print_losses_and_stops(contract: Contract, result: PolicyResult) -> None:
         if remedy := operator_remedy(reason, contract):
             text = f"{remedy}, then evaluate again: each reset begins with homing, if the contract declares a home"
             say(f"episodes ended by {reason}: {count}; {text}", file=sys.stderr)
-
-
-def evaluate_with_progress(
-    contract: Contract,
-    policies: Sequence[str | PolicySource],
-    *,
-    episodes: int,
-    **options: Any,  # noqa: ANN401 - of evaluate
-) -> Evaluation:
-    """Evaluate the policies, with a live display on stderr."""
-    names = [policy if isinstance(policy, str) else policy.address for policy in policies]
-    each = episodes * max(1, len(options.get("instructions", ())))
-    with LiveTable(contract, ", ".join(names), each, each * len(names)) as view:
-        return evaluate(contract, policies, episodes=episodes, observer=view, **options)
 
 
 def print_table(evaluation: Evaluation) -> None:

@@ -214,13 +214,14 @@ def test_a_comparison_with_another_run_than_that_played_says_so(tmp_path, record
 
 
 def test_what_was_played_before_an_evaluation_ended_early_has_its_deviations(tmp_path, recorded, capsys, monkeypatch):
+    from embodied_env.extensions.evaluation.episode_runner import PolicySource
     from embodied_env.extensions.evaluation.evaluation_display import run_policies
 
     (tmp_path / "failing_policy.py").write_text("def act(observation):\n    raise ValueError\n")
     monkeypatch.syspath_prepend(tmp_path)
     args = SimpleNamespace(out=str(tmp_path / "runs"), backend="mujoco", episodes=1, seed=0, json=False)
     with pytest.raises(PolicyError, match="failing_policy:act"):
-        run_policies(SHORT, [f"run:{recorded}#1", "failing_policy:act"], args)
+        run_policies(SHORT, [PolicySource(address=each) for each in (f"run:{recorded}#1", "failing_policy:act")], args)
     assert "episode 1: all 15 commands equal bit for bit" in capsys.readouterr().out
     assert len(list(tmp_path.glob(f"runs/*/{DEVIATIONS}"))) == 1
 
