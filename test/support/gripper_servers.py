@@ -17,7 +17,7 @@ from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.timing.clock import SteadyClock
 
 NAMESPACE = "/cell"
-PERIOD_S = 0.02
+PERIOD_S = 0.04
 
 
 class Spinning:
@@ -127,10 +127,10 @@ def position_of(command: Any) -> float:
 
 
 @contextlib.contextmanager
-def relaying(contract):
+def relaying(contract, namespace=NAMESPACE):
     """Run a relay in a thread."""
     stop, is_ready = threading.Event(), threading.Event()
-    options = {"namespace": NAMESPACE, "profile": {}, "stop": stop, "on_ready": lambda _: is_ready.set()}
+    options = {"namespace": namespace, "profile": {}, "stop": stop, "on_ready": lambda _: is_ready.set()}
     thread = threading.Thread(target=run_relay, args=(contract,), kwargs=options)
     thread.start()
     try:

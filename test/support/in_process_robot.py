@@ -18,6 +18,7 @@ from embodied_env.timing.clock import NS_PER_S, SteadyClock
 ARM = embodied_env.load_contract("arm_reach")
 NAMESPACE = "/robot"
 PATIENCE_S = 30.0
+PUBLISH_S = ARM.control_period_s / 2
 
 
 def wait_for(condition, timeout_s=PATIENCE_S):
@@ -54,7 +55,7 @@ class InProcessRobot:
         self._thread.start()
 
     def _run(self):
-        while not self._done.wait(0.01):
+        while not self._done.wait(PUBLISH_S):
             for name, publisher in self.publishers.items():
                 if (offset_s := self.offset_s[name]) is not None:
                     publisher.publish(self._message(name, time.time_ns() + round(offset_s * 1e9)))

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import ros_domains
 from rclpy.executors import SingleThreadedExecutor
+from shipped_contracts import with_slow_emulator
 from std_msgs.msg import Bool, Float64MultiArray, Int32
 
 import embodied_env
@@ -24,7 +25,7 @@ from embodied_env.testing import ChaosNode
 from embodied_env.testing.fault_injection.fault_node import chaos_qos
 from embodied_env.timing.clock import SteadyClock
 
-SHIPPED = embodied_env.load_contract("arm_reach")
+SHIPPED = with_slow_emulator(embodied_env.load_contract("arm_reach"))
 ARM = replace(
     SHIPPED, episode=replace(SHIPPED.episode, horizon_steps=2000)
 )  # so that a fault ends the episode, not its length
@@ -104,10 +105,10 @@ class Monitor:
     def _run(self):
         published_s = 0.0
         while not self._done.is_set():
-            if self.pressed is not None and time.monotonic() - published_s > 0.02:
+            if self.pressed is not None and time.monotonic() - published_s > PERIOD_S:
                 published_s = time.monotonic()
                 self.button.publish(Bool(data=self.pressed))
-            self.executor.spin_once(timeout_sec=0.005)
+            self.executor.spin_once(timeout_sec=PERIOD_S / 2)
 
     def close(self):
         self._done.set()
@@ -285,8 +286,8 @@ class Rig:
         wait_for(lambda: all(backend.estops()[name].is_ok for name in ESTOPS))
         return Episode(self.env, self.monitor)
 
-    def close(self):
-        """Stop everything. Idempotent."""
+    def close_env(self):
+        """Stop everything but the robot. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -296,4 +297,10 @@ class Rig:
         finally:
             self.chaos.__exit__(None, None, None)
             self.monitor.close()
+
+    def close(self):
+        """Stop everything. Idempotent."""
+        try:
+            self.close_env()
+        finally:
             self.robot.stop()

@@ -35,6 +35,15 @@ def changed_contract(name: str | Contract, changes: Mapping[str, object]) -> Con
     return parse_contract(changed_text(name, changes), source=load_contract(name).source)
 
 
+def with_slow_emulator(contract: Contract) -> Contract:
+    """Return the contract with a robot emulator that ticks twice in a control period.
+
+    Five times, as by default, costs twice the time of the processors.
+    """
+    slow = {**contract.backends["mujoco_ros"], "emulator": {"tick_s": contract.control_period_s / 2}}
+    return replace(contract, backends={**contract.backends, "mujoco_ros": slow})
+
+
 def arm_of(actuator: Mapping[str, object], **changes: object) -> Contract:
     """Return the shipped arm with these keys of its actuator, and changes at its top level."""
     return changed_contract("arm_reach", {**changes, **{f"actuators.arm.{key}": actuator[key] for key in actuator}})

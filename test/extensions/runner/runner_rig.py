@@ -63,6 +63,7 @@ def write_contract(path, *, blocks=None, has_estop=True, **profile):
     contract["sensors"]["joints"] = {}
     for sensor in contract["sensors"].values():
         sensor["max_age_s"] = 1.0  # a stall of the machine ends no episode
+    contract["backends"]["mujoco_ros"] = {**contract["backends"]["mujoco_ros"], "emulator": {"tick_s": PERIOD_S / 2}}
     contract["safety"] = {"watchdog": {"hold_steps": 4, "stop_steps": 40}}
     estop = {name: {**spec, "safe": list(spec.get("safe", (False,)))} for name, spec in ESTOPS.items()}
     estop["button"]["timeout_s"] = 5.0  # a stall of the machine is no stop

@@ -1,5 +1,6 @@
 """The relay process is driven by plain rclpy."""
 
+import contextlib
 import itertools
 import os
 import re
@@ -21,6 +22,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import TwistStamped
+from gripper_servers import relaying
 from rcl_interfaces.srv import GetParameters, SetParameters
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
@@ -94,9 +96,9 @@ class Bench:
     def _listen(self, kind, topic, take, qos=10):
         self.node.create_subscription(kind, topic, take, qos)
 
-    def spin(self, timeout_s=0.005):
-        """Publish the joints every 0.01 s, and run one callback."""
-        if time.monotonic() - self.published_s > 0.01:
+    def spin(self, timeout_s=0.01):
+        """Publish the joints every 0.02 s, and run one callback."""
+        if time.monotonic() - self.published_s > 0.02:
             self.published_s = time.monotonic()
             message = JointState(name=list(self.layout.joints), position=[0.0] * self.layout.size)
             message.velocity = [0.0] * self.layout.size
@@ -250,15 +252,14 @@ def own_relay(domain_id, leftovers, tmp_path):
     """Return a function that starts a relay for this test alone."""
     started = []
 
-    def start(contract=ARM, *, source=None, arm=True):
+    def start(contract=ARM, *, source=None):
         process = start_relay(source or contract.name, domain_id, tmp_path / "log")
         leftovers.update(segments_of(process.pid))
         bench = Bench(contract, domain_id=domain_id)
         bench.process = process
         started.append(bench)
         bench.connect()
-        if arm:
-            bench.arm()
+        bench.arm()
         return bench
 
     yield start
@@ -473,22 +474,24 @@ def test_parameters_are_readable_and_read_only(bench):
     assert not result.successful
 
 
-def test_a_relay_is_not_armed_with_unconfirmed_chosen_values(own_relay, tmp_path):
-    path = "actuators.arm.joints.j1.acceleration"
-    chosen = replace(ARM, robot=RobotSource(name="some_arm", sha256="0" * 64, chosen={path: "no source"}))
-    (tmp_path / "chosen.yaml").write_text(dump_contract(chosen))
-    is_armed, message = own_relay(source=tmp_path / "chosen.yaml", arm=False).call("arm")
-    assert not is_armed
-    assert f"{path}: no source" in message
-    assert "--confirm-chosen" in message
+PATH = "actuators.arm.joints.j1.acceleration"
+CHOSEN = RobotSource(name="some_arm", sha256="0" * 64, chosen={PATH: "no source"})
 
 
-def test_a_relay_is_not_armed_with_unknown_values(own_relay, tmp_path):
-    unknown = replace(ARM, unknown={"actuators.arm.joints.j1.driver": "unit of the commands"})
-    (tmp_path / "unknown.yaml").write_text(dump_contract(unknown))
-    is_armed, message = own_relay(source=tmp_path / "unknown.yaml", arm=False).call("arm")
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"robot": CHOSEN}, (f"{PATH}: no source", "--confirm-chosen")),
+        ({"unknown": {PATH: "unit of the commands"}}, (f"1 unknown: {PATH}: unit of the commands",)),
+    ],
+    ids=["chosen", "unknown"],
+)
+def test_a_relay_is_not_armed_with_chosen_or_unknown_values(domain_id, changes, words):
+    with relaying(replace(ARM, **changes), NAMESPACE), contextlib.closing(Bench(domain_id=domain_id)) as bench:
+        bench.connect()
+        is_armed, message = bench.call("arm")
     assert not is_armed
-    assert "1 unknown: actuators.arm.joints.j1.driver: unit of the commands" in message
+    assert all(each in message for each in words)
 
 
 @pytest.mark.parametrize("estop", ["button", {"button": {"topic": "t", "type": "Bool"}}])

@@ -270,6 +270,7 @@ def test_a_missing_server_is_refused_before_any_motion(make_cell):
     robot = make_cell()
     robot.gripper.close()
     time.sleep(0.2)
+    robot.env.unwrapped.stepper.backend.reset_timeout_s = 1.0
     with pytest.raises(BackendNotReadyError, match=r"service\.none.*gripper/command/_action/send_goal: no service"):
         robot.env.reset()
 

@@ -2,15 +2,19 @@
 
 import contextlib
 import os
+import re
 import signal
 import sys
+import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import ros_domains
 from evidence import assert_sound
+from shipped_contracts import with_slow_emulator
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -27,11 +31,12 @@ from in_process_robot import (
     with_profile,
 )
 from rosgraph_msgs.msg import Clock
-from std_msgs.msg import Bool, Int32
+from std_msgs.msg import Bool, Int32, String
 from std_srvs.srv import SetBool, Trigger
 
 import embodied_env
 from embodied_env.backends.backend_registry import make_backend
+from embodied_env.cli.main import main
 from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.contract.contract_schema import RobotSource
 from embodied_env.contract.frozen_dict import FrozenDict
@@ -69,30 +74,26 @@ SHORT_S = 0.5  # longer than discovery; for a reset that fails at its deadline
 
 
 def quick(contract):
-    """Return the contract with its own profile and no settling time of the graph."""
-    return with_profile(contract, **contract.backends["real"])
+    """Return the contract with its own profile, no settling time of the graph, and a slow emulator."""
+    return with_slow_emulator(with_profile(contract, **contract.backends["real"]))
 
 
 QUICK_ARM = quick(ARM)
+BUTTON = {"topic": "button", "timeout_s": 0.3, "release": "pull the red button out"}
+MODE = {"topic": "mode", "type": "std_msgs/msg/Int32", "safe": (7,), "kind": "robot_mode", "latched": True}
+SAFETY_INPUTS = {
+    "estop": {"button": {**BUTTON, "timeout_s": 5.0}, "mode": MODE},  # a stall of the machine is no stop
+    "active": {"driver": {"node": "driver"}},
+}
 
 
 def scripted(contract):
     return load_task(contract).scripted(MujocoKinematics(contract, load_profile(contract, "mujoco")))
 
 
-@pytest.fixture
-def robot(domain_id):
-    """Return a function that starts the emulator of a contract."""
-    children = []
-
-    def start(contract=QUICK_ARM):
-        spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True)
-        children.append(Child(spec, first_line=dump_contract(contract)))
-        return children[-1]
-
-    yield start
-    for child in children:
-        child.stop()
+def start_emulator(contract, namespace):
+    spec = simulator("-", namespace=namespace, source=contract.source, free_running=True)
+    return Child(spec, first_line=dump_contract(contract))
 
 
 @pytest.fixture
@@ -103,30 +104,27 @@ def make(close_later):
     return make_one
 
 
-@pytest.fixture
-def mortal_arm(robot, make):
-    """An environment with its own arm, and the arm's process."""
-    child = robot()
-    return make(), child
+@pytest.fixture(scope="module")
+def shared_robot():
+    """An arm with all safety inputs, which the last test that uses it kills."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROS_DOMAIN_ID", str(DOMAIN_ID))
+        patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        child = start_emulator(with_slow_emulator(with_profile(ARM, **SAFETY_INPUTS)), LASTING_NAMESPACE)
+    yield child
+    child.stop()
 
 
 @pytest.fixture(scope="module")
-def shared_arm(tmp_path_factory):
-    """A recorded environment of an arm, shared by tests that end no process."""
-    namespace = LASTING_NAMESPACE
-    surroundings = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in surroundings.items():
-            patch.setenv(name, value)
-        spec = simulator("-", namespace=namespace, source=ARM.source, free_running=True)
-        child = Child(spec, first_line=dump_contract(ARM))
-        options = {"namespace": namespace, "domain_id": DOMAIN_ID, "record": tmp_path_factory.mktemp("lasting")}
+def shared_arm(shared_robot, lasting_domain, tmp_path_factory):
+    """A recorded environment of this arm, shared by tests that end no process."""
+    options = {"namespace": LASTING_NAMESPACE, "domain_id": DOMAIN_ID, "record": tmp_path_factory.mktemp("lasting")}
+    with lasting_domain():
         env = embodied_env.make(QUICK_ARM, backend="real", **options)
+    with contextlib.closing(env):
         env.reset(seed=0)
         end_episode(env)
-    yield env
-    env.close()
-    child.stop()
+        yield env
 
 
 def end_episode(env):
@@ -173,14 +171,14 @@ def with_patience(contract):
     ],
     ids=["arm_reach", "first steps of cart_goal", "cart_goal", "door_open"],
 )
-def episode(request, robot, make):
+def episode(request, domain_id, close_later, make):
     """Run a scripted episode.
 
     Returns:
         Environment, observations, infos, transitions, mean step in periods, and end.
     """
     contract, end = quick(with_patience(request.param[0])), request.param[1]
-    robot(contract)
+    close_later(SimpleNamespace(close=start_emulator(contract, NAMESPACE).stop))
     env, policy = make(contract), scripted(contract)
     observation, _ = env.reset(seed=1)
     rows, ended = [], False
@@ -256,21 +254,6 @@ def test_consecutive_episodes_share_a_robot(arm):
 # ---------------------------------------------------------------------------------------------------- faults
 
 
-def test_a_killed_robot_truncates_the_episode_without_blocking(mortal_arm):
-    env, child = mortal_arm
-    env.reset(seed=1)
-    env.step(ZERO)
-    kill(child)
-    started, truncated = time.monotonic(), False
-    while not truncated:
-        observation, _, terminated, truncated, info = env.step(ZERO)
-        assert time.monotonic() - started < PATIENCE_S
-    assert not terminated
-    assert info["end_reason"].split(":")[0] in ("backend_lost", "sensor_gap", "safety_stop")
-    assert observation in env.observation_space
-    assert observation["joints_valid"] == 0
-
-
 def test_without_a_robot_reset_reports_what_is_missing(domain_id, make):
     env = make(connect_timeout_s=0.3)
     started = time.monotonic()
@@ -303,13 +286,148 @@ def test_the_recorded_run_of_the_shared_arm_passes_the_audit(arm):
     assert_sound(arm.path)
 
 
-def test_a_robot_with_another_contract_is_rejected(shared_arm, domain_id, make):
+@pytest.fixture
+def lasting_make(domain_id, make):
+    return lambda contract, **options: make(contract, namespace=LASTING_NAMESPACE, domain_id=DOMAIN_ID, **options)
+
+
+def test_a_robot_with_another_contract_is_rejected(shared_robot, shared_arm, lasting_make):
     shared_arm.close()
     with pytest.raises(BackendNotReadyError, match="the simulator's contract has fingerprint"):
-        make(replace(QUICK_ARM, version=2), namespace=LASTING_NAMESPACE, domain_id=DOMAIN_ID).reset(seed=1)
+        lasting_make(replace(QUICK_ARM, version=2)).reset(seed=1)
 
 
 HOME = {"j1": 0.1, "j2": -1.5, "j3": 1.4, "j4": -1.3, "j5": -1.4, "j6": 0.1}
+CHOSEN = {"actuators.arm.joints.j1.acceleration": "no source"}
+
+
+def with_chosen(contract):
+    return replace(contract, robot=RobotSource(name="some_arm", sha256="0" * 64, chosen=CHOSEN))
+
+
+class Operator:
+    """The operator of the shared robot, in a node of its own."""
+
+    def __init__(self):
+        self.ros = RosNode("operator", namespace=LASTING_NAMESPACE, clock=SteadyClock(), domain_id=DOMAIN_ID)
+        self.close = self.ros.close
+
+    def press(self, name, *, pressed, group="estop"):
+        request = SetBool.Request(data=pressed)
+        service = f"simulator/{group}/{name}"
+        assert self.ros.receiver.call(SetBool, service, request, PATIENCE_S, lambda: None).success
+
+    def confirm_reset(self, env):
+        """Reset `env`, and return what it asks before it is confirmed by topic."""
+        self.ros.receiver.subscribe("question", String, "environment/confirm_request", LATCHED_QOS)
+        answer = self.ros.node.create_publisher(Bool, "environment/confirm", RELIABLE)
+        thread, found = threading.Thread(target=env.reset), ""
+        thread.start()
+        while not found and thread.is_alive():
+            found = "".join(arrival.message.data for arrival in self.ros.receiver.receive(0.1))
+        while thread.is_alive():
+            answer.publish(Bool(data=True))
+            thread.join(0.05)
+        return found
+
+
+@pytest.fixture
+def operator(shared_arm, domain_id, close_later):
+    """The operator, next to the robot without its environment."""
+    shared_arm.close()
+    return close_later(Operator())
+
+
+def test_an_emulator_is_reset_by_seed_and_options_and_offers_the_estops_of_the_contract(operator, lasting_make):
+    """A reset needs no confirmation, and each e-stop ends its episode."""
+    contract = with_chosen(with_profile(ARM, reset={"home": HOME, "confirm": "prompt"}, **SAFETY_INPUTS))
+    env = lasting_make(contract, emulator=True)
+    _, info = env.reset(seed=1, options={"target": [-0.4, 0.0, 0.2]})
+    assert info["reset"]["level"] == "world"
+    assert info["reset"]["confirmed_by"] == ""
+    np.testing.assert_array_equal(info["reset"]["sampled"]["target"], [-0.4, 0.0, 0.2])
+    assert env.unwrapped.capabilities.emulated
+    assert env.step(ZERO)[-1]["end_reason"] == ""
+    for name, reason, release in (
+        ("button", "safety_stop:estop.active", BUTTON["release"]),
+        ("mode", "safety_stop:robot.protective_stop", "clear the stop at the robot"),
+    ):
+        env.reset(seed=0)
+        operator.press(name, pressed=True)
+        info = {"end_reason": ""}
+        while not info["end_reason"]:
+            *_, info = env.step(ZERO)
+        assert info["end_reason"] == reason
+        with pytest.raises(ResetNeededError, match=rf"{name} is \w+: topic {name}; {release}.*reset\(\), which"):
+            env.step(ZERO)
+        operator.press(name, pressed=False)
+        env.unwrapped.clear_estop()
+    operator.press("driver", pressed=False, group="active")
+    with pytest.raises(BackendNotReadyError, match="driver is lapsed: driver is inactive"):
+        env.reset(seed=0)
+    operator.press("driver", pressed=True, group="active")
+    env.reset(seed=0)
+    assert env.step(ZERO)[-1]["end_reason"] == ""
+
+
+@pytest.mark.needs("evaluation")
+def test_homing_the_operator_and_evaluate_say_how_to_go_on(operator, lasting_make, tmp_path, capsys, monkeypatch):
+    def arm(**reset):
+        return with_profile(ARM, reset=reset, **SAFETY_INPUTS)
+
+    release = f"topic button; {BUTTON['release']}"
+    operator.press("button", pressed=True)
+    with lasting_make(arm(home=HOME)) as env:
+        with pytest.raises(BackendNotReadyError, match=f"homing refused: .*button is active: {release}; then call"):
+            env.reset(seed=0)
+        expected = rf"{release}\).* then call clear_estop\(\) and reset\(\), which .*homing"
+        with pytest.raises(ResetNeededError, match=expected):
+            env.step(ZERO)
+        operator.press("button", pressed=False)
+        env.unwrapped.clear_estop()
+        observation, _ = env.reset(seed=0)
+    np.testing.assert_allclose(observation["joints_position"], list(HOME.values()), atol=0.03)
+
+    operator.press("button", pressed=True)
+    with lasting_make(arm(confirm="topic")) as env:
+        assert f"not ready: button is active: {release}" in operator.confirm_reset(env)
+
+    path = tmp_path / "arm.yaml"
+    path.write_text(dump_contract(arm()))
+    options = [
+        "--backend",
+        "real",
+        "--namespace",
+        LASTING_NAMESPACE,
+        "--emulator",
+        "--policy",
+        "hold",
+        "--episodes",
+        "1",
+    ]
+    monkeypatch.setenv("ROS_DOMAIN_ID", str(DOMAIN_ID))
+    main(["evaluate", str(path), *options, "--out", str(tmp_path / "runs")])
+    shown = capsys.readouterr().err
+    assert re.search(rf"ended by safety_stop:estop.active: 1; button on topic button: {BUTTON['release']}", shown)
+
+
+def test_a_killed_robot_truncates_the_episode_without_blocking(shared_robot, shared_arm, lasting_make):
+    """This is the last test of the shared robot."""
+    shared_arm.close()
+    env = lasting_make(QUICK_ARM)
+    env.reset(seed=1)
+    env.step(ZERO)
+    kill(shared_robot)
+    started, truncated = time.monotonic(), False
+    while not truncated:
+        observation, _, terminated, truncated, info = env.step(ZERO)
+        assert time.monotonic() - started < PATIENCE_S
+    assert not terminated
+    assert info["end_reason"].split(":")[0] in ("backend_lost", "sensor_gap", "safety_stop")
+    assert observation in env.observation_space
+    assert observation["joints_valid"] == 0
+    env.close()
+    shared_robot.stop()
 
 
 # ---------------------------------------------------------------------------------------------- the backend alone
@@ -643,66 +761,7 @@ def test_an_unavailable_service_is_reported_by_name(in_process_robot, backend):
         reset(backend(with_profile(SIMPLE, reset={"service": "home"})), SHORT_S)
 
 
-# --------------------------------------------------------------------- the emulator, and unconfirmed chosen values
-
-
-CHOSEN = {"actuators.arm.joints.j1.acceleration": "no source"}
-
-
-def with_chosen(contract):
-    return replace(contract, robot=RobotSource(name="some_arm", sha256="0" * 64, chosen=CHOSEN))
-
-
-BUTTON = {"topic": "button", "timeout_s": 0.3, "release": "pull the red button out"}
-MODE = {"topic": "mode", "type": "std_msgs/msg/Int32", "safe": (7,), "kind": "robot_mode", "latched": True}
-
-
-def test_an_emulator_is_reset_by_seed_and_options_and_offers_the_estops_of_the_contract(robot, make):
-    """A reset needs no confirmation, and each e-stop ends its episode.
-
-    One test has all of this, since it needs an emulator.
-    """
-    profile = {"reset": {"home": HOME, "confirm": "prompt"}, "estop": {"button": BUTTON, "mode": MODE}}
-    profile["active"] = {"driver": {"node": "driver"}}
-    contract = with_chosen(with_profile(ARM, **profile))
-    robot(contract)
-    env = make(contract, emulator=True)
-    _, info = env.reset(seed=1, options={"target": [-0.4, 0.0, 0.2]})
-    assert info["reset"]["level"] == "world"
-    assert info["reset"]["confirmed_by"] == ""
-    np.testing.assert_array_equal(info["reset"]["sampled"]["target"], [-0.4, 0.0, 0.2])
-    assert env.unwrapped.capabilities.emulated
-    assert env.step(ZERO)[-1]["end_reason"] == ""
-    operator = RosNode("operator", namespace=NAMESPACE, clock=SteadyClock())
-
-    def press(name, *, pressed, group="estop"):
-        request = SetBool.Request(data=pressed)
-        service = f"simulator/{group}/{name}"
-        assert operator.receiver.call(SetBool, service, request, PATIENCE_S, lambda: None).success
-
-    try:
-        for name, reason, release in (
-            ("button", "safety_stop:estop.active", BUTTON["release"]),
-            ("mode", "safety_stop:robot.protective_stop", "clear the stop at the robot"),
-        ):
-            env.reset(seed=0)
-            press(name, pressed=True)
-            info = {"end_reason": ""}
-            while not info["end_reason"]:
-                *_, info = env.step(ZERO)
-            assert info["end_reason"] == reason
-            with pytest.raises(ResetNeededError, match=rf"{name} is \w+: topic {name}; {release}.*reset\(\), which"):
-                env.step(ZERO)
-            press(name, pressed=False)
-            env.unwrapped.clear_estop()
-        press("driver", pressed=False, group="active")
-        with pytest.raises(BackendNotReadyError, match="driver is lapsed: driver is inactive"):
-            env.reset(seed=0)
-        press("driver", pressed=True, group="active")
-    finally:
-        operator.close()
-    env.reset(seed=0)
-    assert env.step(ZERO)[-1]["end_reason"] == ""
+# --------------------------------------------------------------------------------- unconfirmed chosen values
 
 
 def test_a_robot_is_not_an_emulator(in_process_robot, backend):

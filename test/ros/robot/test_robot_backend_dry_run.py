@@ -1,5 +1,6 @@
 """A dry run with a robot and its relay checks and records every step, and publishes no command."""
 
+import contextlib
 import json
 import time
 from dataclasses import replace
@@ -8,9 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from evidence import assert_sound
+from shipped_contracts import with_slow_emulator
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
+from gripper_servers import relaying
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import qos_profile_system_default
 from sensor_msgs.msg import JointState
@@ -20,14 +23,14 @@ import embodied_env
 from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.core.code_types import Severity
 from embodied_env.errors import UsageError
-from embodied_env.processes.child_process import Child, relay, simulator
+from embodied_env.processes.child_process import Child, simulator
 from embodied_env.ros.robot.relay_client import RELAY_STATE
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.timing.clock import SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
-ARM = embodied_env.load_contract("arm_reach")
+ARM = with_slow_emulator(embodied_env.load_contract("arm_reach"))
 NAMESPACE = "/dry"
 FORWARD = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
 STEPS = 12
@@ -64,31 +67,26 @@ def dry_run(request, lasting_domain, tmp_path_factory):
     """Return the results of a dry run, with or without a relay."""
     contract = with_relay(request.param)
     folder = tmp_path_factory.mktemp("dry")
-    with lasting_domain() as domain_id:
-        specs = [simulator("-", namespace=NAMESPACE, free_running=True)]
-        specs += [relay("-", namespace=NAMESPACE)] if request.param else []
-        children = [Child(spec, first_line=dump_contract(contract)) for spec in specs]
+    with lasting_domain() as domain_id, contextlib.ExitStack() as cleanup:
+        child = Child(simulator("-", namespace=NAMESPACE, free_running=True), first_line=dump_contract(contract))
+        cleanup.callback(child.stop)
+        if request.param:
+            cleanup.enter_context(relaying(contract, NAMESPACE))
         observer = CommandSpy(domain_id)
+        cleanup.callback(observer.close)
         options = {"namespace": NAMESPACE, "domain_id": domain_id, "connect_timeout_s": 60.0}
-        env = embodied_env.make(contract, backend="real", armed=False, record=folder, **options)
-        try:
+        with embodied_env.make(contract, backend="real", armed=False, record=folder, **options) as env:
             with pytest.warns(UserWarning, match="real: target"):
                 before, reset = env.reset(seed=1, options={"target": np.array([-0.4, 0.0, 0.2])})
             steps = [env.step(FORWARD) for _ in range(STEPS)]
             path, capabilities = env.path, env.unwrapped.capabilities
-        finally:
-            env.close()
-            observer.listen(0.3)
-            received = list(observer.received)
-            observer.close()
-            for child in children:
-                child.stop()
+        observer.listen(0.3)
     return SimpleNamespace(
         before=before,
         reset=reset,
         steps=steps,
         path=path,
-        received=received,
+        received=observer.received,
         capabilities=capabilities,
         contract=contract,
     )

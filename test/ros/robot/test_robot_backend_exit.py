@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import ros_domains
-from shipped_contracts import changed_text
+from shipped_contracts import changed_text, with_slow_emulator
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -187,7 +187,8 @@ class Robot:
     def __init__(self, kind, folder, *, is_relayed):
         profile = {"backends.real.discovery_s": 0.0, "backends.real.relay": is_relayed}
         self.path = folder / f"{kind}.yaml"
-        self.path.write_text(changed_text(SHIPPED[kind], profile), encoding="utf-8")
+        contract = with_slow_emulator(embodied_env.load_contract(SHIPPED[kind]))
+        self.path.write_text(changed_text(contract, profile), encoding="utf-8")
         self.contract = embodied_env.load_contract(self.path)
         self.namespace = f"/ways_out_{os.getpid()}_{kind}_{int(is_relayed)}"
         self.joint, self.layout = DRIVEN[kind], ActionLayout(self.contract)

@@ -299,26 +299,33 @@ def test_f51_policy_without_an_action_brakes_the_robot_and_ends_the_episode(epis
     np.testing.assert_array_equal(episode.rows[-1].report.velocity_si, ZERO)
 
 
+@pytest.fixture(scope="module")
+def policy_server(tmp_path_factory):
+    """A stand-in of a policy server, which the last test that uses it kills."""
+    import policy_server_faults
+
+    pytest.importorskip("websockets", reason="needs websockets")
+    with policy_server_faults.StandIn(tmp_path_factory.mktemp("server")) as stand_in:
+        yield stand_in
+
+
 @pytest.mark.needs("remote")
 @pytest.mark.parametrize("name", ["stalled", pytest.param("nan", marks=pytest.mark.long)])
-def test_f52_faulty_policy_server_brakes_the_robot(rig, tmp_path, name, record_property):
-    import policy_server_faults
+def test_f52_faulty_policy_server_brakes_the_robot(rig, policy_server, name, record_property):
+    from policy_server_faults import FAULTS
     from remote_policy import check_fault
 
-    pytest.importorskip("websockets", reason="needs websockets")
-    (fault,) = (each for each in policy_server_faults.FAULTS if each.name == name)
-    with policy_server_faults.StandIn(tmp_path) as stand_in:
-        check_fault(rig, stand_in, fault, record_property)
+    (fault,) = (each for each in FAULTS if each.name == name)
+    check_fault(rig, policy_server, fault, record_property)
 
 
 @pytest.mark.needs("remote")
-def test_f52_killed_policy_server_brakes_the_robot(rig, tmp_path, record_property):
-    import policy_server_faults
+def test_f52_killed_policy_server_brakes_the_robot(rig, policy_server, record_property):
     from remote_policy import RemoteEpisode, check_loss
 
-    pytest.importorskip("websockets", reason="needs websockets")
-    with policy_server_faults.StandIn(tmp_path) as stand_in, RemoteEpisode(rig, stand_in) as remote:
-        remote.episode.inject(stand_in.kill)
+    policy_server.set("")
+    with RemoteEpisode(rig, policy_server) as remote:
+        remote.episode.inject(policy_server.kill)
         check_loss(remote, "connection refused", record_property)
 
 
@@ -369,9 +376,9 @@ def check_resets(rig, count):
 
 
 def test_log_of_all_faults_is_readable_and_passes_the_audit(rig):
-    """This is the last test of the shared robot, since its run holds every episode above."""
+    """This is the last test of the shared environment, since its run holds every episode above."""
     rig.begin().run(2)
-    rig.close()
+    rig.close_env()
     run = embodied_env.read_run(rig.env.path)
     assert run.clean
     assert_sound(rig.env.path)
@@ -380,15 +387,13 @@ def test_log_of_all_faults_is_readable_and_passes_the_audit(rig):
 # ------------------------------------------------------------------------------------------------ killed processes
 
 
-OTHER = f"{NAMESPACE}_killed"
-
 TOPIC_RELAY = (
     "import sys, threading\n"
     "from embodied_env.processes.child_process import watch_parent\n"
     "from embodied_env.testing import ChaosNode\n"
     "done = threading.Event()\n"
     "watch_parent(done.set)\n"
-    f"with ChaosNode(*sys.argv[1:], seed={SEED}, namespace={OTHER!r}):\n"
+    f"with ChaosNode(*sys.argv[1:], seed={SEED}, namespace={NAMESPACE!r}):\n"
     "    done.wait()\n"
 )
 
@@ -399,11 +404,11 @@ def environment_variables(domain_id, monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-@pytest.fixture(scope="module")
-def other_robot():
-    child = start_robot(OTHER)
-    yield child
-    child.stop()
+@pytest.fixture
+def other_robot(rig):
+    """The robot without the environment of the tests above."""
+    rig.close_env()
+    return rig.robot
 
 
 @pytest.fixture
@@ -424,7 +429,7 @@ def relayed(environment_variables):
 @pytest.fixture
 def make(environment_variables, close_later):
     def make_one(contract, **options):
-        real = {"backend": "real", "namespace": OTHER, "domain_id": DOMAIN_ID}
+        real = {"backend": "real", "namespace": NAMESPACE, "domain_id": DOMAIN_ID}
         return close_later(embodied_env.make(contract, **real, **options))
 
     return make_one
@@ -454,7 +459,7 @@ def test_f01_killed_sensor_publisher_stops_the_robot_and_is_named_at_reset(other
 def test_f31_reset_waits_for_a_message_of_every_safety_input(other_robot, make):
     """The reset waits for a missing first e-stop message, which is not an ESTOP that an operator must clear."""
     contract = with_injection(estop={"button": ESTOPS["button"]}, reset_timeout_s=SHORT_S)
-    monitor = Monitor(OTHER)
+    monitor = Monitor(NAMESPACE)
     monitor.pressed = None
     try:
         env = make(replace(contract, sensors=ARM.sensors))
@@ -473,9 +478,9 @@ def test_f31_estop_with_a_killed_publisher_expires(other_robot, relayed, make, r
     joints = ARM.sensors["joints"]
     contract = with_injection(estop={"button": ESTOPS["button"]}, reset_timeout_s=20.0)
     contract = replace(contract, sensors={**contract.sensors, "joints": joints})
-    monitor = Monitor(f"{OTHER}/elsewhere")
+    monitor = Monitor(f"{NAMESPACE}/elsewhere")
     try:
-        publisher = relayed(f"{OTHER}/elsewhere/button", "button", "std_msgs/msg/Bool")
+        publisher = relayed(f"{NAMESPACE}/elsewhere/button", "button", "std_msgs/msg/Bool")
         episode = Episode(make(contract))
         episode.run(6, SLOW)
         episode.inject(lambda: kill(publisher))
@@ -542,7 +547,7 @@ def pending(env):
 
 
 def test_f25_unanswered_reset_times_out_and_its_late_response_is_ignored(other_robot, make):
-    stub = RosNode("stub", namespace=OTHER, clock=SteadyClock(), domain_id=DOMAIN_ID)
+    stub = RosNode("stub", namespace=NAMESPACE, clock=SteadyClock(), domain_id=DOMAIN_ID)
     executor = SingleThreadedExecutor(context=stub.node.context)
     executor.add_node(stub.node)
     answered = []
@@ -555,7 +560,7 @@ def test_f25_unanswered_reset_times_out_and_its_late_response_is_ignored(other_r
     stub.node.create_service(Trigger, "stuck", answer)
     try:
         env = make(reset_by("stuck"))
-        check_reset_reports(env, f"service {OTHER}/stuck did not respond in time", SHORT_S)
+        check_reset_reports(env, f"service {NAMESPACE}/stuck did not respond in time", SHORT_S)
         end = time.monotonic() + TIMEOUT_S
         while not answered and time.monotonic() < end:
             executor.spin_once(timeout_sec=0.1)
@@ -569,10 +574,10 @@ def test_f25_unanswered_reset_times_out_and_its_late_response_is_ignored(other_r
 
 
 def test_f27_reset_service_of_another_type_is_reported(other_robot, make):
-    stub = RosNode("stub", namespace=OTHER, clock=SteadyClock(), domain_id=DOMAIN_ID)
+    stub = RosNode("stub", namespace=NAMESPACE, clock=SteadyClock(), domain_id=DOMAIN_ID)
     stub.node.create_service(SetBool, "home", lambda _request, response: response)
     try:
-        check_reset_reports(make(reset_by("home")), f"service {OTHER}/home is not available", SHORT_S)
+        check_reset_reports(make(reset_by("home")), f"service {NAMESPACE}/home is not available", SHORT_S)
     finally:
         stub.close()
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import ros_domains
 from evidence import assert_replays, assert_sound
-from shipped_contracts import changed_text
+from shipped_contracts import changed_text, with_slow_emulator
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -51,8 +51,7 @@ SURROUNDINGS = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE"
 PATIENCE_S = 30.0
 SERVO_S = 0.5  # until the arm reaches its target
 STILL = 0.05  # rad/s: a servo that holds its position
-ARM = embodied_env.load_contract("arm_reach")
-CART = embodied_env.load_contract("cart_goal")
+ARM, CART = (with_slow_emulator(embodied_env.load_contract(name)) for name in ("arm_reach", "cart_goal"))
 PERIOD_S = ARM.control_period_s
 LAYOUT = ActionLayout(ARM)
 DEEP = QoSProfile(depth=1000)

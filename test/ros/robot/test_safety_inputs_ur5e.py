@@ -4,6 +4,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64MultiArray, String
+from std_msgs.msg import Float64MultiArray, Int32, String
 from std_srvs.srv import SetBool
 
 import embodied_env
@@ -76,21 +77,16 @@ def messages(request, monkeypatch):
 
 
 @pytest.fixture
-def robot(domain_id, messages):
+def robot(domain_id, messages, close_later):
     """The emulator, and a second node in its namespace."""
-    yield from emulator_of(ur5e())
-
-
-def emulator_of(contract):
+    contract = ur5e()
     spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True)
     child = Child(spec, first_line=dump_contract(contract))
+    close_later(SimpleNamespace(close=child.stop))
     while "wall time" not in child.stderr_tail():
         assert child.exit_code is None, child.stderr_tail()
         time.sleep(0.02)
-    node = RosNode("person", namespace=NAMESPACE, clock=SteadyClock())
-    yield node
-    node.close()
-    child.stop()
+    return close_later(RosNode("person", namespace=NAMESPACE, clock=SteadyClock()))
 
 
 def switch(node, name, *, on):
@@ -137,24 +133,18 @@ def test_the_estop_ends_the_episode_at_rest_and_the_robot_does_not_move_without_
         assert info["end_reason"] == ""
 
 
-@pytest.fixture
-def other_robot(domain_id, without_messages):
-    """A robot whose safety mode is not of the stand-in's type, as on every real UR5e."""
-    mode = {"topic": "io_and_status_controller/safety_mode", "type": "std_msgs/msg/Int32", "safe": [1], "latched": True}
-    yield from emulator_of(ur5e(estop={"safety_mode": mode}))
-
-
-def test_a_robot_with_its_own_messages_does_not_move_for_a_stand_in(other_robot):
-    other_robot.receiver.subscribe("commands", Float64MultiArray, "forward_position_controller/commands", RELIABLE)
-    env = embodied_env.make(ur5e(), backend="real", namespace=NAMESPACE, emulator=True, connect_timeout_s=1.0)
-    with (
-        env,
-        pytest.raises(
-            BackendNotReadyError, match=r"safety_mode.*has type std_msgs/msg/Int32 \(expected std_msgs/msg/UInt8"
-        ),
-    ):
+def test_a_robot_with_its_own_messages_does_not_move_for_a_stand_in(domain_id, without_messages, close_later):
+    """Its safety mode is not of the stand-in's type, as on every real UR5e."""
+    robot = close_later(RosNode("robot", namespace=NAMESPACE, clock=SteadyClock()))
+    robot.node.create_publisher(Int32, "io_and_status_controller/safety_mode", LATCHED)
+    robot.receiver.subscribe("commands", Float64MultiArray, "forward_position_controller/commands", RELIABLE)
+    env = close_later(
+        embodied_env.make(ur5e(), backend="real", namespace=NAMESPACE, emulator=True, connect_timeout_s=1.0)
+    )
+    mismatch = r"safety_mode.*has type std_msgs/msg/Int32 \(expected std_msgs/msg/UInt8"
+    with pytest.raises(BackendNotReadyError, match=mismatch):
         env.reset(seed=0)
-    assert "commands" not in received(other_robot)
+    assert "commands" not in received(robot)
 
 
 def received(node):

@@ -63,8 +63,9 @@ class StatePublisher:
 def robot(domain_id, close_later):
     """A robot whose driver has run for a while, so that a restart shows in the numbers."""
     found = close_later(InProcessRobot(SIMPLE))
+    message = found._message("joints", time.time_ns())
     for _ in range(2000):
-        found.publishers["joints"].publish(found._message("joints", time.time_ns()))
+        found.publishers["joints"].publish(message)
     return found
 
 
