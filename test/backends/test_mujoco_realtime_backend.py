@@ -104,14 +104,6 @@ def test_an_instant_policy_observes_the_lockstep_world():
         assert without_numbers(readings) == without_numbers(expected)
 
 
-def test_reset_equals_that_of_lockstep(clock):
-    backend, snapshot = opened(clock, "realtime")
-    other, expected = opened(clock, "lockstep")
-    assert bytes_of(snapshot) == bytes_of(expected)
-    backend.close()
-    other.close()
-
-
 def test_a_command_acts_from_its_arrival(arm, clock):
     """After 20 of 50 ms, two ticks have the last command and three the new one."""
     clock.advance_ns(20_000_000)

@@ -9,6 +9,7 @@ from scripted_tasks import Scene
 from shipped_contracts import changed_text
 
 import embodied_env
+from embodied_env.core.code_types import Severity
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, ClosedError, MissingDependencyError, ResetNeededError, UsageError
 from embodied_env.timing.clock import ManualClock
@@ -123,11 +124,27 @@ def test_a_reset_after_close_opens_a_lockstep_world_again_and_no_other(backend, 
         paced.reset()
 
 
-def test_the_agent_can_mark_the_end_of_its_policy(env):
+def test_the_agent_can_mark_the_end_of_its_policy_only(env):
     env.reset(seed=1)
     env.mark("policy")
     env.step(HOLD)
     assert "marked" in env.last_transition.stamps_ns
+    with pytest.raises(UsageError, match="expected 'policy'"):
+        env.mark("thinking")
+
+
+def test_a_torch_tensor_in_a_graph_is_accepted(env):
+    torch = pytest.importorskip("torch", reason="needs the extra train")
+    env.reset(seed=1)
+    *_, info = env.step(torch.zeros(2, requires_grad=True))
+    assert info["safety"]["disposition"] == Severity.PASS
+
+
+def test_environments_of_one_contract_have_their_own_action_spaces(close_later, env):
+    other = close_later(EmbodiedEnv(env.contract, backend="fake", clock=ManualClock()))
+    for each in (env, other):
+        each.action_space.seed(1)
+    assert env.action_space.sample().tolist() == other.action_space.sample().tolist()
 
 
 def test_two_runs_with_one_seed_and_a_virtual_clock_are_identical_including_latencies():
