@@ -33,7 +33,7 @@ def drive(env, forward, steps):
     return commanded, info
 
 
-@pytest.mark.parametrize("backend", ["fake", "mujoco"])
+@pytest.mark.parametrize("backend", ["mujoco", pytest.param("fake", marks=pytest.mark.long)])
 def test_a_base_reverses_at_its_own_limit_and_its_run_is_audited_and_replayed(tmp_path, backend):
     if backend == "mujoco":
         pytest.importorskip("mujoco", reason="needs the embedded simulator")

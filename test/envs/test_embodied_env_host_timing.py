@@ -87,11 +87,8 @@ def test_the_time_of_rendering_is_part_of_that_of_the_world(clock, tmp_path):
     assert (np.isnan(lost["render_s"]), lost["quality"]["render_s"]) == (True, Quality.LOST)
     assert_sound(env.path, transitions=5)
     assert_replays(env.path, transitions=5)
-
-
-def test_images_that_are_not_rendered_by_the_step_have_no_time():
     paced = embodied_env.make("door_open", backend="mujoco", pacing="realtime")
-    assert not paced.unwrapped.stepper.capabilities.renders_images
+    assert not paced.unwrapped.stepper.capabilities.renders_images  # not by the step
     paced.close()
 
 
