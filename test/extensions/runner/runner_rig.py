@@ -220,6 +220,12 @@ class RunnerRig:
         if state != "active":
             assert self.client.change(ACTIVATE), self.client.status
 
+    def deactivate(self):
+        """Bring the runner to the state inactive, from any primary state."""
+        state = self.client.state()
+        if state != "inactive":
+            assert self.client.change(CONFIGURE if state == "unconfigured" else DEACTIVATE), self.client.status
+
     def close(self):
         try:
             self.process.stop(by_input=False)

@@ -222,25 +222,26 @@ def test_a_policy_that_hangs_keeps_neither_the_robot_nor_its_client(rig):
     rig.client.wait_until(lambda: rig.client.status["message"] == "" and not rig.client.status["running"])
 
 
-def test_an_error_of_the_policy_does_not_prevent_the_cleanup(rig):
-    from runner_rig import CLEANUP, DEACTIVATE
+def test_a_manager_that_refuses_prevents_the_activation(shared):
+    from runner_rig import ACTIVATE
 
-    assert rig.client.change(DEACTIVATE)
-    rig.select("keep")
-    assert rig.client.change(CLEANUP)
-    assert rig.client.state() == "unconfigured"
-    rig.client.wait_until(lambda: "failed in close: ZeroDivisionError" in rig.client.status["reason"])
+    shared.deactivate()
+    shared.manager.refuses = True
+    assert not shared.client.change(ACTIVATE)
+    shared.manager.refuses = False
+    assert shared.client.state() == "inactive"
+    refusal = "refused to switch controllers: activate forward"
+    shared.client.wait_until(lambda: refusal in shared.client.status["reason"])
 
 
-def test_a_manager_that_refuses_prevents_the_activation(rig):
-    from runner_rig import ACTIVATE, DEACTIVATE
+def test_an_error_of_the_policy_does_not_prevent_the_cleanup(shared):
+    from runner_rig import CLEANUP
 
-    assert rig.client.change(DEACTIVATE)
-    rig.manager.refuses = True
-    assert not rig.client.change(ACTIVATE)
-    rig.manager.refuses = False
-    assert rig.client.state() == "inactive"
-    rig.client.wait_until(lambda: "refused to switch controllers: activate forward" in rig.client.status["reason"])
+    shared.deactivate()
+    shared.select("keep")
+    assert shared.client.change(CLEANUP)
+    assert shared.client.state() == "unconfigured"
+    shared.client.wait_until(lambda: "failed in close: ZeroDivisionError" in shared.client.status["reason"])
 
 
 def test_an_estop_prevents_the_activation_and_ends_a_goal(rig):

@@ -582,51 +582,49 @@ def test_f27_reset_service_of_another_type_is_reported(other_robot, make):
         stub.close()
 
 
-@pytest.mark.long
-def test_f26_robot_killed_during_reset_fails_the_reset_in_time(environment_variables):
-    namespace = f"{NAMESPACE}_dying"
-    robot = start_robot(namespace)
-    contract = replace(with_injection(reset_timeout_s=20.0), sensors=ARM.sensors)
-    env = embodied_env.make(contract, backend="real", namespace=namespace, domain_id=DOMAIN_ID)
-    try:
-        episode = Episode(env)
-        episode.run(2, SLOW)
-        episode.check()
-        robot.note_shared_memory()
-        psutil.Process(robot.pid).suspend()  # the middleware accepts the request, the robot does not process it
-        killer = threading.Timer(0.5, os.kill, (robot.pid, signal.SIGKILL))
-        killer.start()
-        env.unwrapped.stepper.backend.reset_timeout_s = 1.0
-        started = time.monotonic()
-        with pytest.raises(BackendNotReadyError):
-            env.reset(seed=SEED)
-        assert time.monotonic() - started < 1.0 + BUSY_S
-        killer.join()
-        assert pending(env) == []
-    finally:
-        env.close()
-        robot.stop()
-
-
-@pytest.mark.long
-def test_f22_killed_robot_is_held_and_ends_the_episode(environment_variables, record_property):
-    """The end reason and the reset error are checked in test_real_backend.py."""
+@pytest.fixture
+def mortal(environment_variables):
+    """A robot that may be killed, and an episode of it."""
     namespace = f"{NAMESPACE}_mortal"
     robot = start_robot(namespace)
     contract = replace(with_injection(reset_timeout_s=20.0), sensors=ARM.sensors)
     env = embodied_env.make(contract, backend="real", namespace=namespace, domain_id=DOMAIN_ID)
     try:
-        episode = Episode(env)
-        episode.run(6, FAST)
-        episode.inject(lambda: kill(robot))
-        rows = episode.run_to_end(FAST)
-        assert episode.ended.partition(":")[0] in ("safety_stop", "backend_lost")
-        assert "obs.stale" in holds(rows)
-        episode.note(record_property)
-        episode.check()
+        yield robot, Episode(env)
     finally:
         env.close()
         robot.stop()
+
+
+@pytest.mark.long
+def test_f26_robot_killed_during_reset_fails_the_reset_in_time(mortal):
+    robot, episode = mortal
+    episode.run(2, SLOW)
+    episode.check()
+    robot.note_shared_memory()
+    psutil.Process(robot.pid).suspend()  # the middleware accepts the request, the robot does not process it
+    killer = threading.Timer(0.5, os.kill, (robot.pid, signal.SIGKILL))
+    killer.start()
+    episode.env.unwrapped.stepper.backend.reset_timeout_s = 1.0
+    started = time.monotonic()
+    with pytest.raises(BackendNotReadyError):
+        episode.env.reset(seed=SEED)
+    assert time.monotonic() - started < 1.0 + BUSY_S
+    killer.join()
+    assert pending(episode.env) == []
+
+
+@pytest.mark.long
+def test_f22_killed_robot_is_held_and_ends_the_episode(mortal, record_property):
+    """The end reason and the reset error are checked in test_robot_backend.py."""
+    robot, episode = mortal
+    episode.run(6, FAST)
+    episode.inject(lambda: kill(robot))
+    rows = episode.run_to_end(FAST)
+    assert episode.ended.partition(":")[0] in ("safety_stop", "backend_lost")
+    assert "obs.stale" in holds(rows)
+    episode.note(record_property)
+    episode.check()
 
 
 # -------------------------------------------------------------------------------------------------- slow simulator
