@@ -184,7 +184,7 @@ WITH_FINDINGS = {
 }
 
 
-@examples(150)
+@examples(80)
 @given(
     answers=st.lists(st.sampled_from([*ANSWERS, *["silent"] * 4]), min_size=1, max_size=30), brakes=st.integers(0, 9)
 )
