@@ -48,7 +48,8 @@ class DelayedFake(FakeBackend):
         snapshot, delays = super()._snapshot(), self._delays
         samples = {}
         for name, sample in snapshot.samples.items():
-            received_ns = sample.arrival_ns - ns(delays.queue_s)
+            arrival_ns = min(sample.arrival_ns, snapshot.now_ns)  # a host that is busy after the read adds no delay
+            received_ns = arrival_ns - ns(delays.queue_s)
             source_ns = received_ns - ns(delays.transport_s)
             acquired_ns = source_ns - ns(delays.driver_s)
             samples[name] = replace(
@@ -57,7 +58,8 @@ class DelayedFake(FakeBackend):
                 header_ns=acquired_ns,
                 source_ns=source_ns,
                 received_ns=received_ns,
-                arrival_system_ns=sample.arrival_ns,
+                arrival_ns=arrival_ns,
+                arrival_system_ns=arrival_ns,
                 transport_excess_s=0.0,
             )
         if self._newest_sent is None:
