@@ -34,7 +34,8 @@ POLL_S = 0.1
 RETRY_S = 1.0
 """Time without a response after which a request is sent again, to be treated by the service as the same request."""
 
-DISCOVERY_POLL_S = 0.002
+DISCOVERY_POLL_S = 0.01
+"""Time between two looks at the graph, each of which costs a fraction of a millisecond."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from embodied_env.timing.clock import NS_PER_S, Clock
 
 TRIGGER = "std_srvs/srv/Trigger"
 
-_DISCOVERY_POLL_NS = NS_PER_S // 500
+_DISCOVERY_POLL_NS = NS_PER_S // 100
 
 
 class ServiceCaller:

@@ -1,10 +1,17 @@
 """The same world in process and over ROS 2 gives bit-identical results."""
 
+import gymnasium
 import numpy as np
 import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from hosted_simulator import hosted_simulator
 from identified_arm import identified_arm
+from own_models import own_contract
 from randomised_arm import OPTIONS, randomised_arm
 from sideways_base import sideways_base
+from unit_contracts import driver_units_contract
 
 import embodied_env
 from embodied_env.errors import UsageError
@@ -57,6 +64,8 @@ def account(transition):
         transition.info["safety"]["severity"].tobytes(),
         transition.info["safety"]["code"].tobytes(),
         transition.info["action"]["applied_si"],
+        transition.info["action"].get("applied_driver"),
+        {(n, f): v.tobytes() for n, s in transition.snapshot.samples.items() for f, v in s.driver.items()},
         transition.info["task"],
         transition.info["episode_index"],
         transition.info["step_index"],
@@ -170,24 +179,47 @@ def test_three_resets_in_a_row_without_a_seed_are_bit_identical(pair):
     assert len({seed for _, seed, _ in results[0]}) == 3
 
 
-def in_both(contract, seeds, steps, **options):
+def in_both(contract, seeds, steps, over_ros=hosted_simulator, **options):
     """Return the drawn values and the accounts of random actions, in process and over ROS 2."""
     drawn, accounts = [], []
-    for backend in ("mujoco", "mujoco_ros"):
-        with embodied_env.make(contract, backend=backend, evaluator_info=True, **options) as env:
+    for make in (embodied_env.make, over_ros):
+        with make(contract, evaluator_info=True, **options) as env:
             drawn.append([])
             accounts.append([])
             for seed in range(seeds):
-                actions = np.random.default_rng(seed).uniform(-0.5, 0.5, (steps, *env.action_space.shape))
+                rng = np.random.default_rng(seed)
                 sampled = env.reset(seed=seed)[1]["reset"]["sampled"]
                 drawn[-1].append({name: value.tobytes() for name, value in sampled.items()})
-                accounts[-1] += run(env, actions)
+                accounts[-1] += run(env, [drawn_action(env.action_space, rng) for _ in range(steps)])
     return drawn, accounts
+
+
+def drawn_action(space, rng):
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {name: drawn_action(part, rng) for name, part in space.items()}
+    return rng.uniform(-0.5, 0.5, space.shape)
+
+
+def in_a_process(contract, **options):
+    return embodied_env.make(contract, backend="mujoco_ros", **options)
 
 
 def test_a_base_that_moves_sideways_is_bit_identical():
     _, accounts = in_both(sideways_base(), 1, 30)
     assert len(accounts[0]) == 30
+    assert accounts[0] == accounts[1]
+
+
+def test_units_of_a_driver_are_bit_identical():
+    _, accounts = in_both(driver_units_contract(), 1, 20)
+    assert accounts[0] == accounts[1]
+
+
+@pytest.mark.parametrize(
+    "kind", ["hand_eye", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("arm", "motors", "base"))]
+)
+def test_a_user_model_is_bit_identical(kind, tmp_path):
+    _, accounts = in_both(own_contract(kind, tmp_path), 2, 10, in_a_process)
     assert accounts[0] == accounts[1]
 
 
@@ -222,7 +254,7 @@ def delays(contract):
 )
 def test_injected_delays_are_bit_identical(name):
     contract = embodied_env.load_contract(name)
-    _, accounts = in_both(contract, 2, 40, delay_profile=delays(contract))
+    _, accounts = in_both(contract, 2, 40, in_a_process, delay_profile=delays(contract))
     assert accounts[0] == accounts[1]
     assert len({injected["age_s"]["joints" if name != "cart_goal" else "odom"] for *_, injected in accounts[0]}) > 10
 

@@ -1,24 +1,24 @@
 """The node that hosts the world, in this process, with faulty worlds."""
 
-import threading
+import contextlib
 
 import numpy as np
 import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
+from hosted_simulator import NAMESPACE, hosted_simulator
 from std_srvs.srv import Trigger
 
 import embodied_env
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.embedded_sim.base_node import node_with_executor
-from embodied_env.ros.embedded_sim.lockstep_node import SimulatorNode, run_simulator
+from embodied_env.ros.embedded_sim.lockstep_node import SimulatorNode
 from embodied_env.ros.embedded_sim.lockstep_protocol import STEP_TOPIC
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.wire.reset_protocol import RESET_SERVICE
 from embodied_env.sim.world import World
-from embodied_env.sim.world_profile import load_profile
 from embodied_env.timing.clock import SteadyClock
 
 pytestmark = pytest.mark.ros
@@ -47,27 +47,15 @@ class BrokenWorld(World):
 
 @pytest.fixture
 def hosted(domain_id):
-    """Return a function that hosts a world of the given class in a thread."""
-    stop, threads = threading.Event(), []
-
-    def host(world_class, run=run_simulator):
-        world = world_class(CONTRACT, load_profile(CONTRACT, "mujoco_ros"))
-        thread = threading.Thread(target=run, args=(CONTRACT, world), kwargs={"namespace": "/hosted", "stop": stop})
-        thread.start()
-        threads.append(thread)
-        return embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/hosted")
-
-    yield host
-    stop.set()
-    for thread in threads:
-        thread.join()
+    """Return a function that hosts a world of the given class in a thread, and returns an environment over it."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *given: stack.enter_context(hosted_simulator(CONTRACT, *given))
 
 
 def test_an_unstable_simulation_ends_the_episode_at_once_with_its_reason(hosted):
     env = hosted(UnstableWorld)
     env.reset(seed=1)
     results = [env.step(np.zeros(6)) for _ in range(3)]
-    env.close()
     assert [r[-1]["end_reason"] for r in results] == ["", "", "backend_lost:sim_unstable"]
     assert results[-1][3] is True
 
@@ -76,15 +64,13 @@ def test_a_world_that_cannot_be_reset_is_an_error_with_its_reason(hosted):
     env = hosted(BrokenWorld)
     with pytest.raises(BackendNotReadyError, match="no reset on purpose"):
         env.reset(seed=1)
-    env.close()
 
 
 def test_a_reset_without_its_parameters_is_rejected(hosted):
-    env = hosted(World)
-    foreign_node = RosNode("foreign_node", namespace="/hosted", clock=SteadyClock())
+    hosted(World)
+    foreign_node = RosNode("foreign_node", namespace=NAMESPACE, clock=SteadyClock())
     response = foreign_node.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), 10.0, lambda: None)
     foreign_node.close()
-    env.close()
     assert not response.success
     assert "reset.epoch" in response.message
 
@@ -108,14 +94,13 @@ def test_an_executor_alone_drives_the_node(hosted):
     observations = [[each.step(action)[0] for _ in range(3)] for each in (env, alone)]
     for one, other in zip(*observations, strict=True):
         assert {key: value.tobytes() for key, value in one.items()} == {k: v.tobytes() for k, v in other.items()}
-    for each in (env, alone):
-        each.close()
+    alone.close()
 
 
 def test_invalid_bytes_are_ignored(hosted):
     env = hosted(World)
     env.reset(seed=1)
-    foreign_node = RosNode("foreign_node", namespace="/hosted", clock=SteadyClock())
+    foreign_node = RosNode("foreign_node", namespace=NAMESPACE, clock=SteadyClock())
     (actuator,) = CONTRACT.actuators.values()
     topics = {actuator.topic: message_class(actuator.type), STEP_TOPIC: message_class("std_msgs/msg/Int64MultiArray")}
     for topic, kind in topics.items():
@@ -125,7 +110,6 @@ def test_invalid_bytes_are_ignored(hosted):
             publisher.publish(junk)
     foreign_node.close()
     results = [env.step(np.zeros(6)) for _ in range(2)]
-    env.close()
     assert [result[-1]["end_reason"] for result in results] == ["", ""]
 
 
@@ -133,7 +117,7 @@ def test_simulated_time_is_published_and_never_goes_back(hosted):
     from rosgraph_msgs.msg import Clock
 
     env = hosted(World)
-    listener = RosNode("listener", namespace="/hosted", clock=SteadyClock())
+    listener = RosNode("listener", namespace=NAMESPACE, clock=SteadyClock())
     listener.receiver.subscribe("clock", Clock, "clock")
     assert listener.wait_until(lambda: listener.node.count_publishers("clock") > 0, 10.0)
     for seed in range(2):
@@ -143,6 +127,5 @@ def test_simulated_time_is_published_and_never_goes_back(hosted):
     while arrivals := listener.receiver.receive(0.3):
         stamps += [a.message.clock.sec * 10**9 + a.message.clock.nanosec for a in arrivals]
     listener.close()
-    env.close()
     assert len(stamps) >= 3
     assert stamps == sorted(stamps)
