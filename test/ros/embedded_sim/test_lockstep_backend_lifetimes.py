@@ -46,9 +46,14 @@ def killed(lasting, tmp_path_factory):
     env.reset(seed=1)
     before = [env.step(ZERO) for _ in range(3)][-1][0]
     os.kill(pid_of(env), signal.SIGKILL)
+    result, elapsed_s = timed_step(env)
+    return env, before, result, elapsed_s
+
+
+def timed_step(env):
     started = time.monotonic()
     result = env.step(ZERO)
-    return env, before, result, time.monotonic() - started
+    return result, time.monotonic() - started
 
 
 def test_killed_simulator_truncates_the_episode(killed):
@@ -69,31 +74,25 @@ def test_killed_simulator_yields_the_last_valid_observation(killed):
         np.testing.assert_array_equal(observation[key], before[key])
 
 
-def test_log_of_a_killed_simulator_is_complete(killed):
+def test_reset_restarts_a_killed_simulator_and_a_stopped_one_truncates_within_the_deadline(killed):
     env, *_ = killed
-    env.close()
-    run = embodied_env.read_run(env.path)
-    rows = list(run.transitions())
-    assert run.clean
-    assert [row["info"]["end_reason"] for row in rows] == ["", "", "", "backend_lost:simulator_died"]
-    assert_transitions_sound(rows)
-
-
-def test_reset_restarts_a_killed_simulator_and_a_stopped_one_truncates_within_the_deadline(domain_id):
-    env = embodied_env.make("arm_reach", backend="mujoco_ros", step_timeout_s=DEADLINE_S)
-    env.reset(seed=1)
-    os.kill(pid_of(env), signal.SIGKILL)
-    env.step(ZERO)
     env.reset(seed=2)
     *_, truncated, info = env.step(ZERO)
     assert (truncated, info["end_reason"]) == (False, "")
     os.kill(pid_of(env), signal.SIGSTOP)
-    started = time.monotonic()
-    *_, truncated, info = env.step(ZERO)
-    elapsed_s = time.monotonic() - started
+    (*_, truncated, info), elapsed_s = timed_step(env)
     env.close()
     assert (truncated, info["end_reason"]) == (True, "backend_lost:timeout")
     assert elapsed_s < DEADLINE_S + 1.0  # 0.5 s of it until the stopped process is killed
+
+
+def test_log_of_a_killed_simulator_is_complete(killed):
+    run = embodied_env.read_run(killed[0].path)
+    rows = list(run.transitions())
+    assert run.clean
+    lost = ["backend_lost:simulator_died", "", "backend_lost:timeout"]
+    assert [row["info"]["end_reason"] for row in rows] == ["", "", "", *lost]
+    assert_transitions_sound(rows)
 
 
 @pytest.mark.long
@@ -108,12 +107,22 @@ def test_simulator_outlives_the_thread_that_started_it(domain_id):
     assert info["end_reason"] == ""
 
 
-def test_simulator_ends_with_its_killed_parent(domain_id):
+def test_simulator_ends_with_its_garbage_collected_environment_and_with_its_killed_parent(domain_id):
     script = (
-        "import embodied_env, time\n"
-        "env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
-        "env.reset(seed=1)\n"
-        "print(env.unwrapped.processes()[0]['pid'], flush=True)\n"
+        "import embodied_env, gc, psutil, time\n"
+        "def start():\n"
+        "    env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
+        "    env.reset(seed=1)\n"
+        "    return env, psutil.Process(env.unwrapped.processes()[0]['pid'])\n"
+        "env, simulator = start()\n"
+        "del env\n"
+        "gc.collect()\n"
+        "end = time.monotonic() + 30.0\n"
+        "while simulator.is_running() and simulator.status() != psutil.STATUS_ZOMBIE:\n"
+        "    assert time.monotonic() < end\n"
+        "    time.sleep(0.05)\n"
+        "env, simulator = start()\n"
+        "print(simulator.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -124,23 +133,6 @@ def test_simulator_ends_with_its_killed_parent(domain_id):
     parent.communicate()
     wait_for_end(pid)
     remove_orphaned_segments(segments)
-
-
-def test_simulator_of_a_garbage_collected_environment_ends(domain_id):
-    script = (
-        "import embodied_env, gc, psutil, time\n"
-        "env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
-        "env.reset(seed=1)\n"
-        "simulator = psutil.Process(env.unwrapped.processes()[0]['pid'])\n"
-        "del env\n"
-        "gc.collect()\n"
-        "end = time.monotonic() + 30.0\n"
-        "while simulator.is_running() and simulator.status() != psutil.STATUS_ZOMBIE:\n"
-        "    assert time.monotonic() < end\n"
-        "    time.sleep(0.05)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")

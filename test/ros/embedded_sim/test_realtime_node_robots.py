@@ -40,7 +40,8 @@ def contract(request, domain_id):
 @pytest.mark.parametrize("contract", ["so101_reach", pytest.param("ur5e_reach", marks=pytest.mark.long)], indirect=True)
 def test_a_reset_homes_the_arm(contract):
     home = contract.backends["real"]["reset"]["home"]
-    env = embodied_env.make(contract, backend="real", namespace=NAMESPACE, confirm_chosen=True)
+    options = {"confirm_chosen": True, "connect_timeout_s": 60.0}
+    env = embodied_env.make(contract, backend="real", namespace=NAMESPACE, **options)
     try:
         env.reset(seed=1)
         moved, *_ = [env.step(np.full(6, 0.3, dtype=np.float32)) for _ in range(10)][-1]
