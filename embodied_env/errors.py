@@ -62,7 +62,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u
 
 
 def escaped(text: str, *, keep: str = "") -> str:
-    r"""Escape control characters, line ends, bidirectional controls and lone surrogates but those to `keep`.
+    r"""Escape control characters, line ends, bidirectional controls and lone surrogates.
 
     ESC becomes ``\u001b``, and JSON text stays JSON of the same value.
     """
@@ -94,7 +94,7 @@ class UsageError(EmbodiedEnvError, ValueError):
 
 
 class UnknownOptionError(UsageError, TypeError):
-    """A call has an unexpected keyword argument, a TypeError in Python whose text some libraries look for."""
+    """A call has an unexpected keyword argument, which is a TypeError in Python."""
 
 
 class MissingDependencyError(EmbodiedEnvError, ImportError):
@@ -107,7 +107,7 @@ class MissingDependencyError(EmbodiedEnvError, ImportError):
 
 
 def install_command(package: str) -> str:
-    """Return the command that installs an optional package, such as ``pip install "embodied_env[sim]"``."""
+    """Return the command that installs an optional package."""
     return f'pip install "embodied_env[{EXTRAS[package]}]"'
 
 
@@ -116,7 +116,7 @@ class InternalFaultError(EmbodiedEnvError):
 
 
 class ResetNeededError(EmbodiedEnvError, gymnasium.error.ResetNeeded):
-    """`step` was called before `reset` or after the end of the episode, so that nothing was published."""
+    """`step` was called before `reset` or after the end, and nothing was published."""
 
 
 class SlotEndedError(ResetNeededError, AssertionError):
@@ -182,7 +182,7 @@ def described(error: BaseException) -> str:
 
 
 def did_you_mean(value: object, names: Iterable[str], meant: str = "") -> str:
-    """Return a hint at `meant` if it is a name, else at the name that is closest to `value`, or "" if none is close.
+    """Return a hint at `meant` if it is a name, or at the name closest to `value`, or "".
 
     Its form is "; did you mean 'NAME'?".
     """

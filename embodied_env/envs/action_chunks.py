@@ -20,7 +20,7 @@ from embodied_env.policies.chunk_execution import ChunkRunner
 
 
 def attach_action(env: EmbodiedEnv, policy: ChunkRunner, action: Any) -> None:  # noqa: ANN401 - of the action space
-    """Attach the end of inference, accounts and a preview to the step with the last action of `policy`."""
+    """Attach accounts, preview and end of inference of `policy` to the step that follows."""
     env.mark("policy")
     for kind, account in policy.take_accounts().items():
         env.annotate(kind, account)

@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class EmbodiedEnv(StepperEnv):
-    """A robot or a simulation of it as a Gymnasium environment in which every step is fully accounted for.
+    """A robot, or a simulation of it, as a Gymnasium environment with accounted steps.
 
     Attributes:
         delays: the delays injected into the world (`delay_profile`), or None.
@@ -197,7 +197,7 @@ class EmbodiedEnv(StepperEnv):
 
     @property
     def spec(self) -> EnvSpec | None:
-        """The specification of this environment, with the horizon of a contract that truncates as its time limit."""
+        """The specification, whose time limit is the horizon of a contract that truncates."""
         return self._spec
 
     @spec.setter
@@ -214,7 +214,7 @@ class EmbodiedEnv(StepperEnv):
 
     @property
     def epoch(self) -> int:
-        """The number of the episode, counted from 0 and never repeated, or -1 before the first reset."""
+        """The number of the episode, which is never repeated, or -1 before the first reset."""
         return self.stepper.epoch
 
     @property
@@ -263,7 +263,7 @@ class EmbodiedEnv(StepperEnv):
         return observation, info
 
     def seek_episode(self, seed: int | None, episode_index: int) -> None:
-        """Make the next unseeded reset that of episode `episode_index` since `seed`, to reproduce a single episode.
+        """Make the next unseeded reset that of episode `episode_index` since `seed`.
 
         With `seed` None only the number is set.
         """
@@ -274,7 +274,7 @@ class EmbodiedEnv(StepperEnv):
         self.stepper.set_next_episode(episode_index)
 
     def start_from(self, start: EpisodeStart) -> None:
-        """Make the next reset begin like a recorded episode, with its seed and options, at its joint positions.
+        """Make the next reset begin like a recorded episode, at its joint positions.
 
         A robot elsewhere drives there as it drives home. For a robot and a dry run the episode is rehearsed here, and
         the deviations are logged. On a robot, the next reset asks the operator before it moves. The action stages of
@@ -315,7 +315,7 @@ class EmbodiedEnv(StepperEnv):
         return copy_observation(done.observation), done.reward, done.terminated, done.truncated, info
 
     def begin(self, action: Any) -> None:  # noqa: ANN401
-        """Publish the command and start the motion of the world, which the next `step` with the same action finishes.
+        """Publish the command and start the motion, which the next `step` finishes.
 
         So the worlds of many environments move at the same time, while their wrappers see an ordinary step. Raises like
         `step`.

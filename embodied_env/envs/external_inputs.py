@@ -97,7 +97,7 @@ class ExternalInputsSource:
         return not (self._annotations or self._preview or self._required or self._is_instructed)
 
     def begin_episode(self, instruction: str | None) -> None:
-        """Start with this prompt, and discard the annotations and the preview of a step that was never taken."""
+        """Start with this prompt, and discard what was attached to a step never taken."""
         self._annotations, self._chunk, self._preview, self._required = {}, None, [], ()
         self._instruction, self._is_instructed = instruction, False
 
@@ -109,7 +109,7 @@ class ExternalInputsSource:
             self._annotations.setdefault("instruction", {"before": before})
 
     def require(self, sensors: Iterable[str]) -> None:
-        """Require a valid reading of these sensors until the next reset, or raise UsageError for an unknown one."""
+        """Require a valid reading of these sensors until the next reset, or raise UsageError."""
         names = tuple(sensors)
         for name in names:
             if name not in self._visible:
@@ -141,7 +141,7 @@ class ExternalInputsSource:
         return None if actions is None else ActionChunk(id=number, born=born, actions=actions)
 
     def apply_stages(self, stages: ActionStages, action: Any, episode: EpisodeState) -> Any:  # noqa: ANN401 - as an agent
-        """Return the action after the stages, whose account is part of the inputs of the step that follows.
+        """Return the action after the stages, whose account goes with the next step.
 
         No stage acts on the actions of a played episode, which are those that the gate of its run received.
         """
@@ -165,7 +165,7 @@ class ExternalInputsSource:
                 self._preview.append(parse_action(action, self._gate.layout))
 
     def take_preview(self, action: Any) -> list[list[float]]:  # noqa: ANN401 - any action of an agent
-        """Return the actions after `action` in the preview, or none and a warning if it begins with another action."""
+        """Return the previewed actions after `action`, or none with a warning on a mismatch."""
         preview, self._preview = self._preview, []
         self._is_refused = False
         if not preview:
@@ -180,7 +180,7 @@ class ExternalInputsSource:
         return preview[1:]
 
     def with_sent(self, inputs: ExternalInputs, sent: SentCommand) -> ExternalInputs:
-        """Return the inputs of a step with its delay and the accounts of the backend and of a trajectory."""
+        """Return the inputs of a step with its delay and the accounts of what was sent."""
         trajectory, delay = self._guard.arbiter.last.trajectory, self._guard.arbiter.delay
         if trajectory is None and delay is None and sent.report is None and not sent.annotations:
             return inputs
@@ -248,7 +248,7 @@ class ExternalInputsSource:
         )
 
     def end_replayed_step(self) -> None:
-        """Latch what was latched at the end of the recorded step, after the end reasons are collected."""
+        """Latch what was latched at the end of the recorded step."""
         if self._recorded is not None and self._free_running and self._recorded.external_inputs is not None:
             self._latch(self._recorded.external_inputs.latched_after)
 

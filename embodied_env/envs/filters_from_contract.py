@@ -17,7 +17,7 @@ from embodied_env.safety.workspace.filter import Workspace, WorkspaceFilter
 
 
 def make_workspace_filter(contract: Contract, *, latency_s: float) -> WorkspaceFilter:
-    """Return the filter of ``safety.workspace``, where `latency_s` is the delay until a command acts.
+    """Return the filter of ``safety.workspace`` for commands that act after `latency_s`.
 
     Raises ContractError for a workspace that does not fit the robot, and MissingDependencyError if the shape of the
     robot needs MuJoCo.
@@ -51,7 +51,7 @@ def _kinematics(contract: Contract) -> KinematicModel:
 
 
 def recorded_files(contract: Contract, filters: Mapping[str, CommandFilter]) -> Mapping[str, bytes]:
-    """Return the files of `contract` that a replay needs, and the shape of the robot in a MuJoCo model."""
+    """Return the files and the robot's shape that a replay of `contract` needs."""
     workspace = filters.get("workspace")
     if contract.safety.urdf is not None or not isinstance(workspace, WorkspaceFilter):
         return contract.files

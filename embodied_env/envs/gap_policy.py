@@ -36,7 +36,7 @@ class GapPolicy:
         self._held: Mapping[str, Sample] = {}
 
     def begin(self, snapshot: Snapshot) -> Snapshot:
-        """Start an episode, or raise BackendNotReadyError unless every sensor of its first snapshot is valid."""
+        """Start an episode, or raise BackendNotReadyError unless every sensor is valid."""
         self._held = {}
         samples, bad = {}, []
         given = {**snapshot.samples, **find_faulty(snapshot, self._checks)}
@@ -57,7 +57,7 @@ class GapPolicy:
         self._held = snapshot.samples
 
     def apply(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
-        """Replace missing, invalid, stale and future readings by the last valid one, marked with the reason.
+        """Replace readings that are not usable by the last valid one, marked with the reason.
 
         Also return the sensors with a gap whose contract has ``on_gap: stop``. A valid snapshot is returned as it is.
         """
@@ -115,7 +115,7 @@ class SampleCheck(NamedTuple):
 
 
 def find_faulty(snapshot: Snapshot, checks: Mapping[str, SampleCheck]) -> dict[str, Sample | None]:
-    """Return the missing and the faulty samples of the checked sensors with their quality, INVALID first.
+    """Return the missing and faulty samples of the checked sensors, INVALID first.
 
     Arrays of valid shape and dtype become read-only.
     """
@@ -183,7 +183,7 @@ def _limits(layout: FieldLayout) -> tuple[Any, Any]:
 
 
 def finite_bounds(layout: FieldLayout) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return bounds with which one comparison also rejects NaN and infinity, or None if every value is valid."""
+    """Return bounds that also reject NaN and infinity, or None if every value is valid."""
     low, high = layout.low, layout.high
     if layout.dtype.kind in "iu":  # e.g. pixels
         limits = np.iinfo(layout.dtype)

@@ -53,7 +53,7 @@ class CommandsInFlight:
         self._sent.append((seq, published_ns))
 
     def find(self, seq: int) -> tuple[int, int] | None:
-        """Return when the command was published and how many were published since, or None if unknown or too old."""
+        """Return when the command was published and how many followed, or None if unknown."""
         for behind, (number, published_ns) in enumerate(reversed(self._sent)):
             if number == seq:
                 return published_ns, behind
@@ -62,7 +62,7 @@ class CommandsInFlight:
 
 @dataclass(kw_only=True)
 class LatencyInfoBuilder:
-    """Builds ``info["latency"]`` for one stepper with keys that depend on the world's capabilities."""
+    """Builds ``info["latency"]`` with keys that depend on the world's capabilities."""
 
     sensors: tuple[str, ...]
     primary: str | None  # the sensor that ``end_to_end_s`` starts from; None: no such stage
@@ -76,7 +76,7 @@ class LatencyInfoBuilder:
     _clock: ClockStatus = field(default=ClockStatus(mode="sim"), init=False)
 
     def build(self, ledger: Ledger, before: Snapshot, now: Snapshot, *, host_timing: bool = True) -> LatencyInfo:
-        """Return the stages of the step from `before`, the snapshot that its action is based on, to `now`."""
+        """Return the stages of the step from `before`, which its action is based on, to `now`."""
         now_ns, samples, lost = now.now_ns, now.samples, Quality.LOST
         ages_s: dict[str, float] = {}
         age_codes: dict[str, int] = {}

@@ -71,7 +71,7 @@ class MotionGuard:
             return {self._backend.name: INPUT_UNKNOWN}
 
     def start(self, close: Callable[[], bool]) -> None:
-        """Start the threads once, with a watchdog that calls `close` after `request_close` or the main thread's end."""
+        """Start the threads once, with a watchdog that calls `close` when it is due."""
         if not self._watches or self._thread is not None:
             return
         with deferred_signals():
@@ -89,7 +89,7 @@ class MotionGuard:
             self._thread.stop()
 
     def request_close(self) -> None:
-        """Let the thread close the environment, without a lock, so that a finalizer may call this in any thread."""
+        """Let the thread close the environment, without a lock, as finalizers need."""
         if self._thread is not None:
             self._thread.request_close()
 

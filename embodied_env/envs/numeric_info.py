@@ -29,7 +29,7 @@ _ABSENT, _ABSENT_IF_NEGATIVE = -1, -(2**63)
 
 
 class NumericInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Returns infos of numbers only, with the same keys, shapes and dtypes from every `reset` and `step`.
+    """Returns infos of numbers with the same keys, shapes and dtypes from every call.
 
     It must be the outermost wrapper, also outside of `RecordTransitions`. The keys are the paths of ``info``, such as
     ``"safety.code"`` and ``"sensors.joints.age_s"``, and depend on the contract and `evaluator_info` only, not on the

@@ -59,7 +59,7 @@ class ObservationBuilder:
         applied: Iterable[FloatArray] = (),
         sampled: Mapping[str, FloatArray] = MappingProxyType({}),
     ) -> Observation:
-        """Return the observation of the last snapshots after the gap policy and of the applied actions, oldest first.
+        """Return the observation of the last snapshots and applied actions, oldest first.
 
         `sampled` has the values of the reset options. The arrays may be those of the readings.
         A reading outside its declared range is returned unchanged, with the quality OUT_OF_RANGE.

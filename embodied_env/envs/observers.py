@@ -18,7 +18,7 @@ from embodied_env.errors import UsageError
 
 @runtime_checkable
 class View(Observer, Protocol):
-    """An observer that the environment ends and closes, such as one that shows steps in a viewer."""
+    """An observer that the environment ends and closes, such as a viewer."""
 
     def stop(self) -> None:
         """End after the steps so far, without blocking."""

@@ -35,7 +35,7 @@ def _with_plain_flags(options: Mapping[str, Any]) -> dict[str, Any]:
 def split_options(
     options: Mapping[str, Any], names: Collection[str], *, caller: str
 ) -> tuple[EnvOptions, dict[str, Any]]:
-    """Return the options of the environment, complete by their defaults, and those of its backend.
+    """Return the environment's options with their defaults, and those of its backend.
 
     `names` are the options of `caller`, a public function. Raises UsageError and UnknownOptionError as `check_options`
     does.

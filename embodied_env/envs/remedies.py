@@ -17,7 +17,7 @@ UNMOVED = "has not moved since the reset: are joint names and controller right?"
 
 
 def operator_remedy(reason: str, contract: Contract | None = None) -> str:
-    """Return the remedy after a safety stop, or "" where its code has none and for any other end reason.
+    """Return the remedy after a safety stop, or "" where its code has none.
 
     With `contract`, each input that can have made the stop is named, with its topic and its own words.
     """

@@ -51,7 +51,7 @@ class Rendering:
         self.update(renderer)
 
     def update(self, renderer: Callable[[], Renderable]) -> None:
-        """Show the world in its window, or add an image of it to the list, if the mode is one of these."""
+        """Show the world in its window, or add an image to the list, by the mode."""
         if self.mode == "human":
             renderer().show()
         elif self.mode == "rgb_array_list":

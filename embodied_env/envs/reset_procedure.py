@@ -34,7 +34,7 @@ from embodied_env.timing.clock import NS_PER_S, Clock
 
 
 def require_operator(backend: Backend, motion: str) -> None:
-    """Raise BackendNotReadyError for a robot without a channel to an operator who confirms the `motion`."""
+    """Raise BackendNotReadyError for a robot without a channel to confirm the `motion`."""
     routine = backend.routine if isinstance(backend, Resettable) else None
     if backend.capabilities.world == "robot" and not (routine and routine.confirm):
         problem = f"{motion} on a robot not confirmed: no channel to an operator; nothing was sent"
@@ -57,7 +57,7 @@ class ResetProcedure:
     clock: Clock
 
     def run(self, request: ResetRequest, instruction: str, start: EpisodeStart | None = None) -> Snapshot:
-        """Reset the world and return the first snapshot, or raise BackendError as `EmbodiedEnv.reset` does.
+        """Reset the world and return the first snapshot, or raise BackendError.
 
         The episode begins at `start`, or for None where the backend's own reset ends.
         """

@@ -17,7 +17,7 @@ from embodied_env.timing.clock import Clock
 
 
 class StepperEnv(gymnasium.Env[Observation, Any]):
-    """An environment over one `Stepper`, with the attributes that the recorder and wrappers read.
+    """An environment over one `Stepper` with what the recorder and wrappers read.
 
     Attributes:
         contract: the contract in force.
@@ -77,12 +77,12 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         return self.stepper.last_reset
 
     def keep_host_timing(self) -> None:
-        """Return the durations of the host from now on, for a recorder, which removes them without `host_timing`."""
+        """Return the durations of the host from now on, for a recorder that removes them."""
         self._is_recorded = True
         self.stepper.transition_builder.host_timing = True
 
     def mark(self, name: str) -> None:
-        """Stamp the end of a stage outside the step with `Ledger.mark`, as in ``mark("policy")`` after inference."""
+        """Stamp the end of a stage outside the step, as in ``mark("policy")`` after inference."""
         self.stepper.ledger.mark(name)
 
     def annotate(self, name: str, values: Mapping[str, Any]) -> None:
@@ -105,7 +105,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         self.stepper.inputs_for("annotate").annotate(name, values)
 
     def instruct(self, instruction: str) -> None:
-        """Change the prompt of the episode from the next step on, for ``info["instruction"]`` and the record.
+        """Change the prompt of the episode from the next step on.
 
         The caller also passes it to its policy (`embodied_env.core.policy.InstructedPolicy`).
 
@@ -117,7 +117,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         self.stepper.inputs_for("instruct").instruct(instruction)
 
     def require(self, sensors: Iterable[str]) -> None:
-        """Require a valid reading of these sensors for each action until the next reset, as a policy's inputs.
+        """Require a valid reading of these sensors for each action until the next reset.
 
         They are required in addition to those of the contract, recorded with each step, and used by a replay.
 

@@ -55,7 +55,7 @@ class Lifecycle:
                 self.state = state
 
     def open(self) -> None:
-        """Open the backend and start the threads once, and again after `close` only in a lockstep world."""
+        """Open the backend and start the threads once, in lockstep also again after `close`."""
         if self.state is State.CLOSED:
             self.state = State.NEW
             self._guard.arbiter.reopen()
@@ -76,7 +76,7 @@ class Lifecycle:
         self._guard.watchdog.disarm()
 
     def give_up(self) -> None:
-        """End the episode after an error during a step, when the world may be a step ahead of the record."""
+        """End the episode after an error in a step, which may have moved the world."""
         with deferred_signals():
             self.end_episode()
             try:
@@ -91,7 +91,7 @@ class Lifecycle:
             self._guard.brake(why)
 
     def request_close(self) -> None:
-        """Let the watchdog thread close when no caller of `close` is left, as a finalizer may in any thread."""
+        """Let the watchdog thread close when no caller of `close` is left."""
         self._guard.request_close()
 
     def close(self) -> None:

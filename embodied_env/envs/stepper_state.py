@@ -17,7 +17,7 @@ from embodied_env.timing.ledger import LedgerState
 
 @dataclass(kw_only=True)
 class EpisodeState:
-    """The state of one episode of one robot, with `frozen_ns` and `returned_ns` on the steady clock."""
+    """The state of one episode, with `frozen_ns` and `returned_ns` on the steady clock."""
 
     index: int  # since the last seeded reset
     snapshot: Snapshot  # the newest, after the gap policy
@@ -69,7 +69,7 @@ class PendingStep:
 
 @dataclass(frozen=True, kw_only=True)
 class SavedStepper:
-    """The state between two steps of an episode, apart from that of the gate, the task and the world."""
+    """The state between two steps, apart from that of gate, task and world."""
 
     episode: EpisodeState
     command: CommandState  # the last published one

@@ -294,7 +294,7 @@ def copy_observation(observation: Mapping[str, NDArray[Any]]) -> Observation:
 
 
 def copy_info(info: Mapping[str, Any]) -> Info:
-    """Return a copy of nested dicts of arrays and plain values that shares no dict and no array with `info`."""
+    """Return a copy of nested dicts that shares no dict and no array with `info`."""
     copied = dict(info)
     for key, value in info.items():
         kind = type(value)

@@ -39,7 +39,7 @@ def make_random(contract: Contract) -> Policy:
 
 
 def make_scripted(contract: Contract, *, backend: str = "mujoco") -> Policy:
-    """Return the task's own policy, with the robot model of the profile of `backend` or of a simulator."""
+    """Return the task's own policy, with the robot model of `backend` or of a simulator."""
     from embodied_env.sim.mujoco_kinematics import MujocoKinematics
     from embodied_env.sim.world_profile import load_profile
 

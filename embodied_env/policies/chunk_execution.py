@@ -80,7 +80,7 @@ class Chunk:
         return max(0, len(self.actions) - self.index(step))
 
     def share(self, step: int) -> float:
-        """Return its weight against older chunks, which increases up to 1 in the steps in which it takes over."""
+        """Return its weight against older chunks, which increases to 1 as it takes over."""
         passed = step - self.first
         return 1.0 if passed >= self.overlap else (passed + 1) / (self.overlap + 1)
 
@@ -170,7 +170,7 @@ class ChunkRunner:
         self._calls.wait(self._calls.submit(partial(self.policy.reset, seed=seed, episode_index=episode_index)))
 
     def instruct(self, instruction: str) -> None:
-        """Pass a prompt to the policy for the next inference that begins, whose errors the next call raises."""
+        """Pass a prompt to the policy for the next inference that begins."""
         if isinstance(self.policy, InstructedPolicy):
             self._prompt = instruction
             self._calls.submit(partial(self._instruct, self.policy, instruction))
@@ -208,12 +208,12 @@ class ChunkRunner:
         return self._act()
 
     def upcoming(self, count: int) -> list[Any]:
-        """Return the actions of the current chunks for the steps after the current one, at most `count`."""
+        """Return at most `count` actions of the current chunks for the steps after this one."""
         weighed = (self._weigh(step) for step in range(self._step + 1, self._step + 1 + count))
         return [self._blend(step, used) for step, used in enumerate(takewhile(bool, weighed), self._step + 1)]
 
     def take_accounts(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the accounts of the last action, which are ``chunk`` and that of an inference, to annotate its step.
+        """Return the accounts of the last action, by the names under which to annotate them.
 
         ``chunk`` is that of a step with an action of a chunk, or in real-time modes of each step. In the step in which
         a chunk takes effect it has ``actions``, which are recorded. ``earlier_prompt`` is that of an action, or a
@@ -223,7 +223,7 @@ class ChunkRunner:
         return accounts
 
     def stop(self) -> None:
-        """Join the thread idempotently after the inference in progress, or raise PolicyError if it hangs."""
+        """Join the thread after its inference, idempotently, or raise PolicyError if it hangs."""
         self._calls.stop()
 
     def close(self) -> None:
@@ -351,12 +351,12 @@ class ChunkRunner:
 
 
 def longest_wait_s(contract: Contract) -> float:
-    """Return how long a step in real time may wait for the policy, two control periods less than the watchdog."""
+    """Return how long a step may wait for the policy, two periods less than the watchdog."""
     return max(0.0, (contract.safety.watchdog.stop_steps - 2) * contract.control_period_s)
 
 
 def split_chunk(answer: Any) -> list[Any] | None:  # noqa: ANN401 - policies return anything
-    """Return the actions of a chunk (n, n_joints), or of a dict of them, or None for anything else.
+    """Return the actions of a chunk (n, n_joints), or of a dict of them, or None.
 
     A single action gives None. The actions are copies of arrays and tensors, which the policy may write to later.
     Raises PolicyError for a chunk too long.

@@ -98,7 +98,7 @@ class VectorInput:
         self._normalizer = make_normalizer(file, path, spec.normalize, len(self.labels))
 
     def deviations(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> list[tuple[str, float]]:
-        """Return name and distance of each observed component from its statistics, in standard deviations."""
+        """Return name and distance of each component from its statistics, in deviations."""
         if self._normalizer is None:
             return []
         found = self._normalizer.deviations(self._convert(observation, last_outputs)).tolist()
@@ -128,7 +128,7 @@ class VectorInput:
 
 
 def transform(part: InputPart, values: FloatArray) -> FloatArray:
-    """Return reciprocals or directions of the values of a field, along the last axis, if `part` has them."""
+    """Return reciprocals or directions of a field's values, if `part` has them."""
     if part.reciprocal_from is not None:
         values = 1.0 / np.maximum(values, part.reciprocal_from)
     if part.direction_from is not None:
@@ -250,7 +250,7 @@ class ImageInput:
 
 
 def joint_places(file: PolicyFile, path: str, joints: Sequence[str], known: Sequence[str], owner: str) -> list[int]:
-    """Return the places of the policy's joints in `known`, or raise ContractError for one without a counterpart."""
+    """Return the places of the policy's joints in `known`, or raise ContractError."""
     named = [file.joint_names.get(joint, joint) for joint in joints]
     lost = [repr(joint) for joint, name in zip(joints, named, strict=True) if name not in known]
     problem = f"policy has {len(joints)} joints; no counterpart in the contract for {', '.join(lost[:_MOST_SHOWN])}"
@@ -262,7 +262,7 @@ def joint_places(file: PolicyFile, path: str, joints: Sequence[str], known: Sequ
 def find_conversion(
     file: PolicyFile, contract: Contract, path: str, part: InputPart | OutputPart, own: Sequence[tuple[str, str | None]]
 ) -> tuple[FloatArray, ...]:
-    """Return factor and zero of the unit, ``factor * value + zero``, sign times scale, and offset of each component.
+    """Return factor and zero of the unit, sign times scale, and offset by component.
 
     `own` has name and unit of each component in the contract. Raises ContractError for components that do not fit.
     """

@@ -76,7 +76,7 @@ class LerobotPolicy:
 
 
 def read_lerobot(folder: Path, dataset: Path | None = None) -> LerobotPolicy:
-    """Read the policy in `folder`, with names, rate and statistics of the `dataset` it was trained on.
+    """Read the policy in `folder` with the names, rate and statistics of its `dataset`.
 
     Raises UsageError for files that are missing or not in LeRobot's formats.
     """
@@ -95,7 +95,7 @@ def read_lerobot(folder: Path, dataset: Path | None = None) -> LerobotPolicy:
 
 
 def read_normalizers(folder: Path) -> tuple[dict[str, Normalization], list[str]]:
-    """Return the normalisation of each input by LeRobot's processors, and the statistics that they need and lack.
+    """Return each input's normalisation by LeRobot, and the statistics that are missing.
 
     LeRobot leaves a feature without statistics as it is, in both directions.
     """
@@ -138,7 +138,7 @@ def _normalizes(step: Mapping[str, Any]) -> bool:
 
 
 def read_mapping(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the mapping of a JSON file, or `missing`, unless None, for a file that does not exist."""
+    """Return the mapping of a JSON file, or `missing`, unless None, without the file."""
     if missing is not None and not path.exists():
         return missing
     try:

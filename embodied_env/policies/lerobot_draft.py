@@ -33,7 +33,7 @@ _QUANTITY = re.compile(r"[._](pos|vel|eff)(?:ition|ocity|ort)?$")
 def draft_policy_file(
     policy: LerobotPolicy, contract: Contract, *, name: str, normalize: bool
 ) -> tuple[str, list[tuple[str, str]]]:
-    """Return the YAML text of a policy file for `policy`, and pairs of what is unknown and where to find it.
+    """Return the YAML of a policy file, and what is unknown with where to find it.
 
     With `normalize` the policy file normalises and keeps the history, as for a model exported to ONNX. Otherwise
     LeRobot's own processors do.

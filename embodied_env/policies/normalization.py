@@ -70,7 +70,7 @@ class Normalizer:
         return self._clipped((values - self._center) / self._width * self._span + self._low)
 
     def combine(self, gain: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return gain and bias of the normalised values of ``gain * x + bias``, before they are clipped."""
+        """Return gain and bias of the unclipped normalised values of ``gain * x + bias``."""
         ratio = self._span / self._width
         return gain * ratio, (bias - self._center) * ratio + self._low
 

@@ -52,7 +52,7 @@ _DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}  # of the documented o
 
 
 def find_onnx(location: str) -> Path:
-    """Return the file at `location`, a path or the name of a shipped policy, or raise UsageError for another name."""
+    """Return the file at `location`, a path or a shipped policy, or raise UsageError."""
     if _NAME.fullmatch(location) is None or Path(location).is_file():
         return Path(location)
     known = shipped_files("policies", ".onnx")
@@ -147,7 +147,7 @@ class OnnxModel(BatchModel):
 
 
 def check_graph(name: str, data: bytes) -> None:
-    """Raise UsageError for a model `name` that is damaged, too large, or needs other files or custom operators.
+    """Raise UsageError for a damaged or large model, or one of other files or operators.
 
     Only the structure of the protobuf message is read, field by field, so that a hostile file takes no memory.
     """

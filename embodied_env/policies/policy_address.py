@@ -33,7 +33,7 @@ class PolicyAddress:
 
 
 def parse_address(address: str) -> PolicyAddress:
-    """Return the parts of an address, or raise UsageError for an option that is repeated or not accepted in one."""
+    """Return the parts of an address, or raise UsageError for an option not accepted."""
     first = _NAME_END.search(address)
     name = address[: first.start()] if first else address
     rest = address[len(name) :]
@@ -50,7 +50,7 @@ def parse_address(address: str) -> PolicyAddress:
 
 
 def parse_server(address: str, default_port: int) -> tuple[str, int]:
-    """Return host and port of a server address, or raise UsageError for another form, such as one with a path.
+    """Return host and port of a server address, or raise UsageError for another form.
 
     The form is ``scheme://host[:port]``. No built-in protocol has a path. A format of another package may read it from
     its location.

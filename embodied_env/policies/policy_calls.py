@@ -22,7 +22,7 @@ _Queue = SimpleQueue[tuple[Call, Future[Any]] | None]
 
 
 class PolicyCalls:
-    """Makes the calls of a policy in one daemon thread, so that the program can end while a policy hangs."""
+    """Calls a policy in a daemon thread, so that the program can end while it hangs."""
 
     def __init__(self, *, in_thread: bool, timeout_s: float) -> None:
         """Start nothing until `submit`, which makes the call itself without a thread.
@@ -61,7 +61,7 @@ class PolicyCalls:
             self._submitted.popleft().result()
 
     def wait(self, future: Future[Any]) -> Any:  # noqa: ANN401 - of the call
-        """Return the result of a call after a check, or raise PolicyError if the call does not return in time."""
+        """Return the result of a call, or raise PolicyError if it does not return in time."""
         try:
             futures.wait([future], self._timeout_s)
         finally:
@@ -72,7 +72,7 @@ class PolicyCalls:
         return future.result()
 
     def stop(self) -> None:
-        """Wait for the running call and join the thread, idempotently, or raise PolicyError if it hangs."""
+        """Join the thread after the call, idempotently, or raise PolicyError if it hangs."""
         self._queue.put(None)
         if self.is_running:
             self._thread.join(0.0 if self._is_abandoned else STOP_TIMEOUT_S)

@@ -80,7 +80,7 @@ class TrainedOn:
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizeSpec(FrozenFields):
-    """Statistics of the training data, as numbers or from a file, that normalise inputs and invert it for outputs."""
+    """Statistics of the training that normalise inputs, and outputs inversely."""
 
     # `mean_std`: (x - mean) / std; the others map `min` and `max`, the 1st and 99th, or the 10th and 90th percentile
     # onto `range`
@@ -104,7 +104,7 @@ class NormalizeSpec(FrozenFields):
 
 @dataclass(frozen=True, kw_only=True)
 class InputPart(FrozenFields):
-    """Consecutive components (value in `unit` - `offset`) * `sign` * `scale` of an input, or a raw output.
+    """Components (value in `unit` - `offset`) * `sign` * `scale` of an input.
 
     With `reciprocal_from` or `direction_from`, the value is the reciprocal or direction of that of the field.
     """
@@ -180,7 +180,7 @@ class ThresholdSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPart(FrozenFields):
-    """Consecutive components value * `scale` * `sign` + `offset`, in `unit`, of an output, one per joint."""
+    """Components value * `scale` * `sign` + `offset`, in `unit`, of an output."""
 
     actuator: str | None = None  # actuator of the contract; null: with `ignore`
     joints: Names | None = None  # joints of the actuator by name, in the order of the policy; its twist axes
@@ -281,7 +281,7 @@ class PolicyFile(FrozenFields):
 
 
 def read_policy_file(path: str | Path) -> PolicyFile:
-    """Return the policy file at `path` with the data files that it names, or raise UsageError for an invalid one."""
+    """Return the policy file at `path` with its data files, or raise UsageError."""
     try:
         text = read_text_file(path)
         document = read_document(text, "policy", "", schema=SCHEMA)
@@ -301,14 +301,14 @@ def read_policy_file(path: str | Path) -> PolicyFile:
 
 
 def dump_policy_file(file: PolicyFile) -> str:
-    """Return the YAML text of `file` without keys at their default, which `read_policy_file` reads as an equal one."""
+    """Return the YAML text of `file` without keys at their default."""
     keys = {key: value for key, value in to_plain(file, with_defaults=False).items() if key not in _OWN}
     document = {"policy": SCHEMA, **keys}
     return checked_text(dump_yaml(document), document)
 
 
 def write_policy_file(path: str | Path, file: PolicyFile) -> PolicyFile:
-    """Write `file` and the contents of `file.files` into the folder of `path`, and return it as read."""
+    """Write `file` and its data files into the folder of `path`, and return it as read."""
     for name, content in file.files.items():
         (Path(path).parent / name).write_bytes(content)
     Path(path).write_text(dump_policy_file(file), encoding="utf-8")

@@ -71,7 +71,7 @@ class PolicyModel(Protocol):
     outputs: Mapping[str, ArraySpec] | None
 
     def reset(self, *, seed: int, episode_index: int) -> None:  # noqa: ARG002 - the default
-        """Discard all state of the previous episode and seed the next one, or do nothing without state."""
+        """Discard all state of the previous episode, if any, and seed the next one."""
         return
 
     def infer(self, inputs: Inputs, /) -> Outputs | NoAction:
@@ -121,7 +121,7 @@ class TimedModel(Protocol):
 
 
 class Interface(Protocol):
-    """Connects the observations and actions of a contract with the inputs and outputs of a model.
+    """Connects observations and actions of a contract with inputs and outputs of a model.
 
     Attributes:
         is_stateless: whether an action depends on the observation of its step alone.
@@ -158,7 +158,7 @@ class Interface(Protocol):
         return
 
     def deviations(self, observation: Observation, /) -> list[tuple[str, float]]:  # noqa: ARG002 - the default
-        """Return name and distance of each input of a reset from its statistics, in standard deviations."""
+        """Return name and distance of each input from its statistics, in deviations."""
         return []
 
     def to_start(self, start: EpisodeStart, /) -> EpisodeStart:
@@ -173,7 +173,7 @@ class Interface(Protocol):
 
 
 class ArrayInterface(Interface):
-    """Connects a model whose inputs are keys of the observation, and whose one output is an action of the contract.
+    """Connects a model that maps keys of the observation to an action of the contract.
 
     Attributes:
         inputs: input of the model -> key of the observation, or `FLAT`.
@@ -209,7 +209,7 @@ class ArrayInterface(Interface):
         }
 
     def to_action(self, outputs: Outputs) -> Any:  # noqa: ANN401 - of the action space
-        """Return the action or the chunk in the structure of the action space, or `NoAction` if it is none."""
+        """Return the action or chunk in the form of the action space, or `NoAction`."""
         if len(outputs) != 1:
             return NoAction(f"outputs {list(outputs)} (expected one, the action); {_REMEDY}")
         (answer,) = outputs.values()
@@ -264,7 +264,7 @@ class ModelPolicy:
         self.model.reset(seed=seed, episode_index=episode_index)
 
     def instruct(self, instruction: str, /) -> bool:
-        """Use this prompt as in `InstructedPolicy`, except that a served model may have the prompt of its contract."""
+        """Use this prompt, unless a served model has the prompt of its contract."""
         if isinstance(self.model, InstructedPolicy):
             self.model.instruct(instruction)
         return self.interface.instruct(instruction)
@@ -316,7 +316,7 @@ class ModelPolicy:
 
     @property
     def start(self) -> EpisodeStart | None:
-        """The start, in contract joints, of the recorded episode that the model plays, or None if it plays none."""
+        """The start of the recorded episode that the model plays, or None if it plays none."""
         start = find_start(self.model)
         return None if start is None else self.interface.to_start(start)
 
@@ -363,7 +363,7 @@ def check_inference(model: PolicyModel, interface: Interface, contract: Contract
 
 
 def plausible_observation(contract: Contract) -> dict[str, NDArray[Any]]:
-    """Return an observation in the middle of the bounds, or nearest to 0, with no rotation and every sensor valid."""
+    """Return an observation in the middle of the bounds with every sensor valid."""
     found = {}
     for key, space in contract.observation_space.spaces.items():
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # type: ignore[attr-defined]
@@ -376,7 +376,7 @@ def plausible_observation(contract: Contract) -> dict[str, NDArray[Any]]:
 
 
 def read_model(location: str, *, kind: str, most_bytes: int) -> tuple[bytes, str]:
-    """Return content and SHA-256 of a model's file, or raise UsageError for one that is missing or too large."""
+    """Return content and SHA-256 of a model's file, or raise UsageError."""
     try:
         data = read_file(location, most_bytes=most_bytes)
     except OSError as error:

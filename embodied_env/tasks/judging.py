@@ -39,7 +39,7 @@ class FunctionTask:
         self._no_motion = np.zeros(sum(len(actuator.joints) for actuator in contract.actuators.values()))
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
-        """Call the function, or raise TaskError unless it returns reward, success and its terms, if any."""
+        """Call the function, or raise TaskError unless it returns reward, success and terms."""
         name, result = self.function.__name__, self.function(previous, current, applied, **self._keywords)
         names = ("reward", "success", "terms") if self.terms else ("reward", "success")
         if not isinstance(result, tuple) or len(result) != len(names):
@@ -58,7 +58,7 @@ class FunctionTask:
 
 @functools.cache
 def class_of_function(function: Callable[..., Any], version: int) -> type[FunctionTask]:
-    """Return the class of the task `function`, or raise TypeError for a function that is not a task."""
+    """Return the class of the task `function`, or raise TypeError if it is none."""
     module = {"__module__": function.__module__}
     parameters = dataclasses.make_dataclass(
         "Parameters", _parameters(function), frozen=True, kw_only=True, namespace=module
@@ -85,7 +85,7 @@ def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
 def judge_step(
     task: Task, contract: Contract, previous: Snapshot, current: Snapshot, applied: FloatArray
 ) -> TaskResult:
-    """Return the result of `task.judge` with plain floats and the terms in their order, or raise TaskError.
+    """Return the result of `task.judge` with plain floats and ordered terms.
 
     A task of another package receives copies, because the next step and the record use the originals.
     """
@@ -115,7 +115,7 @@ def judge_step(
 def judge_reset(
     task: ResettableTask, contract: Contract, snapshot: Snapshot, options: Mapping[str, FloatArray]
 ) -> Verdict | None:
-    """Return the verdict of `task.reset`, which receives a copy as in `judge_step`, or raise TaskError."""
+    """Return the verdict of `task.reset` on a copy, or raise TaskError."""
     try:
         if not type(task).__module__.startswith(_OWN):
             snapshot = _copied(snapshot)

@@ -27,7 +27,7 @@ from embodied_env.tasks.task_parts import ArrayTask
 
 
 def load_task(contract: Contract, *, trust: bool = False, file: str | Path | None = None) -> Task:
-    """Build the task of `contract` from the class or function ``task.type`` with the other keys as parameters.
+    """Build the task of `contract` with the keys other than ``type`` as parameters.
 
     Args:
         contract: the contract of the task.
@@ -71,7 +71,7 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
 
 
 def describe_task(task: Task, contract: Contract) -> dict[str, Any]:
-    """Return a loaded task's entry in a manifest with name in the contract, version, terms and source (SHA-256)."""
+    """Return a task's entry in a manifest, with its version, terms and SHA-256."""
     return {
         "type": contract.task.type,
         "version": task.version,
@@ -86,7 +86,7 @@ def is_shipped(contract: Contract) -> bool:
 
 
 def find_task(contract: Contract) -> str:
-    """Return the name of the task in a module or a file, or raise ContractError for an unknown name.
+    """Return the name of the task in a module or file, or raise ContractError.
 
     Its form is ``module:NAME`` or ``FILE.py:NAME``.
     """

@@ -52,7 +52,7 @@ _FAR_M = 1e3  # beyond the range of any scanner
 
 @dataclass(frozen=True, kw_only=True)
 class Pilot:
-    """The sensors of the agent that the scripted policy reads and the robot's size, as keys of `task.pilot`.
+    """Sensors that the scripted policy reads and the robot's size, keys of `task.pilot`.
 
     Their frame is that of the robot: origin at the middle of the axle, x forward, y left.
     """
@@ -81,7 +81,7 @@ class NavigateParameters:
 
 
 class Navigate(ArrayTask):
-    """Rewards the decrease of the distance to the goal, with a bonus at success, and penalizes effort and collision.
+    """Rewards progress to the goal and success, and penalizes effort and collision.
 
     Distances are horizontal, m. The effort is the weighted square of the applied action. The failure is ``collision``.
     Success means that the distance, by fresh readings, is at most the success radius, without a collision.
@@ -122,7 +122,7 @@ class Navigate(ArrayTask):
         return TaskResult(reward=reduce(add, terms.values()), verdict=verdict, terms=terms)
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:  # noqa: ARG002 - protocol; a cart has no Jacobian
-        """Return the policy that steers to the clear course nearest to the goal, and slows down before obstacles.
+        """Return the policy that steers to the clear course nearest to the goal.
 
         It is stateless: it reads velocity, ranges and the detected goal, corrects the detection for the motion since,
         and stops without a valid one. Raises UsageError when the observation lacks a reading or the action an axis.

@@ -68,7 +68,7 @@ class OpenDoorParameters:
 
 
 class OpenDoor(ArrayTask):
-    """Rewards changes of the door's angle, the bolt and the distance of fingertip and handle, plus a bonus.
+    """Rewards motion of door, bolt and fingertip towards opening, plus a bonus.
 
     Differences reward no back-and-forth motion. Success means that the hinge's angle, by a fresh reading, is at least
     `opened_at_rad`. The failure ``excessive_force`` means that the wrench's force exceeds `max_force_n`.
@@ -111,7 +111,7 @@ class OpenDoor(ArrayTask):
         return TaskResult(reward=reduce(add, terms.values()), verdict=verdict, terms=terms)
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
-        """Return the policy that presses the lever with the finger and pushes, by damped least squares.
+        """Return the policy that presses the lever and pushes, by damped least squares.
 
         It has no state: it reads joint positions and the pose of the handle, and acts by the position of the tip
         relative to the handle and by the lever's angle. Raises UsageError when the observation lacks one of them.

@@ -40,7 +40,7 @@ DAMPING_M = 0.05  # lambda of the damped least squares
 
 @dataclass(frozen=True, kw_only=True)
 class ReachParameters:
-    """The keys of `task`, where `tip` and `target` name sensors with a field position, in one frame."""
+    """The keys of `task`, where `tip` and `target` are sensors of positions in one frame."""
 
     tip: str  # sensor with the moving point's `position`
     target: str  # sensor with the target's `position`
@@ -52,7 +52,7 @@ class ReachParameters:
 
 
 class Reach(ArrayTask):
-    """Penalizes the distance (m) and the weighted square of the applied action, with a bonus at success.
+    """Penalizes the distance (m) and the squared action, with a bonus at success.
 
     Success means that the distance, by fresh readings, is at most the success radius.
     """
@@ -94,7 +94,7 @@ class Reach(ArrayTask):
         return TaskResult(reward=reduce(add, terms.values()), verdict=verdict, terms=terms)
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
-        """Return the policy that moves the tip straight to the target, by damped least squares on its Jacobian.
+        """Return the policy that moves the tip straight to the target by its Jacobian.
 
         It reads joint positions, tip and target. Raises UsageError when the observation lacks one of them.
         """

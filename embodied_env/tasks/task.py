@@ -54,7 +54,7 @@ from embodied_env.core.types import Snapshot, TaskResult, Verdict
 
 
 class Task(Protocol):
-    """Computes the reward of a step and whether the task is over, with parameters in its dataclass `Parameters`.
+    """Computes the reward of a step and whether the task is over, from its `Parameters`.
 
     Attributes:
         version: part of the contract's fingerprint.
@@ -65,7 +65,7 @@ class Task(Protocol):
     terms: tuple[str, ...]
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
-        """Judge the step from `previous` to `current` with the `applied` action, flat over all joints, (n_joints,)."""
+        """Judge the step from `previous` to `current` with the `applied` action, (n_joints,)."""
         ...
 
 
@@ -104,7 +104,7 @@ class SiteKinematics(Protocol):
 
 @runtime_checkable
 class ScriptedTask(Task, Protocol):
-    """A task with a scripted policy, which is a baseline and evidence that the task can be solved."""
+    """A task with a scripted policy, which shows that the task can be solved."""
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return a policy that uses the observation only."""

@@ -23,7 +23,7 @@ _OK, _OUT_OF_RANGE = int(Quality.OK), int(Quality.OUT_OF_RANGE)  # NumPy compare
 
 
 def require_sensor(contract: Contract, path: str, name: str, *fields: str, joints: bool = False) -> SensorSpec:
-    """Return the sensor `name` with `fields`, one value per joint if `joints`, or raise ContractError at `path`."""
+    """Return the sensor `name` with `fields`, or raise ContractError at `path`."""
     fitting = [
         known
         for known, sensor in contract.sensors.items()
@@ -35,7 +35,7 @@ def require_sensor(contract: Contract, path: str, name: str, *fields: str, joint
 
 
 def is_fresh(snapshot: Any, *sensors: str) -> Any:  # noqa: ANN401 - as `ArrayTask.evaluate`
-    """Return whether the readings of `sensors` are new, not the last valid ones, as a bool or one per slot."""
+    """Return whether the readings of `sensors` are new, as a bool or one per slot."""
     fresh: Any = True
     for name in sensors:
         quality = snapshot.samples[name].quality
@@ -44,7 +44,7 @@ def is_fresh(snapshot: Any, *sensors: str) -> Any:  # noqa: ANN401 - as `ArrayTa
 
 
 def components(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a sequence
-    """Return the components of a vector as plain numbers, or of rows of vectors as an array (n_slots,) each."""
+    """Return the components of a vector as numbers, or of rows as arrays (n_slots,)."""
     return vectors.tolist() if vectors.ndim == 1 else np.asarray(vectors.T, dtype=np.float64)
 
 
@@ -85,7 +85,7 @@ class ArrayTask(Task):
     n_joints = 1
 
     def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResult:  # noqa: ANN401
-        """Return the result for `applied` of shape (n_joints,) or (n_slots, n_joints) without changing any argument."""
+        """Return the result for `applied` of shape (n_joints,) or (n_slots, n_joints)."""
         raise NotImplementedError
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
@@ -112,7 +112,7 @@ def require_visible(contract: Contract, sensor: str) -> str:
 def joint_reader(
     contract: Contract, joints: Sequence[str], *, reader: str = "the scripted policy"
 ) -> Callable[[Mapping[str, NDArray[Any]]], FloatArray]:
-    """Return the function from an observation to the positions of `joints`, or raise UsageError for a hidden joint."""
+    """Return the function from an observation to the positions of `joints`."""
     found = find_positions(contract)
     if unseen := [joint for joint in joints if joint not in found]:
         raise UsageError(f"joints not in the observation: {', '.join(unseen)} ({reader} needs their positions)")
@@ -125,7 +125,7 @@ Motion = Callable[[Mapping[str, NDArray[Any]], FloatArray], tuple[FloatArray, Fl
 
 
 def cartesian_policy(contract: Contract, motion: Motion, *, damping_m: float) -> PolicyFunction:
-    """Return the policy that makes `motion` with joint positions or displacements, within the velocity limits.
+    """Return the policy that makes `motion` by joints within the velocity limits.
 
     Damped least squares, J^T (J J^T + lambda^2 I)^-1 v, keep joint velocities bounded near singularities.
     """
