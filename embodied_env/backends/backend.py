@@ -81,12 +81,12 @@ class Capabilities:
 
     @property
     def world(self) -> World:
-        """World that the commands move, which is "simulator", "emulator", "robot", or "dry run" for none."""
+        """World that the commands move, such as "robot", or "dry run" for none."""
         return name_world(vars(self))
 
 
 class Backend(Protocol):
-    """Robot or simulator behind the environment, with calls as the docstring of the module defines them."""
+    """Robot or simulator behind the environment, with the calls that the module defines."""
 
     name: str
     capabilities: Capabilities
@@ -133,7 +133,7 @@ class Resettable(Protocol):
         """Ask the operator, or raise BackendNotReadyError without a confirmation in time."""
 
     def verify(self, deadline_ns: int) -> Snapshot:
-        """Return a snapshot in which every sensor is newer than this call, or raise BackendNotReadyError."""
+        """Return a snapshot newer than this call, or raise BackendNotReadyError."""
 
 
 @runtime_checkable
@@ -154,21 +154,21 @@ class NewestSource(Protocol):
 
 @runtime_checkable
 class CommandTimeout(Protocol):
-    """Backend whose controller obeys a velocity for `downstream_timeout_s`, None if unlimited or unknown."""
+    """Backend whose controller obeys a velocity for `downstream_timeout_s`."""
 
     downstream_timeout_s: float | None
 
 
 @runtime_checkable
 class Paced(Protocol):
-    """A backend that waits for deadlines in real time, and counts them in `pacer`, unless that is None."""
+    """A backend that waits for deadlines in real time, counted in `pacer` unless None."""
 
     pacer: DeadlineCounts | None
 
 
 @runtime_checkable
 class Delayed(Protocol):
-    """Backend with injected delays, where `inference_ns` is the time from the newest observation until its command."""
+    """Backend with injected delays, `inference_ns` from observation to command."""
 
     inference_ns: int
 
@@ -189,7 +189,7 @@ class MessageSource(Protocol):
 
 @runtime_checkable
 class Renderable(Protocol):
-    """A backend that renders images, and with the render mode "human" also shows its world in a window."""
+    """A backend that renders images, and with "human" shows its world in a window."""
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the world, shape (height, width, 3)."""
@@ -203,7 +203,7 @@ class Polled(Protocol):
     """A backend whose step can be polled."""
 
     def has_arrived(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` until `read` would return without waiting, and return whether it would."""
+        """Wait at most `timeout_s`, and return whether `read` would return at once."""
 
 
 class ReplaySource(Protocol):
@@ -222,7 +222,7 @@ class ReplaySource(Protocol):
 
 @runtime_checkable
 class Recorded(Protocol):
-    """A backend that replays a recorded run, with the recorded task results in place of an untrusted task."""
+    """A backend that replays a recorded run, with recorded results of an untrusted task."""
 
     playback: ReplaySource  # recorded stamps and external inputs
     task_file: str | Path | None  # file to load the task from (``FILE.py`` or ``FILE.py:Class``)

@@ -43,7 +43,7 @@ def make_backend(
     pacing: str | None = None,
     **options: Any,  # noqa: ANN401 - the factory declares them
 ) -> Backend:
-    """Build the backend called `name` without starting anything, in its default pacing if `pacing` is None.
+    """Build the backend called `name` without starting anything.
 
     Raises:
         UsageError: for an unknown name or option, or an unsupported pacing.
@@ -91,7 +91,7 @@ def unknown_backend(name: str) -> str:
 
 
 def backend_accepts(name: str, option: str, *, pacing: str | None = None) -> bool:
-    """Return whether the backend called `name` has the option, or raise UsageError for an unknown name or pacing."""
+    """Return whether the backend called `name` has the option, or raise UsageError."""
     return option in inspect.signature(_find(name, pacing)[1]).parameters
 
 
@@ -131,7 +131,7 @@ def check_options(
     of_backends: Collection[str] = (),
     flags: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Raise UsageError for a missing option, UnknownOptionError unless the backend called `name` accepts it.
+    """Raise an error for a missing option, or one that the backend does not accept.
 
     `others` are the options of `caller`, a public function, and `of_backends` those that some backends accept. `flags`
     has the options by their names on the command line.
@@ -160,7 +160,7 @@ _CALLS |= {"close", "processes", "render", "show", "observe"}
 
 
 def guard_backend(name: str, world: Any) -> Any:  # noqa: ANN401 - a Backend with any abilities, or its observer
-    """Return the backend called `name` with the abilities of `world`, whose errors are errors of ours.
+    """Return the backend with the abilities of `world`, whose errors are errors of ours.
 
     They are BackendNotReadyError before the robot moves, else BackendLostError; an error of `halt` is a warning. Its
     class lists the attributes of `world`, because from Python 3.12 on `isinstance` looks for abilities only there.

@@ -40,7 +40,7 @@ FaultKind = Literal["delay", "drop", "nan", "stale", "future", "refuse"]
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedFault:
-    """A fault at one step of each episode (the first step is 1), of one `sensor` or (None) of every sensor.
+    """A fault at one step of each episode, counted from 1, of one or every `sensor`.
 
     ``delay``: the step takes `delay_s` longer. ``drop``: no message. ``nan``: floats are NaN. ``stale``: the
     stamp is ten seconds old. ``future``: it is one second ahead. ``refuse``: the command is refused.
@@ -120,7 +120,7 @@ class FakeBackend:
         """Do nothing."""
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
-        """Draw the constants by the seed and place each joint in the middle of its range, or at zero without one."""
+        """Draw the constants by the seed and place each joint in the middle of its range."""
         rng = np.random.default_rng(request.seed)
         sampled = draw_options(self._contract.reset_options, request.seed, request.options, rng)
         for name, sensor in self._contract.sensors.items():

@@ -48,7 +48,7 @@ class RealtimeStepper:
             self.tick(now_ns)
 
     def tick(self, due_ns: int) -> None:
-        """Run the next tick, whose result is valid from its end on, with the patience counted from `due_ns`."""
+        """Run the next tick, whose result is valid from its end, with patience from `due_ns`."""
         self._world.step()
         now_ns = self._clock.now_ns()
         late_ns = now_ns - self.next_ns
@@ -73,7 +73,7 @@ class RealtimeStepper:
 
 
 class RealtimeMujocoBackend(MujocoBackend):
-    """`MujocoBackend` in real time, where a step ends at ``t0 + k * period`` on the steady clock.
+    """`MujocoBackend` in real time, whose step ends at ``t0 + k * period``.
 
     There is no thread: calls advance the world. Before a command is accepted, the ticks that have passed run under the
     previous one, so that after an inference of three periods the world is three periods further. If the agent stops
@@ -117,7 +117,7 @@ class RealtimeMujocoBackend(MujocoBackend):
             return super().send(command)
 
     def advance(self, target_ns: int, deadline_ns: int) -> None:  # noqa: ARG002 - the pacer has the deadline
-        """Wait for the end of the control period, at which no tick is left, since each is computed at its start."""
+        """Wait for the end of the control period, at which no tick is left."""
         due_ns = self.pacer.deadline_ns
         is_due = True
         while is_due:

@@ -43,7 +43,7 @@ _KEYS = {"sha256": str, "dtype": str, "shape": list}
 
 
 def is_stored_apart(array: NDArray[Any]) -> bool:
-    """Return whether a row refers to `array`, with at least three dimensions or more than `MOST_IN_A_ROW` numbers."""
+    """Return whether a row refers to `array` instead of containing its numbers."""
     is_large = array.ndim >= _IMAGE_DIMENSIONS or array.size > MOST_IN_A_ROW
     return is_large and array.dtype.kind in "biuf" and array.itemsize <= _DOUBLE_BYTES
 
@@ -56,7 +56,7 @@ class StoredApart:
 
 
 def from_bytes(reference: Mapping[str, Any], data: bytes) -> NDArray[Any]:
-    """Return the read-only array of `data`, or raise ValueError unless hash, dtype and shape match."""
+    """Return the read-only array of `data`, or raise ValueError on a mismatch."""
     if (found := hashlib.sha256(data).hexdigest()) != reference["sha256"]:
         raise ValueError(f"wrong SHA-256 of the bytes: {found} (expected {reference['sha256']})")
     check_layout(reference, len(data))
@@ -117,7 +117,7 @@ def portable(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def has_same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Return whether two arrays have the same type, shape and bytes, much faster than by their hashes."""
+    """Return whether two arrays have the same type, shape and bytes, without hashes."""
     if a is b:
         return True
     if (a.dtype, a.shape) != (b.dtype, b.shape) or not (a.flags.c_contiguous and b.flags.c_contiguous):
@@ -131,7 +131,7 @@ def has_same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 def encode_array(array: NDArray[Any]) -> tuple[bytes, memoryview]:
-    """Return the message of the schema `ARRAY` in two pieces, the second of which is `array` itself.
+    """Return the message of the schema `ARRAY` in two pieces, the second being `array`.
 
     `array` is as returned by `portable`.
     """
@@ -147,7 +147,7 @@ def _array_start(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def find_array(schema: str, message: bytes) -> slice | None:
-    """Return the place of the bytes of the array in a message, None without one, or raise DamagedMessageError."""
+    """Return the place of the array's bytes, None without one, or raise DamagedMessageError."""
     if (number := _DATA_FIELDS.get(schema)) is None:
         return None
     found = [value for key, value in find_fields(memoryview(message)) if key == number]

@@ -54,7 +54,7 @@ def has_large_arrays(value: Any) -> bool:  # noqa: ANN401 - an observation of an
 
 
 def detach(value: Any, known: Mapping[str, Any]) -> tuple[Any, int]:  # noqa: ANN401 - an observation of any form
-    """Return a copy of nested mappings and sequences of arrays, and the size of the copied arrays in bytes.
+    """Return a copy of nested values, and the size of the copied arrays in bytes.
 
     `known` are arrays that never change. One of them replaces an array with the same key and the same bytes, because a
     comparison is faster than a copy.

@@ -98,7 +98,7 @@ def start_of_manifest(
 
 
 def describe_robot(contract: Contract) -> dict[str, Any] | None:
-    """Return the robot file of a contract, the limits of it that are overridden, and its unconfirmed chosen values."""
+    """Return a contract's robot file, overridden limits and unconfirmed chosen values."""
     if (robot := contract.robot) is None:
         return None
     lists = {"overridden": list(robot.overridden), "unconfirmed": dict(contract.unconfirmed)}
@@ -106,12 +106,12 @@ def describe_robot(contract: Contract) -> dict[str, Any] | None:
 
 
 def name_of_policy(recorded: object) -> object:
-    """Return the name in the identity of a policy (`core.policy.PolicyIdentity`), or another value itself."""
+    """Return the name in the identity of a policy, or another value itself."""
     return recorded["name"] if isinstance(recorded, dict) and isinstance(recorded.get("name"), str) else recorded
 
 
 def world_of(manifest: Mapping[str, Any]) -> str:
-    """Return "simulator", "emulator" or "robot" for the target of the commands of a run, or "dry run" for none."""
+    """Return "simulator", "emulator", "robot" or "dry run" for what the commands move."""
     flags = manifest.get("capabilities")
     return name_world({"simulated": manifest.get("backend") != "real", **(flags if isinstance(flags, dict) else {})})
 
@@ -122,7 +122,7 @@ def processes(base: RecordableEnv) -> list[dict[str, Any]]:
 
 
 def contract_of_manifest(manifest: Mapping[str, Any]) -> Contract:
-    """Return the contract of a run with the recorded content of its files, none of which is opened.
+    """Return the contract of a run with the recorded content of its unopened files.
 
     Raises:
         RecordError: if the manifest has no contract text.
@@ -141,7 +141,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically, so that a reader gets the old file or the new one, or raise RecordError."""
+    """Write `text` to `path` atomically, or raise RecordError."""
     temporary = path.with_name(f".{path.name}.new")
     try:
         temporary.unlink(missing_ok=True)  # it could be a link

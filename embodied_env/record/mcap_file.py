@@ -34,7 +34,7 @@ _MOST_RECORDS = 1000  # without an index, such as channels
 
 
 class MessageEnd(NamedTuple):
-    """End of a message, `end` bytes after the start of the file or of the content of the chunk at `chunk`."""
+    """End of a message, `end` bytes after the start of the file or of its `chunk`."""
 
     chunk: int | None
     end: int
@@ -55,7 +55,7 @@ class StoredRecord(NamedTuple):
 
 
 class McapRecords:
-    """Iterates over kind, content and end of the complete records of a file, including those in chunks.
+    """Iterates over kind, content and end of the complete records, also in chunks.
 
     It never reads or allocates more than the size of the file, or the largest chunk, whatever length is declared.
 
@@ -216,7 +216,7 @@ _DECOMPRESSIONS = {"zstd": _decompress_zstd, "lz4": _decompress_lz4}
 
 
 def regular_size(path: Path) -> int:
-    """Return the size of a regular file in bytes, or raise OSError for anything else, such as a pipe."""
+    """Return the size of a regular file in bytes, or raise OSError for anything else."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))

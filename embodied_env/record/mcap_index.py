@@ -23,7 +23,7 @@ class _IndexedChunk(NamedTuple):
 
 
 class IndexCheck:
-    """Receives the records of a file in order, and raises ValueError for an index or a definition that disagrees.
+    """Receives a file's records in order, and raises ValueError for a wrong index.
 
     A file that was cut off may lack an index, but one with an index has no other messages than those in it.
     """
@@ -47,7 +47,7 @@ class IndexCheck:
         }
 
     def add(self, kind: str, record: Any, start: int, end: int) -> None:  # noqa: ANN401 - of mcap
-        """Add a record of the file from `start` to `end`, where a chunk comes before the records in it."""
+        """Add a record from `start` to `end`, where a chunk comes before its records."""
         if kind != "MessageIndex":
             self._close_chunk()
         if kind == "Chunk":

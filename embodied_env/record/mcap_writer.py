@@ -54,7 +54,7 @@ Piece = bytes | memoryview
 
 
 def check_log_libraries(compression: str = DEFAULT_COMPRESSION) -> None:
-    """Raise UsageError for an unknown compression, MissingDependencyError if a library is not installed."""
+    """Raise UsageError or MissingDependencyError for a compression that is not available."""
     if compression not in COMPRESSIONS:
         raise UsageError(f"unknown compression {compression!r} (expected one of: {', '.join(COMPRESSIONS)})")
     _library("mcap.records")
@@ -64,7 +64,7 @@ def check_log_libraries(compression: str = DEFAULT_COMPRESSION) -> None:
 
 
 class McapFile:
-    """Writes a file in chunks and locks it until it is closed, but refuses further writes after a failed one.
+    """Writes and locks a file in chunks, but refuses further writes after a failed one.
 
     Attributes:
         path: the file.
@@ -143,7 +143,7 @@ class McapFile:
         self.flush()
 
     def add_message(self, channel_id: int, data: Sequence[Piece], *, number: int, log_ns: int, publish_ns: int) -> None:
-        """Append the message that consists of the pieces `data`, which must not change, to the chunk in progress.
+        """Append a message of the pieces `data`, which must not change, to the chunk.
 
         It ends the chunk first if both are too large for one. Otherwise its owner ends the chunk by `flush`.
 
@@ -162,7 +162,7 @@ class McapFile:
         self._chunk.add(channel_id, log_ns, (head, *data))
 
     def flush(self) -> None:
-        """End the chunk and pass it to the operating system, or raise OSError unless `path` still has everything."""
+        """End the chunk and pass it to the operating system, or raise OSError."""
         if self._raw.closed:
             return
         self._end_chunk()
@@ -172,11 +172,11 @@ class McapFile:
             raise OSError(f"{problem}; do not modify a run while it is being recorded")
 
     def guarded(self, what: str) -> _Guard:
-        """Guard a write of `what`, and after a failure raise RecordError for it and for every later write."""
+        """Guard a write of `what`, whose failure is a RecordError of all later writes too."""
         return _Guard(self, what)
 
     def close(self) -> None:
-        """Write the index and close the file once, and store an error in `problem` instead of raising it."""
+        """Write the index and close the file once, and store an error in `problem`."""
         if self._raw.closed:
             return
         with contextlib.suppress(RecordError), self.guarded("the index"):

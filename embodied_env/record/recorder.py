@@ -35,7 +35,7 @@ _MESSAGE_BYTES = 2**10
 
 
 class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Records a run with the values that the agent sent and received, and the environment's own account of them.
+    """Records what the agent sent and received next to the environment's own account.
 
     It must be the outermost wrapper, because changes made by wrappers outside of it are not recorded. It creates a run
     directory in `folder` with ``manifest.json``, ``transitions.mcap``, ``first_transition.json`` and, at `close`,
@@ -233,13 +233,13 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._submit_row(self._run.encode_step(made, outer, number=self._rows, now_ns=self._clock.system_ns()))
 
     def join(self, writer: WriterThread) -> RunWriter:
-        """Write in a thread that several recorders share, from the first row on, and return the writer of the rows."""
+        """Write in a thread that several recorders share, and return the writer of the rows."""
         self._closing.detach()
         self._writer = writer
         return self._run
 
     def encode_made(self, row: Row) -> PendingRow | None:
-        """Number the row of a step made without `step` and return it for the shared thread, or None if it is lost."""
+        """Number and return the row of a step made without `step`, or None if it is lost."""
         row["row"] = self._rows
         self._rows += 1
         return self._run.encode_made(row, now_ns=self._clock.system_ns())
@@ -263,7 +263,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         return False
 
     def close(self) -> None:
-        """Close the environment and complete the record, idempotently, with a bounded wait for a hanging disk."""
+        """Close the environment and complete the record, idempotently and in bounded time."""
         try:
             super().close()
         finally:
@@ -330,7 +330,7 @@ def _record_message(run: RunWriter, writer: WriterThread, message: TappedMessage
 
 
 def make_run_directory(folder: Path, label: str, started_utc: datetime) -> Path:
-    """Create a directory in `folder` named by time, label and a random number, or raise RecordError."""
+    """Create a directory in `folder` named by time and label, or raise RecordError."""
     name = re.sub(r"[^\w.-]", "_", f"{started_utc:%Y%m%dT%H%M%SZ}_{label}_{secrets.token_hex(3)}")
     path = folder / name
     try:

@@ -28,7 +28,7 @@ class ChainRecord(TypedDict):
 
 
 def start_of_chain(manifest: Mapping[str, Any]) -> str:
-    """Return the hash in the first row of a run, computed from its name, start, backend and contract as JSON."""
+    """Return the hash in the first row of a run, made of its name, start and contract."""
     contract = manifest.get("contract")
     fingerprint = contract.get("fingerprint") if isinstance(contract, dict) else None
     stated = [*(manifest.get(key) for key in _STATED), fingerprint]
@@ -71,7 +71,7 @@ class RowChain:
         self.resets += is_reset
 
     def check(self, row: Any, data: bytes, log_time_ns: int | None, schema: str) -> None:  # noqa: ANN401 - JSON types
-        """Add a row that was read, as JSON types and as text, with the time of its message and schema of its topic.
+        """Add a row that was read, with the time of its message and schema of its topic.
 
         Time None: the message has two.
         """

@@ -180,7 +180,7 @@ class RowDecoder:
         return cast("FloatArray", _vector(inner["report"]["applied_si"]))
 
     def action(self, row: TransitionRow) -> tuple[Any, bool]:
-        """Return the action that the gate received, and whether it is reconstructed from the gate's report."""
+        """Return the action that the gate received, and whether it is reconstructed."""
         inner = row["inner"]
         action, requested = inner["action"], cast("FloatArray", _vector(inner["report"]["requested"]))
         of_form = (found for found in inner["findings"] if found["gate"] == "form")
@@ -250,7 +250,7 @@ class UnreadableAction:
 
 
 def frozen_ns(row: ResetRow) -> int:
-    """Return the time of the snapshot of a reset on the steady clock, or 0 if info has no sensor."""
+    """Return the steady time of a reset's snapshot, or 0 if info has no sensor."""
     samples = row["inner"]["sensors"]
     for name, account in row["info"]["sensors"].items():
         if name in samples:

@@ -93,7 +93,7 @@ class LogWriter:
         return len(self._ends)
 
     def append(self, topic: str, data: bytes, *, number: int, log_time_ns: int) -> None:
-        """Append row `number`, as JSON with the links of its chain, to the channel `topic`, without flushing.
+        """Append row `number`, with the links of its chain, to `topic` without flushing.
 
         Raises RecordError for a row that readers would refuse, which is not written.
         """
@@ -154,7 +154,7 @@ class LogWriter:
 
 
 def channel_schema(name: str) -> dict[str, Any]:
-    """Return the schema of the channel of the rows of schema `name`, with the fields whose type Foxglove can read.
+    """Return the channel's schema of rows `name`, with the fields that Foxglove reads.
 
     Foxglove accepts no field that may be null or of several types, and requires `properties` of every object. It shows
     and plots fields that are not named. The complete types are in `embodied_env.record.row_types`.
@@ -177,7 +177,7 @@ def parse_row(data: bytes) -> Any:  # noqa: ANN401 - JSON types
 
 
 def find_stored_array(stored: StoredRecord) -> slice | None:
-    """Return the place of the bytes of the array in the data of a message, or None if it has none."""
+    """Return the place of the array's bytes in the data of a message, or None."""
     try:
         return find_array(stored.schema_name, stored.record.data)
     except DamagedMessageError:
@@ -224,7 +224,7 @@ class LogReader:
         self._content = LogContent(problem, digest.hexdigest(), chain, is_cut=records.is_cut)
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
-        """Return the read-only array that a row refers to, or raise RecordError if it is missing or damaged."""
+        """Return the read-only array of a row, or raise RecordError if it is damaged."""
         self.check_array(reference)
         try:
             try:
@@ -236,7 +236,7 @@ class LogReader:
             raise RecordError(f"{self.path.name}: cannot read the array {reference}: {error}") from None
 
     def check_array(self, reference: Mapping[str, Any]) -> None:
-        """Raise RecordError unless the log has the array, without reading it, since the search has hashed it."""
+        """Raise RecordError unless the log has the array, which is not read again."""
         if not is_reference(reference) or reference["sha256"] not in self._arrays.places:
             raise RecordError(f"{self.path.name}: no such array: {reference}")
         try:

@@ -147,7 +147,7 @@ class DelayRecord(TypedDict):
 
 
 class ChunkRecord(TypedDict):
-    """`embodied_env.core.types.ActionChunk`, whose actions are float64 of shape (n, n_joints) in contract order.
+    """An action chunk, whose actions are float64 of shape (n, n_joints).
 
     Action i is for step ``born + 1 + i`` of the episode. ``info.annotations.chunk`` has its age and its weight.
     """
@@ -158,7 +158,7 @@ class ChunkRecord(TypedDict):
 
 
 class InputsRecord(TypedDict):
-    """The part of `embodied_env.core.types.ExternalInputs` that does not follow from actions and readings."""
+    """The external inputs that do not follow from actions and readings."""
 
     action_age_s: float
     latency_s: float
@@ -319,7 +319,7 @@ class OuterTransitionRow(_Transition):
 
 
 class ReturnedRow(TypedDict):
-    """The values that `step` returned, without the environment's account, from elsewhere than a run."""
+    """The values that `step` returned, without an account, from elsewhere than a run."""
 
     schema: Literal["embodied_env/transition/1"]
     observation: Any

@@ -54,14 +54,14 @@ def is_no_action(action: Any) -> bool:  # noqa: ANN401 - JSON types
 
 
 def has_missed_action(info: Mapping[str, Any]) -> bool:
-    """Return whether the gate received no action in a step because neither the policy nor an action stage acted."""
+    """Return whether the gate received no action from policy or action stages."""
     safety = info.get("safety")
     codes = safety.get("code") if isinstance(safety, dict) else None  # faster than Mapping, and read in each step
     return codes is not None and CODES[NO_ACTION] in list(codes)
 
 
 def is_staged(account: StepAccount) -> bool:
-    """Return whether an action stage acted in a step and ``inner.action`` is its output, not the agent's action."""
+    """Return whether ``inner.action`` is the output of an action stage."""
     return "given" in account["external_inputs"].get("annotations", {}).get("action_stages", {})
 
 
@@ -73,7 +73,7 @@ def given_action(account: StepAccount) -> Any:  # noqa: ANN401 - JSON types
 
 
 def held_readings(info: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the sensors of which the observation of a step holds an earlier reading, each with its quality."""
+    """Return the sensors of which an observation holds an earlier reading, with quality."""
     sensors, found = info.get("sensors"), []
     for name, reading in sensors.items() if isinstance(sensors, dict) else ():
         quality = reading.get("quality") if isinstance(reading, dict) else None
@@ -83,7 +83,7 @@ def held_readings(info: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def stopped_joints(info: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the joints of the code that ended the episode, and those that have not moved since the reset."""
+    """Return the joints of the code that ended the episode, and those that did not move."""
     safety, code = info.get("safety"), str(info.get("end_reason", "")).partition(":")[2]
     codes = safety.get("joints") if isinstance(safety, Mapping) else None
     if not code or code not in CODES or not isinstance(safety, Mapping) or not isinstance(codes, Mapping):
@@ -120,7 +120,7 @@ def transition_row(
 
 
 def step_account(transition: Transition, action: Any, evaluator: Collection[str]) -> Row:  # noqa: ANN401 - JSON types
-    """Return ``inner`` of the row of a step, the environment's own account, whose values never change.
+    """Return ``inner`` of a step's row, the environment's account, which never changes.
 
     `action` is that of `transition`, which may change after the step, in JSON types.
     """

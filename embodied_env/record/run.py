@@ -113,7 +113,7 @@ class Run:
         yield from self._log
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
-        """Return the array that a row refers to, such as ``run.array(row["observation"]["front_image"])``.
+        """Return the array of a reference, as in ``run.array(row["observation"]["image"])``.
 
         It is read-only and in C order. In a run that is still being written, only the arrays are found that were in the
         log at the first call.
@@ -124,7 +124,7 @@ class Run:
         return self._log.array(reference)
 
     def check_array(self, reference: Mapping[str, Any]) -> None:
-        """Raise RecordError if the array of a reference is missing or damaged, without reading it again."""
+        """Raise RecordError if the array of a reference is missing or damaged."""
         self._log.check_array(reference)
 
     def messages(self) -> Iterator[StoredMessage]:
@@ -183,7 +183,7 @@ def inspect_run(path: str | Path) -> tuple[Run, list[Violation]]:
 
 
 def read_json(file: Path) -> Any:  # noqa: ANN401 - JSON types
-    """Return the content of a JSON file of a run, or raise ValueError unless it is a regular file of bounded JSON."""
+    """Return the bounded JSON content of a regular file of a run, or raise ValueError."""
     try:
         regular_size(file)
         with file.open("rb") as opened:

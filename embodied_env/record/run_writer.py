@@ -36,7 +36,7 @@ SUMMARY = "summary.json"
 
 
 def remove_run(path: Path, made_for_it: Sequence[Path] = ()) -> None:
-    """Remove the files of a run, and its directory and those made for it, innermost first, if nothing else is there."""
+    """Remove the files of a run, and then the folders made for it that are empty."""
     with contextlib.suppress(OSError):
         for name in (MANIFEST, LOG, MESSAGES, FIRST_TRANSITION, SUMMARY):
             (path / name).unlink(missing_ok=True)
@@ -72,7 +72,7 @@ class RowArrays:
 
 
 class PendingRow(NamedTuple):
-    """A row to be written, with `parts` of JSON without the braces or functions that return fields encoded later."""
+    """A row to be written, with `parts` of JSON or functions that return fields."""
 
     topic: str
     parts: Sequence[bytes | Callable[[], Row]]
@@ -83,7 +83,7 @@ class PendingRow(NamedTuple):
 
 
 class RunWriter:
-    """Writes into one run directory and, once open, counts failures as losses, which do not stop the robot.
+    """Writes into one run directory, and counts failures as losses once it is open.
 
     It never raises once it is open.
 
@@ -163,7 +163,7 @@ class RunWriter:
         return None
 
     def encode_made(self, row: Row, *, now_ns: int) -> PendingRow | None:
-        """Return the given row of a step, whose arrays never change, or None if it cannot be encoded.
+        """Return the row of a step with constant arrays, or None if it cannot be encoded.
 
         Its latencies are not added to the summary.
         """
@@ -215,7 +215,7 @@ class RunWriter:
             self.log.flush()
 
     def complete(self, manifest: Mapping[str, Any], contract_fingerprint: str) -> None:
-        """Close the logs, then write the summary and last the manifest, so that ``clean`` is the last thing written."""
+        """Close the logs, then write the summary and, as the last file, the manifest."""
         self.settle()
         self.log.close()
         if self.log.problem:
@@ -249,7 +249,7 @@ class RunWriter:
 
 
 class LossCounter:
-    """Thread-safe counter of the rows and messages that could not be written, which keeps the first problem."""
+    """Thread-safe counter of the rows and messages that could not be written."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

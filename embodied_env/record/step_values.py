@@ -61,7 +61,7 @@ def _place(contract: Contract, joint: CommandedJoint) -> dict[str, Any]:
 
 
 def read_joint(row: TransitionRow | ResetRow, joint: CommandedJoint) -> float:
-    """Return the reading of a joint, or NaN without a good one in an observation, which is JSON of any form."""
+    """Return the reading of a joint, or NaN without a good one in an observation."""
     sensor = row["info"]["sensors"].get(joint.sensor)
     if sensor is None or sensor["quality"] not in _GOOD:
         return math.nan
@@ -75,7 +75,7 @@ def read_joint(row: TransitionRow | ResetRow, joint: CommandedJoint) -> float:
 
 
 def action_values(action: Vector | Mapping[str, Vector], layout: ActionLayout | None = None) -> list[float]:
-    """Return the components of an action, a list or one list per actuator, with NaN for non-finite ones.
+    """Return the components of an action as a list, with NaN for non-finite ones.
 
     The lists are in the order of `layout`, or in their own where it is None or has other actuators.
     """
@@ -86,21 +86,21 @@ def action_values(action: Vector | Mapping[str, Vector], layout: ActionLayout | 
 
 
 def firings(row: TransitionRow) -> Iterator[tuple[Firing, Severity]]:
-    """Yield the findings of the gates in the row of a step once per joint, where severity PASS changes nothing."""
+    """Yield a step's findings once per joint, where severity PASS changes nothing."""
     for finding in row["inner"]["findings"]:
         for joint in finding["joints"] or ("",):
             yield (finding["gate"], finding["code"], joint), Severity[finding["severity"]]
 
 
 class Joints:
-    """Values of the joints of a contract in their own units, or in those of the action without a contract."""
+    """Values of the joints in their own units, or without a contract in the action's."""
 
     def __init__(self, contract: Contract | None) -> None:
         self._layout = None if contract is None else ActionLayout(contract)
         self.by_name = {} if contract is None else {joint.name: joint for joint in commanded_joints(contract)}
 
     def values(self, row: TransitionRow) -> Iterator[tuple[str, float, float, float]]:
-        """Yield name, requested, applied and measured value of each joint in a step, with NaN for unknown ones."""
+        """Yield name, requested, applied and measured value of each joint, NaN if unknown."""
         action, layout = row["info"]["action"], self._layout
         requested, applied = (action_values(action[key], layout) for key in ("requested", "applied"))
         published = self._published(row)
@@ -116,14 +116,14 @@ class Joints:
             yield name, asked, value, read_joint(row, self.by_name[name])
 
     def requested(self, row: TransitionRow) -> Iterator[tuple[str, float]]:
-        """Yield the name and the requested value of each joint in a step, in the units of the action."""
+        """Yield the name and the requested value of each joint, in units of the action."""
         action, layout = row["info"]["action"], self._layout
         is_known = layout is not None and len(self._published(row)) == layout.size
         names = layout.joints if layout is not None and is_known else action["applied_si"]
         yield from zip(names, action_values(action["requested"], layout), strict=False)
 
     def origins(self, row: TransitionRow) -> list[float]:
-        """Return the position of each joint to which the displacement of a step is added, or 0 for other actions."""
+        """Return the position to which each joint's displacement is added, 0 for others."""
         action, layout = row["info"]["action"], self._layout
         published = self._published(row)
         if layout is None or len(published) != layout.size:
@@ -140,7 +140,7 @@ class Joints:
         return action_values([values[joint] for joint in self._layout.joints])
 
     def plan(self, actions: FloatArray, origins: list[float]) -> FloatArray:
-        """Return the values of successive actions, shape (n, n_joints), the first of them for the step of `origins`."""
+        """Return the values of successive actions, (n, n_joints), the first of `origins`."""
         layout = self._layout
         if layout is None or actions.shape[1] != layout.size:
             return actions

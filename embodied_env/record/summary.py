@@ -58,7 +58,7 @@ class EpisodeOutcome:
 
     @property
     def instruction(self) -> str:
-        """The prompt, "" without one, or "first → next" if it was changed, which is a condition of its own.
+        """The prompt, "" without one, or "first → next" if it was changed.
 
         Of more than `_MOST_PROMPTS` the first ones and the last one are named.
         """
@@ -66,7 +66,7 @@ class EpisodeOutcome:
 
     @property
     def kind(self) -> str:
-        """The end of the episode as "success", "failure", "time" (its limit), "stopped", "apart" or "cut".
+        """The end of the episode in one word, such as "success", "failure" or "stopped".
 
         "stopped" is otherwise truncated, "apart" is in no success rate, and "cut" has no end.
         """
@@ -86,7 +86,7 @@ class EpisodeOutcome:
 
 
 class Summary:
-    """Computes the episode, step and outcome counts and latency percentiles of ``summary.json`` from rows in order.
+    """Computes the counts and latency percentiles of ``summary.json`` from rows in order.
 
     An episode ends when the outermost wrapper ends it, and one that was cut short counts as unfinished.
 

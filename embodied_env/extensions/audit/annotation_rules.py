@@ -59,7 +59,7 @@ _AT_RESET = ChunkAccount(mode="", id=None, born=None, age=None, weight=None, old
 
 
 class AccountRules:
-    """Each account of a step has its fields, and follows from the step and from the account before it.
+    """Each account of a step has its fields, and follows from the step and the last one.
 
     A chunk without a mode of this package is skipped. Backends in which a topic carries the goals of grippers have no
     account of them.

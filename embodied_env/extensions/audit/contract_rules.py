@@ -40,7 +40,7 @@ def end_reasons(row: StepRow) -> list[str]:
 
 
 def reference_of(row: TransitionRow) -> ReferenceRecord | None:
-    """Return the reference of the command that was written, or of the braking that replaced it after a delay."""
+    """Return the reference of the command, or of the braking, that was written."""
     inputs = row["inner"]["external_inputs"]
     replaced = inputs["delay"]["reference"] if "delay" in inputs else None
     return replaced or inputs["reference"]

@@ -38,7 +38,7 @@ def to_ns(seconds: float) -> int:
 
 
 def is_free_running(info: StepRecord) -> bool:
-    """Return whether the world of a step moves by itself, so that info has the jitter of the period."""
+    """Return whether the world of a step moves by itself."""
     return "jitter_s" in info["latency"]
 
 

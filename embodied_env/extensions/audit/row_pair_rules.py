@@ -222,7 +222,7 @@ PAIR_RULES: tuple[Callable[[AnyRow, StepRow, MaybeContract], Iterator[Violation]
 
 
 class LimitRule:
-    """Applied actions are within the limits of the contract, and consecutive ones within its velocity limits.
+    """Applied actions, alone and in sequence, are within the limits of the contract.
 
     Checked only where the gates guaranteed it and no other source of motion was possible in between. In a dry run the
     commands do not follow each other: each is checked against the reference in its own row.

@@ -27,7 +27,7 @@ _REL_TOLERANCE = 1e-9  # tolerance of means that were summed in another order
 
 
 def read_contract(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Violation]]:
-    """Return the violations of a run's contract with it, or with None if rows cannot be checked against it."""
+    """Return the violations of a run's contract with it, or None if it is unusable."""
     recorded = manifest.get("contract")
     recorded = recorded if isinstance(recorded, dict) else {}
     text, fingerprint, where = recorded.get("text"), recorded.get("fingerprint"), f"{MANIFEST}: contract.text"
@@ -76,7 +76,7 @@ def warn_overridden(contract: Contract | None) -> list[Violation]:
 
 
 def name_manifest(misfits: Iterable[Violation], *, is_contract_reported: bool) -> Iterator[Violation]:
-    """Yield the schema violations of a manifest, without those of a contract that is already reported."""
+    """Yield the schema violations of a manifest that are not reported yet."""
     for each in misfits:
         if not (is_contract_reported and each.field.startswith("contract")):
             field, text = f"{MANIFEST}: {each.field}", f"{MANIFEST}: {each.text}"
@@ -84,7 +84,7 @@ def name_manifest(misfits: Iterable[Violation], *, is_contract_reported: bool) -
 
 
 class ManifestRules:
-    """Rows have the backend, versions, task and seeds of the manifest, with one report per changed value."""
+    """Rows have the backend, versions, task and seeds of the manifest."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._is_clean = manifest.get("clean") is True
@@ -104,7 +104,7 @@ class ManifestRules:
         }
 
     def check_run(self) -> Iterator[Violation]:
-        """Check that the recorder was the outermost wrapper, since it does not record wrappers outside of it."""
+        """Check that the recorder was the outermost wrapper."""
         first = self._wrappers[0]["class"] if self._wrappers else RECORDER
         if first != RECORDER:
             text = f"{MANIFEST}: the outermost wrapper is {short_repr(first)} (expected {RECORDER})"
@@ -135,7 +135,7 @@ class ManifestRules:
 
 
 class RowTally:
-    """Counts what ``summary.json`` counts, except latencies, independently of the code that writes the summary."""
+    """Counts what ``summary.json`` counts, independently of the code that writes it."""
 
     def __init__(self) -> None:
         self.resets = 0
@@ -205,7 +205,7 @@ class RowTally:
 
 
 def warn_held(tally: RowTally, contract: Contract | None) -> Iterator[Violation]:
-    """Yield a warning for each sensor without a mask of which observations hold an earlier reading."""
+    """Yield a warning for each sensor without a mask that has held readings."""
     for sensor, counts in by_sensor(tally.held).items():
         spec = None if contract is None else contract.sensors.get(sensor)
         if spec is None or not spec.mask:
@@ -256,7 +256,7 @@ def check_first_transition(folder: Path, first: Any) -> Iterator[Violation]:  # 
 
 
 def read_time_limit(manifest: Manifest) -> int | None:
-    """Return the least `max_episode_steps` of the TimeLimits that a run was recorded in, or None."""
+    """Return the least `max_episode_steps` of a run's TimeLimits, or None."""
     layers = manifest.get("wrappers", [])[1:-1]
     steps = [(layer["kwargs"] or {}).get("max_episode_steps") for layer in layers if layer["class"] == _TIME_LIMIT]
     return min((each for each in steps if isinstance(each, int)), default=None)

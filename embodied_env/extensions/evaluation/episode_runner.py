@@ -119,7 +119,7 @@ class EvaluationJob:
 
 
 class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
-    """Runs trials in one environment, and records those of each policy into a run directory of their own.
+    """Runs trials in one environment, and records those of each policy into its own run.
 
     Episode k has the world seed of the k-th reset of a run that was seeded once. There is one object per policy, which
     is reset before each of its episodes with a seed drawn from the job's and k.
@@ -269,7 +269,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
 
 
 def find_failure(summary: Mapping[str, Any]) -> str:
-    """Return the end reasons of episodes that lost their backend, or that the policy never acted, or ""."""
+    """Return the end reasons of episodes that failed to run, or ""."""
     steps, ends = summary["steps"], summary["end_reasons"]
     if steps and steps in (summary["missed_actions"], ends.get(LATE)):
         return f"the policy never acted: no action in time in {steps} steps"

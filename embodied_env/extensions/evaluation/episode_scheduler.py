@@ -24,7 +24,7 @@ _START_S = 120.0  # time for a worker to import its policy and make its environm
 
 
 def domain_ids(count: int, own: int) -> tuple[int, ...]:
-    """Return `count` different ROS domain ids other than `own`, or raise UsageError when there are fewer."""
+    """Return `count` ROS domain ids other than `own`, or raise UsageError."""
     if not 1 <= count < DOMAINS:
         raise UsageError(f"invalid number of workers: {count} (expected 1 to {DOMAINS - 1}, one ROS domain each)")
     others = [(own + 1 + index) % DOMAINS for index in range(count + 1)]
@@ -32,7 +32,7 @@ def domain_ids(count: int, own: int) -> tuple[int, ...]:
 
 
 class EpisodeScheduler:
-    """Distributes the trials of one evaluation to workers, and replaces workers that end or hang."""
+    """Distributes the trials of an evaluation, and replaces workers that end or hang."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class EpisodeScheduler:
         return f"not evaluated: {names} exceeded {self._limit_s:g} s in {MOST_ATTEMPTS} attempts"
 
     def unclean(self, paths: Iterable[Path]) -> str:
-        """Return those of `paths` that are not clean, each with its problem, except those of lost workers."""
+        """Return the `paths` that are not clean with their problems, except those of lost workers."""
         problems = {path: read_run(path).problem for path in paths if path not in self.lost}
         return "; ".join(f"{path}: {problem}" for path, problem in problems.items() if problem)
 

@@ -55,7 +55,7 @@ class Engine:
         return "local" if self.cluster is None else "ray"
 
     def check(self, job: EvaluationJob) -> None:
-        """Raise UsageError for an unknown backend, and for options that several processes cannot share."""
+        """Raise UsageError for an unknown backend or options that processes cannot share."""
         backend_accepts(job.backend, "spawn", pacing=job.options.get("pacing"))
         refusals = (
             (job.backend == "real", "the backend 'real'", "there is only one robot"),
@@ -166,7 +166,7 @@ def make_engine(
 
 
 def longest_episode_s(job: EvaluationJob) -> float:
-    """Return a generous upper bound of the duration of an episode of `job`, including its reset, s."""
+    """Return an upper bound of the duration of an episode of `job` with its reset, s."""
     episode, period_s = job.contract.episode, job.contract.control_period_s
     declared = job.contract.backends.get(job.backend, {}).get("reset_timeout_s")
     reset_s = declared if isinstance(declared, (int, float)) else _RESET_S  # the backend rejects other types

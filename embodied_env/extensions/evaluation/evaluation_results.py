@@ -56,7 +56,7 @@ class PolicyComparison:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Evaluation:
-    """The evaluation of one or more policies on one backend, with `results` in the order of the policies."""
+    """The evaluation of policies on one backend, with `results` in their order."""
 
     contract: Contract
     backend: str
@@ -113,7 +113,7 @@ class Evaluation:
 
 
 def rows_of_episodes(where: Mapping[int, Path]) -> Iterator[RecordedRow]:
-    """Yield the rows of these episodes in order, from the run directory that `where` has for each.
+    """Yield the rows of these episodes in order, from the run directories in `where`.
 
     Raises RecordError when an episode is incomplete in its log.
     """

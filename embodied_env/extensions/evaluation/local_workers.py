@@ -87,7 +87,7 @@ class WorkerPool(AbstractContextManager["WorkerPool[AnyWorker]"], Generic[AnyWor
 
     @abstractmethod
     def reap(self, worker: AnyWorker, *, grace_s: float = GRACE_S) -> str:
-        """End a worker, after `grace_s` by force, and return its exit status and its last output as text."""
+        """End a worker, after `grace_s` by force, and return its status and last output."""
 
     @abstractmethod
     def shutdown(self) -> None:
@@ -155,7 +155,7 @@ class LocalWorkers(WorkerPool[LocalWorker]):
         self._folder.cleanup()
 
     def start(self, number: int, domain_id: int) -> LocalWorker:
-        """Start a worker as `WorkerPool` does, or raise BackendNotReadyError when its process cannot be started."""
+        """Start a worker, or raise BackendNotReadyError when it cannot be started."""
         job = {**self._job, "number": number, "address": self._address, "out": str(self._runs)}
         child = Child(
             ProcessSpec(role=f"worker {number}", module=MODULE, arguments=(), grace_s=GRACE_S),

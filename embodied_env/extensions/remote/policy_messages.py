@@ -43,7 +43,7 @@ _DTYPE = re.compile(r"[<>|=]?([biuf][1248]|[US][1-9]\d{0,5})")
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep freed memory, which it would otherwise return and take again for every message.
+    """Let the C library keep freed memory, which every message would take again.
 
     glibc returns what exceeds twice the largest block that was freed so far; with images that costs 0.5 ms a message.
     """
@@ -55,7 +55,7 @@ class WireError(EmbodiedEnvError, ValueError):
 
 
 def pack(message: Any, protocol: str = "openpi") -> bytes:  # noqa: ANN401 - any message
-    """Return `message` in the format of ``openpi`` or ``gr00t``, or raise WireError for unsupported values."""
+    """Return `message` in a format, or raise WireError for unsupported values."""
     packers = vars(_packers)
     if protocol not in packers:
         packers[protocol] = import_library("msgpack").Packer(default=_FORMATS[protocol][0])
@@ -67,7 +67,7 @@ def pack(message: Any, protocol: str = "openpi") -> bytes:  # noqa: ANN401 - any
 
 
 def unpack(data: bytes | bytearray, protocol: str = "openpi") -> Any:  # noqa: ANN401 - any message
-    """Return a message in the format of ``openpi`` or ``gr00t``, or raise WireError for any other data."""
+    """Return a message of a format, or raise WireError for any other data."""
     library = import_library("msgpack")
     if len(data) > MOST_BYTES:
         raise WireError(f"message too large: {len(data)} bytes (expected at most {MOST_BYTES})")

@@ -126,7 +126,7 @@ class RemoteModel(PolicyModel):
         return self
 
     def check_contract(self, contract: Contract, /) -> None:
-        """Raise UsageError for a model that its server announces for another contract, or for a policy file."""
+        """Raise UsageError for a server of another contract or of a policy file."""
         label = f"policy {self.identity.name!r} is served"
         if self.fingerprint not in (None, contract.fingerprint):
             expected = f"expected {contract.fingerprint:.12}, {contract.name}"
@@ -142,7 +142,7 @@ class RemoteModel(PolicyModel):
             raise UsageError(f"{problem}; name a copy of it here, or serve it with --contract")
 
     def instruct(self, instruction: str, /) -> bool:
-        """Raise UsageError for another prompt than that of the server's contract, if it announces one."""
+        """Raise UsageError for another prompt than that of the server's contract, if any."""
         if self.instruction not in (None, instruction):
             problem = f"policy {self.identity.name!r} is served with one prompt: {self.instruction!r:.80}"
             raise UsageError(f"{problem} (expected {instruction!r:.80}); serve it without --contract")
@@ -203,12 +203,12 @@ class RemoteModel(PolicyModel):
         return self._timeout_s
 
     def take_account(self) -> Mapping[str, Any] | None:
-        """Return the stages of the last inference and the failures of the episode, or None without a new one."""
+        """Return the stages of the last inference and the episode's failures, or None."""
         account, self._account = self._account, None
         return None if account is None else {**account, **{each.value: self._problems[each] for each in Problem}}
 
     def close(self) -> None:
-        """Close the connection, in the middle of an inference of another thread at its end. Idempotent."""
+        """Close the connection idempotently, during an inference at its end."""
         self._is_closed = True
         if not self._is_busy:
             self._disconnect()

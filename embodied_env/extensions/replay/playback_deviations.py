@@ -39,7 +39,7 @@ _DIVERGED, _LEAST = 0.05, 1e-6  # share of the recorded range of a field, and di
 
 
 class CommandDeviations:
-    """Differences of commands from the recorded ones, with the codes of the gates that changed them."""
+    """Differences of commands from the recorded ones, with codes of the gates."""
 
     def __init__(self) -> None:
         self.codes: Counter[str] = Counter()
@@ -66,7 +66,7 @@ class CommandDeviations:
 
 
 def rehearse(actions: Sequence[FloatArray], commands: FloatArray, contract: Contract, start: EpisodeStart) -> str:
-    """Play actions on joints that follow exactly, and return how the commands deviate from the recorded ones.
+    """Play actions on joints that follow exactly, and return how the commands deviate.
 
     The limits and command filters of `contract` apply. Forces and loads are not known without a robot.
     """
@@ -96,7 +96,7 @@ def rehearse(actions: Sequence[FloatArray], commands: FloatArray, contract: Cont
 
 
 def write_deviations(played: str | Path, recorded: str | Path) -> list[str]:
-    """Compare a run with the run that it played, write ``playback.json`` into it, and return the result in text.
+    """Compare a run with the one that it played, write and return the result.
 
     Per command and per component of a measured field it has the difference over time, its RMS and largest value, and
     when the two diverged: a command when it first differs, a reading when it differs by 5 % of the recorded range.

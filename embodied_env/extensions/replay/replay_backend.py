@@ -64,7 +64,7 @@ class RecordedSteps:
         return {} if self.row is None else cast("Mapping[str, int]", self.row["inner"]["stamps_ns"])
 
     def next_reset(self) -> ResetRow:
-        """Move to the next reset and return its row, or raise BackendNotReadyError after the last one."""
+        """Return the row of the next reset, or raise BackendNotReadyError."""
         self.row = self.external_inputs = None
         while self._next is not None and self._next["schema"] != RESET:
             self._next = next(self._rows, None)
@@ -132,7 +132,7 @@ class ReplayBackend:
 
     @classmethod
     def find_contract(cls, options: Mapping[str, Any], /) -> Contract:
-        """Return the untrusted contract of the run in `options`, or raise an error like `recorded_contract`."""
+        """Return the untrusted contract of the run in `options`."""
         return recorded_contract(_opened(options["run"]))
 
     def open(self) -> None:
@@ -216,7 +216,7 @@ def _opened(run: str | Path | Run) -> Run:
 
 
 def recorded_contract(run: Run) -> Contract:
-    """Return the untrusted contract of `run` with its files, or raise RecordError or ContractError if it has none."""
+    """Return the untrusted contract of `run` with its files, or raise an error."""
     try:
         return contract_of_manifest(run.manifest)
     except RecordError as error:

@@ -76,7 +76,7 @@ def load_run(location: str, *, part: str | None = None, actions: str = "requeste
 
 
 def read_episodes(run: Run, actions: str) -> Iterator[RecordedEpisode]:
-    """Yield the episodes of a run in order, or raise RecordError for one in which a row is missing."""
+    """Yield the episodes of a run in order, or raise RecordError for a missing row."""
     contract = recorded_contract(run)
     decoder, layout = RowDecoder(contract, run.array), ActionLayout(contract)
     joints = MeasuredJoints(contract, layout.joints)
@@ -128,7 +128,7 @@ def _check_values(run: Run, reset: Snapshot, steps: list[TransitionRow], size: i
 
 
 class RunModel(PolicyModel):
-    """Plays the episodes of a run, with the next recorded action at each inference, whatever is observed.
+    """Plays the episodes of a run, one recorded action at each inference.
 
     After the last one there is no action, so that the robot brakes and the episode ends as ``policy_lost``.
 
@@ -185,7 +185,7 @@ class RunModel(PolicyModel):
         return {"action": action}
 
     def take_account(self) -> Mapping[str, int] | None:
-        """Return the row and the index, from 0, of the last action, or None if the episode has ended."""
+        """Return the row and the index, from 0, of the last action, or None at the end."""
         account, self._account = self._account, None
         return account
 

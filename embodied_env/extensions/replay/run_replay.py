@@ -92,7 +92,7 @@ def replay_run(
     trust_task: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> Replay:
-    """Replay a run directory with the actions that reached its environment, up to the first difference.
+    """Replay the recorded actions of a run directory, up to the first difference.
 
     Compared bit for bit: the environment's own account (``inner``) and its own keys of ``info``, latencies included;
     arrays by their hash. Not compared: `IDENTITY` and the duration of resets. Nothing that the run names is imported
@@ -298,7 +298,7 @@ def replay_policy(
     chunks: str = "wait",
     progress: Progress = NO_PROGRESS,
 ) -> PolicyReplay:
-    """Call `policy` with the recorded observations, and compare its actions with the recorded ones.
+    """Call `policy` with the recorded observations, and compare its actions.
 
     The world does not follow the policy: the observations are those of the record. The policy is reset before each
     episode as in an evaluation with `seed` and `chunks`, in lockstep; steps after a missing row of their episode are

@@ -26,7 +26,7 @@ _ARRIVALS = ("arrival_ns", "arrival_system_ns", "arrival_age_s")
 
 
 def simulate_run(path: str | Path, *, contract: Contract | None = None, progress: Progress = NO_PROGRESS) -> Replay:
-    """Simulate a run in lockstep again, and compare the results with the recorded ones, up to the first difference.
+    """Simulate a run in lockstep again, and compare up to the first difference.
 
     The world starts from the recorded seed of each reset and receives the recorded actions. All values are compared bit
     for bit, except for durations and arrivals on the host, and accounts of the policy.

@@ -129,7 +129,7 @@ class SharedBackend:
 
 
 class AgentBackend:
-    """The `Backend` of one robot in a shared world, with its own sensors, reset options and commands.
+    """The `Backend` of one robot in a shared world, with its own sensors and commands.
 
     Attributes:
         contract: the contract of the robot.

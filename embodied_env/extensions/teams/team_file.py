@@ -45,7 +45,7 @@ _NAMES |= {"joints", "mass", "friction", "gain", "damping", "delay"}
 
 @dataclass(frozen=True, kw_only=True)
 class TeamMember:
-    """A robot of the file, with `changes` that are merged over its contract and in which null removes a key."""
+    """A robot of the file, with `changes` merged over its contract."""
 
     contract: str  # a name or a file, relative to the team's folder
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class TeamMember:
 
 @dataclass(frozen=True, kw_only=True)
 class TeamWorld:
-    """The part of the world that belongs to no robot, with names of the model in `shared` without a prefix."""
+    """The part of the world that belongs to no robot, with `shared` names of the model."""
 
     mujoco: Mapping[str, Any]  # a profile: the model, movers, the draws of the options below, rendering
     shared: tuple[str, ...] = ()

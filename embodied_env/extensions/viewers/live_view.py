@@ -99,7 +99,7 @@ class LiveView:
         self._closing.set()
 
     def close(self) -> None:
-        """Wait, not longer than `CLOSE_TIMEOUT_S`, until the steps are shown, and report dropped ones.
+        """Wait at most `CLOSE_TIMEOUT_S` until the steps are shown, and log dropped ones.
 
         Idempotent.
         """
@@ -165,7 +165,7 @@ def view_run(run: Run, scene: Scene, viewer: Viewer, progress: Callable[[int], N
 
 
 def row_of(transition: Transition, hidden: Collection[str]) -> TransitionRow:
-    """Return what is drawn of a transition in the form of its row, without the evaluator's sensors `hidden`.
+    """Return what is drawn of a transition as a row, without the sensors `hidden`.
 
     Actions are those of the report: the object that the agent passed may have changed.
     """

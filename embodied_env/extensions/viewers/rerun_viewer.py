@@ -70,7 +70,7 @@ class RerunViewer:
             recording.log(["scene", name], rerun.LineStrips3D.from_fields(colors=[color]), static=True)
 
     def show(self, drawing: Drawing) -> None:
-        """Show a step without its numbers, poses and paths, which wait for `flush`, as rerun is slow at single ones."""
+        """Show a step without its numbers, poses and paths, which wait for `flush`."""
         rerun, log = self._rerun, self._recording.log
         self._recording.set_time("step", sequence=drawing.step)
         self._recording.set_time("time", duration=drawing.time_s)
@@ -109,7 +109,7 @@ class RerunViewer:
             yield
 
     def close(self) -> None:
-        """Pass everything to the viewer, and keep a page that is being served until the process ends."""
+        """Pass everything to the viewer, and keep a served page until the process ends."""
         self._recording.flush(timeout_sec=1.0)
 
     def abandon(self) -> None:

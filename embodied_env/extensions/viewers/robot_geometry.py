@@ -51,7 +51,7 @@ class Pose(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The triangles of one colour in the frame of a link, as vertices (n, 3), m, and their indices (k, 3)."""
+    """The triangles of one colour in a link's frame, as vertices, m, and indices."""
 
     link: str
     color: Color
@@ -116,7 +116,7 @@ class RobotGeometry:
         return found
 
     def tool_path(self, rows: Iterable[Mapping[str, float]]) -> FloatArray:
-        """Return the position of the tool, its site or the last link, for each of several joint positions, (n, 3)."""
+        """Return the position of the tool for each of several joint positions, (n, 3)."""
         found, before = [], np.array(self._data.qpos)
         for positions in rows:
             self._move(positions)

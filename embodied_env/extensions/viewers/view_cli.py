@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show one run, and return when it is written or passed to the viewer, or when Ctrl-C ends a page or a server."""
+    """Show one run, and return when it is written, passed on or ended by Ctrl-C."""
     from embodied_env.errors import UsageError
     from embodied_env.extensions.viewers.live_view import view_run
     from embodied_env.extensions.viewers.view_target import FILES, checked_view, open_viewer, scene_of_run

@@ -40,7 +40,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
-    """When a fault hits an item, the time since the faults began, and the item's random numbers there."""
+    """When a fault hits an item, counted from the first fault, with random numbers."""
 
     now_ns: int
     elapsed_ns: int
@@ -93,11 +93,11 @@ class Fault:
             raise UsageError(f"invalid {type(self).__name__}.{name}: {getattr(self, name)!r} (expected {expected})")
 
     def hits(self, elapsed_s: float, rng: np.random.Generator) -> bool:
-        """Return whether the fault hits a message that arrives now, with one draw from `rng` in every case."""
+        """Return whether the fault hits a message that arrives now, with one draw of `rng`."""
         return bool(rng.random() < self.share) and self.after_s <= elapsed_s < self.after_s + self.duration_s
 
     def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item] | None:
-        """Return the items that replace `item` when the fault hits it, or None if the fault does not apply to it."""
+        """Return the items that replace `item` when hit, or None if the fault does not apply."""
         raise NotImplementedError
 
     def skip(self, item: Item, state: FaultState) -> list[Item]:
@@ -119,7 +119,7 @@ class Drop(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Delay(Fault):
-    """The message is delayed by `delay_s`, growing from 0 within `ramp_s`, plus up to `jitter_s`.
+    """The message is delayed by `delay_s`, which grows within `ramp_s`, plus a jitter.
 
     `in_order`: no message overtakes another, delayed or not.
     """
@@ -168,7 +168,7 @@ class Duplicate(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Reorder(Fault):
-    """Fault that lets the next `places` messages without a hit overtake one, which waits at most `MAX_HELD_S`."""
+    """The next `places` messages without a hit overtake one, which waits `MAX_HELD_S`."""
 
     places: int = 1
     counted_as: ClassVar[str] = "reordered"
@@ -194,7 +194,7 @@ class Reorder(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Corrupt(Fault):
-    """A floating-point number of the message, drawn by the seed, or with `every` all of them, become `value`."""
+    """One floating-point number of the message, or with `every` all, become `value`."""
 
     value: float = math.nan
     every: bool = False
@@ -259,7 +259,7 @@ class Restamp(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Burst(Fault):
-    """Messages that arrive in the first `hold_s` of each `every_s` are released together at the end of `hold_s`."""
+    """Messages of the first `hold_s` of each `every_s` are released together."""
 
     hold_s: float
     every_s: float
@@ -296,7 +296,7 @@ FAULTS: tuple[type[Fault], ...] = (Drop, Delay, Duplicate, Reorder, Corrupt, Fre
 
 
 def rng_of(seed: int, place: int, number: int, copy: int = 0) -> np.random.Generator:
-    """Return the random numbers of a message, or of a copy of it, at the fault at `place` in the list.
+    """Return the random numbers of a message, or a copy of it, at the fault at `place`.
 
     All arguments are at least 0.
     """
