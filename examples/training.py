@@ -47,8 +47,9 @@ from embodied_env.cli.main import print_error
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.errors import EmbodiedEnvError, UsageError
-from embodied_env.extensions.evaluation.evaluation_display import evaluate_with_progress, print_table
+from embodied_env.extensions.evaluation.evaluation_display import print_table
 from embodied_env.extensions.evaluation.evaluation_results import PolicyResult
+from embodied_env.extensions.evaluation.live_table import LiveTable
 from embodied_env.policies.policy_file import SUFFIX, PolicyFile, write_policy_file
 from embodied_env.processes.child_process import Child, simulator
 from embodied_env.record.manifest import version_of, write_json
@@ -247,14 +248,16 @@ def evaluate_policy(
 
     On ``real`` it runs on the robot in the namespace `robot`, or on the robot emulator.
     """
-    with _robot(contract, robot) if backend == "real" else contextlib.nullcontext({}) as options:
-        evaluation = evaluate_with_progress(
+    robot_options = _robot(contract, robot) if backend == "real" else contextlib.nullcontext({})
+    with robot_options as options, LiveTable(contract, policy, episodes, episodes) as view:
+        evaluation = embodied_env.evaluate(
             contract,
             [policy],
             backend=backend,
             episodes=episodes,
             seed=EVALUATION_SEED,
             record=path / "evaluations",
+            observer=view,
             **options,
         )
     print_table(evaluation)

@@ -422,7 +422,7 @@ def test_names_imported_by_scripts_exist(folder, monkeypatch):
                     continue
                 module = importlib.import_module(node.module)
                 known = {
-                    *vars(module),
+                    *dir(module),
                     *(found.name for found in pkgutil.iter_modules(getattr(module, "__path__", []))),
                 }
                 missing += [(path.name, node.module, each.name) for each in node.names if each.name not in known]
