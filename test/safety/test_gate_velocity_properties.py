@@ -192,21 +192,19 @@ def speeds(command):
     return command.values[AXES].tolist()
 
 
-@examples(150)
-@given(bounds(), st.floats(-1.0, 1.0), _SPEEDS, st.floats(0.0, 5.0), st.booleans(), st.floats(0.001, 0.5))
-def test_reference_after_a_gap_is_never_faster_or_reversed(b, part, measured, age, settled, period):
-    published = part * b.fastest
-    lowered = lowered_velocity(published, measured * b.fastest, age, b, settled=settled, period_s=period)
-    assert abs(lowered) <= abs(published)
-    assert lowered * published >= 0.0
-
-
-@examples(150)
+@examples(200)
 @given(bounds(), st.floats(-1.0, 1.0), _SPEEDS, st.floats(0.0, 5.0), st.floats(-1.0, 1.0), st.floats(0.001, 0.5))
-def test_reference_after_a_gap_is_nearer_to_the_true_velocity(b, part, u, age, change, period):
+def test_reference_after_a_gap_is_nearer_to_the_true_velocity_and_never_faster_or_reversed(
+    b, part, u, age, change, period
+):
     published, true = part * b.fastest, u * b.fastest
     measured = true - change * max(b.acceleration, b.deceleration) * age
-    lowered = lowered_velocity(published, measured, age, b, settled=False, period_s=period)
+    settled, lowered = (
+        lowered_velocity(published, measured, age, b, settled=each, period_s=period) for each in (True, False)
+    )
+    for each in (settled, lowered):
+        assert abs(each) <= abs(published)
+        assert each * published >= 0.0
     slack = 1e-9 * (abs(published) + abs(measured))
     assert abs(lowered - true) <= abs(published - true) + slack
     sign = np.copysign(1.0, published)
@@ -233,9 +231,10 @@ def test_unknown_velocity_changes_nothing(measured):
     assert lowered_velocity(0.5, 0.0, np.inf, b, settled=False, period_s=0.1) == 0.5
 
 
-@pytest.mark.parametrize("pause_s", [0.6, 0.9, 3.0, 1e6])
-def test_braking_after_the_controller_timeout_publishes_zero(pause_s):
-    world = driven(downstream_timeout_s=0.5)
+@pytest.mark.parametrize(("timeout_s", "pause_s"), [(0.5, 0.6), (0.5, 0.9), (0.5, 1e6), (0.15, 0.16)])
+def test_braking_after_the_controller_timeout_publishes_zero(timeout_s, pause_s):
+    """A timeout shorter than three periods applies, too."""
+    world = driven(downstream_timeout_s=timeout_s)
     world.clock.advance_ns(round(pause_s * 1e9))
     assert speeds(world.arbiter.brake(HOLD)) == [0.0, 0.0, 0.0]
     world.arbiter.brake_to_rest(HOLD)
@@ -248,12 +247,6 @@ def test_braking_before_the_controller_timeout_starts_from_the_published_velocit
     world.clock.advance_ns(450_000_000)
     slowed = np.sign(last) * np.maximum(0.0, np.abs(last) - LIMITS.deceleration * 0.1)
     np.testing.assert_allclose(speeds(world.arbiter.brake(HOLD)), slowed[AXES])
-
-
-def test_timeout_shorter_than_three_periods_applies():
-    world = driven(downstream_timeout_s=0.15)
-    world.clock.advance_ns(160_000_000)
-    assert speeds(world.arbiter.brake(HOLD)) == [0.0, 0.0, 0.0]
 
 
 def test_policy_accelerates_from_rest_after_the_timeout():

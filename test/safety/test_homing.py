@@ -314,28 +314,53 @@ def check_reset_fails(scene, match):
     assert_at_rest(scene)
 
 
-@pytest.mark.parametrize(
-    ("backend", "match"),
-    [
-        (
-            Blocked,
-            r"not home 2.0 s after the last command: elbow is at -0\.37, 0\.03 from home -0\.4 \(tolerance 0\.02\)",
-        ),
-        (
-            BlockedEarly,
-            r"was stopped by the safety gate \(tracking track.error of elbow\): elbow is at -0\.1, 0\.3 from home -0\.4",
-        ),
-    ],
-    ids=["near home", "far from home"],
-)
-def test_blocked_joint_is_named_with_its_distance(backend, match):
-    with closing(scene_of(backend=backend)) as scene:
+class Wall:
+    """A filter that blocks motion beyond 0.3 rad of the first joint."""
+
+    def reset(self):
+        pass
+
+    def filter(self, proposal):
+        return FilterDecision(severity=Severity.HOLD, detail="a wall") if proposal.positions[0] > 0.3 else None
+
+
+def dropped(first, end, sensor="joints"):
+    return {"faults": [ScriptedFault(kind="drop", sensor=sensor, step=step) for step in range(first, end)]}
+
+
+FAILURES = {
+    "blocked near home": (
+        {"backend": Blocked},
+        r"not home 2.0 s after the last command: elbow is at -0\.37, 0\.03 from home -0\.4 \(tolerance 0\.02\)",
+    ),
+    "blocked far from home": (
+        {"backend": BlockedEarly},
+        r"was stopped by the safety gate \(tracking track.error of elbow\): elbow is at -0\.1, 0\.3 from home -0\.4",
+    ),
+    "an estop": (
+        {"backend": pressed_at(10)},
+        r"an ESTOP is latched, estop estop.active: button is active.*clear_estop",
+    ),
+    "a missing sensor": (
+        {"options": dropped(8, 200)},
+        r"was stopped .*\(observation obs.stale: reading of joints is .* old.*shoulder is at",
+    ),
+    "a gap that ends episodes": (
+        {"options": dropped(8, 9, "beacon"), "sensors__beacon__on_gap": "stop"},
+        "no valid reading of beacon",
+    ),
+    "a gate": (
+        {"filters": {"workspace": Wall()}},
+        "20 commands in a row were held .the straight joint path is blocked by the workspace gate, ws.keepout.*a wall",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_homing_that_fails_brakes_and_names_the_joint_or_the_cause(name):
+    options, match = FAILURES[name]
+    with closing(scene_of(**options)) as scene:
         check_reset_fails(scene, match)
-
-
-def test_estop_ends_homing():
-    with closing(scene_of(backend=pressed_at(10))) as scene:
-        check_reset_fails(scene, r"an ESTOP is latched, estop estop.active: button is active.*clear_estop")
 
 
 @pytest.mark.parametrize("start", [(0.0, 0.0), (0.6039, -0.4)], ids=["away", "near home"])
@@ -355,24 +380,11 @@ def test_reset_after_an_estop_names_the_estop(start):
         scene.reset()
 
 
-def test_missing_sensor_holds_the_robot_and_ends_homing():
-    faults = [ScriptedFault(kind="drop", sensor="joints", step=step) for step in range(8, 200)]
-    with closing(scene_of(options={"faults": faults})) as scene:
-        check_reset_fails(scene, r"was stopped .*\(observation obs.stale: reading of joints is .* old.*shoulder is at")
-
-
 def test_short_sensor_gap_pauses_homing_and_is_reported():
-    faults = [ScriptedFault(kind="drop", sensor="joints", step=step) for step in range(8, 14)]
-    with closing(scene_of(options={"faults": faults})) as scene:
+    with closing(scene_of(options=dropped(8, 14))) as scene:
         scene.reset()
         assert positions_of(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
         assert "x obs.stale" in scene.stepper.last_reset.reset.details["home"]
-
-
-def test_gap_that_ends_episodes_ends_homing():
-    fault = ScriptedFault(kind="drop", sensor="beacon", step=8)
-    with closing(scene_of(options={"faults": [fault]}, sensors__beacon__on_gap="stop")) as scene:
-        check_reset_fails(scene, "no valid reading of beacon")
 
 
 def test_lost_backend_ends_homing():
@@ -420,24 +432,6 @@ def test_robot_that_left_home_is_reported():
     with closing(scene_of()) as scene:
         scene.backend.verified = (0.6, 0.4)
         check_reset_fails(scene, "left home after homing: elbow is at 0.4, 0.8 from")
-
-
-class Wall:
-    """A filter that blocks motion beyond 0.3 rad of the first joint."""
-
-    def reset(self):
-        pass
-
-    def filter(self, proposal):
-        return FilterDecision(severity=Severity.HOLD, detail="a wall") if proposal.positions[0] > 0.3 else None
-
-
-def test_homing_blocked_by_a_gate_names_the_gate():
-    with closing(scene_of(filters={"workspace": Wall()})) as scene:
-        check_reset_fails(
-            scene,
-            "20 commands in a row were held .the straight joint path is blocked by the workspace gate, ws.keepout.*a wall",
-        )
 
 
 def test_next_reset_retries_failed_homing():

@@ -83,6 +83,12 @@ class Bench:
             self.arbiter.send_setpoint()
         self.clock.sleep_until_ns(end_ns)
 
+    def cruise(self):
+        """Accelerate for ten steps."""
+        for _ in range(10):
+            self.step((1.0, 0.0))
+            self.wait(PERIOD_NS)
+
     def start_grid(self):
         """Hold for a step, after which all setpoints are one period apart."""
         self.step((0.0, 0.0))
@@ -206,9 +212,7 @@ def test_a_late_step_finds_the_motion_still_under_way():
 
 def test_without_steps_the_robot_comes_to_rest_and_nothing_more_is_published():
     bench = Bench()
-    for _ in range(10):
-        bench.step((1.0, 0.0))
-        bench.wait(PERIOD_NS)
+    bench.cruise()
     speed = bench.arbiter.reference.velocities[0]
     bench.wait(PERIOD_NS + round(speed / bench.gate.limits.deceleration[0] * 1e9) + 2 * H_NS)
     assert not bench.arbiter.reference.velocities.any()
@@ -220,9 +224,7 @@ def test_without_steps_the_robot_comes_to_rest_and_nothing_more_is_published():
 
 def test_braking_starts_at_the_last_setpoint_and_ends_the_motion():
     bench = Bench()
-    for _ in range(10):
-        bench.step((1.0, 0.0))
-        bench.wait(PERIOD_NS)
+    bench.cruise()
     bench.step((1.0, 0.0))
     bench.wait(2 * H_NS + 1)
     before = bench.arbiter.reference
@@ -235,9 +237,7 @@ def test_braking_starts_at_the_last_setpoint_and_ends_the_motion():
 
 def test_braking_commands_in_quick_succession_do_not_postpone_the_next_setpoint():
     bench = Bench()
-    for _ in range(10):
-        bench.step((1.0, 0.0))
-        bench.wait(PERIOD_NS)
+    bench.cruise()
     for _ in range(20):
         bench.arbiter.brake(HOLD)
         bench.clock.advance_ns(1000)
