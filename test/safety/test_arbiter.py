@@ -5,56 +5,24 @@ import threading
 import numpy as np
 import pytest
 import scripted_tasks
+from arbiter_bench import ArbiterBench
 from scripted_tasks import DECELERATION, PERIOD_NS, PERIOD_S, VELOCITY
 
 from embodied_env.core.code_types import Severity
-from embodied_env.core.types import Finding, SentCommand
+from embodied_env.core.types import Finding
 from embodied_env.errors import BackendLostError, ClosedError
-from embodied_env.safety.arbiter import Arbiter
-from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.publishing import make_publishing
-from embodied_env.timing.clock import ManualClock
 
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 
 
-class Bench:
-    """An arbiter whose transport is a list and can be made to fail."""
-
-    def __init__(self, *, free_running: bool):
-        contract = scripted_tasks.contract()
-        self.clock = ManualClock(start_ns=1000)
-        self.gate = SafetyGate(contract)
-        self.sent, self.broken = [], False
-        self.arbiter = Arbiter(
-            self._send, self.gate, make_publishing(self.gate), clock=self.clock, free_running=free_running
-        )
-
-    def _send(self, command):
-        if self.broken:
-            raise BackendLostError("gone", "the wire is cut")
-        self.sent.append(command)
-        return SentCommand(seq=command.seq, values=command.values)
-
-    def publish(self, action=(0.0, 0.0)):
-        with self.arbiter.exclusive as (reference, dt_s):
-            approved = self.gate.judge(list(action), reference, dt_s)
-            self.arbiter.send(approved)
-        return approved
-
-
 @pytest.fixture
 def lockstep():
-    bench = Bench(free_running=False)
-    bench.arbiter.reset(np.zeros(2), 0)
-    return bench
+    return ArbiterBench(scripted_tasks.contract(), free_running=False)
 
 
 @pytest.fixture
 def running():
-    bench = Bench(free_running=True)
-    bench.arbiter.reset(np.zeros(2), 0)
-    return bench
+    return ArbiterBench(scripted_tasks.contract())
 
 
 def test_reference_is_the_last_published_command(lockstep):
@@ -112,30 +80,28 @@ def test_motion_starts_from_rest_only_after_a_long_pause(running, periods, moves
 def test_refused_command_does_not_become_the_reference_and_its_number_is_not_reused(lockstep):
     lockstep.publish((0.1, 0.0))
     before = lockstep.arbiter.reference
-    lockstep.broken = True
+    lockstep.failures = 1
     with pytest.raises(BackendLostError):
         lockstep.publish((0.1, 0.0))
-    lockstep.broken = False
     assert lockstep.arbiter.reference.positions.tolist() == before.positions.tolist()
     assert lockstep.arbiter.reference.velocities.tolist() == before.velocities.tolist()
     assert lockstep.publish().seq == 3
 
 
 def test_failed_send_releases_the_lock(running):
-    running.broken = True
+    running.failures = 1
     with pytest.raises(BackendLostError):
         running.publish()
-    running.broken = False
     thread = threading.Thread(target=running.publish)
     thread.start()
     thread.join(timeout=5.0)
     assert not thread.is_alive()
 
 
-def test_brake_to_rest_before_the_first_reset_publishes_nothing():
-    bench = Bench(free_running=True)
-    bench.arbiter.brake_to_rest(HOLD)
-    assert bench.sent == []
+def test_brake_to_rest_before_the_first_reset_publishes_nothing(running):
+    running.arbiter.reset(np.zeros(2), -1)  # the epoch of a new arbiter
+    running.arbiter.brake_to_rest(HOLD)
+    assert running.sent == []
 
 
 def test_brake_to_rest_in_lockstep_is_one_command_with_its_reason(lockstep):

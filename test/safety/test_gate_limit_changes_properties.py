@@ -4,34 +4,27 @@ import dataclasses
 
 import numpy as np
 import pytest
+from arbiter_bench import ArbiterBench
 from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import bounds, contract_of, examples, safe_state
 
 from embodied_env.contract import JointLimits
 from embodied_env.core.code_types import Severity
-from embodied_env.core.types import CommandState, Finding, SentCommand
-from embodied_env.safety.arbiter import Arbiter
-from embodied_env.safety.gate import SafetyGate
+from embodied_env.core.types import CommandState, Finding
 from embodied_env.safety.joint_limits import braking_bounds, is_in_safe_set, velocity_interval
-from embodied_env.safety.publishing import make_publishing
-from embodied_env.timing.clock import ManualClock
 
 PERIOD_S = 0.05
 OWN = JointLimits(position=(-2.0, 2.0), velocity=3.0, acceleration=4.0, deceleration=8.0, jerk=None)
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 
 
-class Robot:
+class Robot(ArbiterBench):
     """A gate and an arbiter in lockstep, and every published command."""
 
     def __init__(self, *limits, **options):
-        self.contract = contract_of(*(limits or (OWN,)), **options)
-        self.gate, self.sent = SafetyGate(self.contract), []
+        super().__init__(contract_of(*(limits or (OWN,)), **options), free_running=False)
         self.size = self.gate.layout.size
-        self.arbiter = Arbiter(
-            self._send, self.gate, make_publishing(self.gate), clock=ManualClock(), free_running=False
-        )
         self.begin()
 
     def begin(self, positions=None):
@@ -40,17 +33,10 @@ class Robot:
         self.gate.reset()
         self.arbiter.reset(self.start, 0)
 
-    def _send(self, command):
-        self.sent.append(command)
-        return SentCommand(seq=command.seq, values=command.values)
-
     def step(self, action):
         if self.gate.has_velocity:
             self.arbiter.update_measured(self.positions(), np.zeros(self.size))
-        with self.arbiter.exclusive as (reference, dt_s):
-            command = self.gate.judge(np.full(self.size, action), reference, dt_s)
-            self.arbiter.send(command)
-        return command.report
+        return self.publish(np.full(self.size, action)).report
 
     def positions(self):
         """Return the positions that the velocities lead to, for a plant without lag."""

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from arbiter_bench import ArbiterBench
 from gate_actions import bits, flat, mapped
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -34,13 +35,11 @@ from safety_strategies import (
 
 from embodied_env.contract import JointLimits, Margins
 from embodied_env.core.code_types import Severity
-from embodied_env.core.types import Finding, SentCommand
+from embodied_env.core.types import Finding
 from embodied_env.errors import ContractError
-from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import JointBounds, brake_velocity
-from embodied_env.safety.publishing import make_publishing
-from embodied_env.timing.clock import NS_PER_S, ManualClock
+from embodied_env.timing.clock import NS_PER_S
 
 
 @functools.cache
@@ -403,25 +402,6 @@ def test_monitoring_neither_stops_for_limits_nor_publishes_non_finite_values(rid
 # ------------------------------------------------------------------------------------------------------------ the arbiter
 
 
-def free_running_arbiter(contract, clock: ManualClock):
-    sent = []
-
-    def send(command):
-        sent.append(command)
-        return SentCommand(seq=command.seq, values=command.values)
-
-    gate = SafetyGate(contract)
-    arbiter = Arbiter(send, gate, make_publishing(gate), clock=clock, free_running=True)
-    return arbiter, gate, sent
-
-
-def publish(arbiter: Arbiter, gate: SafetyGate, action):
-    with arbiter.exclusive as (reference, dt_s):
-        approved = gate.judge(action, reference, dt_s)
-        arbiter.send(approved)
-    return approved
-
-
 @examples(60)
 @given(
     st.lists(st.tuples(st.integers(0, 4 * NS_PER_S), finite_vectors(2)), min_size=1, max_size=10),
@@ -431,14 +411,12 @@ def publish(arbiter: Arbiter, gate: SafetyGate, action):
 def test_p23_a_step_after_any_pause_moves_at_most_one_period(legs, b, period):
     command = "position" if math.isfinite(b.low) else "position_delta"  # any distance can be requested
     contract = contract_of(as_joint_limits(b), as_joint_limits(b), command=command, control_period_s=period)
-    clock = ManualClock(5)
-    arbiter, gate, _ = free_running_arbiter(contract, clock)
+    bench = ArbiterBench(contract)
     middle = 0.0 if not math.isfinite(b.low) else (b.low + b.high) / 2
-    arbiter.reset(np.full(2, middle), 0)
+    bench.arbiter.reset(np.full(2, middle), 0)
     for pause_ns, action in legs:
-        clock.advance_ns(pause_ns)
-        before = arbiter.reference.positions
-        approved = publish(arbiter, gate, action)
+        before = bench.arbiter.reference.positions
+        approved = bench.publish(action, after_ns=pause_ns)
         dt = min(pause_ns / NS_PER_S, period)
         for x, reached in zip(before.tolist(), approved.values.tolist(), strict=True):
             slack = rounding(b, x, reached, b.fastest, dt) * dt if dt else 0.0
@@ -452,20 +430,10 @@ def test_p23_the_wall_clock_has_no_effect_in_lockstep(legs):
     contract = plain_contract()
 
     def run(*, pauses: bool):
-        clock, gate = ManualClock(), SafetyGate(contract)
-        sent = []
-        arbiter = Arbiter(
-            lambda command: sent.append(command) or SentCommand(seq=command.seq, values=command.values),
-            gate,
-            make_publishing(gate),
-            clock=clock,
-            free_running=False,
-        )
-        arbiter.reset(np.zeros(2), 0)
+        bench = ArbiterBench(contract, free_running=False)
         for pause_ns, action in legs:
-            clock.advance_ns(pause_ns if pauses else 0)
-            publish(arbiter, gate, action)
-        return sent
+            bench.publish(action, after_ns=pause_ns if pauses else 0)
+        return bench.sent
 
     assert all(same_command(*pair) for pair in zip(run(pauses=True), run(pauses=False), strict=True))
 
@@ -475,15 +443,12 @@ def test_p23_the_wall_clock_has_no_effect_in_lockstep(legs):
 def test_p10_stopping_a_free_running_robot_ends_at_rest_within_limits(b, part, period):
     assume(b.fastest / (b.deceleration * period) <= 200)
     contract = contract_of(as_joint_limits(b), control_period_s=period)
-    clock = ManualClock()
-    arbiter, gate, sent = free_running_arbiter(contract, clock)
-    arbiter.reset(np.zeros(1), 0)
+    bench = ArbiterBench(contract)
     for _ in range(5):
-        clock.advance_ns(round(period * NS_PER_S))
-        publish(arbiter, gate, [part])
-    moving = len(sent)
-    arbiter.brake_to_rest(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop"))
-    speeds = [abs(float(command.report.velocity_si[0])) for command in sent[moving - 1 :]]
+        bench.publish([part], after_ns=round(period * NS_PER_S))
+    moving = len(bench.sent)
+    bench.arbiter.brake_to_rest(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop"))
+    speeds = [abs(float(command.report.velocity_si[0])) for command in bench.sent[moving - 1 :]]
     assert speeds == sorted(speeds, reverse=True)
     assert speeds[-1] == 0.0
     slack = rounding(b, 0.0, 0.0, b.fastest, period)

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from arbiter_bench import ArbiterBench
 from gate_actions import MIXED as CONTRACT
 from gate_actions import MIXED_TEXT
 from hypothesis import given
@@ -12,8 +13,7 @@ from safety_strategies import bounds, examples, finite_vectors, rounding, steps_
 
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.core.code_types import Severity
-from embodied_env.core.types import CommandState, Finding, SentCommand
-from embodied_env.safety.arbiter import Arbiter
+from embodied_env.core.types import CommandState, Finding
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import (
     brake_velocity,
@@ -23,8 +23,6 @@ from embodied_env.safety.joint_limits import (
     lowered_velocity,
     velocity_interval,
 )
-from embodied_env.safety.publishing import make_publishing
-from embodied_env.timing.clock import ManualClock
 
 LAYOUT = SafetyGate(CONTRACT).layout
 LIMITS = LAYOUT.limits
@@ -131,31 +129,20 @@ def test_hold_is_zero_velocity_and_the_last_position():
     assert approved.report.disposition is Severity.PASS
 
 
-class World:
+class World(ArbiterBench):
     """A free-running world that takes commands."""
 
     def __init__(self, **options):
-        self.clock = ManualClock()
-        self.sent = []
-        self.gate = SafetyGate(CONTRACT)
-        publishing = make_publishing(self.gate, **options)
-        self.arbiter = Arbiter(self.send, self.gate, publishing, clock=self.clock, free_running=True)
-        self.arbiter.reset(np.zeros(4), 0)
+        super().__init__(CONTRACT, **options)
 
-    def send(self, command):
-        self.sent.append(command)
-        return SentCommand(seq=command.seq, values=command.values)
-
-    def publish(self, action):
-        self.clock.advance_ns(100_000_000)
-        with self.arbiter.exclusive as (state, dt_s):
-            self.arbiter.send(self.gate.judge(as_action(action), state, dt_s))
+    def step(self, action):
+        self.publish(as_action(action), after_ns=100_000_000)
 
 
 def test_stopping_brakes_a_twist_to_rest_step_by_step():
     world = World()
     for _ in range(10):
-        world.publish([1.0, -1.0, 0.0, 0.0])
+        world.step([1.0, -1.0, 0.0, 0.0])
     fast = world.sent[-1].values
     world.arbiter.brake_to_rest(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop"))
     speeds = np.abs([command.values[:2] for command in world.sent[9:]])
@@ -167,7 +154,7 @@ def test_stopping_brakes_a_twist_to_rest_step_by_step():
 def test_commanded_velocity_is_kept_after_a_pause():
     world = World()
     for _ in range(10):
-        world.publish([1.0, 0.0, 0.0, 0.0])
+        world.step([1.0, 0.0, 0.0, 0.0])
     world.clock.advance_ns(5_000_000_000)
     with world.arbiter.exclusive as (state, dt_s):
         assert state.velocities[0] == pytest.approx(LIMITS.fastest[0])  # it was never commanded to stop
@@ -183,7 +170,7 @@ def driven(**options):
     """Return a world whose base and rail move at their limits, and whose arm follows while it is commanded."""
     world = World(**options)
     for _ in range(20):
-        world.publish([1.0, -1.0, 0.475, 0.0])
+        world.step([1.0, -1.0, 0.475, 0.0])
     assert (np.abs(world.sent[-1].values[AXES]) >= 0.99 * LIMITS.fastest[AXES]).all()
     return world
 
@@ -312,8 +299,8 @@ def test_gap_is_reported_with_the_velocity_used():
     assert finding.before.tolist() == last[AXES].tolist()
     assert finding.after.tolist() == [0.0, 0.0, 0.0]
     assert report.disposition is Severity.PASS
-    world.publish(np.zeros(4))
-    world.publish(np.zeros(4))
+    world.step(np.zeros(4))
+    world.step(np.zeros(4))
     assert not world.sent[-1].report.findings
 
 

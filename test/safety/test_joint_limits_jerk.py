@@ -4,16 +4,14 @@ import itertools
 import numpy as np
 import pytest
 import scripted_tasks
+from arbiter_bench import ArbiterBench
 from scripted_tasks import ACCELERATION, PERIOD_S, VELOCITY
 
 from embodied_env.contract.actuator_schema import EffectiveLimits
 from embodied_env.core.code_types import Severity
-from embodied_env.core.types import CommandState, Finding, SentCommand
-from embodied_env.safety.arbiter import Arbiter
+from embodied_env.core.types import CommandState, Finding
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import keeps_jerk, limit_jerk
-from embodied_env.safety.publishing import make_publishing
-from embodied_env.timing.clock import ManualClock
 
 JERK = 16.0  # x 0.0625 s = 1 unit/s^2 per step
 DT_S = 0.0625
@@ -116,27 +114,14 @@ def contract_with_jerk(jerk=40.0, **changes):
     return scripted_tasks.contract(actuators__arm__joints={"shoulder": limited, "elbow": joint}, **changes)
 
 
-class Bench:
-    """A gate and its arbiter in a world with fixed steps."""
+class Bench(ArbiterBench):
+    """A robot with a jerk limit."""
 
     def __init__(self, *, free_running=False, **changes):
-        self.clock = ManualClock()
-        self.gate = SafetyGate(contract_with_jerk(**changes), fixed_rate=not free_running)
-        self.arbiter = Arbiter(
-            lambda command: SentCommand(seq=command.seq, values=command.values),
-            self.gate,
-            make_publishing(self.gate),
-            clock=self.clock,
-            free_running=free_running,
-        )
-        self.arbiter.reset(np.zeros(2), 0)
+        super().__init__(contract_with_jerk(**changes), free_running=free_running, fixed_rate=not free_running)
 
     def step(self, *action, after_ns=50_000_000):
-        self.clock.advance_ns(after_ns)
-        with self.arbiter.exclusive as (reference, dt_s):
-            approved = self.gate.judge(list(action), reference, dt_s)
-            self.arbiter.send(approved)
-        return approved
+        return self.publish(action, after_ns=after_ns)
 
     def brake_to_rest(self):
         while self.arbiter.reference.velocities.any():

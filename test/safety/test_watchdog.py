@@ -1,19 +1,15 @@
 import threading
 import time
 
-import numpy as np
 import pytest
 import scripted_tasks
+from arbiter_bench import ArbiterBench
 from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.contract.safety_schema import WatchdogSpec
 from embodied_env.core.code_types import Severity
 from embodied_env.core.safety_input_state import parse_states
-from embodied_env.core.types import SentCommand
 from embodied_env.errors import BackendLostError
-from embodied_env.safety.arbiter import Arbiter
-from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.publishing import make_publishing
 from embodied_env.safety.watchdog import Watchdog, WatchdogThread
 from embodied_env.timing.clock import ManualClock, SteadyClock
 
@@ -22,25 +18,15 @@ pytestmark = pytest.mark.realtime
 SPEC = WatchdogSpec(hold_steps=2, stop_steps=10)
 
 
-class Bench:
-    """A free-running arbiter whose transport is a list, and its watchdog."""
+class Bench(ArbiterBench):
+    """A free-running robot and its watchdog."""
 
     def __init__(self, clock, *, period_s=PERIOD_S):
-        self.clock, self.sent, self.failures = clock, [], 0
+        super().__init__(scripted_tasks.contract(control_period_s=period_s), clock=clock)
         self.inputs = {}  # the states of the safety inputs, or an error
-        self.gate = SafetyGate(scripted_tasks.contract(control_period_s=period_s))
-        self.arbiter = Arbiter(self._send, self.gate, make_publishing(self.gate), clock=clock, free_running=True)
         self.watchdog = Watchdog(
             self.arbiter, self.gate, SPEC, clock=clock, control_period_s=period_s, estops=self._estops
         )
-        self.arbiter.reset(np.zeros(2), 0)
-
-    def _send(self, command):
-        if self.failures:
-            self.failures -= 1
-            raise BackendLostError("refused", "not now")
-        self.sent.append(command)
-        return SentCommand(seq=command.seq, values=command.values)
 
     def _estops(self):
         if isinstance(self.inputs, Exception):
@@ -49,9 +35,7 @@ class Bench:
 
     def cruise(self):
         for _ in range(4):
-            self.clock.advance_ns(PERIOD_NS)
-            with self.arbiter.exclusive as (reference, dt_s):
-                self.arbiter.send(self.gate.judge([0.5, 0.0], reference, dt_s))
+            self.publish([0.5, 0.0], after_ns=PERIOD_NS)
         self.watchdog.feed()
 
 
