@@ -90,7 +90,7 @@ def at_rest_then_closed(lines):
 @pytest.mark.parametrize(
     ("ending", "status"),
     [
-        ("env.close()", 0),
+        pytest.param("env.close()", 0, marks=pytest.mark.long),
         pytest.param("env.__exit__(None, None, None)", 0, marks=pytest.mark.long),
         ("", 0),
         pytest.param("sys.exit(3)", 3, marks=pytest.mark.long),
@@ -106,7 +106,11 @@ def test_robot_comes_to_rest_and_is_closed_at_exit(run, ending, status):
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long)],
+    [
+        pytest.param(signal.SIGINT, -signal.SIGINT, marks=pytest.mark.long),
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long),
+    ],
 )
 def test_a_signal_in_the_policy_brakes(run, number, status):
     returned, lines, _ = run("time.sleep(30)", number)

@@ -265,19 +265,18 @@ def test_zero_is_sent_to_a_velocity_robot_until_the_relay_stops(base):
     assert not base.spy.published[-1].values.any()
 
 
-def test_missing_commands_latch_a_stop(robot):
+@pytest.mark.parametrize("ticks", [True, False])
+def test_missing_commands_latch_a_stop_also_without_a_tick(robot, ticks):
     robot.move()
-    robot.wait(10)
-    assert robot.state == "stopped"
-    assert robot.spy.states[-1].latched == "wd.stop"
-    assert [finding.code for finding in robot.command([1.0, 1.0]).findings] == ["latch.stop", "wd.stop"]
-    assert robot.core.at_rest
-
-
-def test_command_after_the_stop_time_is_refused_without_a_tick_between(robot):
-    robot.move()
-    robot.clock.advance_ns(10 * PERIOD_NS)
-    assert not robot.command([1.0, 1.0]).published
+    if ticks:
+        robot.wait(10)
+        assert robot.core.at_rest
+        assert (robot.state, robot.spy.states[-1].latched) == ("stopped", "wd.stop")
+    else:
+        robot.clock.advance_ns(10 * PERIOD_NS)
+    report = robot.command([1.0, 1.0])
+    assert not report.published
+    assert [finding.code for finding in report.findings] == ["latch.stop", "wd.stop"]
 
 
 def test_requested_braking_continues_until_the_next_command(robot):
