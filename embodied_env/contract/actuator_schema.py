@@ -43,7 +43,7 @@ _Velocities: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class JointLimits:
-    """The limits of one joint or twist axis in `unit`, unit/s and unit/s^2, unlimited without `position`."""
+    """Limits of one joint or axis in `unit`, unit/s and unit/s^2."""
 
     # low and high; null: unlimited (not for `position` commands); a twist axis has none and may leave it out
     position: Within[Range | None]
@@ -84,7 +84,7 @@ class JointLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class EffectiveLimits:
-    """Joint limits after margins, as arrays of shape (n_joints,), in the order of the actuator's joints.
+    """Joint limits after margins, as arrays (n_joints,) in the order of the joints.
 
     The velocities satisfy `velocity_low` <= 0 <= `velocity_high`, and differ only in sign unless the contract gives
     both. A continuous joint has position limits of -inf and +inf, and a joint without a jerk limit has one of +inf. The
@@ -146,7 +146,7 @@ class GripperSpec(FrozenFields):
 
 @dataclass(frozen=True, kw_only=True)
 class ActuatorSpec(FrozenFields):
-    """One actuator topic, whose `joints` are in the order of the action or are the axes of a twist."""
+    """One actuator topic, whose `joints` are in the order of the action, or twist axes."""
 
     topic: Free[Topic]  # one actuator per topic; of an action server: the name of the action
     type: Free[str]  # message or action type, see [commands](#commands)
@@ -205,13 +205,13 @@ class ActuatorSpec(FrozenFields):
         return [np.nan if each.position is None else sum(each.position) / 2.0 for each in self.joints.values()]
 
     def to_driver(self, values: FloatArray) -> FloatArray:
-        """Return the message values of a command in the driver's units, one for each of `published_joints`."""
+        """Return the message values of a command in the driver's units, by `published_joints`."""
         if self.mimic:
             values = np.array(self._with_fingers(values.tolist()))
         return values if self.conversion is None else self.conversion.to_driver(values)
 
     def from_driver(self, published: FloatArray) -> FloatArray | None:
-        """Return the command in a message, shape (n_joints,), or None where the fingers of a gripper do not agree."""
+        """Return the command in a message, (n_joints,), or None where fingers disagree."""
         values = published if self.conversion is None else self.conversion.to_si(published)
         if not self.mimic:
             return values
@@ -219,12 +219,12 @@ class ActuatorSpec(FrozenFields):
         return command if np.allclose(values, self._with_fingers(command.tolist()), rtol=0.0, atol=_FINGERS) else None
 
     def turns(self, joint: str) -> bool:
-        """Return whether a joint turns without limits, so that its reading may differ by whole turns."""
+        """Return whether a joint turns without limits, so that readings differ by turns."""
         limits = self.joints[joint]
         return limits.unit == "rad" and limits.position is None and not self.is_velocity
 
     def as_topic(self) -> ActuatorSpec:
-        """Return the actuator of a simulator in lockstep, in which a topic carries the goals of an action server."""
+        """Return the actuator as in lockstep, where a topic carries the goals of an action."""
         return replace(self, type="std_msgs/msg/Float64") if self.is_action else self
 
     def in_si(self) -> ActuatorSpec:
@@ -232,14 +232,14 @@ class ActuatorSpec(FrozenFields):
         return replace(self, joints={name: replace(limits, driver=None) for name, limits in self.joints.items()})
 
     def margins_of(self, joint: str, margins: Margins, name: str) -> tuple[float, float, float]:
-        """Return the margins of position, velocity and acceleration of a joint of this actuator, which is `name`.
+        """Return the margins of position, velocity and acceleration of a joint.
 
         Without its own, a gripper has no margin of position, since its ends are contacts.
         """
         return margins.of(name, joint, position=None if self.gripper is None else 0.0)
 
     def limits(self, margins: Margins, name: str = "") -> EffectiveLimits:
-        """Return the limits that the gate enforces, with the margins of the actuator `name` where it has its own."""
+        """Return the limits that the gate enforces, with the margins of the actuator `name`."""
         joints = tuple(self.joints.values())
         shares = [self.margins_of(joint, margins, name) for joint in self.joints]
         inset, speed, change = np.array(shares).reshape(-1, 3).T

@@ -15,7 +15,7 @@ from embodied_env.contract.spaces import action_space, observation_space
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Contract(ContractFields):
-    """One robot and task with its spaces, limits, timing, safety and the profile of each backend.
+    """A robot and task with its spaces, limits, timing, safety and backend profiles.
 
     Every construction validates it, `dataclasses.replace` included.
     """
@@ -40,16 +40,16 @@ class Contract(ContractFields):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of everything that affects the meaning of a result, without backend profiles."""
+        """SHA-256 (hex) of all that affects the meaning of a result, without profiles."""
         return sha256_of(meaning(self))
 
     @property
     def environment_id(self) -> str:
-        """The default ID of its environment in Gymnasium, such as ``embodied_env/MyArm-v0`` for ``my_arm``."""
+        """The default ID in Gymnasium, as ``embodied_env/MyArm-v0`` for ``my_arm``."""
         return f"embodied_env/{''.join(part.capitalize() for part in self.name.split('_'))}-v0"
 
     def backend_fingerprint(self, backend: str) -> str:
-        """Return the SHA-256 (hex) of the profile of `backend`, with the content of files instead of their paths.
+        """Return the SHA-256 (hex) of the profile of `backend`, with its files by content.
 
         The files are its model and its identified parameters.
         """

@@ -40,7 +40,7 @@ _LONGEST_SHOWN = 400  # characters of an argument in a message
 
 
 def config_folders() -> Iterator[Path]:
-    """Yield the folders of shipped contracts, which are the checkout, ament share folders and the Python prefix."""
+    """Yield the folders of shipped contracts, in the checkout, ament and Python prefixes."""
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / "package.xml").is_file():  # first: an editable install has copies in the other folders
         yield checkout / "config"
@@ -50,7 +50,7 @@ def config_folders() -> Iterator[Path]:
 
 
 def shipped_files(folder: str = "", suffix: str = ".yaml") -> dict[str, Path]:
-    """Return the shipped contracts, robot files (`ROBOTS`), teams or policies of a folder by name."""
+    """Return the shipped contracts, robot files, teams or policies of a folder by name."""
     known: dict[str, Path] = {}
     for config in config_folders():
         for file in sorted((config / folder).glob(f"*{suffix}")):
@@ -59,7 +59,7 @@ def shipped_files(folder: str = "", suffix: str = ".yaml") -> dict[str, Path]:
 
 
 def known_robots() -> dict[str, Path]:
-    """Return the shipped robot files and those of plug-ins by name, without importing the packages of plug-ins."""
+    """Return the shipped robot files and those of plug-ins, which are not imported."""
     found = {}
     for plugin in installed_plugins("robots"):
         module, _, name = plugin.target.partition(":")
@@ -80,7 +80,7 @@ def _check_unique(robot: str) -> None:
 
 
 def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: str = "") -> Path:
-    """Return the file of a contract or team by path or name, or raise ContractError with the known names."""
+    """Return the file of a contract or team by path or name, or raise ContractError."""
     text = str(name_or_path)
     is_path = text.endswith((".yaml", ".yml")) or os.sep in text
     if is_path and os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
@@ -109,7 +109,7 @@ def read_contract_file(file: Path) -> str:
 
 
 def read_document(text: str, kind: str, source: str, *, schema: str = SCHEMA) -> dict[str, Any]:
-    """Return the YAML mapping of a ``contract`` or ``team`` without its schema, or raise ContractError for another."""
+    """Return the YAML mapping of a ``contract`` or ``team``, or raise ContractError."""
     document = read_yaml(text, source)
     if not isinstance(document, dict):
         found = "empty" if document is None else type(document).__name__
@@ -183,7 +183,7 @@ def parse_contract(
 
 
 def load_robot_file(name: str, *, source: str = "") -> tuple[Path, RobotFile]:
-    """Return the robot file `name`, a name or a path relative to the contract `source`, or raise ContractError."""
+    """Return the robot file by name or path from `source`, or raise ContractError."""
     file, _, _, robot = _read_robot_file(name, source)
     return file, robot
 
@@ -257,7 +257,7 @@ def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
 
 
 def dump_contract(contract: Contract) -> str:
-    """Return `contract` as one line of JSON, from which `parse_contract` builds an equal contract."""
+    """Return `contract` as one line of JSON, of which `parse_contract` makes an equal one."""
     plain = to_plain(contract)
     for own in RESERVED:
         del plain[own]
@@ -277,7 +277,7 @@ def save_contract(contract: Contract) -> dict[str, Any]:
 
 
 def restore_contract(saved: Mapping[str, Any]) -> Contract:
-    """Return the contract saved by `save_contract`, or raise ContractError like `parse_contract`."""
+    """Return the contract saved by `save_contract`, or raise like `parse_contract`."""
     if saved.keys() != SAVED:
         raise ContractError("", f"not a saved contract: keys {sorted(saved)} (expected {sorted(SAVED)})")
     files, is_trusted = unpack_files(saved["files"]), saved["trusted"] is True
@@ -310,7 +310,7 @@ def unpack_files(packed: object) -> dict[str, bytes]:
 
 
 def backend_profile(contract: Contract, backend: str) -> Mapping[str, Any]:
-    """Return the profile ``backends.<backend>`` of `contract`, or raise ContractError without one."""
+    """Return the profile ``backends.<backend>`` of `contract`, or raise ContractError."""
     if backend in contract.backends:
         return contract.backends[backend]
     problem = f"no profile in the contract for backend {one_of(backend, contract.backends)}"

@@ -105,7 +105,7 @@ class ResetOption:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec(FrozenFields):
-    """The task's class or function, its instruction to a language-conditioned policy, and its own parameters."""
+    """The task's class or function, its instruction, and its own parameters."""
 
     # name of a task of this package or of another (entry point `embodied_env.tasks`), or a class or function:
     # `module:NAME`, or `FILE.py:NAME` relative to the contract
@@ -140,7 +140,7 @@ class RobotSource(FrozenFields):
 
 @dataclass(frozen=True, kw_only=True)
 class ContractFields(FrozenFields):
-    """The fields of a contract without validation, as read by validation, spaces and fingerprint."""
+    """The fields of a contract without validation, as validation and spaces read them."""
 
     name: Name  # name of the contract
     version: Count  # revision of the contract
@@ -185,12 +185,12 @@ class ContractFields(FrozenFields):
 
     @property
     def all_chosen(self) -> Mapping[str, str]:
-        """The reasons of the chosen values that are in force, of the robot file and the contract, by path."""
+        """The reasons of the chosen values in force, of robot file and contract, by path."""
         return {**({} if self.robot is None else self.robot.chosen), **self.chosen}
 
     @property
     def fingers(self) -> Mapping[str, tuple[str, float]]:
-        """The fingers that follow the joint of a gripper, with this joint and the multiplier of its position."""
+        """The fingers that follow the joint of a gripper, with their multipliers."""
         return {
             finger: (joint, factor)
             for actuator in self.actuators.values()
@@ -211,18 +211,18 @@ class ContractFields(FrozenFields):
 
     @cached_property
     def trajectory_steps(self) -> int | None:
-        """The most actions that follow the command in a trajectory, or None without `trajectory_steps`."""
+        """The most actions after the command in a trajectory, or None for no trajectories."""
         return next((a.trajectory_steps for a in self.actuators.values() if a.trajectory_steps is not None), None)
 
     def resolve_path(self, file: str) -> Path:
-        """Return the path of a file that the contract names, from its folder, or raise ContractError unless trusted."""
+        """Return the path of a file that a trusted contract names, or raise ContractError."""
         if not self.trusted:
             problem = f"file not opened: {file!r}, named by the contract of a run; give the contract's own file instead"
             raise ContractError("", problem, source=self.source)
         return Path(self.source).parent / file
 
     def content_of(self, file: str) -> bytes:
-        """Return the content at load time of a file that the contract names, or raise ContractError if not read."""
+        """Return a named file's content at load time, or raise ContractError if not read."""
         if file not in self.files:
             problem = f"content not known: {file!r} (expected one read with the contract); load the contract again"
             raise ContractError("safety.urdf", problem, source=self.source)

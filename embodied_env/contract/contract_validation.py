@@ -34,7 +34,7 @@ _NO_ACCELERATION = 1000.0  # rad/s^2 or m/s^2
 
 
 def validate_contract(contract: ContractFields) -> None:
-    """Validate every rule of a contract, or raise ContractError for the first broken one, with the `others`."""
+    """Validate every rule of a contract, or raise ContractError for those broken."""
     check_types(ContractFields, contract, source=contract.source)
     check_all(_checks(contract), contract.source)
 
@@ -72,7 +72,7 @@ def suspicious_values(contract: ContractFields) -> Iterator[tuple[str, str]]:
 
 
 def suspected_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
-    """Yield path and problem of each valid limit that looks like degrees, unless the contract confirms it."""
+    """Yield path and problem of each unconfirmed limit that looks like degrees."""
     return ((path, problem) for path, problem in _limits_like_degrees(contract) if path not in contract.confirmed)
 
 

@@ -23,7 +23,7 @@ _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)  # twice the error of a conver
 
 @dataclass(frozen=True, kw_only=True)
 class DriverUnits:
-    """Units of a driver, whose `value` in `unit` is ``offset + sign * scale * value`` in the contract."""
+    """Units of a driver, in which `value` is ``offset + sign * scale * value``."""
 
     # `si`: as in the contract; `deg`: degrees, or degrees/s where the contract has rad/s; `percent`: 100 % is 1
     unit: Literal["si", "deg", "percent"] = "si"
@@ -40,7 +40,7 @@ class DriverUnits:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """Converts each value by a linear function, with coefficients of shape (n,), or (1,) for all values.
+    """Converts values by linear functions, with coefficients (n,), or (1,) for all.
 
     `centres` are positions within the limits of commands. A rounded command is never further from them than the exact
     one, and so never outside its limits. With NaN it may be.
@@ -64,7 +64,7 @@ class Conversion:
 
 
 def conversion_of(units: Sequence[DriverUnits | None], centres: Sequence[float] = (math.nan,)) -> Conversion | None:
-    """Return the conversion of values with these units, or None if all are those of the contract."""
+    """Return the conversion of values with these units, or None if there is none."""
     lines = [line_of(each) for each in units]
     if all(line == (0.0, 1.0) for line in lines):
         return None
@@ -84,7 +84,7 @@ def same_line(robot: Any, own: Any) -> bool:  # noqa: ANN401 - units of a joint,
 
 
 def same_lines(robot: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
-    """Accept fields that convert the values of the same joints, or of the same components, equally."""
+    """Accept fields that convert values of the same joints or components equally."""
     for theirs, ours in ((each.lines, own[name].lines) for name, each in robot.items() if name in own):
         both = [(theirs.get(key, theirs.get("*")), ours.get(key, ours.get("*"))) for key in theirs | ours]
         if any(None not in lines and lines[0] != lines[1] for lines in both):

@@ -59,7 +59,7 @@ These tasks are loaded without trust.
 
 
 def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
-    """Return the fingerprinted part of the task, which is its type, parameters, and version if it is a shipped one."""
+    """Return the fingerprinted part of the task, with the version of a shipped one."""
     plain: dict[str, Any] = to_plain(contract.task, with_defaults=with_defaults)
     plain.pop("instruction", None)  # a condition of an episode
     if ".py:" in contract.task.type:  # a file by its name, in any folder; its content has a hash of its own
@@ -70,7 +70,7 @@ def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> di
 
 
 def meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
-    """Return the fingerprinted part of `contract`, as JSON types, without importing or opening anything.
+    """Return the fingerprinted part of `contract`, without importing or opening anything.
 
     It excludes the name, topic names with their QoS, the origin of values (`PROVENANCE`), the backend profiles, the
     blocks with ``fingerprint: false`` and the instruction. The order counts for joints only. A file is represented by
@@ -104,7 +104,7 @@ def sha256_of(value: Any) -> str:  # noqa: ANN401 - JSON types
 
 
 def differences(a: Any, b: Any, path: str = "") -> list[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON types
-    """List the paths at which two plain values differ, with both values (None where one is missing)."""
+    """List the paths at which plain values differ, with both (None where one is missing)."""
     if isinstance(a, dict) and isinstance(b, dict):
         found: list[tuple[str, Any, Any]] = []
         for key in dict.fromkeys([*a, *b]):

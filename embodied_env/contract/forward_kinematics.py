@@ -55,7 +55,7 @@ class MotionBounds:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TreeJoint:
-    """One joint, which rotates about or slides along the unit vector `axis` through the origin of its frame."""
+    """A joint that rotates about or slides along the unit vector `axis` of its frame."""
 
     parent: int  # the index of an earlier joint, or WORLD
     frame: FloatArray  # its frame at value zero in that of the parent
@@ -69,7 +69,7 @@ class TreeJoint:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TreeShape:
-    """One capsule of a link, with its ends, shape (2, 3), in the frame of `joint`, an index or WORLD."""
+    """One capsule of a link, with its ends, (2, 3), in the frame of `joint` or of WORLD."""
 
     link: str
     joint: int
@@ -96,7 +96,7 @@ class KinematicModel:
         self._adjacent = adjacent
 
     def capsules(self, joint_positions: FloatArray) -> Capsules:
-        """Return the shape for joint positions of shape (n,) or (k, n), or raise UsageError for another shape."""
+        """Return the shape for joint positions (n,) or (k, n), or raise UsageError."""
         positions = self._checked(joint_positions, 1, 2)
         carriers, ends, radii = self._outline
         placed = (self._frames(np.atleast_2d(positions))[:, carriers, :3] @ ends).swapaxes(-1, -2)
@@ -128,7 +128,7 @@ class KinematicModel:
 
     @cached_property
     def adjacent(self) -> frozenset[frozenset[str]]:
-        """The pairs of links that touch by construction, so that they are not checked against each other.
+        """The pairs of links that touch by construction and are not checked.
 
         They are fixed to each other or joined by a joint, skipping links without a shape.
         """
@@ -210,7 +210,7 @@ class KinematicModel:
 
 
 def make_transform(position_m: Iterable[float], rotation: FloatArray | None = None) -> FloatArray:
-    """Return the transform of shape (4, 4) with this origin and rotation matrix, or the identity rotation for None."""
+    """Return the (4, 4) transform with this origin and rotation, by default none."""
     frame = np.eye(4)
     frame[:3, 3] = list(position_m)
     if rotation is not None:

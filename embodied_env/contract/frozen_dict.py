@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class FrozenDict(Mapping[K, V]):
-    """A read-only mapping that keeps its order, which counts between two of them, and pickles, copies and hashes."""
+    """A read-only mapping with an order that counts, which pickles, copies and hashes."""
 
     __slots__ = ("_data",)
 

@@ -24,7 +24,7 @@ PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", Any: "
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Key:
-    """A row of a table, whose `name` is the path in the file, with `<name>` for names of the user's choice."""
+    """A row of a table, whose `name` is the path with `<name>` for the user's names."""
 
     name: str
     type: str

@@ -14,7 +14,7 @@ from embodied_env.errors import escaped
 
 @dataclass(frozen=True, kw_only=True)
 class Such:
-    """A condition that no bound expresses, with `expected` in words and `shown` as the value in errors."""
+    """A condition beyond bounds, with `expected` in words and `shown` in errors."""
 
     expected: str
     holds: Callable[[Any], bool]

@@ -22,7 +22,7 @@ _FOLDERS = ("meshdir", "texturedir", "assetdir")
 
 
 def with_model_hashes(contract: C) -> C:
-    """Return a trusted `contract` whose profiles have the hashes of their own model and of identified parameters.
+    """Return a trusted `contract` whose profiles have the hashes of their files.
 
     They are ``model_sha256`` and ``identified.sha256``. A hash that the contract gives stays. Shipped models are known
     by their name.
@@ -44,7 +44,7 @@ def with_model_hashes(contract: C) -> C:
 
 
 def model_sha256(file: Path) -> str:
-    """Return the SHA-256 (hex) of the contents of a model's files, independent of their paths, or raise OSError.
+    """Return the SHA-256 (hex) of a model's files by content, or raise OSError.
 
     Devices, FIFOs and files beyond the limit of size are refused.
     """
@@ -55,7 +55,7 @@ def model_sha256(file: Path) -> str:
 
 
 def model_files(main: Path) -> list[Path]:
-    """Return a model and each existing file that it names in the order of the text, or raise OSError without `main`.
+    """Return a model and the existing files that it names, or raise OSError without it.
 
     MuJoCo looks for a file from the folder of the model, of the file that names it, or of the compiler's settings. If
     there are several, all are returned.

@@ -11,7 +11,7 @@ from annotated_types import Interval
 
 @dataclass(frozen=True, kw_only=True)
 class QosSpec:
-    """DDS policies of a subscription or publisher with the history "keep last" of `depth` messages."""
+    """DDS policies of a subscription or publisher that keeps the last `depth` messages."""
 
     depth: Annotated[int, Interval(ge=1, le=10_000)] = 10  # messages; a longer queue hides a slow reader
     reliability: Literal["reliable", "best_effort"] = "reliable"

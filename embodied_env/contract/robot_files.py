@@ -62,7 +62,7 @@ _FILES = (
 
 
 def rules_of(cls: type) -> dict[str, IsAsTight]:
-    """Return the rules of the keys of `cls` and of its groups, or raise TypeError for a key without one."""
+    """Return the rules of the keys of `cls`, or raise TypeError for a key without one."""
     found: dict[str, IsAsTight] = {}
     for key, hint in hints_of(cls).items():
         rule = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Rule)), None)
@@ -85,7 +85,7 @@ SAFETY_RULES = rules_of(Safety)
 
 @functools.cache
 def rules_with_defaults(cls: type) -> dict[str, tuple[Any, IsAsTight]]:
-    """Return the default and the rule of each key of a profile, which is a mapping in a contract."""
+    """Return the default and the rule of each key of a profile."""
     rules = rules_of(cls)
     return {key: (value, rules[key]) for key, value in to_plain(cls()).items()}
 
@@ -96,7 +96,7 @@ def real_rules() -> dict[str, tuple[Any, IsAsTight]]:
 
 
 def rebase_robot(robot: Document, folder: Path, target: Path) -> Document:
-    """Return a robot file's mapping with the files that it names relative to `target` instead of its own `folder`.
+    """Return a robot file's mapping with its files relative to `target`.
 
     A model or description that is not a file of `folder` is the name of a shipped one. The copy shares no value with
     itself, as YAML aliases do: changing one of two aliases would change both.

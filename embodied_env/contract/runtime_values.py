@@ -19,14 +19,14 @@ _LONGEST_INSTRUCTION = 1000  # characters, as in a contract
 
 
 def checked_instruction(contract: Contract, options: Mapping[str, Any] | None) -> str:
-    """Return the prompt of an episode from the reset options or the contract, or raise UsageError if invalid."""
+    """Return the prompt of an episode from options or contract, or raise UsageError."""
     if isinstance(options, Mapping) and options.get(INSTRUCTION) is not None:
         return check_instruction(options[INSTRUCTION])
     return contract.task.instruction or ""
 
 
 def check_instruction(text: object) -> str:
-    """Return a prompt, or raise UsageError for one that is no text of 1 to 1,000 characters in UTF-8."""
+    """Return a prompt of 1 to 1,000 characters in UTF-8, or raise UsageError."""
     is_valid = isinstance(text, str) and 1 <= len(text) <= _LONGEST_INSTRUCTION and text.isprintable()
     if not is_valid:
         expected = f"expected 1 to {_LONGEST_INSTRUCTION} printable characters"
@@ -35,7 +35,7 @@ def check_instruction(text: object) -> str:
 
 
 def checked_options(contract: Contract, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
-    """Return reset options as arrays, or raise UsageError for an unknown one, or a value that cannot be drawn."""
+    """Return reset options as arrays, or raise UsageError for one that is not drawn."""
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(f"invalid options={options!r} (expected a mapping of reset options, or None)")
     known = contract.reset_options
@@ -94,7 +94,7 @@ def are_equal(some: EffectiveLimits, others: EffectiveLimits) -> bool:
 
 
 def is_tighter(wanted: EffectiveLimits, in_force: EffectiveLimits) -> bool:
-    """Return whether obeying `wanted` implies obeying `in_force` from every state, which needs equal accelerations."""
+    """Return whether `wanted` implies `in_force` from every state, at equal accelerations."""
     return bool(
         (wanted.position_low >= in_force.position_low).all()
         and (wanted.position_high <= in_force.position_high).all()

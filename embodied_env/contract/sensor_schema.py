@@ -45,7 +45,7 @@ class AngleRange:
 
 @dataclass(frozen=True, kw_only=True)
 class ResampleSpec:
-    """Fixed angles for a LaserScan whose number of rays varies, from the angles that each message declares."""
+    """Fixed angles for a LaserScan whose number of rays varies."""
 
     # fixed angles of the observation: a number of them all around, from 0 (ahead) counter-clockwise, or a range
     angles: Annotated[int, Interval(ge=1, le=MAX_VALUES)] | AngleRange
@@ -66,7 +66,7 @@ class ResizeSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class PointsSpec:
-    """A fixed number of points for a PointCloud2 whose number varies, chosen without points of NaN or +inf."""
+    """A fixed number of valid points for a PointCloud2 whose number varies."""
 
     count: Annotated[int, Interval(ge=1, le=MAX_VALUES // 3)]  # number of points in the observation
     # x, y and z of missing points, at the end: `low` or `high` of the field. A cloud with such a point is invalid, so
@@ -94,7 +94,7 @@ Rate: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class FieldSpec:
-    """One field of a sensor message. `low` and `high` are scalars or, for a vector, one value each, in `unit`."""
+    """One field of a sensor message, with `low` and `high` in `unit`."""
 
     unit: str | tuple[str, ...]  # unit of values and bounds; one per joint for mixed joints: `[rad, m]`
     # lower bound of the space; a list has one number per component. `-.inf` where nothing bounds the value, which no
@@ -138,7 +138,7 @@ class FieldSpec:
 
     @property
     def lines(self) -> dict[str, tuple[float, float]]:
-        """Offset and factor of the driver's value by joint or number of the component, or by `*` for all."""
+        """Offset and factor of the driver's value by joint or component, or by `*` for all."""
         names = self.joints or (map(str, range(len(self.driver))) if isinstance(self.driver, tuple) else ("*",))
         units = self.driver if isinstance(self.driver, tuple) else (self.driver,) * len(self.joints or "*")
         return {name: line_of(each) for name, each in zip(names, units, strict=False)}
@@ -176,5 +176,5 @@ class SensorSpec(FrozenFields):
 
     @property
     def pixels(self) -> str | None:
-        """The encoding of an image in the observation, which is that of the message, or rgb8 if it is converted."""
+        """The encoding of an image in the observation, rgb8 if it is converted."""
         return "rgb8" if self.encoding and ENCODINGS[self.encoding].to_rgb else self.encoding

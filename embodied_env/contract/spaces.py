@@ -24,7 +24,7 @@ from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 
 @dataclass(frozen=True, kw_only=True)
 class FieldLayout:
-    """One field of one sensor, with its key in the observation, shape of a reading, precision and bounds.
+    """A field of a sensor with its key in the observation, shape, precision and bounds.
 
     `raw_shape` is the shape before `resample` or `resize`. `history` is the number of readings in the observation.
     """
@@ -73,7 +73,7 @@ def _spread(bound: float | tuple[float, ...], dtype: np.dtype[Any], shape: tuple
 
 
 def observation_space(contract: ContractFields) -> spaces.Dict:
-    """Return the Dict of Boxes that the agent receives, with ``<sensor>_<field>``, masks, reset options, and so on."""
+    """Return the Dict of Boxes that the agent receives."""
     boxes: dict[str, spaces.Space[Any]] = {}
     for name, sensor in contract.sensors.items():
         if sensor.visibility == "evaluator":
@@ -127,7 +127,7 @@ class ActionScale:
         return np.array(self.each_from_si(si.tolist()))
 
     def each_to_si(self, action: list[float]) -> list[float]:
-        """Map an action to SI units joint by joint, since floats are faster than arrays for so few values."""
+        """Map an action to SI units joint by joint, which is faster than by arrays."""
         mapped = []
         rows = zip(action, self._joints, strict=True)
         for x, (offset, span, span_below, low, high, si_low, si_high, threshold) in rows:
@@ -262,7 +262,7 @@ class ActionLayout:
         self.high = np.where(self.high > self.scale.high, down, self.high)
 
     def driver_values(self, si: FloatArray) -> dict[str, Any]:
-        """Return commands of shape (..., n_joints) in driver units by joint, without the joints that have no units."""
+        """Return commands (..., n_joints) in driver units by joint, without those in SI."""
         values = si if self.conversion is None else self.conversion.to_driver(si)
         rows = values.T if values.ndim > 1 else values.tolist()
         return {name: each for name, each in zip(self.joints, rows, strict=True) if name in self.in_driver_units}
@@ -277,20 +277,20 @@ class ActionLayout:
 
 
 def reading_dtype(spec: FieldSpec, known: MessageField) -> np.dtype[Any]:
-    """Return the precision of a reading, which is that of the message unless it converts whole numbers."""
+    """Return the precision of a reading, that of the message unless it converts integers."""
     dtype = np.dtype(known.dtype)
     return np.dtype(np.float64) if spec.driver is not None and dtype.kind in "iu" else dtype
 
 
 def message_field(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageField:
-    """Return the description of the valid field `name` of `sensor`, with the lengths that the contract declares."""
+    """Return the valid field `name` of `sensor` with the lengths of the contract."""
     known = field_of_type(sensor, name, spec)
     shape = spec.shape if spec.points is None else (spec.points.count, 3)
     return known if shape is None else replace(known, shape=shape)
 
 
 def field_of_type(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageField:
-    """Return the description of the field `name` by the message type and the encoding of `sensor` alone."""
+    """Return the field `name` by message type and encoding of `sensor` alone."""
     if spec.path is not None:
         shape, dtype = (None,) * len(spec.shape or ()) or (1,), spec.dtype or "float64"
         return PathField(shape=shape, units=None, dtype=dtype, place=spec.path, is_sequence=spec.shape is not None)

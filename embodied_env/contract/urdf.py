@@ -95,7 +95,7 @@ class UrdfRobot(KinematicModel):
         return np.array((frames[joint] @ offset)[:3, 3])
 
     def capsules(self, joint_positions: FloatArray) -> Capsules:
-        """Return the robot's shape like `KinematicModel`, or raise ContractError where a link's shape is unknown."""
+        """Return the robot's shape, or raise ContractError where a link's is unknown."""
         if self.without_shape:
             path = f"urdf.link[{self.without_shape[0]}].collision"
             problem = f"shape unknown: only a mesh in {', '.join(self.without_shape)}"
@@ -120,7 +120,7 @@ def parse_urdf(
 
 
 def read_joints(text: str | bytes) -> tuple[dict[str, UrdfJoint], dict[str, str]]:
-    """Return the joints of a URDF and the problem of each unreadable one by name, or raise ContractError for no URDF.
+    """Return the joints of a URDF and the problems of unreadable ones by name.
 
     Unlike `parse_urdf` it does not need a complete tree.
     """

@@ -19,7 +19,7 @@ _Bound: TypeAlias = float | tuple[float, ...]
 
 
 def one_of(value: object, allowed: Iterable[str]) -> str:
-    """Return the problem of a `value` that is not `allowed`, with a suggestion when one is close."""
+    """Return the problem of a `value` that is not `allowed`, with a close suggestion."""
     names = sorted(allowed)
     expected = f"expected one of: {', '.join(names)}" if names else "none is declared"
     return f"{value!r} ({expected}){did_you_mean(value, names)}"
@@ -41,12 +41,12 @@ def require(holds: bool, path: str, problem: str) -> None:  # noqa: FBT001 - rea
 
 
 def allow(holds: bool, path: str, value: object, expected: str) -> None:  # noqa: FBT001 - reads as a sentence
-    """Raise ContractError with `value` and what is `expected` at `path` unless the condition `holds`."""
+    """Raise ContractError with `value` and `expected` at `path` unless it `holds`."""
     require(holds, path, f"{value} (expected {expected})")
 
 
 def check_all(checks: Iterable[Callable[[], None]], source: str = "") -> None:
-    """Run independent checks, and raise ContractError for the first broken one, with the `others`."""
+    """Run independent checks, or raise ContractError for those that are broken."""
     errors: list[ContractError] = []
     for check in checks:
         try:
@@ -108,12 +108,12 @@ def check_driver(path: str, driver: DriverUnits, unit: str) -> None:
 
 
 def check_magnitude(path: str, value: float, *, least: float = 1e-9) -> None:
-    """Check that a number is in the range where products of such numbers neither underflow to 0 nor overflow."""
+    """Check that products of a number neither underflow to 0 nor overflow."""
     allow(least <= abs(value) <= 1e12, path, value, f"a magnitude from {least:g} to 1e+12")
 
 
 def check_bounds(path: str, low: _Bound, high: _Bound, size: int | None, *, infinite: bool = False) -> None:
-    """Check that bounds are finite (unless `infinite`), have `size` components if given, and low < high in each."""
+    """Check that bounds are finite, have `size` components, and low < high in each."""
     for key, bound, end in (("low", low, "-.inf"), ("high", high, ".inf")):
         is_bound = np.isfinite(bound) | (infinite & np.equal(bound, float(end.replace(".", ""))))
         allow(bool(np.all(is_bound)), f"{path}.{key}", bound, f"finite numbers{f' or {end}' * infinite}")

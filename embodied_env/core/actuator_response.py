@@ -45,7 +45,7 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandTrajectory:
-    """Motion that a controller makes of commands, relative to its initial value `first` and linear between corners."""
+    """Motion that a controller makes of commands, linear between corners."""
 
     first: float
     corners_s: FloatArray
@@ -56,7 +56,7 @@ class CommandTrajectory:
         return np.asarray(np.interp(times_s, self.corners_s, self.values), dtype=np.float64)
 
     def averaged(self, grid_s: FloatArray) -> FloatArray:
-        """Return the mean of each cell of an even grid, so that steps between two grid points keep their place."""
+        """Return the mean of each cell of an even grid, which keeps the place of steps."""
         edges = np.append(grid_s, 2.0 * grid_s[-1] - grid_s[-2]) - 0.5 * (grid_s[1] - grid_s[0])
         times = np.concatenate([self.corners_s, edges])
         order = np.argsort(times, kind="stable")
@@ -90,7 +90,7 @@ def command_trajectory(move: Move, period_s: float, shape: Shape) -> CommandTraj
 
 
 def delay_by_correlation(moves: Sequence[Move], period_s: float, shape: Shape, longest_s: float) -> tuple[float, float]:
-    """Return the delay at which commands and motion correlate best, dead time and lag together, and the correlation."""
+    """Return the delay at which commands and motion correlate best, and how well."""
     delays = np.arange(0.0, longest_s, _DELAY_STEP_S)
     both, commands, readings = np.zeros((3, len(delays)))
     for move in moves:
@@ -120,7 +120,7 @@ class ActuatorResponse:
 
 
 def fit_response(moves: Sequence[Move], period_s: float, shapes: Sequence[Shape], start_s: float) -> ActuatorResponse:
-    """Fit a dead time and a first-order lag to each move, with the one of `shapes` that explains most.
+    """Fit a dead time and a first-order lag to each move, with the best of `shapes`.
 
     The search starts at dead time and lag of `start_s` together, above 0. Raises ValueError for readings that are not
     finite.
@@ -160,7 +160,7 @@ def _residuals(
 
 
 def peak(x: FloatArray, y: FloatArray, best: int) -> float:
-    """Return where the parabola through the greatest of `y`, at index `best`, and its neighbours is greatest."""
+    """Return where the parabola through the greatest of `y` and its neighbours peaks."""
     if not 0 < best < len(y) - 1:
         return float(x[best])
     left, middle, right = y[best - 1 : best + 2]

@@ -30,7 +30,7 @@ def share_interval(share: float, count: float, *, confidence: float = CONFIDENCE
 
 
 def difference_interval(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float]:
-    """Return the interval of ``share_b - share_a`` of two independent samples (Newcombe 1998, method 10).
+    """Return the interval of ``share_b - share_a`` of two samples (Newcombe 1998, 10).
 
     It combines the Wilson intervals of both shares, and has their confidence. Each argument has the share, and the low
     and high end of its interval.
@@ -43,7 +43,7 @@ def difference_interval(a: tuple[float, float, float], b: tuple[float, float, fl
 
 
 def median_estimate(samples_s: FloatArray, *, method: str, detail: str) -> Estimate:
-    """Return the median of the measurements of a duration, shape (n,) in order of time, as an estimate.
+    """Return the median of durations (n,) in order of time, as an estimate.
 
     The interval is that of order statistics at 95 %. Successive values are correlated, so they count as
     `median_effective_count` independent ones. With too few of them it reaches from the least to the greatest value.
@@ -64,7 +64,7 @@ def median_estimate(samples_s: FloatArray, *, method: str, detail: str) -> Estim
 
 
 def median_effective_count(values: FloatArray) -> float:
-    """Return how many independent values determine the median as well as `values`, shape (n,) in order of time.
+    """Return how many independent values determine the median as well as `values`.
 
     From the autocorrelation of being above the median, summed until it is first below 0.05.
     """

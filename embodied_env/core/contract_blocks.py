@@ -20,7 +20,7 @@ FINGERPRINT = "fingerprint"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ContractBlock:
-    """The declaration of a block, which its entry point in ``embodied_env.contract_blocks`` names."""
+    """The declaration of a block, which an entry point names."""
 
     schema: type  # a dataclass of the keys, parsed as strictly as those of a contract
     in_fingerprint: bool = True  # False: every contract with the block has ``fingerprint: false``

@@ -10,14 +10,14 @@ JOINTS = ("joints", "joint_names", "joint")
 
 
 def controller_of(topic: str) -> str:
-    """Return the node whose private topic this would be, such as /arm_controller of /arm_controller/commands."""
+    """Return the node of a private topic, as /arm_controller of /arm_controller/commands."""
     return topic.rpartition("/")[0]
 
 
 def declared_joints(
     topic: str, parameters: Mapping[str, Mapping[str, Any]], subscribers: Iterable[str], *, is_only: bool
 ) -> tuple[list[str], str]:
-    """Return the joints of a command topic by the parameters of nodes, and the node that declares them.
+    """Return the joints of a command topic by node parameters, and the declaring node.
 
     That is the controller named by the topic, or a subscriber: one with a parameter ``CONTROLLER.joints``, or with
     ``joints`` of its own if this is its only command topic (`is_only`). Without one, nothing is declared.

@@ -15,13 +15,13 @@ _FILTERS = {"area": "BOX"}  # where the name is not Pillow's
 
 
 def import_pillow(needed_for: str) -> Any:  # noqa: ANN401 - a module
-    """Return the package PIL with its modules Image and ImageOps, or raise MissingDependencyError."""
+    """Return PIL with Image and ImageOps, or raise MissingDependencyError."""
     import_optional("PIL.ImageOps", needed_for=needed_for)  # imports Image
     return import_optional("PIL", needed_for=needed_for)
 
 
 def resize_image(image: NDArray[Any], spec: ResizeSpec, padding: float = 0) -> NDArray[Any]:
-    """Return `image`, uint8 or float32 of shape (height, width, channels), in the size of `spec`.
+    """Return `image`, uint8 or float32, (height, width, channels), in the size of `spec`.
 
     `stretch` ignores the aspect ratio (Pillow's `Image.resize`), `letterbox` pads (`ImageOps.pad`) and `crop` cuts off
     what exceeds it (`ImageOps.fit`).

@@ -49,7 +49,7 @@ Qualities = Annotated[dict[Name, QualityCode], "Per sensor."]
 
 
 class InjectedInfo(TypedDict):
-    """Delays injected into a lockstep world (delay_profile) in its own time, and never part of measured stages."""
+    """Delays of `delay_profile` in a lockstep world, apart from the measured stages."""
 
     age_s: Annotated[Durations, "Age of the readings that this step's command is based on, when they were returned."]
     inference_s: Annotated[DurationOrLost, "From then until the command was sent; null: the world was lost."]
@@ -70,7 +70,7 @@ class ClockInfo(TypedDict):
 
 
 class InjectedQuality(TypedDict):
-    """Quality of injected delays, with FIRST while no later reading is old enough to replace that of the reset."""
+    """Quality of injected delays, FIRST while only the reading of the reset is old enough."""
 
     age_s: Qualities
     inference_s: QualityCode

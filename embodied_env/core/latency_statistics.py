@@ -85,7 +85,7 @@ class StageStatistics:
 
 
 class LatencyStatistics:
-    """Accumulates the infos of steps by stage, from the first value on, as ``stage[sensor]`` for sensors."""
+    """Accumulates the infos of steps by stage, as ``stage[sensor]`` for sensors."""
 
     def __init__(self) -> None:
         self._samples: defaultdict[Stage, Reservoir] = defaultdict(partial(Reservoir, capacity=EXACT))
@@ -110,7 +110,7 @@ class LatencyStatistics:
 
 
 class LatencyColumns:
-    """Gathers the latencies of steps that many environments take together, and adds those of many steps at once."""
+    """Gathers the latencies of steps that many environments take together."""
 
     def __init__(self, statistics: Sequence[LatencyStatistics]) -> None:
         """Take one accumulator per environment, which is complete whenever its statistics are read."""
@@ -120,7 +120,7 @@ class LatencyColumns:
             each._settle = self._settle  # noqa: SLF001
 
     def add(self, info: Mapping[str, Any], taken: NDArray[np.bool_]) -> None:
-        """Add an info whose values are arrays with one value per environment, of those that have `taken` the step."""
+        """Add an info with a value per environment, of those that have `taken` the step."""
         self._steps.append((taken, list(all_stages_of(info))))
         if len(self._steps) >= _GATHERED_STEPS:
             self._settle()

@@ -27,7 +27,7 @@ _ODOMETRY = "nav_msgs/msg/Odometry"
 
 
 def nearest_turn(positions: FloatArray, reference: FloatArray, turns: NDArray[np.bool_]) -> FloatArray:
-    """Return `positions`, where `turns` is True shifted by whole turns to be nearest to `reference`."""
+    """Return `positions`, shifted by whole turns to `reference` where `turns` is True."""
     if not turns.any():
         return positions
     turned = turns & np.isfinite(positions)
@@ -36,7 +36,7 @@ def nearest_turn(positions: FloatArray, reference: FloatArray, turns: NDArray[np
 
 
 def find_positions(contract: Contract) -> dict[str, tuple[str, int]]:
-    """Return joint -> the agent's sensor that reports its position, and the index in that reading."""
+    """Return joint -> the agent's sensor that reports its position, and its index there."""
     return {
         joint: (name, index)
         for name, sensor in contract.sensors.items()
@@ -46,7 +46,7 @@ def find_positions(contract: Contract) -> dict[str, tuple[str, int]]:
 
 
 class MeasuredJoints:
-    """Reads the positions of joints from the agent's sensors, in a `Snapshot` or with a row for each of several slots.
+    """Reads joint positions from the agent's sensors, of a `Snapshot` or slots in rows.
 
     Attributes:
         known: whether a sensor reports the position of each joint, shape (n_joints,).
@@ -103,7 +103,7 @@ class MeasuredPositions:
         self._acquired_ns: dict[str, int] = {}
 
     def put(self, sensor: str, positions: FloatArray, acquired_ns: int, now_ns: int) -> bool:
-        """Store a reading in the order of the sensor's joints, or return False if it is not finite or in the future."""
+        """Store a reading by the sensor's joints, or return False if it is not usable."""
         if not np.isfinite(positions).all() or acquired_ns > now_ns + self._future_ns:
             return False
         if acquired_ns >= self._acquired_ns.get(sensor, acquired_ns):  # never replaced by an older one
@@ -113,7 +113,7 @@ class MeasuredPositions:
         return True
 
     def ages_s(self, now_ns: int) -> FloatArray:
-        """Return the age of each position, shape (n_joints,), inf before the first, or 0 where no sensor reports it."""
+        """Return the age of each position, inf before the first, 0 without a sensor."""
         ages = np.zeros(len(self.positions))
         for sensor, (_, places) in self._by_sensor.items():
             acquired_ns = self._acquired_ns.get(sensor)
@@ -149,7 +149,7 @@ class MeasuredVelocities:
         self._tolerance_s = contract.safety.observation.future_tolerance_s
 
     def read(self, newest: Callable[[str], Reading | None]) -> tuple[FloatArray, FloatArray]:
-        """Return the velocity of each joint in its unit/s and its age in s, both of shape (n_joints,).
+        """Return the velocity of each joint in its unit/s and its age in s, (n_joints,) each.
 
         NaN and infinity where a joint is not measured, or its `newest` valid reading is missing, not finite, outside
         its declared range, older than `max_age_s`, or from the future.

@@ -36,7 +36,7 @@ _PACKAGES = {  # where the names differ
 
 
 def import_optional(module: str, *, needed_for: str) -> Any:  # noqa: ANN401 - a module without type information
-    """Return `module`, or raise MissingDependencyError with the command that installs it, or why it is broken."""
+    """Return `module`, or raise MissingDependencyError with the remedy."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -57,7 +57,7 @@ def foreign_code(error_of: Callable[[str], EmbodiedEnvError]) -> Iterator[None]:
 
 
 def find_extension(name: str) -> Any | None:  # noqa: ANN401 - any object
-    """Return the object that `pkgutil.resolve_name` finds by `name`, or None if there is no such module."""
+    """Return the object called `name`, or None if there is no such module."""
     try:
         return resolve_name(name)
     except ModuleNotFoundError as error:
@@ -67,7 +67,7 @@ def find_extension(name: str) -> Any | None:  # noqa: ANN401 - any object
 
 
 def load_extension(name: str, *, needed_for: str) -> Any:  # noqa: ANN401 - any object
-    """Return the object that `find_extension` finds by `name`, or raise MissingDependencyError without its module."""
+    """Return the object called `name`, or raise MissingDependencyError."""
     if (found := find_extension(name)) is None:
         module = name.partition(":")[0]
         raise MissingDependencyError(module, needed_for=needed_for, remedy="install embodied_env with this extension")

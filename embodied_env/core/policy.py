@@ -33,7 +33,7 @@ _RESET_FORM = "reset(*, seed, episode_index)"
 
 @dataclass(frozen=True, slots=True)
 class NoAction:
-    """Passed to `step` instead of an action, so that the robot holds for one tick and the reason is recorded.
+    """Passed to `step` instead of an action, so that the robot holds for one tick.
 
     After ``policy.max_missed`` in a row (in the contract) the episode is truncated with ``policy_lost:<reason>``.
     """
@@ -90,7 +90,7 @@ class BatchPolicy(Protocol):
     """A policy without state that computes the actions of many slots at once."""
 
     def act_batch(self, observations: Observation, mask: NDArray[np.bool_], /) -> Sequence[Any]:
-        """Return the policy's result for each row of `observations`, which is ignored where `mask` is False."""
+        """Return the result for each row of `observations`, ignored where `mask` is False."""
 
 
 @runtime_checkable
@@ -155,7 +155,7 @@ def find_start(policy: object) -> EpisodeStart | None:
 
 
 def refuse_playback(policy: object, address: str, *, user: str) -> None:
-    """Raise UsageError for a policy that plays a run, since `user` cannot bring the robot to the recorded start."""
+    """Raise UsageError for a policy that plays a run, whose start `user` cannot reach."""
     if find_start(policy) is not None:
         problem = f"{address} plays a recorded run, and {user} cannot begin at its start"
         raise UsageError(f"{problem} (expected another policy); play it with evaluate --policy")
@@ -171,7 +171,7 @@ class BoundedPolicy(Protocol):
     """A policy, or a model, with a time limit of an inference, such as one on a policy server."""
 
     def bound_wait(self, limit_s: float, /) -> float:
-        """Bound each inference after the first, unless the user has set a limit, and return the limit in force, s."""
+        """Bound each inference after the first by default, and return the limit in force, s."""
 
 
 @runtime_checkable
@@ -183,7 +183,7 @@ class ContinuingPolicy(Protocol):
         """Whether it can continue a chunk."""
 
     def continue_chunk(self, *, executed: int, delay: int) -> None:
-        """Make the next inference continue the last chunk, of which `executed` actions have been executed.
+        """Make the next inference continue the last chunk, of which `executed` are done.
 
         `delay` more of them are expected to be executed during the inference.
         """
@@ -196,20 +196,20 @@ def find_continuing(policy: object) -> ContinuingPolicy | None:
 
 @runtime_checkable
 class ReservingPolicy(Protocol):
-    """A policy or model whose chunks have more actions than are executed, as the reserve for a late next chunk."""
+    """A policy or model whose chunks have more actions than are executed, as a reserve."""
 
     @property
     def n_action_steps(self) -> int | None:
-        """Number of actions of a chunk that are executed before those of the next one, or None for all."""
+        """Number of actions of a chunk that are executed before the next, or None for all."""
 
 
 def find_n_action_steps(policy: object) -> int | None:
-    """Return the number of actions of a chunk of a policy or a model that are executed, or None for all."""
+    """Return the number of actions of a policy's chunk to execute, or None for all."""
     return policy.n_action_steps if isinstance(policy, ReservingPolicy) else None
 
 
 class FunctionPolicy:
-    """A callable as a policy, with its `close` if it has one, and its `reset` with the arguments that it takes.
+    """A callable as a policy, with its own `close` and `reset` if it has them.
 
     Attributes:
         n_action_steps: that of the callable, if it returns chunks (`ReservingPolicy`).
@@ -281,7 +281,7 @@ def _reset_keywords(policy: object, label: str) -> Sequence[str]:
 
 @contextmanager
 def policy_errors(policy: str, where: str) -> Iterator[None]:
-    """Raise any error of the policy as PolicyError, including `sys.exit`, whose status is not that of the program."""
+    """Raise any error of the policy, including `sys.exit`, as PolicyError."""
     try:
         yield
     except Terminated:

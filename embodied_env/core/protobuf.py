@@ -45,7 +45,7 @@ def read_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def find_fields(message: memoryview) -> Iterator[tuple[int, int | slice]]:
-    """Yield number, and integer or place in the message, of each field, or raise DamagedMessageError."""
+    """Yield number and integer, or place, of each field, or raise DamagedMessageError."""
     place = 0
     while place < len(message):
         key, place = _read_varint(message, place)

@@ -44,7 +44,7 @@ class InputState:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the state of a text, which is unknown for an undefined status or an ok with a reason."""
+        """Return the state of a text, unknown for an undefined status."""
         status, _, detail = text.partition(": ")
         if status in set(InputStatus) and (status != InputStatus.OK or text == status):
             return cls(InputStatus(status), detail)

@@ -38,7 +38,7 @@ class PairedTest:
 
 
 def mcnemar_exact(outcomes: Sequence[tuple[bool, bool]]) -> PairedTest:
-    """Test whether two runs succeed equally often from equal initial conditions (McNemar 1947, exact binomial).
+    """Test whether two runs succeed equally often in pairs (McNemar 1947, exact).
 
     Only pairs that differ count: for equal runs each is equally likely to be the one that succeeds. `outcomes` has the
     success in run A and in run B of each pair.
@@ -58,7 +58,7 @@ def mcnemar_exact(outcomes: Sequence[tuple[bool, bool]]) -> PairedTest:
 
 
 def paired_difference_interval(test: PairedTest) -> tuple[float, float]:
-    """Return the interval of ``share_b - share_a`` over one or more pairs (Newcombe 1998, paired data, method 10).
+    """Return the interval of ``share_b - share_a`` over pairs (Newcombe 1998, 10).
 
     As `difference_interval`, with the correlation phi of both shares, whose numerator has the correction ``n / 2``.
     """
@@ -75,7 +75,7 @@ def paired_difference_interval(test: PairedTest) -> tuple[float, float]:
 
 
 def fisher_exact(a: tuple[int, int], b: tuple[int, int]) -> float:
-    """Return the two-sided p-value that two samples, of successes and trials, have equal shares (Fisher 1922)."""
+    """Return the two-sided p-value that two samples have equal shares (Fisher 1922)."""
     table = [(successes, trials - successes) for successes, trials in (a, b)]
     return float(scipy.stats.fisher_exact(table).pvalue)
 
@@ -121,7 +121,7 @@ def compare_means(a: FloatArray, b: FloatArray, *, paired: bool) -> MeanTest:
 
 
 def reject_by_holm(p_values: Sequence[float | None], *, chance: float) -> list[bool]:
-    """Return which hypotheses are rejected, with probability `chance` of rejecting any true one (Holm 1979).
+    """Return which hypotheses are rejected at the error rate `chance` (Holm 1979).
 
     None is a hypothesis without a test, which counts as one.
     """
@@ -136,7 +136,7 @@ def reject_by_holm(p_values: Sequence[float | None], *, chance: float) -> list[b
 
 
 def count_for_mean(spread: float, difference: float, *, paired: bool, chance: float) -> int:
-    """Return how many pairs, or values of each sample, show a difference of the means with probability `POWER`.
+    """Return how many pairs, or values, show a difference of means by `POWER`.
 
     ``n = ((z_a + z_b) spread / difference)^2 + z_a^2 / 2`` pairs, where ``z_a`` and ``z_b`` are the normal quantiles of
     ``1 - chance / 2`` and `POWER`; ``z_a^2 / 4`` for independent samples (Guenther 1981, who corrects the normal
@@ -147,7 +147,7 @@ def count_for_mean(spread: float, difference: float, *, paired: bool, chance: fl
 
 
 def count_for_shares(a: float, b: float, *, chance: float) -> int:
-    """Return how many trials of each sample show that two shares differ, with probability `POWER`.
+    """Return how many trials of each sample show that shares differ, by `POWER`.
 
     ``(z_a sqrt(2 m (1-m)) + z_b sqrt(a (1-a) + b (1-b)))^2 / (b-a)^2`` with the mean ``m``, and the correction for
     continuity (Fleiss, Levin & Paik 2003, chapter 4).
@@ -158,7 +158,7 @@ def count_for_shares(a: float, b: float, *, chance: float) -> int:
 
 
 def count_for_pairs(differing: float, distance: float, *, chance: float) -> int:
-    """Return how many pairs show that two shares differ by `distance`, with probability `POWER` (Connor 1987).
+    """Return how many pairs show a difference `distance` of shares (Connor 1987).
 
     ``(z_a sqrt(d) + z_b sqrt(d - distance^2))^2 / distance^2``, where ``d``, at least `distance`, is the share of the
     pairs in which only one succeeds; with the correction for continuity of `count_for_shares`.

@@ -43,7 +43,7 @@ class PrintableFormatter(logging.Formatter):
 
 
 def make_console(**options: Any) -> Console:  # noqa: ANN401 - rich's options
-    """Return a rich console for tables and progress bars that prints brackets in text as they are."""
+    """Return a rich console for tables and bars that prints brackets as they are."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -57,7 +57,7 @@ def make_console(**options: Any) -> Console:  # noqa: ANN401 - rich's options
 
 @contextlib.contextmanager
 def stdout_tables() -> Iterator[Console]:
-    """Give a console for tables, and write them to stdout at the end, in full width if that is not a terminal."""
+    """Give a console for tables, and write them to stdout at the end."""
     console = make_console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
     with console.capture() as captured:  # sys.stdout raises BrokenPipeError; rich would exit
         yield console
@@ -122,7 +122,7 @@ NO_PROGRESS = Progress()
 
 
 class ProgressLines:
-    """Prints a line on stderr every `LINE_PERIOD_S` where stderr is not a terminal, which draws no bar."""
+    """Prints a line on stderr every `LINE_PERIOD_S` where it is no terminal."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Start the first period of `clock`, which returns seconds."""
@@ -130,7 +130,7 @@ class ProgressLines:
         self._start_s = self._last_s = clock()
 
     def show(self, describe: Callable[[], str]) -> None:
-        """Print what `describe` returns, with the time since the start, if a period has passed since the last line."""
+        """Print what `describe` returns and the time, once a period has passed."""
         if self._is_on and (now_s := self._clock()) - self._last_s >= LINE_PERIOD_S:
             self._last_s = now_s
             say(f"{describe()}, {now_s - self._start_s:.0f} s", file=sys.stderr, flush=True)

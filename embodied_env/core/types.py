@@ -96,7 +96,7 @@ class InjectedDelays:
 
 
 def name_world(flags: Mapping[str, Any]) -> World:
-    """Return "simulator", "emulator", "robot" or "dry run" for what the commands move, by the flags of a backend."""
+    """Return "simulator", "emulator", "robot" or "dry run" by the flags of a backend."""
     if flags.get("actuates") is False:
         return "dry run"
     if flags.get("emulated") is True:
@@ -136,7 +136,7 @@ class Snapshot:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class ResetRequest:
-    """A reset request to a backend with validated values of the contract's reset options in `options`."""
+    """A reset request to a backend with validated reset options in `options`."""
 
     epoch: int
     seed: int
@@ -172,7 +172,7 @@ class Finding:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class SensorStatus:
-    """Quality of a sensor's newest reading and age of its last valid one when an action is judged."""
+    """Quality of a sensor's newest reading and age of its last valid one."""
 
     quality: Quality
     age_s: float
@@ -211,7 +211,7 @@ class CommandState:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class GateReport:
-    """The report of one pass through the gates, with vectors flat over all joints, in contract order."""
+    """The report of one pass through the gates, flat over all joints in contract order."""
 
     disposition: Severity
     findings: tuple[Finding, ...]
@@ -226,7 +226,7 @@ class GateReport:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """Approved points, one control period apart, between which a controller moves in straight lines.
+    """Approved points, one period apart, between which a controller moves straight.
 
     They are the reference of the command, to which the controller is moving already, the command, `previewed` further
     actions, and braking to rest.
@@ -239,7 +239,7 @@ class Trajectory:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class ApprovedCommand:
-    """A command that passed the gate, which only `embodied_env.safety.gate` creates, and the only one that can be sent.
+    """A command that passed the gate, which alone creates it, and the only one that is sent.
 
     `values` are positions, or velocities of joints and axes commanded by velocity, flat over all joints in contract
     order. `seq` strictly increases over the life of an arbiter.
@@ -253,7 +253,7 @@ class ApprovedCommand:
 
 
 def check_approved(command: object) -> None:
-    """Raise TypeError unless `command` is an `ApprovedCommand`, as every `send` of a backend does first."""
+    """Raise TypeError unless `command` is approved, as every `send` does first."""
     if not isinstance(command, ApprovedCommand):
         raise TypeError(f"invalid command: {type(command).__name__} (expected an ApprovedCommand)")
 
@@ -288,7 +288,7 @@ OWN_ANNOTATIONS = ("action_stages", "grippers", "instruction", "setpoints", "tra
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class WriteDelay:
-    """A delay of a write on a free-running backend that changed what was published or what is guaranteed."""
+    """A delay of a write that changed what was published or is guaranteed."""
 
     passed_s: float = 0.0  # since the time step of the command was computed
     reference: CommandState | None = None  # braking from it was written instead; None: the command itself
@@ -298,7 +298,7 @@ class WriteDelay:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class ExternalInputs:
-    """External inputs of a step that do not follow from actions and readings, recorded for replay."""
+    """Inputs of a step that do not follow from actions and readings, for replay."""
 
     safety_context: SafetyContext  # the context of the gate
     latched: Finding | None = None  # the latched finding before the step
@@ -316,7 +316,7 @@ class ExternalInputs:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The task's verdict on a step, whose fields may hold at once and are ordered by the stepper."""
+    """The task's verdict on a step, whose fields may hold at once."""
 
     success: bool = False
     failure: str = ""
@@ -371,12 +371,12 @@ class Transition:
 
 @runtime_checkable
 class Observer(Protocol):
-    """Receives each complete transition, or a copy of it outside this package, and may end the step by an error."""
+    """Receives each complete transition, and may end the step by an error."""
 
     def observe(self, transition: Transition) -> None:
         """Process one transition."""
 
 
 def field_values(value: DataclassInstance) -> dict[str, Any]:
-    """Return the fields by name in order of declaration without copying values as `dataclasses.asdict` does."""
+    """Return the fields by name in order of declaration, without copies."""
     return {each.name: getattr(value, each.name) for each in fields(value)}
