@@ -63,6 +63,7 @@ IMPORTS_BY_NAME = {
     "__init__.py": "the public names, when they are used",
     "extensions/gazebo/control/__init__.py": "the table of simulator APIs",
     "tasks/loading.py": "the task's class, where it is trusted",
+    "contract/__init__.py": "the names of the package, when they are used",
     "core/plugin_loading.py": "optional packages, when they are there",
     "messages/message_types.py": "message classes, when ROS is there",
     "policies/policy_loader.py": "the policy that the user names, and the loader of its format",
