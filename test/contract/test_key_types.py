@@ -118,16 +118,14 @@ def contract_with(path, value):
     return changed(path, value, changed("safety.workspace", workspace, source))
 
 
-@pytest.mark.parametrize(("path", "value", "expected"), [(p, v, e) for p, (vs, e) in BAD.items() for v in vs])
-def test_a_value_out_of_bounds_is_refused(path, value, expected):
-    with pytest.raises(ContractError) as caught:
-        parse(contract_with(path, value))
-    assert caught.value.path.startswith(path)
-    assert expected in caught.value.problem.partition("expected ")[2]
-
-
-def test_the_document_of_the_table_is_valid():
-    assert parse(contract_with("version", 1)).safety.workspace is not None
+@pytest.mark.parametrize("part", dict.fromkeys(path.partition(".")[0] for path in BAD))
+def test_a_value_out_of_bounds_is_refused(part):
+    for path, (values, expected) in BAD.items():
+        for value in values if path.partition(".")[0] == part else ():
+            with pytest.raises(ContractError) as caught:
+                parse(contract_with(path, value))
+            assert caught.value.path.startswith(path), value
+            assert expected in caught.value.problem.partition("expected ")[2], value
 
 
 BOUNDARIES = {
@@ -143,9 +141,9 @@ BOUNDARIES = {
 }
 
 
-@pytest.mark.parametrize(("path", "value"), BOUNDARIES.items())
-def test_a_value_at_its_bound_is_accepted(path, value):
-    parse(contract_with(path, value))
+def test_a_value_at_its_bound_is_accepted():
+    for path, value in BOUNDARIES.items():
+        parse(contract_with(path, value))
 
 
 def test_values_set_in_python_are_validated_too():

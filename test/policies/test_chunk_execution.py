@@ -31,8 +31,6 @@ class Scripted:
     """Return chunks of `length` in which action i for the observation of step k is k + i + `bias` x inference.
 
     The value is the same in each joint. The test decides when an inference ends (`gate`), or it takes `latency_s`.
-
-    The test decides when an inference ends (`gate`), or it takes `latency_s`.
     """
 
     identity = PolicyIdentity(name="scripted chunks", format="python")
@@ -709,10 +707,11 @@ def chunks_of(path):
     return found
 
 
-@pytest.mark.needs("evaluation")
+@pytest.mark.needs("evaluation", "replay")
 @pytest.mark.parametrize("mode", ["wait", *MODES])
-def test_each_chunk_is_recorded_once_with_its_step_and_its_observation(tmp_path, mode):
+def test_an_evaluation_records_each_chunk_once_with_its_step_and_repeats_in_a_replay(tmp_path, mode):
     from embodied_env.extensions.evaluation.evaluation import evaluate
+    from embodied_env.extensions.replay.run_replay import replay_policy
 
     class Answers(InEnvironment):
         def __call__(self, observation):
@@ -731,6 +730,10 @@ def test_each_chunk_is_recorded_once_with_its_step_and_its_observation(tmp_path,
     assert [number for episode, _, number, *_ in found if episode == 1] == [*range(len(answers) // 2)]
     assert_sound(result.path)
     assert_replays(result.path, transitions=48)
+    run = embodied_env.read_run(result.path)
+    modes = {row["info"]["annotations"]["chunk"]["mode"] for row in run.transitions()}
+    assert modes == {mode} == {run.manifest["policy"].get("chunks", "wait")}
+    assert replay_policy(result.path, Answers(bias=1.0), chunks=mode).first is None
 
 
 def annotated_run(tmp_path, contract, actions, **account):
@@ -764,15 +767,15 @@ def test_actions_that_are_not_finite_are_recorded(tmp_path):
     np.testing.assert_array_equal(found, actions)
 
 
-@pytest.mark.parametrize("actions", [np.zeros((3, 5)), [["0"] * 6], [None], np.zeros((2, 6), bool), [{}]])
-def test_a_malformed_chunk_is_not_recorded(tmp_path, actions):
-    assert chunks_of(annotated_run(tmp_path, ARM, actions)) == []
+def test_a_malformed_chunk_is_not_recorded(tmp_path):
+    for actions in (np.zeros((3, 5)), [["0"] * 6], [None], np.zeros((2, 6), bool), [{}]):
+        assert chunks_of(annotated_run(tmp_path, ARM, actions)) == []
 
 
-@pytest.mark.parametrize("account", [{"id": None}, {"id": -1}, {"born": 1.0}, {"born": True}])
-def test_actions_need_the_numbers_of_chunk_and_step(tmp_path, account):
-    with pytest.raises(UsageError, match="invalid annotation 'chunk' with actions"):
-        annotated_run(tmp_path, ARM, np.zeros((2, 6)), **account)
+def test_actions_need_the_numbers_of_chunk_and_step(tmp_path):
+    for account in ({"id": None}, {"id": -1}, {"born": 1.0}, {"born": True}):
+        with pytest.raises(UsageError, match="invalid annotation 'chunk' with actions"):
+            annotated_run(tmp_path, ARM, np.zeros((2, 6)), **account)
 
 
 def test_a_chunk_is_recorded_only_for_the_step_that_follows(tmp_path):
@@ -833,22 +836,6 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["first"] is None
     assert main(["evaluate", "arm_reach", *policy[:3], "rtc", *options]) == 2
     assert "cannot continue a chunk: 'chunk_policies:still'" in capsys.readouterr().err
-
-
-@pytest.mark.needs("evaluation", "replay")
-@pytest.mark.parametrize("mode", MODES)
-def test_evaluation_in_lockstep_records_sound_accounts(tmp_path, mode):
-    from embodied_env.extensions.evaluation.evaluation import evaluate
-    from embodied_env.extensions.replay.run_replay import replay_policy
-
-    options = {"backend": "fake", "clock": "virtual", "episodes": 2, "record": tmp_path}
-    (result,) = evaluate(ARM, InEnvironment(bias=1.0), chunks=mode, **options).results
-    assert_sound(result.path)
-    assert_replays(result.path, transitions=48)
-    run = embodied_env.read_run(result.path)
-    accounts = [row["info"]["annotations"]["chunk"] for row in run.transitions()]
-    assert {account["mode"] for account in accounts} == {mode} == {run.manifest["policy"]["chunks"]}
-    assert replay_policy(result.path, InEnvironment(bias=1.0), chunks=mode).first is None
 
 
 @pytest.mark.needs("vector")

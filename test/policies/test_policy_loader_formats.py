@@ -132,10 +132,9 @@ def test_graph_is_bounded(monkeypatch):
         check_graph("wide", onnx_models.model(nodes, [], []))
 
 
-@pytest.mark.parametrize("message", [lambda data: data, lambda data: onnx_models.part(7, data)], ids=["model", "graph"])
-def test_a_flood_of_fields_is_refused(message):
+def test_a_flood_of_fields_is_refused():
     with pytest.raises(UsageError, match=r"too large: flood .expected at most 500000 fields"):
-        check_graph("flood", message(onnx_models.part(1, b"") * 500_001))
+        check_graph("flood", onnx_models.part(7, onnx_models.part(1, b"") * 500_001))
 
 
 def test_a_field_is_not_hidden_from_the_check():
