@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from embodied_env.cli import SOUND, UNSOUND, contract_validate
-from embodied_env.cli.verb_arguments import add_force, add_json, add_seed, check_new
+from embodied_env.cli.verb_arguments import add_actions, add_force, add_seed, check_new
 from embodied_env.contract import Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.argument_checks import checked_path
 from embodied_env.contract.contract_loader import ROBOTS, known_robots, load_robot_file, shipped_files
@@ -45,14 +45,7 @@ _SHORT = 16  # hex digits of a fingerprint for display
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions and their arguments."""
     name: dict[str, Any] = {"metavar": "CONTRACT", "help": "name or path of a contract"}
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    def add(action: Callable[[argparse.Namespace], int], verb: str, description: str) -> argparse.ArgumentParser:
-        added = actions.add_parser(verb, help=description, description=description)
-        added.set_defaults(act=action)
-        add_json(added)
-        return added
-
+    add = add_actions(parser)
     validate = add(contract_validate.run, "validate", "validate contracts and the parameters of their tasks")
     validate.add_argument("contracts", nargs="+", **name)
     validate.add_argument("--trust-task", action="store_true", help="load the task that each contract names")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -15,8 +15,8 @@ from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.contract_cli import print_keys
 from embodied_env.cli.verb_arguments import (
     ROBOT_OPTIONS,
+    add_actions,
     add_force,
-    add_json,
     add_options,
     add_policy,
     add_seed,
@@ -55,14 +55,7 @@ _MOST_ROWS = 24  # rows of one part, such as a scan
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions and their arguments."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    def add(action: Callable[[argparse.Namespace], int], verb: str, description: str) -> argparse.ArgumentParser:
-        added = actions.add_parser(verb, help=description, description=description)
-        added.set_defaults(act=action)
-        add_json(added)
-        return added
-
+    add = add_actions(parser)
     show = add(_show, "show", "show what becomes what, with one observation through it")
     check = add(_check, "check", "check a policy file against a contract and, with --policy, a model")
     keys = add(_keys, "keys", "print the keys of a policy file, with their bounds and defaults")

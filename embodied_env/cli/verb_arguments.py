@@ -33,6 +33,21 @@ def add_hosted_contract(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", default="standard input", help="name of the contract - in error messages")
 
 
+def add_actions(
+    parser: argparse.ArgumentParser,
+) -> Callable[[Callable[[argparse.Namespace], int], str, str], argparse.ArgumentParser]:
+    """Return a function that declares an action of a verb, with --json, by its function `act`, name and help."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def add(act: Callable[[argparse.Namespace], int], name: str, description: str) -> argparse.ArgumentParser:
+        added = actions.add_parser(name, help=description, description=description)
+        added.set_defaults(act=act)
+        add_json(added)
+        return added
+
+    return add
+
+
 def add_run_directory(parser: argparse.ArgumentParser) -> None:
     """Declare the argument RUN."""
     parser.add_argument("run_directory", metavar="RUN", type=run_directory, help="run directory, such as runs/<id>")
