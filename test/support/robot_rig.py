@@ -62,6 +62,7 @@ def with_injection(**profile):
     """Return the environment's contract with joint states that pass through fault injection."""
     joints = replace(ARM.sensors["joints"], topic="chaos/joint_states")
     known = {"reset": {"service": "simulator/reset"}, "discovery_s": 0.0, "reset_timeout_s": 10.0}
+    known["connect_timeout_s"] = TIMEOUT_S  # a busy machine starts the robot slowly
     return replace(
         ARM, sensors={**ARM.sensors, "joints": joints}, backends={**ARM.backends, "real": {**known, **profile}}
     )

@@ -18,6 +18,7 @@ from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.contract_checks import chosen_check
 from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
 from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS, SensorPublishers
+from embodied_env.ros.transport.publishers import publisher_names
 from embodied_env.ros.transport.receiver import ReceivedMessage, stamped
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors, ros_init_errors
 from embodied_env.ros.wire.sensor_buffer import SensorBuffer
@@ -253,8 +254,7 @@ class RelayNode:
         topic = self._commands.topic_name
         if self.node.count_publishers(topic) < 2:
             return INPUT_OK
-        found = self.node.get_publishers_info_by_topic(topic)
-        names = sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in found)
+        names = sorted(publisher_names(self.node, topic))
         return InputState(InputStatus.CONTENTION, f"{len(names)} publishers on {topic}: {', '.join(names)}")
 
     def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:

@@ -22,12 +22,14 @@ from embodied_env.ros.transport.publishers import node_name, publisher_names
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.safety.relay.relay_protocol import COMMAND_TOPIC, NODE, REPORT_TOPIC, STATE_TOPIC
 
+CLOCK_TOPIC = "/clock"
+"""The topic of simulated time."""
+
 UNNAMED = "_NODE_NAME_UNKNOWN_"
 """Part of the name of a node that has just been discovered."""
 
 _JOINT_STATE = "sensor_msgs/msg/JointState"
 _RELAY_TOPICS = (REPORT_TOPIC, STATE_TOPIC)  # in addition to commands, published only by the relay
-CLOCK_TOPIC = "/clock"
 _MAX_NAMED = 4  # other topics in a remedy
 
 Problem = tuple[str, str, str]

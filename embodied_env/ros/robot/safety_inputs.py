@@ -6,7 +6,7 @@ from embodied_env.contract import Contract
 from embodied_env.core.safety_input_state import INPUT_OK, INPUT_UNKNOWN, InputState, InputStatus
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.robot.activation_monitor import ActivationMonitor
-from embodied_env.ros.robot.estops import EstopInputs
+from embodied_env.ros.robot.estops import EstopInputs, EstopSpec
 from embodied_env.ros.robot.graph_checks import contention
 from embodied_env.ros.robot.robot_profile import RealProfile
 from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS, SensorPublishers
@@ -57,17 +57,17 @@ class SafetyInputs:
 
     def missing(self) -> list[str]:
         """Return the names of the inputs without a message or response, under the lock."""
+        return [spec.name for spec in self._unknown()] + self._activation.missing()
+
+    def _unknown(self) -> list[EstopSpec]:
         states = self._estops.states()
-        return [name for name in states if states[name] == INPUT_UNKNOWN] + self._activation.missing()
+        return [spec for spec in self._estops.specs if states[spec.name] == INPUT_UNKNOWN]
 
     def wait_for_inputs(self, deadline_ns: int) -> None:
         """Wait until every input has a message, or raise BackendNotReadyError at `deadline_ns` (steady clock)."""
-
-        def missing() -> list[str]:
-            return [spec.topic for spec in self._estops.specs if self._estops.states()[spec.name] == INPUT_UNKNOWN]
-
-        if not self._listener.wait_until(lambda: not missing(), deadline_ns):
-            raise BackendNotReadyError(f"no message from safety inputs on {', '.join(missing())}")
+        if not self._listener.wait_until(lambda: not self._unknown(), deadline_ns):
+            topics = ", ".join(spec.topic for spec in self._unknown())
+            raise BackendNotReadyError(f"no message from safety inputs on {topics}")
 
     def check_active(self, deadline_ns: int) -> None:
         """Raise BackendNotReadyError unless everything in ``backends.real.active`` is active."""

@@ -14,7 +14,7 @@ from embodied_env.contract.qos_schema import is_latched
 from embodied_env.core.types import ResetReport, Sample, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.robot.contract_checks import measured_positions
-from embodied_env.ros.robot.graph_checks import latched_remedy
+from embodied_env.ros.robot.graph_checks import CLOCK_TOPIC, latched_remedy
 from embodied_env.ros.robot.robot_profile import RealProfile
 from embodied_env.ros.robot.sensor_publishers import SensorPublishers
 from embodied_env.ros.transport.qos import sensor_qos
@@ -26,8 +26,6 @@ from embodied_env.ros.wire.stamp_translation import StampTranslator, is_on_our_h
 from embodied_env.ros.wire.transforms import Frames, Tf2Frames, TransformedReader
 from embodied_env.ros.wire.world_clock import SimTimeTracker, SystemClockMonitor, WorldClock
 from embodied_env.timing.clock import NS_PER_S, Clock
-
-CLOCK_TOPIC = "/clock"
 
 _CLOCK_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
 _MAX_WAITING = 64  # messages

@@ -74,8 +74,8 @@ SHORT_S = 0.5  # longer than discovery; for a reset that fails at its deadline
 
 
 def quick(contract):
-    """Return the contract with its own profile, no settling time of the graph, and a slow emulator."""
-    return with_slow_emulator(with_profile(contract, **contract.backends["real"]))
+    """Return the contract with its own profile, no settling time of the graph, and an emulator slow to start and run."""
+    return with_slow_emulator(with_profile(contract, **contract.backends["real"], connect_timeout_s=PATIENCE_S))
 
 
 QUICK_ARM = quick(ARM)

@@ -185,10 +185,12 @@ class Robot:
     """An emulator, its relay if any, and a subscriber of its actuator topic."""
 
     def __init__(self, kind, folder, *, is_relayed):
-        profile = {"backends.real.discovery_s": 0.0, "backends.real.relay": is_relayed}
+        profile = {"discovery_s": 0.0, "connect_timeout_s": PATIENCE_S / 2, "relay": is_relayed}
         self.path = folder / f"{kind}.yaml"
         contract = with_slow_emulator(embodied_env.load_contract(SHIPPED[kind]))
-        self.path.write_text(changed_text(contract, profile), encoding="utf-8")
+        self.path.write_text(
+            changed_text(contract, {f"backends.real.{key}": each for key, each in profile.items()}), encoding="utf-8"
+        )
         self.contract = embodied_env.load_contract(self.path)
         self.namespace = f"/ways_out_{os.getpid()}_{kind}_{int(is_relayed)}"
         self.joint, self.layout = DRIVEN[kind], ActionLayout(self.contract)

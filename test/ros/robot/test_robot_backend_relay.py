@@ -61,7 +61,7 @@ FORWARD.flags.writeable = False
 
 
 def with_profile(contract, **keys):
-    profile = {**contract.backends["real"], "discovery_s": 0.0, **keys}
+    profile = {**contract.backends["real"], "discovery_s": 0.0, "connect_timeout_s": PATIENCE_S, **keys}
     return replace(contract, backends={**contract.backends, "real": profile})
 
 
