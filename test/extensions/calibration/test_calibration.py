@@ -38,14 +38,9 @@ def test_move_is_slow_and_ends_at_its_start(seed, fastest, change, way):
 
 def test_joint_motion_is_read_from_its_sensor():
     assert find_joint_readings(ARM, ["j3"])["j3"].field == "position"
-    assert (
-        find_joint_readings(CART, ["angular.z"])["angular.z"]
-        == find_joint_readings(CART, CART.actuators["base"].joints)["angular.z"]
-    )
-    assert (
-        find_joint_readings(CART, ["angular.z"])["angular.z"].field,
-        find_joint_readings(CART, ["angular.z"])["angular.z"].component,
-    ) == ("angular", 2)
+    turn = find_joint_readings(CART, ["angular.z"])["angular.z"]
+    assert turn == find_joint_readings(CART, CART.actuators["base"].joints)["angular.z"]
+    assert (turn.field, turn.component) == ("angular", 2)
 
 
 def test_twist_without_a_sensor_is_rejected():

@@ -112,20 +112,12 @@ def has_inertia(model: mujoco.MjModel, body: str) -> bool:
 
 
 @each_world
-def test_the_world_has_the_name_in_the_profile(name):
-    assert world_of(name).name == profile_of(name)["world"]
-
-
-@each_world
-def test_physics_has_the_step_of_the_profile_and_no_real_time_limit(name):
-    physics = world_of(name).element.find("physics")
-    assert number_of(physics, "max_step_size") == profile_of(name)["step_s"]
+def test_name_and_physics_are_those_of_the_profile_without_a_real_time_limit(name):
+    physics, profile = world_of(name).element.find("physics"), profile_of(name)
+    assert world_of(name).name == profile["world"]
+    assert number_of(physics, "max_step_size") == profile["step_s"]
     assert number_of(physics, "real_time_factor") == 0
-
-
-@each_world
-def test_the_control_period_is_a_whole_number_of_steps(name):
-    assert contract_of(name).control_period_ns % round(profile_of(name)["step_s"] * 1e9) == 0
+    assert contract_of(name).control_period_ns % round(profile["step_s"] * 1e9) == 0
 
 
 @each_world
@@ -134,14 +126,10 @@ def test_everything_a_reset_restores_is_in_the_world_file(name):
 
 
 @each_world
-def test_every_system_is_available_in_all_three_versions(name):
-    for plugin in world_of(name).element.iter("plugin"):
-        assert SYSTEMS[plugin.get("filename")] == plugin.get("name")
-
-
-@each_world
-def test_the_systems_for_control_and_sensors_are_present(name):
+def test_systems_are_available_in_all_three_versions_and_serve_control_and_sensors(name):
     world = world_of(name).element
+    for plugin in world.iter("plugin"):
+        assert SYSTEMS[plugin.get("filename")] == plugin.get("name")
     systems = {plugin.get("filename") for plugin in world.findall("plugin")}
     kinds = {sensor.get("type") for sensor in world.iter("sensor")}
     needed = {"physics", "user-commands"} | {NEEDED.get(kind, "forcetorque") for kind in kinds}
@@ -297,8 +285,11 @@ def matches_sensor(entry: dict[str, Any], sensor: SensorSpec) -> bool:
 
 
 @each_world
-def test_every_sensor_is_bridged_with_its_type_or_has_a_source(name):
+def test_every_state_and_sensor_is_bridged_with_its_type_or_has_a_source(name):
     sources, topics = profile_of(name).get("sources", {}), topics_of(name)
+    for state in profile_of(name).get("states", {}).values():
+        entry = topics[state["topic"]]
+        assert (entry["ros_type_name"], entry["direction"]) == (state["type"], "GZ_TO_ROS")
     for sensor_name, sensor in contract_of(name).sensors.items():
         if sensor_name not in sources:
             assert matches_sensor(topics[sensor.topic], sensor), sensor_name
@@ -318,13 +309,6 @@ def test_every_source_names_existing_entities(name):
 
 
 @each_world
-def test_every_state_is_bridged_with_its_type(name):
-    for state in profile_of(name).get("states", {}).values():
-        entry = topics_of(name)[state["topic"]]
-        assert (entry["ros_type_name"], entry["direction"]) == (state["type"], "GZ_TO_ROS")
-
-
-@each_world
 def test_commands_are_bridged_or_go_to_a_ros_controller(name):
     for actuator_name, actuator in contract_of(name).actuators.items():
         controllers = FOLDER / f"{name}.controllers.yaml"
@@ -340,15 +324,10 @@ def test_commands_are_bridged_or_go_to_a_ros_controller(name):
 
 
 @each_world
-def test_every_bridged_pair_of_types_is_supported(name):
-    for entry in topics_of(name).values():
-        assert (entry["ros_type_name"], entry["gz_type_name"]) in PAIRS
-
-
-@each_world
-def test_every_bridged_topic_has_an_endpoint_in_the_world(name):
+def test_every_bridged_topic_has_a_supported_pair_of_types_and_an_endpoint_in_the_world(name):
     ends = list(world_of(name).topics())
     for ros_topic, entry in topics_of(name).items():
+        assert (entry["ros_type_name"], entry["gz_type_name"]) in PAIRS
         if ros_topic == "/clock":
             continue
         table = PUBLISHED if entry["direction"] == "GZ_TO_ROS" else SUBSCRIBED
@@ -370,7 +349,7 @@ def test_the_clock_and_services_of_the_world_are_bridged(name):
 
 
 @each_world
-def test_every_entity_placed_by_a_reset_is_a_movable_model(name):
+def test_every_entity_placed_by_a_reset_is_a_movable_model_that_stays_there(name):
     profile, world = profile_of(name), world_of(name)
     drawn = [next(iter(draw.values())) for draw in profile["draws"].values()]
     placed = {*profile["entities"], *drawn}
@@ -379,13 +358,8 @@ def test_every_entity_placed_by_a_reset_is_a_movable_model(name):
         model = world.models[entity]
         assert not model.is_static
         assert not any(joint.findtext("parent") == "world" for joint in model.joints.values())
-
-
-@each_world
-def test_floating_models_have_no_gravity(name):
-    """A model placed by a reset stays there without support."""
-    for entity in profile_of(name)["entities"]:
-        first = next(iter(world_of(name).models[entity].links.values()))
+    for entity in profile["entities"]:
+        first = next(iter(world.models[entity].links.values()))
         assert first.findtext("gravity") == "false" or entity == "cart"
 
 
