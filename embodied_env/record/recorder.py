@@ -296,7 +296,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
     def _warn_once(self) -> None:
         if self.losses.problem and not self._is_warned:
             self._is_warned = True
-            _warn(f"incomplete record of the run {self.path}: {self.losses.problem}")
+            with contextlib.suppress(UserWarning):  # a warning turned into an error must not stop the robot
+                gymnasium.logger.warn(f"incomplete record of the run {self.path}: {self.losses.problem}")
 
     def _complete(self) -> None:
         if self._feed is not None and self._feed.sink is self._sink:
@@ -314,11 +315,6 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     def _now_utc(self) -> datetime:
         return datetime.fromtimestamp(self._clock.system_ns() / NS_PER_S, tz=UTC)
-
-
-def _warn(text: str) -> None:
-    with contextlib.suppress(UserWarning):  # a warning turned into an error must not stop the robot
-        gymnasium.logger.warn(text)
 
 
 def _record_message(run: RunWriter, writer: WriterThread, message: TappedMessage) -> None:

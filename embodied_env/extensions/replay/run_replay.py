@@ -180,20 +180,21 @@ class Replayer:
             self._env.clear_estop()  # the operator did so at this point, or the step after it latches it again
         self._is_estop = _ends_in_estop(row)
         try:
-            found = [each for each in row_differences(row, self._replay_row(row)) if self._is_compared(each[0])]
+            replayed = self._replay_reset(row) if row["schema"] == RESET else self._replay_step(row)
+            found = [each for each in row_differences(row, replayed) if self._is_compared(each[0])]
         except (BackendError, TaskError, UsageError, ResetNeededError) as error:
             found = [("reset" if is_reset else "step", "done", f"{type(error).__name__}: {error}")]
         if not found:
             return None
-        field, recorded, replayed = found[0]
+        field, of_run, of_replay = found[0]
         others = dict.fromkeys(path.partition("[")[0] for path, _, _ in found[1:])
         return FirstDifference(
             row=row["row"],
             episode=self._episode,
             step=self._step,
             field=field,
-            recorded=recorded,
-            replayed=replayed,
+            recorded=of_run,
+            replayed=of_replay,
             others=tuple(others)[:_MOST_FIELDS],
         )
 
@@ -203,9 +204,6 @@ class Replayer:
         It need not for the values that wrappers returned at a reset.
         """
         return not (self.result.wrapped and path.startswith("observation"))
-
-    def _replay_row(self, row: TransitionRow | ResetRow) -> Row:
-        return self._replay_reset(row) if row["schema"] == RESET else self._replay_step(row)
 
     def _reset(self, row: ResetRow) -> tuple[Any, Any]:
         index = row["info"]["episode_index"]

@@ -206,7 +206,13 @@ def test_policies_take_turns_on_one_robot(tmp_path, domain_id):
     namespace = f"/turns_{os.getpid()}"
     arm = Child(simulator("-", namespace=namespace, free_running=True), first_line=dump_contract(contract))
     try:
-        options = {"backend": "real", "namespace": namespace, "emulator": True, "episodes": 2}
+        options = {
+            "backend": "real",
+            "namespace": namespace,
+            "emulator": True,
+            "episodes": 2,
+            "connect_timeout_s": 60.0,
+        }
         evaluation = evaluate(contract, ["scripted", "hold"], record=tmp_path, **options)
     finally:
         arm.stop()
