@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import re
 import sys
@@ -37,14 +37,15 @@ def coverage_table(report: dict[str, dict[str, dict[str, dict[str, int]]]]) -> s
 
 
 def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f}" if whole else "–"
+    return f"{100 * part / whole:.1f}" if whole else "-"
 
 
 def main() -> None:
     table = coverage_table(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
-    block = f"<!-- coverage -->\nMeasured on {datetime.datetime.now(datetime.UTC).date()}.\n\n{table}\n<!-- end -->"
+    block = f"<!-- coverage -->\nMeasured on {dt.datetime.now(dt.UTC).date()}.\n\n{table}\n<!-- end -->"
     text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(re.sub(r"<!-- coverage -->.*?<!-- end -->", lambda _: block, text, flags=re.DOTALL), encoding="utf-8")
+    text = re.sub(r"<!-- coverage -->.*?<!-- end -->", lambda _: block, text, flags=re.DOTALL)
+    PAGE.write_text(text, encoding="utf-8")
     print(table)
 
 

@@ -31,7 +31,7 @@ _PYTHON_FOLDER = re.compile(r"/python(\d+\.\d+)/")
 
 
 def examine_installation() -> dict[str, list[Check]]:
-    """Return the checks by section, which connect to nothing and import only packages of this installation."""
+    """Return the checks by section, which connect to nothing."""
     ros = list(ros_checks())
     has_ros = bool(sourced_prefixes()) or any(check.name == "messages" for check in ros)
     return {

@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def print_error(error: EmbodiedEnvError) -> None:
-    """Print `error` on stderr, after the traceback of a policy or task and the last output of a worker.
+    """Print `error` on stderr, after the traceback of a policy or task.
 
     It is one line, except for a list: one line for each item.
     """

@@ -25,7 +25,7 @@ def add_contract(parser: argparse.ArgumentParser) -> None:
 
 
 def add_hosted_contract(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of a verb that hosts a contract, which a parent process may write to standard input."""
+    """Declare the arguments of a verb that hosts a contract, by name or from a parent."""
     parser.add_argument(
         "contract", metavar="CONTRACT", help="name or path of a contract; -: its text as one line of standard input"
     )
@@ -54,7 +54,7 @@ def add_run_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: object) -> None:
-    """Declare options of environments (`OPTIONS`) as arguments, with the `defaults` of this verb in place of theirs."""
+    """Declare options of environments as arguments, with the `defaults` of this verb."""
     for name in names:
         option = OPTIONS[name]
         flag = option.flag or f"--{name.removesuffix('_s').replace('_', '-')}"
@@ -64,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: object
 
 
 def given_options(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return options of `add_options` that differ from their default, since a backend refuses those of others."""
+    """Return options that differ from their default, as backends refuse those of others."""
     return {name: value for name in names if (value := getattr(args, name)) not in (None, OPTIONS[name].default)}
 
 
@@ -76,7 +76,7 @@ def add_policy(parser: argparse.ArgumentParser, *, default: str | None, what: st
 
 
 def add_policies(parser: argparse.ArgumentParser) -> None:
-    """Declare the repeatable options --policy and --policy-file (`named_policies`), and --trust-policy."""
+    """Declare the repeatable options --policy and --policy-file, and --trust-policy."""
     append: dict[str, Any] = {"action": "append", "dest": "policies"}
     help_ = f"address of a policy to run, repeatable: {', '.join(ADDRESSES)} (default: scripted)"
     parser.add_argument("--policy", metavar="ADDRESS", type=lambda text: (text, None), help=help_, **append)
@@ -157,7 +157,7 @@ def check_new(*files: str | Path | None, force: bool) -> None:
 
 
 def output_file(text: str) -> Path:
-    """Return the path of a file to write, or raise ArgumentTypeError unless its directory exists."""
+    """Return the path of a file to write, or raise ArgumentTypeError."""
     from embodied_env.contract.argument_checks import checked_path
 
     try:
@@ -170,7 +170,7 @@ def output_file(text: str) -> Path:
 
 
 def stop_on_signals() -> threading.Event:
-    """Return an event that SIGINT, SIGTERM and SIGHUP set instead of ending the process, unless it ignores SIGHUP."""
+    """Return an event that SIGINT, SIGTERM and SIGHUP set instead of ending the process."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup does

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the processes, and return the exit status of the work, or of the process that ended it."""
+    """Start the processes, and return the status of the work, or of what ended it."""
     from embodied_env.cli.launch.targets import TARGETS
 
     target = TARGETS[args.target]

@@ -38,7 +38,7 @@ def as_bool(text: str) -> str:
 
 
 def complete_values(target: str, arguments: Iterable[Argument], given: Values) -> dict[str, str]:
-    """Return the given or the default value of each argument of a target, empty where it is unset."""
+    """Return the given or default value of each argument of a target, "" if unset."""
     known = {argument.name: argument for argument in arguments}
     values = {name: argument.default for name, argument in known.items()}
     for name, value in given.items():
@@ -53,7 +53,7 @@ def complete_values(target: str, arguments: Iterable[Argument], given: Values) -
 
 
 def policy_options(values: Values) -> Iterator[str]:
-    """Yield the options of `evaluate` for one policy, or for a YAML list of policies and one of their files."""
+    """Yield the options of `evaluate` for one policy, or for YAML lists of several."""
     addresses, files = _items(values, "policy"), _items(values, "policy_file")
     if len(files) > len(addresses):
         expected = f"expected at most one for each of the policies: {', '.join(addresses)}"
@@ -78,7 +78,7 @@ def _items(values: Values, name: str) -> list[str]:
 
 
 def file_of(values: Values, argument: str, default: Path) -> Path:
-    """Return the file of an argument or the default one, or raise UsageError if it does not exist."""
+    """Return the file of an argument or the default one, or raise UsageError."""
     file = Path(values[argument]) if values[argument] else default
     if not file.is_file():
         raise UsageError(f"no such file: {argument}:={file}")

@@ -76,7 +76,7 @@ class RosTarget:
         ]
 
     def node(self, role: str) -> Any:  # noqa: ANN401 - launch has no type stubs
-        """Return the action of one of our nodes with namespace, parameters and remappings of the launch."""
+        """Return the action of one of our nodes with the settings of the launch."""
         self._actions[role] = action = SupervisedNode(self, role)
         return action
 
@@ -86,7 +86,7 @@ class RosTarget:
         return action
 
     def start(self, action: Any, context: Any) -> bool:  # noqa: ANN401
-        """Complete an action with its process, or return False if the arguments need no such process."""
+        """Complete an action with its process, or return False if it needs none."""
         if not self._specs:
             self._resolve(action, context)
         if action.role not in self._specs:
@@ -98,7 +98,7 @@ class RosTarget:
         return True
 
     def options(self, action: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return the options of an action, of which those of its process are read when it starts or ends."""
+        """Return the options of an action, some of which are read when it starts or ends."""
         return {
             "output": "both",
             "cwd": _Later("folder", lambda: action.spec.folder or "."),
@@ -171,7 +171,7 @@ class _Later(Substitution):  # type: ignore[misc] # launch has no type stubs
 
 
 class SupervisedNode(Node):  # type: ignore[misc] # launch has no type stubs
-    """A node of ours, whose command follows from the arguments of the launch when it is executed."""
+    """A node of ours, whose command follows from the launch when it is executed."""
 
     def __init__(self, target: RosTarget, role: str) -> None:
         """Create the action of the process with a `role`."""

@@ -39,7 +39,7 @@ _LOG_LEVEL = "info"
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchTarget:
-    """A set of processes with its help and arguments, for whose values `plan` yields the processes."""
+    """A set of processes with arguments, for whose values `plan` yields them."""
 
     name: str
     help: str

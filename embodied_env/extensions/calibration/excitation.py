@@ -54,7 +54,7 @@ class JointReading(NamedTuple):
 
 @dataclass(kw_only=True)
 class MoveTrace:
-    """Commands of the move with this name, each of shape (n_joints,), with the times of their publication."""
+    """Commands of a move, each of shape (n_joints,), with the times of publication."""
 
     name: str
     begin_ns: int
@@ -107,7 +107,7 @@ def find_joint_readings(contract: Contract, joints: Sequence[str]) -> dict[str, 
 
 
 def find_moved_joints(contract: Contract, joints: Sequence[str]) -> dict[str, JointReading]:
-    """Return the joints that moves excite, by default all but those of grippers, and where their motion is read.
+    """Return the joints that moves excite, and where their motion is read.
 
     Raises:
         UsageError: as `find_joint_readings`, and for a joint that moves in one direction only.
@@ -136,7 +136,7 @@ def _find_reading(contract: Contract, joint: str, actuator: ActuatorSpec) -> Joi
 
 
 class EnvWithoutTask(EmbodiedEnv):
-    """The environment of a contract, so that a relay or an emulator accepts it, in which no task ends a move."""
+    """The environment of a contract in which no task ends a move."""
 
     def _load_task(self, world: Backend) -> tuple[Task, dict[str, Any]]:  # noqa: ARG002 - of a replay
         task = cast("Task", NoGoal(self.contract, NoGoal.Parameters()))

@@ -56,7 +56,7 @@ class _Bounds(NamedTuple):
 def gentle_moves(
     contract: Contract, joints: Sequence[str], *, amplitude: float, repeats: int, seed: int
 ) -> list[PlannedMove]:
-    """Return `repeats` slow moves of each joint there and back, at most `amplitude` of its range."""
+    """Return `repeats` slow moves of each joint, at most `amplitude` of its range."""
     rng, layout, period_s = np.random.default_rng(seed), ActionLayout(contract), contract.control_period_s
     moves = []
     for joint in list(joints) * repeats:
@@ -69,7 +69,7 @@ def gentle_moves(
 def brisk_moves(
     contract: Contract, joints: Sequence[str], *, amplitude: float = BRISK_AMPLITUDE, repeats: int = 3, seed: int = 0
 ) -> list[PlannedMove]:
-    """Return `repeats` times a sum of sines on all joints, and three steps of each, at most `amplitude` of a range.
+    """Return `repeats` times a sum of sines on all joints, and three steps of each.
 
     Raises UsageError for an amplitude that is not above 0 and at most 0.5.
     """

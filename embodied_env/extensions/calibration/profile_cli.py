@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_profile(profile: LatencyProfile, out: Path) -> None:
-    """Print a table of the estimates with confidence interval and method, and notes on each and on what is unknown."""
+    """Print the estimates with interval and method, and what is unknown."""
     from rich.table import Column, Table
 
     console = make_console()

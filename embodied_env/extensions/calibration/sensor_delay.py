@@ -35,7 +35,7 @@ _EARLY_S = 0.1  # greatest time that a sensor may be ahead of the joints
 
 @dataclass(frozen=True, kw_only=True)
 class MoveSamples:
-    """Readings of a sensor during a move, with stamps of shape (m,) and values of shape (m, n_values)."""
+    """Readings of a sensor in a move, with stamps (m,) and values (m, n_values)."""
 
     stamped_s: FloatArray
     values: FloatArray
@@ -60,7 +60,7 @@ def stamp_latency(samples_s: FloatArray) -> Estimate:
 def estimate_lag(
     moves: Sequence[Move], seen: Sequence[MoveSamples], longest_s: float, *, integrated: bool
 ) -> SensorLag | str:
-    """Return the delay, up to `longest_s`, of a sensor relative to the joints, or why it is not known.
+    """Return a sensor's delay relative to the joints, or why it is not known.
 
     `seen` has its readings during each of `moves`. With `integrated`, fields may also follow the integral of the
     motion, which is then a velocity.
@@ -103,7 +103,7 @@ def estimate_lag(
 
 
 def combine_evidence(stamps: Estimate, lag: SensorLag | str, *, is_stamped: bool) -> Estimate | str:
-    """Return the age of readings from the stamps of messages and from motion, or why it is not known.
+    """Return the age of readings by stamps and motion, or why it is not known.
 
     `is_stamped` is whether the messages carry a time of acquisition, which may be wrong.
     """

@@ -24,7 +24,7 @@ _OF_TASK = ("version", "terms", "source_sha256")  # of the loaded task
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """A difference between the conditions of two runs, by its path and both values in JSON types."""
+    """A difference between the conditions of two runs, by its path with both values."""
 
     path: str
     a: Any

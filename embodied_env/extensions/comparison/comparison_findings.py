@@ -23,7 +23,7 @@ _TITLES = {
 
 
 def label(name: FeatureName) -> str:
-    """Return the name of a feature for people, such as "tracking error of j3" or "capture age · joints"."""
+    """Return the name of a feature for people, such as "tracking error of j3"."""
     if name.kind == "latency":
         return stage_label((name.group, name.component))
     if name.kind in ("delay", "gain", "offset"):
@@ -68,7 +68,7 @@ def describe_interval(found: FeatureDifference) -> str:
 
 
 def describe_evidence(found: FeatureDifference) -> str:
-    """Return how certain a difference is, such as "certain" or "probably, about 12 episodes needed"."""
+    """Return how certain a difference is, such as "certain"."""
     if found.verdict in ("differs", "same"):
         return "certain" if found.verdict == "differs" else "none that matters"
     return (
@@ -77,7 +77,7 @@ def describe_evidence(found: FeatureDifference) -> str:
 
 
 def group_differences(differences: Iterable[FeatureDifference]) -> list[list[FeatureDifference]]:
-    """Return the differences by kind and group of their features, groups and members in the given order."""
+    """Return the differences by kind and group of their features, in the given order."""
     groups: dict[tuple[str, str], list[FeatureDifference]] = {}
     for found in differences:
         groups.setdefault((found.name.kind, found.name.group), []).append(found)
@@ -85,7 +85,7 @@ def group_differences(differences: Iterable[FeatureDifference]) -> list[list[Fea
 
 
 def describe_findings(differences: Sequence[FeatureDifference], a: str = "A", b: str = "B") -> tuple[str, ...]:
-    """Return the findings from ordered differences of runs named `a` and `b`, the most important one first."""
+    """Return the findings of ordered differences, the most important one first."""
     if not differences:
         return (f"{a} and {b} have nothing in common to compare.",)
     first, *others = group_differences(differences)

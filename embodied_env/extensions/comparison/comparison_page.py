@@ -67,7 +67,7 @@ def name_of_side(side: Side) -> str:
 
 
 def overlays(comparison: Comparison) -> list[str]:
-    """Return the motion of the joints that differ most, in episodes of equal initial conditions, one over another.
+    """Return the motion of the joints that differ most, in equal episodes, overlaid.
 
     Without such episodes, in the first ones of both runs.
     """

@@ -115,7 +115,7 @@ def find_differences(
     *,
     chance: float = CHANCE,
 ) -> list[FeatureDifference]:
-    """Return the differences in the features `names` that both runs have, the most important one first.
+    """Return the differences in features of both runs, the most important one first.
 
     Each episode counts once, with its mean: steps of one episode are correlated. Episodes are compared in pairs where
     half of those of the shorter run have the same initial conditions. The success rate is tested at `chance`; all other

@@ -327,7 +327,7 @@ class RunFeatures:
 
 
 def as_on_the_robot(latency: Mapping[str, Any]) -> dict[Stage, float]:
-    """Return the measured stages of ``info["latency"]``, s, with injected delays for those that they simulate."""
+    """Return the stages of ``info["latency"]``, s, with the injected delays."""
     found = {}
     for (name, sensor), quality, seconds in stages_of(latency):
         if quality == Quality.OK and seconds is not None:

@@ -96,7 +96,7 @@ class Draft:
         self.chosen.setdefault(path, []).append(reason)
 
     def ask(self, path: str, question: str, where: str) -> None:
-        """Mark the value at `path` as unknown, since a wrong one moves the robot wrongly, unless the user gave it."""
+        """Mark the value at `path` as unknown, since a wrong one is unsafe, unless given."""
         if not self.answers.is_known(path):
             self.unknown.setdefault(path, []).append(question)
             self.gap(question, f"{where}; if what is written is right: contract init --known {path}")
@@ -113,7 +113,7 @@ class Draft:
 
 
 def add_urdf(draft: Draft, text: str | bytes, source: str) -> None:
-    """Add the joints of a URDF and their limits, or raise ContractError for a text that is no URDF."""
+    """Add the joints of a URDF and their limits, or raise ContractError."""
     found, problems = read_joints(text)
     for name, problem in problems.items():
         draft.gap(f"joint {name} of {source} is unreadable: {problem}", "correct the URDF, or process it with xacro")
@@ -134,7 +134,7 @@ def add_urdf(draft: Draft, text: str | bytes, source: str) -> None:
 
 
 def check_joint(name: str, joint: Joint) -> None:
-    """Raise ContractError unless the name of a joint is valid and its numbers are those of a real one."""
+    """Raise ContractError unless a joint has a valid name and real numbers."""
     path = f"joint {name}"
     check_text(path, name)
     low, high = joint.position or (-1.0, 1.0)
@@ -219,7 +219,7 @@ def _limits(name: str, joint: Joint, chosen: dict[str, list[str]], *, is_velocit
 
 
 def joint_fields(draft: Draft, joints: list[str], *, has_velocity: bool) -> Document:
-    """Return the fields of a joint state sensor, whose bounds contain limits and measured positions."""
+    """Return the fields of a joint sensor, whose bounds contain limits and readings."""
     units = [draft.joints[joint].unit or "rad" for joint in joints]
     ends = [abs(end) for j in joints for end in (*(draft.joints[j].position or ()), draft.joints[j].measured or 0.0)]
     bound, unit = round(max(ends) * 1.1 + 0.1, 2), units[0] if len(set(units)) == 1 else units
@@ -255,7 +255,7 @@ def assume_actuator(draft: Draft) -> list[str]:
 
 
 def ask_order(draft: Draft, name: str, topic: str, joints: list[str], assumed: str) -> None:
-    """Ask for the joints of a message without names, because in another order even a hold moves them."""
+    """Ask for the joints of a message without names, whose order matters."""
     where = f"the parameter `joints` of the controller, or the driver's documentation; set actuators.{name}.joints"
     draft.ask(f"actuators.{name}.joints", f"joints of {topic}: {', '.join(joints)} ({assumed} written)", where)
 
@@ -345,7 +345,7 @@ def _down(value: float) -> float:
 
 
 def control_period_s(draft: Draft) -> float:
-    """Return the control period for the actuators and the joint states, a multiple of Gazebo's physics step."""
+    """Return the control period for actuators and joint states."""
     is_base = bool(draft.actuators) and all(each.get("command") == "twist" for each in draft.actuators.values())
     fastest = BASE_PERIOD_S if is_base else PERIOD_S
     period_s = fastest if draft.slowest_hz is None else max(fastest, round(1.0 / draft.slowest_hz + 0.004, 2))

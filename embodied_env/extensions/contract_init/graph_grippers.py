@@ -44,7 +44,7 @@ def add_gripper_actions(reading: GraphReading) -> None:
 
 
 def add_ends(draft: Draft, name: str, mimic: Document | None = None) -> None:
-    """Add the open and the closed position of a gripper and the fingers that mimic its joint, as assumptions."""
+    """Add a gripper's open and closed position and its fingers, as assumptions."""
     ((joint, limits),) = draft.actuators[name]["joints"].items()
     low, high = limits["position"]
     draft.actuators[name]["gripper"] = {"open": high, "closed": low, **({"mimic": mimic} if mimic else {})}
@@ -55,7 +55,7 @@ def add_ends(draft: Draft, name: str, mimic: Document | None = None) -> None:
 
 
 def ask_unit(draft: Draft, name: str, fingers: list[str]) -> None:
-    """Ask for the unit of the commands of fingers, since many drivers take 0 to 1, percent or counts."""
+    """Ask for the unit of the commands of fingers, which may be percent or counts."""
     for finger in fingers:
         if draft.answers.command_units(name, finger) is None:
             where = f"contract init --unit {name}/{finger}=percent:STROKE, see docs/howto/grippers.md"
@@ -79,7 +79,7 @@ def fingers_of(draft: Draft, joints: list[str]) -> Document | None:
 
 
 def note_trajectory_actions(reading: GraphReading) -> None:
-    """Report actions that only take whole trajectories, or raise ContractError if the robot has no other commands."""
+    """Report actions of whole trajectories, or raise ContractError without others."""
     for action in _actions(reading):
         is_alone = not any(command.name.startswith(namespace_of(action.name)) for command in reading.commands)
         if action.type != _TRAJECTORY or not is_alone:

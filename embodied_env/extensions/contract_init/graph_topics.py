@@ -108,7 +108,7 @@ class Graph:
 
 
 def topics_of_robot(draft: Draft, graph: Graph, namespace: str | None = None) -> list[Topic]:
-    """Return the topics of the robot in `namespace`, without those of a second robot with the same joint names.
+    """Return the topics of the robot in `namespace`, without those of a second robot.
 
     None is the root of a graph with one robot. Raises ContractError for a graph without a robot, or with several.
     """
@@ -173,7 +173,7 @@ def draft_command_qos(topic: Topic) -> Document:
 
 
 def sensor_keys(topic: Topic) -> Document:
-    """Return the keys of a sensor that its type and last message give, or {} for an unusable one."""
+    """Return the keys of a sensor by its type and last message, or {} if unusable."""
     sample = topic.sample
     if not topic.count:
         return {}
@@ -295,7 +295,7 @@ class GraphReading:
         return topic.name.removeprefix(f"{self.root}/")
 
     def side_of(self, topic: Topic) -> str:
-        """Return left or right for a topic or an action that is also there on the other side, else nothing."""
+        """Return left or right for what is there on the other side too, else nothing."""
         names = {each.name.removesuffix(FEEDBACK) for each in self.topics}
         for side, other in (("left", "right"), ("right", "left")):
             mirrored = re.sub(rf"(?<![a-z]){side}(?![a-z])", other, topic.name)
@@ -304,7 +304,7 @@ class GraphReading:
         return ""
 
     def unique(self, name: str, topic: Topic, taken: Mapping[str, Any]) -> str:
-        """Return `name` as an identifier, with its side or namespace if others are alike, and once more where taken."""
+        """Return `name` as an identifier that no other name is."""
         name, number, side = identifier(name), 2, self.side_of(topic)
         space = self.local(topic).split("/")[0]
         if side and side not in name.split("_"):

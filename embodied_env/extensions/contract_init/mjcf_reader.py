@@ -16,7 +16,7 @@ _INSET = 0.05  # share of a range: at least the draft's margin
 
 
 def add_mjcf(draft: Draft, file: Path, *, folder: Path) -> None:
-    """Add the joints of the model `file`, and a profile of `mujoco` with the path relative to `folder`.
+    """Add the joints of the model `file`, and a profile of `mujoco` in `folder`.
 
     Joints with a position servo or a motor are commanded. Without any, all are, and there is no profile.
     """

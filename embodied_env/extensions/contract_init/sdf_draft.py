@@ -63,7 +63,7 @@ _CONTROLLERS: Mapping[str, tuple[str, str, str]] = {
 
 
 def add_world(draft: Draft, file: Path, model_name: str | None) -> None:
-    """Add a model of an SDF world, by default the only one with commands, and the YAML of its bridge."""
+    """Add a model of an SDF world, and the YAML of its bridge."""
     world = read_world(file)
     model = _choose_model(world, model_name)
     draft.gazebo = {"world": world.name, "step_s": world.step_s or STEP_S, "reset": "world"}

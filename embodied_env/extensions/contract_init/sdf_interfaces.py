@@ -101,7 +101,7 @@ class SdfInterface:
 
 @dataclass(kw_only=True)
 class SdfInterfaces:
-    """The topics of a model and its nested models, with its plug-ins of gz_ros2_control in `control`."""
+    """The topics of a model and its nested models, with gz_ros2_control in `control`."""
 
     found: list[SdfInterface] = field(default_factory=list)
     control: list[ET.Element] = field(default_factory=list)

@@ -78,7 +78,7 @@ class SdfWorld:
 
 
 def read_world(file: Path) -> SdfWorld:
-    """Read the first world of an SDF file, or raise ContractError for no world or one beyond the limits."""
+    """Read the first world of an SDF file, or raise ContractError."""
     reader = _SdfReader()
     root = reader.read(file)
     world = root.find("world")

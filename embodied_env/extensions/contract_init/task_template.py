@@ -34,13 +34,13 @@ def {name}(
 
 
 def function_name(file: Path) -> str:
-    """Return the name of the function in the task file `file`, which is the file's own as an identifier."""
+    """Return the name of the function in the task file `file`, as an identifier."""
     name = re.sub(r"\W", "_", file.stem).lstrip("_0123456789") or "task"
     return name + "_" * keyword.iskeyword(name)
 
 
 def task_template(contract: Contract, name: str) -> str:
-    """Return the source of a task function `name` that reads the first position, or the first value."""
+    """Return the source of a task `name` that reads the first position or value."""
     layouts = [layout for key, sensor in contract.sensors.items() for layout in field_layouts(key, sensor)]
     read = min(layouts, key=lambda layout: layout.field != "position")
     return _TEMPLATE.format(contract=contract.name, name=name, sensor=read.sensor, field=read.field)

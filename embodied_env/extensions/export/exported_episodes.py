@@ -253,7 +253,7 @@ def open_episodes(run: Run, *, evaluator: bool = False, split_at_gaps: bool = Fa
 
 
 def gated_action(row: RecordedTransition) -> Any:  # noqa: ANN401 - JSON types
-    """Return the action of the agent, or that of the last action stage, which was executed in its place."""
+    """Return the agent's action, or that of the last action stage."""
     return row["action"] if row["inner"] is None or not is_staged(row["inner"]) else row["inner"]["action"]
 
 

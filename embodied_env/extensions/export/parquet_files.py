@@ -68,7 +68,7 @@ class ParquetFiles:
         self._episodes.add(fixed | _cells(self._leaves_of_episode, arrays))
 
     def close(self, metadata: Mapping[str, Any]) -> None:
-        """Finish the files and write ``metadata.json``, which has the shape of each column of arrays."""
+        """Finish the files and write ``metadata.json`` with the shapes of the columns."""
         self._steps.close()
         self._episodes.close()
         columns = {

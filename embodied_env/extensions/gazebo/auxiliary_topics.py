@@ -23,7 +23,7 @@ _EVERY_FORCE = QosSpec(depth=1000, reliability="best_effort")  # those of a whol
 
 
 class EntityTopics:
-    """The newest pose of each entity that has a topic, and the contacts since the last call of `contacts`.
+    """The newest pose of each entity with a topic, and the contacts since the last call.
 
     Attributes:
         topics: the subscribed topics and types, by message key.
@@ -115,7 +115,7 @@ class CommandEchoes:
             self._pending[name] = command
 
     def add(self, arrival: ReceivedMessage) -> bool:
-        """Compare a message with the pending command, except for the header, and return whether it is an echo."""
+        """Compare a message with the pending command, and return whether it is an echo."""
         if not arrival.key.startswith(_ECHO):
             return False
         name, echo = arrival.key.removeprefix(_ECHO), arrival.message

@@ -52,7 +52,7 @@ _MORE_PERIODS = 2  # for a sensor that is due, since connecting to a restarted p
 
 
 class SimulatorBackend:
-    """Publishes commands, steps the simulator as its clock confirms, and returns the readings of each step's end.
+    """Publishes commands, steps the simulator by its clock, and returns the readings.
 
     Attributes:
         feed: receives the messages that our node publishes and receives.
@@ -198,7 +198,7 @@ class SimulatorBackend:
     # ---------------------------------------------------------------------------------------------- reset
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Restore the world, place the entities and let physics settle for readings newer than the reset."""
+        """Restore the world, place the entities and settle for readings newer than this."""
         end = deadline_to_monotonic_s(deadline_ns, self._clock)
         profile = self._profile
         self._usable = self._is_halted = False
@@ -286,7 +286,7 @@ class SimulatorBackend:
         raise BackendNotReadyError(f"no operator of {self.name} to confirm: {question}")
 
     def verify(self, deadline_ns: int) -> Snapshot:
-        """Place the entities again, as homing may have moved them, and return readings of one period later."""
+        """Place the entities again after homing, and return readings one period later."""
         control = self._running()
         try:
             return self._step_and_read(control, deadline_to_monotonic_s(deadline_ns, self._clock))
@@ -306,7 +306,7 @@ class SimulatorBackend:
 
     @deferred_signals()
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish one message per actuator, unless another client has moved the world since the last step."""
+        """Publish one message per actuator, unless another client has moved the world."""
         check_approved(command)
         control = self._running()
         control.check_unmoved()
@@ -334,7 +334,7 @@ class SimulatorBackend:
         control.begin_step(duration_ns, end)
 
     def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
-        """Wait until the world is at rest, and every reading that is due at the end of the step has arrived."""
+        """Wait until the world is at rest and every due reading has arrived."""
         control = self._running()
         end = deadline_to_monotonic_s(deadline_ns, self._clock)
         control.finish_step(end)

@@ -55,7 +55,7 @@ class SimulatorDraw:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorSource:
-    """The source of a sensor without a topic of its own, given by exactly one of the first three keys."""
+    """The source of a sensor without a topic, by exactly one of the first three keys."""
 
     entity: str | None = None  # pose of an entity: from its topic, a state query, or where it was placed
     distance: tuple[str, str] | None = None  # distance between two sensors or entities at one instant
@@ -66,7 +66,7 @@ class SimulatorSource:
 
 @dataclass(frozen=True, kw_only=True)
 class StateTopic:
-    """A topic with the pose of an entity in the world frame, at least at the end of each control period."""
+    """A topic with an entity's pose in the world, at least once per control period."""
 
     topic: Topic  # topic with the entity's pose in the world
     type: Literal["geometry_msgs/msg/PoseStamped", "nav_msgs/msg/Odometry"]
@@ -130,7 +130,7 @@ def sample_poses(
 
 
 def check_offered(profile: SimulatorProfile, control: str, offered: ControlCapabilities) -> None:
-    """Raise BackendNotReadyError if the profile needs an ability that `control` does not have (`offered`)."""
+    """Raise BackendNotReadyError if the profile needs an ability that `control` lacks."""
     if profile.reset == "world" and not offered.reset:
         raise BackendNotReadyError(f"{control} cannot reset the world; set reset: soft")
     placed = [*profile.entities, *(draw.name for draw in profile.draws.values())]
@@ -141,7 +141,7 @@ def check_offered(profile: SimulatorProfile, control: str, offered: ControlCapab
 
 
 def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorProfile, str]:
-    """Read the profile ``backends.<backend>`` of `contract`, and return it with the name of its API.
+    """Read the profile ``backends.<backend>``, and return it with its API's name.
 
     Raises:
         ContractError: if it is missing or invalid.

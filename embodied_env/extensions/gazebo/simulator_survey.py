@@ -47,7 +47,7 @@ _LIFELESS = (
 
 
 def survey_simulator(contract: Contract, backend: str, *, namespace: str, timeout_s: float) -> tuple[Check, ...]:
-    """Check the simulator that the profile ``backends.<backend>`` describes, stepping the world without a reset.
+    """Check the simulator of ``backends.<backend>``, stepping it without a reset.
 
     Args:
         contract: with a valid profile of the backend.

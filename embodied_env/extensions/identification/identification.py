@@ -55,7 +55,7 @@ _NOISES, _UNEXPLAINED = 2.0, 0.05  # residuals that a model does not explain: in
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutTrace:
-    """A joint in a held-out segment, measured and simulated with the values before and after the fit."""
+    """A joint in a held-out segment, measured and simulated before and after the fit."""
 
     title: str
     joint: CommandedJoint
@@ -79,7 +79,7 @@ class Identification:
 
     @property
     def is_better(self) -> bool:
-        """Whether the identified values reproduce the held-out data better than the model's, over all joints."""
+        """Whether the identified values reproduce the held-out data better, over all joints."""
         ratios = [each.after / max(each.before, 1e-12) for each in self.model.residuals.values()]
         return bool(self.model.parameters) and float(np.mean(np.log(np.maximum(ratios, 1e-12)))) < 0.0
 
@@ -211,14 +211,14 @@ def _split(motions: Sequence[RunMotion], parameters: int) -> tuple[list[MotionSe
 
 
 def near_readings(rollouts: Rollouts, simulated: FloatArray, joints: Sequence[CommandedJoint]) -> FloatArray:
-    """Return simulated values, those of joints that wrap by the turn that is nearest to the readings."""
+    """Return simulated values, on wrapping joints by the turn nearest to the readings."""
     wraps = np.array([joint.wraps for joint in joints])[rollouts.joints]
     turns = np.round((simulated - rollouts.readings) / (2.0 * np.pi))
     return np.asarray(np.where(wraps, simulated - 2.0 * np.pi * turns, simulated))
 
 
 def unexplained_joints(rollouts: Rollouts, simulated: FloatArray) -> list[int]:
-    """Return the joints whose residuals are large both for their motion and for the noise of their readings.
+    """Return the joints whose residuals are large for their motion and their noise.
 
     The noise is what second differences of the residuals have: a wrong model has smooth residuals, noise has not.
     """

@@ -33,7 +33,7 @@ _STRONG = 0.9  # correlation that a reason names
 
 
 class Estimates(NamedTuple):
-    """Value, 95 % interval and correlation of each parameter, with the model's values if not fitted."""
+    """Value, 95 % interval and correlation of each parameter, the model's if not fitted."""
 
     values: FloatArray
     low: FloatArray
@@ -42,7 +42,7 @@ class Estimates(NamedTuple):
 
 
 class ParameterFit:
-    """Fits the parameters `active` of rollouts, in units of their scales, with the model's values of others."""
+    """Fits the parameters `active` of rollouts, in units of their scales."""
 
     def __init__(
         self,

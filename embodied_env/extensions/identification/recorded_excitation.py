@@ -15,7 +15,7 @@ from embodied_env.record import RecordTransitions
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedExcitation:
-    """The run directory, and the moves that late steps or readings disturbed too often, each with the reason."""
+    """The run directory, and the moves that were disturbed too often, with the reason."""
 
     path: Path
     missing: Mapping[str, str]
@@ -32,7 +32,7 @@ def record_excitation(
     resetting: Callable[[], None] = lambda: None,
     **options: Any,  # noqa: ANN401 - of make
 ) -> RecordedExcitation:
-    """Make moves of `brisk_moves` on any backend, through the gate and without a task, and record the run.
+    """Make moves of `brisk_moves` through the gate, without a task, and record them.
 
     Args:
         contract: of the robot.

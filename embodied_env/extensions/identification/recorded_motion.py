@@ -53,7 +53,7 @@ class MotionSegment:
 
 @dataclass(frozen=True, kw_only=True)
 class RunMotion:
-    """The segments of one run, the joints that moved, and how often each kind of gap ended a stretch of steps."""
+    """The segments of one run, the joints that moved, and the kinds of gaps."""
 
     source: IdentifiedRun
     segments: list[MotionSegment]

@@ -169,7 +169,7 @@ class Rollouts:
         return controls
 
     def simulate(self, values: FloatArray) -> FloatArray:
-        """Return what the readings would be with these values of the parameters, shape (n_readings,)."""
+        """Return what the readings would be with these parameters, shape (n_readings,)."""
         for setter, value in zip(self._setters, values[self._in_model].tolist(), strict=True):
             setter.set(value)
         if self._has_constants:

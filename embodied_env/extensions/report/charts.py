@@ -40,7 +40,7 @@ class Line(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Spans of `style` "limit", "brake" or "notice" in which something occurred, among `steps` steps in all."""
+    """Spans of `style` in which something occurred, among `steps` steps in all."""
 
     name: str
     spans: Sequence[tuple[float, float]]
@@ -60,7 +60,7 @@ class Interval(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One or several successive episodes in the strip, with kinds of end in `shares` that sum up to 1."""
+    """Successive episodes in the strip, with the `shares` of kinds of end."""
 
     text: str
     shares: Mapping[str, float]
@@ -80,7 +80,7 @@ def line_chart(
     marks: Sequence[Marks] = (),
     below: Sequence[Line] = (),
 ) -> str:
-    """Return a chart of lines over x, with `marks` below the x axis and the area beyond `limits` shaded.
+    """Return a chart of lines over x, with `marks` and a shade beyond `limits`.
 
     The lines `below`, of few points in any order, are drawn first, and are not in readout and table.
     """
@@ -115,7 +115,7 @@ def line_chart(
 
 
 def event_chart(rows: Sequence[Marks], steps: tuple[float, float], *, x_title: str) -> str:
-    """Return a chart with a row for each of `rows`, over x from the first to the last of `steps`."""
+    """Return a chart with a row for each of `rows`, over the `steps`."""
     box = _Box(*_padded_span(*steps), 0.0, 1.0)
     drawn = "".join(_row("event", marks.name, _drawing_of_marks(marks, box), f"{marks.steps:,}") for marks in rows)
     axis = _row("event", "", _x_axis(box.x_low, box.x_high, x_title), "")
@@ -125,7 +125,7 @@ def event_chart(rows: Sequence[Marks], steps: tuple[float, float], *, x_title: s
 def interval_chart(
     title: str, rows: Sequence[Interval], *, span: tuple[float, float] = (0.0, 1.0), reference: float = math.nan
 ) -> str:
-    """Return a dot with its interval for each row, on one axis over `span`, and a line at `reference`."""
+    """Return a dot with interval for each row, on one axis, and a line at `reference`."""
     box, drawn = _Box(*span, 0.0, 1.0), ""
     for row in rows:
         parts = f'<path class="grid" d="M0,500H{UNITS}"/>'
@@ -146,7 +146,7 @@ def stacked_timeline(
     unit: str,
     limit: float = math.nan,
 ) -> str:
-    """Return a bar of successive segments for each row of a label, the length of each, and the measured total.
+    """Return a bar of segments for each row of label, lengths and measured total.
 
     `segments` are their styles and names. A line at `limit` crosses all bars.
     """
@@ -212,7 +212,7 @@ def episode_strip(title: str, bars: Sequence[Bar]) -> str:
 
 
 def extremes(x: ArrayLike, y: ArrayLike, columns: int = COLUMNS) -> tuple[FloatArray, FloatArray]:
-    """Return the points of the smallest and the largest value of each column, or of a NaN if it has no other."""
+    """Return the points of the smallest and the largest value of each column."""
     places, values = np.asarray(x, np.float64).ravel(), np.asarray(y, np.float64).ravel()
     values = np.clip(np.where(np.isfinite(values), values, np.nan), -_LARGEST, _LARGEST)
     if len(values) <= 2 * columns:

@@ -57,7 +57,7 @@ class ChunkCurves:
         return len(self._kept.kept)
 
     def read(self, read_array: Callable[[Mapping[str, Any]], NDArray[Any]], last_step: int) -> None:
-        """Compute the points up to `last_step`, with `embodied_env.record.Run.array` as `read_array`."""
+        """Compute the points up to `last_step`, with `read_array` as `Run.array`."""
         steps, values = [], []
         width = len(self._kept.kept[0].origins) if self._kept.kept else 0
         for kept in self._kept.kept:

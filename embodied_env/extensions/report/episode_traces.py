@@ -109,7 +109,7 @@ class EpisodeTrace:
 
 
 class EpisodeTraces:
-    """Traces of at most `MOST_TRACED` episodes of a run, chosen so that every reason of an end is among them."""
+    """Traces of at most `MOST_TRACED` episodes of a run, with every end reason."""
 
     def __init__(self, contract: Contract | None) -> None:
         self.kept: list[EpisodeTrace] = []

@@ -26,7 +26,7 @@ _LONGEST = 600  # characters of one text
 
 
 def render_page(template: str, *, title: str, **content: object) -> str:
-    """Return the page of `template` with `content`, or raise MissingDependencyError without jinja2."""
+    """Return the page of `template`, or raise MissingDependencyError without jinja2."""
     return _environment().get_template(template).render(title=title, policy=POLICY, **content)
 
 

@@ -56,7 +56,7 @@ class KeyFrames:
                 kept.add((step, reference))
 
     def frames(self) -> dict[str, list[tuple[int, Reference]]]:
-        """Return step and reference of at most `MOST_FRAMES` images of each camera, each repeated image once."""
+        """Return step and reference of at most `MOST_FRAMES` images of each camera."""
         found = {}
         for camera, sparse in self._kept.items():
             first_of: dict[str, tuple[int, Reference]] = {}
@@ -91,7 +91,7 @@ def can_draw() -> bool:
 
 
 def is_image(reference: Reference) -> bool:
-    """Return whether a reference is to one or several images with 1 channel, or with 3 or 4 of uint8."""
+    """Return whether a reference is to images with 1 channel, or 3 or 4 of uint8."""
     *size, channels = reference["shape"][-_DIMENSIONS:] or (0,)
     is_drawable = channels == 1 or (channels in (3, 4) and reference["dtype"] == "uint8")
     return len(size) == 2 and len(reference["shape"]) <= _DIMENSIONS + 1 and all(reference["shape"]) and is_drawable

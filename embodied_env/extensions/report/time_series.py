@@ -20,7 +20,7 @@ _Value = TypeVar("_Value")
 
 
 class BoundedDict(dict[_Key, _Value]):
-    """At most `most` entries created on first use, with the count of calls of `entry` without room in `left_out`."""
+    """At most `most` entries created on first use, with the count of those `left_out`."""
 
     def __init__(self, create: Callable[[], _Value], most: int = MOST_NAMES) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class BoundedDict(dict[_Key, _Value]):
 
 
 class Sparse(Generic[_Value]):
-    """At most `most` items evenly over a stream, with the first one, by dropping every second one."""
+    """At most `most` items evenly over a stream, by dropping every second one."""
 
     def __init__(self, most: int) -> None:
         self.kept: list[_Value] = []
@@ -56,7 +56,7 @@ class Sparse(Generic[_Value]):
 
 
 class Trace:
-    """Values of one name over the steps of an episode, or the extremes of columns of steps if many."""
+    """Values of one name over the steps of an episode, or their extremes if many."""
 
     def __init__(self) -> None:
         self._steps, self._values = array("d"), array("d")
@@ -88,7 +88,7 @@ class Trace:
 
 
 class Spans:
-    """Spans of adjacent steps in which something occurred, with near ones joined if there are many."""
+    """Spans of adjacent steps in which something occurred, joined if there are many."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -40,7 +40,7 @@ def stage_place(stage: Stage) -> tuple[int, str, str]:
 
 
 class Stages:
-    """Stages of all steps, with only measured values in the samples, and the others counted by quality."""
+    """Stages of all steps, with measured values in samples, others counted by quality."""
 
     def __init__(self) -> None:
         self.samples: BoundedDict[Stage, StreamSample] = BoundedDict(StreamSample)
@@ -56,7 +56,7 @@ class Stages:
                 sample.add(seconds)
 
     def timeline(self, period_s: float | None) -> str:
-        """Draw the stages that make up a step, and the control period `period_s` if it paces the steps."""
+        """Draw the stages that make up a step, and the control period if it paces them."""
         found = {name: self.samples[name, ""].percentiles() for name in SEGMENTS if (name, "") in self.samples}
         period = self.samples["period_s", ""].percentiles() if ("period_s", "") in self.samples else None
         rows = []

@@ -42,7 +42,7 @@ class PolicyGoal:
 
 
 def check_goal(goal: PolicyGoal, contract: Contract) -> dict[str, JointLimits]:
-    """Return the limits of a goal by joint, or raise UsageError for a goal that the contract does not allow."""
+    """Return the limits of a goal by joint, or raise UsageError if not allowed."""
     if goal.instruction:
         check_instruction(goal.instruction)
     if goal.episodes < 0:
@@ -93,7 +93,7 @@ class GoalResult:
     message: str = ""  # empty if complete
 
     def add_episode(self, info: Mapping[str, Any], *, is_cut: bool) -> None:
-        """Add an episode by the info of its last step, with `is_cut` if the time of the goal was over."""
+        """Add an episode by its last info, with `is_cut` if the goal's time was over."""
         kind = end_kind(info["end_reason"])
         self.end_reason = info["end_reason"]
         self.verdict = "success" if info["is_success"] else "failure" if kind == "failure" else "none"

@@ -69,7 +69,7 @@ class RunnerOptions:
 
 
 class PolicyRunner:
-    """Runs goals on a robot, each recorded into a run directory, with a policy that stays loaded.
+    """Runs goals on a robot, each recorded, with a policy that stays loaded.
 
     `configure` and `cleanup`, `activate` and `deactivate` are pairs, called in this order by one thread; so are `start`
     and `stop`. A goal runs in a thread of its own, a daemon: a policy that hangs lets the program end.
@@ -104,7 +104,7 @@ class PolicyRunner:
     # ------------------------------------------------------------------------------------------- transitions
 
     def configure(self) -> None:
-        """Load the contract and the policy, and check the robot without any publisher, or raise EmbodiedEnvError."""
+        """Load contract and policy, and check the robot, or raise EmbodiedEnvError."""
         options = self._options
         contract = self.contract = load_contract(options.contract)
         check_blocks(contract)
@@ -231,7 +231,7 @@ class PolicyRunner:
         return (self._clock.now_ns() - self._begun_ns) / NS_PER_S if self._begun_ns else 0.0
 
     def findings(self, inputs: Collection[str] | None = None) -> list[Finding]:
-        """Return the findings of the robot's safety `inputs`, or of all if None, that prevent motion."""
+        """Return the findings of the safety `inputs`, by default all, that prevent motion."""
         source = None if self._env is None else find_estop_source(self._env.stepper.backend)
         states = {} if source is None else source.estops()
         return safety_input_findings({name: states[name] for name in states if inputs is None or name in inputs})
@@ -285,7 +285,7 @@ class PolicyRunner:
             env.close()  # nothing else ends a reset, which may drive the robot home
 
     def wait(self) -> bool:
-        """Wait until the robot is at rest after `stop`, or return False if the policy does not return in time."""
+        """Wait until the robot is at rest after `stop`, or return False for a hanging policy."""
         if self._future is None:
             return True
         return not futures.wait([self._future], STOP_GRACE_S + stopping_time_s(self.contract)).not_done

@@ -52,7 +52,7 @@ _ARRAYS = {
 
 
 class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type information
-    """A managed node around a `PolicyRunner`, whose callbacks all run in the thread that spins it.
+    """A managed node around a `PolicyRunner`, with callbacks in the spinning thread.
 
     A transition answers when it has ended. ``~/status`` has the last state and why it is not another one.
     """

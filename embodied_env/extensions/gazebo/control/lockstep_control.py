@@ -32,7 +32,7 @@ class StepTimes:
     duration_ns: int  # the simulated time of the step
 
     def describe_throttle(self, world: str | None) -> str:
-        """Return that the step took at least its own simulated time, with a remedy, or "" for a faster one.
+        """Return that the step took its own simulated time, with a remedy, or "".
 
         `world` is the name of a world of Gazebo, or None for another simulator.
         """
@@ -111,7 +111,7 @@ class LockstepControl:
         self._store_reference()
 
     def wake_clock(self, end: float) -> None:
-        """Take one physics step if no stamp was received yet, since some simulators publish none at rest."""
+        """Take one physics step if no stamp was received yet, as at rest."""
         if self.clock.now_ns is None:
             self._run_down(end)
 
@@ -143,7 +143,7 @@ class LockstepControl:
         self._store_reference()
 
     def probe(self, end: float) -> None:
-        """Find the services of the simulator and its `capabilities`, with the same errors as `connect`."""
+        """Find the simulator's services and `capabilities`, with the errors of `connect`."""
         while True:
             try:
                 requests = self._api.probe(self.session.services())
@@ -175,7 +175,7 @@ class LockstepControl:
                 )
 
     def confirm_paused(self, end: float) -> None:
-        """Pause, and await one more stamp if the clock repeats them at rest, since the server may be a new one."""
+        """Pause, and await one more stamp if the clock repeats them at rest."""
         if not self.capabilities.pause:
             return
         self.pause(end)
@@ -201,13 +201,13 @@ class LockstepControl:
     # ------------------------------------------------------------------------------------------------ step
 
     def step(self, duration_ns: int, end: float) -> int:
-        """Advance the simulated time by `duration_ns`, and return it once the world is at rest again."""
+        """Advance simulated time by `duration_ns`, and return it once the world is at rest."""
         self.begin_step(duration_ns, end)
         self.finish_step(end)
         return self.now_ns()
 
     def step_to_period(self, steps: int, period_ns: int, end: float) -> None:
-        """Take `steps` physics steps, and those that follow until the clock is at the end of a control period."""
+        """Take `steps` physics steps, and more up to the end of a control period."""
         steps += -(self.now_ns() // self.step_ns + steps) % (period_ns // self.step_ns)
         self.step(steps * self.step_ns, end)
 
@@ -228,7 +228,7 @@ class LockstepControl:
         self._begun = _Step(pending=pending, before_ns=before_ns, target_ns=before_ns + duration_ns)
 
     def finish_step(self, end: float) -> None:
-        """Wait until the world is at rest at the end of the step that `begin_step` requested, if there is one."""
+        """Wait until the world is at rest after the step of `begin_step`, if any."""
         if self._begun is None:
             return
         begun, self._begun = self._begun, None

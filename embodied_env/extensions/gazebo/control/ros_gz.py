@@ -29,7 +29,7 @@ _MOST_STEPS = 2**32 - 1  # multi_step is an uint32
 
 
 class RosGz(SimulatorApi):
-    """Builds requests for a Gazebo world whose services are bridged under their own names, ``/world/<world>/...``."""
+    """Builds requests for a Gazebo world with bridged services ``/world/<world>/...``."""
 
     name = "ros_gz"
     repeats_clock = True
@@ -73,13 +73,13 @@ class RosGz(SimulatorApi):
         return request
 
     def reset(self) -> Request:
-        """Return the request that restores the initial world, paused and without models that were spawned later."""
+        """Return the request that restores the initial world, paused."""
         request = self.pause()
         request.message.world_control.reset.all = True
         return request
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
-        """Return the request that places a model, which keeps its velocity and whose unknown name is not reported."""
+        """Return the request that places a model, which keeps its velocity."""
         kind = self._set_pose_type
         message = kind.Request()
         message.entity.name, message.entity.type = entity, _MODEL

@@ -78,7 +78,7 @@ class PendingRequest:
 
 
 class ServiceSession:
-    """Sends the requests to one simulator, with `end` as the monotonic time, s, by which a call returns.
+    """Sends the requests to one simulator, whose calls return by `end`, monotonic s.
 
     Attributes:
         clock: the simulator's clock.
@@ -107,7 +107,7 @@ class ServiceSession:
         return self._receiver.services()
 
     def receive(self, timeout_s: float, *, only: Collection[str] = ()) -> bool:
-        """Receive the messages that have arrived, waiting at most `timeout_s` for one, and return whether any have.
+        """Receive messages for at most `timeout_s`, and return whether any have arrived.
 
         With `only`, messages of other keys stay in their queues.
         """
@@ -159,7 +159,7 @@ class ServiceSession:
                 raise BackendLostError("refused", f"{pending.request.service}{about}: {error}") from None
 
     def await_reply(self, pending: PendingRequest, end: float, *, evidence: Callable[[], str] = lambda: "") -> None:
-        """Poll until the reply arrives, or raise BackendLostError, with `evidence` from the clock, if it is late."""
+        """Poll until the reply arrives, or raise BackendLostError with `evidence`."""
         end = min(end, pending.sent_s + self.reply_timeout_s)
         while pending.answered_s is None:
             if time.monotonic() > end:

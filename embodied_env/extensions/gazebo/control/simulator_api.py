@@ -68,7 +68,7 @@ class EntityState:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A service request, whose `read` returns the content of its reply or raises `SimulatorRefusedError`.
+    """A service request, whose `read` returns the reply or raises SimulatorRefusedError.
 
     `is_done_at_reply` means that the family replies after the request was executed. The clock is checked anyway.
     """
@@ -112,7 +112,7 @@ class SimulatorApi(ABC):
 
     @abstractmethod
     def probe(self, offered: Mapping[str, tuple[str, ...]]) -> tuple[Request, ...]:
-        """Find the simulator among the services of the graph, and return requests that complete the search.
+        """Find the simulator in the graph's services, and return requests to complete it.
 
         `offered` maps the name of a service to its types.
 
@@ -133,7 +133,7 @@ class SimulatorApi(ABC):
         """Return the request for a reset of the world that leaves it at rest."""
 
     def state(self, entity: str) -> Request:
-        """Return the request for the pose of an entity, from which `Request.read` returns an `EntityState`."""
+        """Return the request for the pose of an entity, read as an `EntityState`."""
         raise UsageError(f"{self.name} cannot query the pose of {entity!r}: it has no such service")
 
     @abstractmethod
