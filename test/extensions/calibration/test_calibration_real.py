@@ -84,7 +84,8 @@ def robot(name, emulator):
 
 
 def profile_of(contract, seed, **options):
-    profile = calibrate(contract, backend="real", emulator=True, namespace=NAMESPACE, seed=seed, **options)
+    options |= {"emulator": True, "connect_timeout_s": 60.0, "reset_timeout_s": 90.0}  # a busy host starts it late
+    profile = calibrate(contract, backend="real", namespace=NAMESPACE, seed=seed, **options)
     show(profile)
     return profile
 
