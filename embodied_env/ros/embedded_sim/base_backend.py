@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import reprlib
 import secrets
@@ -29,14 +28,7 @@ from embodied_env.ros.embedded_sim.lockstep_protocol import RENDER_SERVICE
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.receiver import Receiver
 from embodied_env.ros.transport.setup_checks import check_namespace_and_domain, timeout_s, unique_namespace
-from embodied_env.ros.wire.reset_protocol import (
-    EPOCH_PARAMETER,
-    NODE,
-    OPTIONS_PARAMETER,
-    RESET_SERVICE,
-    SEED_PARAMETER,
-    ResetReply,
-)
+from embodied_env.ros.wire.reset_protocol import NODE, RESET_SERVICE, ResetReply, reset_parameters
 from embodied_env.ros.wire.sensor_readers import stamp_ns
 from embodied_env.timing.clock import Clock
 from embodied_env.timing.delay_model import DelayModel, write_delays_file
@@ -196,11 +188,7 @@ class EmbeddedSimBackend(ABC):
 
         `end` is the monotonic time, s, at which a call of a service raises TimeoutError.
         """
-        from rclpy.parameter import Parameter  # noqa: PLC0415 - rclpy is installed if there is a receiver
-
-        options = {name: value.tolist() for name, value in request.options.items()}
-        values = {EPOCH_PARAMETER: epoch, SEED_PARAMETER: request.seed, OPTIONS_PARAMETER: json.dumps(options)}
-        parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
+        parameters = reset_parameters(request, epoch)
         response = self._call("rcl_interfaces/srv/SetParameters", f"{NODE}/set_parameters", end, parameters=parameters)
         rejected = [result.reason for result in response.results if not result.successful]
         if rejected:

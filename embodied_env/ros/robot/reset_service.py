@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from embodied_env.core.types import ResetReport, ResetRequest
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.robot.robot_profile import EMULATOR_RESET, ResetSpec
 from embodied_env.ros.transport.receive_thread import ReceiveThread
 from embodied_env.ros.transport.service_calls import ServiceCaller
-from embodied_env.ros.wire.reset_protocol import (
-    ANY_EPOCH,
-    EPOCH_PARAMETER,
-    OPTIONS_PARAMETER,
-    SEED_PARAMETER,
-    ResetReply,
-)
+from embodied_env.ros.wire.reset_protocol import ResetReply, reset_parameters
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 
@@ -61,14 +52,7 @@ class ResetService:
 
     def _set_parameters(self, service: ServiceCaller, request: ResetRequest, deadline_ns: int) -> None:
         """Set seed and options of the next reset, and a new epoch."""
-        from rclpy.parameter import Parameter  # noqa: PLC0415 - it imports rcl_interfaces
-
-        values: dict[str, Any] = {
-            EPOCH_PARAMETER: ANY_EPOCH,
-            SEED_PARAMETER: request.seed,
-            OPTIONS_PARAMETER: json.dumps({name: value.tolist() for name, value in request.options.items()}),
-        }
-        parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
+        parameters = reset_parameters(request)
         results = service.call(deadline_ns, repeat_ns=NS_PER_S, parameters=parameters).results
         if refused := [result.reason for result in results if not result.successful]:
             raise BackendNotReadyError(f"{service.name} refused seed and options: {'; '.join(refused)}")

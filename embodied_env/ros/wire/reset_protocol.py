@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from embodied_env.contract.json_messages import JsonMessage, RegularArray
+from embodied_env.core.types import ResetRequest
 
 NODE = "simulator"
 RESET_SERVICE = f"{NODE}/reset"  # std_srvs/srv/Trigger; the message of its response is ResetReply.to_text()
@@ -38,3 +40,12 @@ class ResetReply(JsonMessage):
     def as_mapping(self) -> dict[str, Any]:
         """Return the fields, with arrays of any shape as nested lists."""
         return {**vars(self), "sampled": {name: np.asarray(value).tolist() for name, value in self.sampled.items()}}
+
+
+def reset_parameters(request: ResetRequest, epoch: int = ANY_EPOCH) -> list[Any]:
+    """Return the parameter messages of seed, options and epoch of the next reset."""
+    from rclpy.parameter import Parameter  # noqa: PLC0415 - it imports rcl_interfaces
+
+    options = {name: value.tolist() for name, value in request.options.items()}
+    values = {EPOCH_PARAMETER: epoch, SEED_PARAMETER: request.seed, OPTIONS_PARAMETER: json.dumps(options)}
+    return [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]

@@ -3,49 +3,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from stamped_robot import MS, StampedRobot
 
-from embodied_env.contract.safety_schema import ObservationAge
 from embodied_env.core.code_types import Quality
-from embodied_env.ros.wire.stamp_translation import SlidingMinimum, StampTranslator, Sync, is_on_our_host, suspect_clock
-from embodied_env.ros.wire.world_clock import ClockSpec, SimTimeTracker, SystemClockMonitor
+from embodied_env.ros.wire.stamp_translation import SlidingMinimum, Sync, is_on_our_host, suspect_clock
 from embodied_env.timing.clock import NS_PER_S
 
-MS = 1_000_000
-UTC_NS = 1_700_000_000 * NS_PER_S
 
-
-class ManualClock:
-    """A steady clock and UTC, advanced by the test."""
-
-    virtual = False
-
-    def __init__(self):
-        self.steady_ns, self.ahead_ns = 7 * NS_PER_S, UTC_NS
-
-    def now_ns(self):
-        return self.steady_ns
-
-    boot_ns = now_ns
-
-    def system_ns(self):
-        return self.steady_ns + self.ahead_ns
-
-
-class Scene:
-    """One sensor whose messages take 3 ms from stamp to publication and 2 ms to arrive."""
-
-    def __init__(self, *, host=True, simulated=False, require_stamp=True, **spec):
-        self.clock = ManualClock()
-        self.watch = SystemClockMonitor(self.clock)
-        self.simulated = SimTimeTracker(self.watch, period_ns=50 * MS) if simulated else None
-        self.stamping = StampTranslator(
-            "tcp",
-            ClockSpec(**spec),
-            ObservationAge(require_stamp=require_stamp),
-            timeline=self.simulated or self.watch,
-            utc=self.watch,
-        )
-        self.stamping.set_publisher_locality(host)
+class Scene(StampedRobot):
+    """A robot whose messages take 3 ms from stamp to publication and 2 ms to arrive."""
 
     def arrival(self, *, source_s=0.002, received_s=0.0, source_ns=None):
         """Return a message that arrives now and was published this long ago, by its publisher's clock."""

@@ -4,29 +4,13 @@ from __future__ import annotations
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from stamped_robot import MS, UtcClock
 
 from embodied_env.ros.wire.world_clock import STEP_NS, SimTimeTracker, SystemClockMonitor
 from embodied_env.timing.clock import NS_PER_S
 
-MS = 1_000_000
 READING_NS = 200
 DOUBT_NS = 10_000  # of an uninterrupted pair, doubled
-
-
-class FreeClock:
-    virtual = False
-
-    def __init__(self):
-        self.steady_ns, self.ahead_ns = 0, 1_700_000_000 * NS_PER_S
-
-    def now_ns(self):
-        self.steady_ns += READING_NS
-        return self.steady_ns
-
-    boot_ns = now_ns
-
-    def system_ns(self):
-        return self.now_ns() + self.ahead_ns
 
 
 steps_ns = st.one_of(
@@ -40,7 +24,7 @@ happenings = st.lists(st.tuples(st.integers(1 * MS, 3 * NS_PER_S), st.floats(-50
 @given(happenings)
 @example([(300 * MS, 0.0, 5 * MS // 2), (100 * MS, 0.0, -5 * MS // 2)])  # hardly more than STEP_NS
 def test_steps_change_no_age_and_are_counted_once(happened):
-    clock = FreeClock()
+    clock = UtcClock(reading_ns=READING_NS)
     watch = SystemClockMonitor(clock)
     held_ns, held_at_ns = watch.to_world_ns(clock.system_ns()), clock.steady_ns
     steps = 0
@@ -60,7 +44,7 @@ def test_steps_change_no_age_and_are_counted_once(happened):
 
 @given(st.lists(st.tuples(st.integers(1 * MS, NS_PER_S), st.integers(0, 500 * NS_PER_S)), min_size=1, max_size=40))
 def test_held_reading_is_never_in_the_future(messages):
-    clock = FreeClock()
+    clock = UtcClock(reading_ns=READING_NS)
     time = SimTimeTracker(SystemClockMonitor(clock), period_ns=50 * MS)
     held = []
     for passed_ns, sim_ns in messages:
