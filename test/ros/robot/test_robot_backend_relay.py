@@ -226,17 +226,18 @@ def hosted(tmp_path_factory, shared_leftovers):
     profile = {"backends.real.relay": True, "backends.real.discovery_s": 0.0}
     (folder / "arm.yaml").write_text(changed_text(ARM, profile), encoding="utf-8")
     specs = (simulator("-", namespace=namespace, free_running=True), relay("-", namespace=namespace))
-    children = [start(spec, environment=SURROUNDINGS) for spec in specs]
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in SURROUNDINGS.items():
-            patch.setenv(name, value)
-        monitor = Monitor(namespace, domain_id=DOMAIN_ID)
-        hosted = Hosted(namespace, folder / "arm.yaml", monitor)
-    yield hosted
-    hosted.close_env()
-    monitor.close()
-    for child in reversed(children):
-        child.stop()
+    with contextlib.ExitStack() as cleanup:
+        for spec in specs:
+            cleanup.callback(start(spec, environment=SURROUNDINGS).stop)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in SURROUNDINGS.items():
+                patch.setenv(name, value)
+            monitor = cleanup.enter_context(contextlib.closing(Monitor(namespace, domain_id=DOMAIN_ID)))
+            hosted = Hosted(namespace, folder / "arm.yaml", monitor)
+            cleanup.callback(hosted.close_env)
+            hosted.env.reset(seed=0)
+            end_episode(hosted.env)
+        yield hosted
 
 
 class Hosted:
@@ -245,8 +246,6 @@ class Hosted:
     def __init__(self, namespace, path, monitor):
         self.namespace, self.path, self.monitor = namespace, path, monitor
         self.env = embodied_env.make(RELAYED, backend="real", namespace=namespace, domain_id=DOMAIN_ID)
-        self.env.reset(seed=0)
-        end_episode(self.env)
 
     def close_env(self):
         if self.env is not None:
