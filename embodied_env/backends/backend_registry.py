@@ -13,7 +13,7 @@ import gymnasium
 
 from embodied_env.backends.backend import Backend, BackendFactory, ContractSource
 from embodied_env.contract import Contract
-from embodied_env.contract.plugins import Plugin, get_plugin, plugin_names
+from embodied_env.contract.plugins import Plugin, get_plugin, known_backends, plugin_names
 from embodied_env.core.plugin_loading import foreign_code, load_plugin
 from embodied_env.errors import (
     BackendError,
@@ -76,11 +76,6 @@ def find_contract_of(name: str, options: Mapping[str, Any]) -> Contract:
             'backend="replay", run=...)'
         )
     return factory.find_contract(options)
-
-
-def known_backends() -> list[str]:
-    """Return the names of our backends and of third parties'."""
-    return list(dict.fromkeys(name.partition(".")[0] for name in plugin_names("backends")))
 
 
 def unknown_backend(name: str) -> str:

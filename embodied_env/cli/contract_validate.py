@@ -9,13 +9,13 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from embodied_env.backends.backend_registry import known_backends, unknown_backend
+from embodied_env.backends.backend_registry import unknown_backend
 from embodied_env.cli import SOUND, WRONG_USAGE
 from embodied_env.cli.main import print_error
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.contract_validation import suspected_degrees, suspicious_values
 from embodied_env.contract.model_files import EMBEDDED
-from embodied_env.contract.plugins import get_plugin
+from embodied_env.contract.plugins import get_plugin, known_backends
 from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
 from embodied_env.core.contract_blocks import check_blocks
 from embodied_env.core.reset_draws import validate_home

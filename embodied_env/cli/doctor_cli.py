@@ -17,12 +17,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from embodied_env import __version__
-from embodied_env.backends.backend_registry import known_backends, unknown_backend
+from embodied_env.backends.backend_registry import unknown_backend
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.verb_arguments import ROBOT_OPTIONS, add_json, add_options, given_options
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.contract_validation import refuse_degrees
 from embodied_env.contract.model_files import EMBEDDED
+from embodied_env.contract.plugins import known_backends
 from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
 from embodied_env.core.contract_blocks import load_block
 from embodied_env.core.plugin_loading import PARTS, load_extension

@@ -127,6 +127,11 @@ def plugin_names(kind: str) -> list[str]:
     return list(dict.fromkeys([*BUILT_IN[kind], *(plugin.name for plugin in installed_plugins(kind))]))
 
 
+def known_backends() -> list[str]:
+    """Return the names of our backends and of third parties', without their pacings."""
+    return list(dict.fromkeys(name.partition(".")[0] for name in plugin_names("backends")))
+
+
 def find_plugin(kind: str, name: str) -> Plugin | None:
     """Return the plug-in of a name or None, or raise UsageError if two packages register it."""
     group = f"{_PACKAGE}.{kind}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from embodied_env._version import __version__
 from embodied_env.contract import Contract
-from embodied_env.contract.plugins import plugin_names
+from embodied_env.contract.plugins import known_backends
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.policy import FunctionPolicy, Observation, Policy, PolicyFunction, PolicyIdentity
@@ -43,8 +43,7 @@ def make_scripted(contract: Contract, *, backend: str = "mujoco") -> Policy:
     from embodied_env.sim.mujoco_kinematics import MujocoKinematics
     from embodied_env.sim.world_profile import load_profile
 
-    known = list(dict.fromkeys(name.partition(".")[0] for name in plugin_names("backends")))
-    if backend not in known:
+    if backend not in (known := known_backends()):
         raise UsageError(f"unknown backend of the policy scripted: {one_of(backend, known)}")
     task = load_task(contract, trust=contract.trusted)
     if not isinstance(task, ScriptedTask):

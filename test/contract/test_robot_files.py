@@ -39,6 +39,13 @@ def write(folder, robot=None, **changes):
     return path
 
 
+def path_refused(file):
+    """Return the path of the key for which a contract file is refused."""
+    with pytest.raises(ContractError) as caught:
+        load_contract(file)
+    return caught.value.path
+
+
 def first_joint():
     ((name, actuator),) = document()["actuators"].items()
     joint = next(iter(actuator["joints"]))
@@ -81,21 +88,13 @@ def test_a_removed_path_is_absent(tmp_path):
     assert "wrench" not in load_contract(write(tmp_path, robot, remove=["sensors.wrench"])).sensors
 
 
-def test_removing_a_nonexistent_path_is_rejected(tmp_path):
-    with pytest.raises(ContractError) as caught:
-        load_contract(write(tmp_path, remove=["sensors.nothing"]))
-    assert caught.value.path == "remove"
-
-
-@pytest.mark.parametrize("key", ["velocity", "acceleration", "deceleration", "jerk"])
-def test_a_looser_joint_limit_is_rejected(tmp_path, key):
+def test_a_looser_joint_limit_is_rejected(tmp_path):
     name, joint, limits = first_joint()
     robot = robot_document()
     robot["actuators"][name]["joints"][joint] = {**limits, "deceleration": 1.0, "jerk": 10.0}
-    own = {name: {"joints": {joint: {key: 2 * robot["actuators"][name]["joints"][joint][key]}}}}
-    with pytest.raises(ContractError) as caught:
-        load_contract(write(tmp_path, robot, actuators=own))
-    assert caught.value.path == f"actuators.{name}.joints.{joint}.{key}"
+    for key in ("velocity", "acceleration", "deceleration", "jerk"):
+        own = {name: {"joints": {joint: {key: 2 * robot["actuators"][name]["joints"][joint][key]}}}}
+        assert path_refused(write(tmp_path, robot, actuators=own)) == f"actuators.{name}.joints.{joint}.{key}"
 
 
 @pytest.mark.parametrize(
@@ -118,10 +117,8 @@ def test_a_velocity_limit_by_direction_is_tighter_in_both(tmp_path, robot_veloci
     path = write(tmp_path, robot, actuators={name: {"joints": {joint: {"velocity": own}}}})
     if is_tighter:
         load_contract(path)
-        return
-    with pytest.raises(ContractError) as caught:
-        load_contract(path)
-    assert caught.value.path == f"actuators.{name}.joints.{joint}.velocity"
+    else:
+        assert path_refused(path) == f"actuators.{name}.joints.{joint}.velocity"
 
 
 def two_joint_sensors():
@@ -147,9 +144,10 @@ def test_two_sensors_of_the_same_joints_in_a_robot_file_loosen_nothing(tmp_path)
     ids=["the fast one removed", "elsewhere", "the slow one elsewhere", "for the evaluator", "of one joint"],
 )
 def test_one_of_two_joint_sensors_does_not_replace_the_other(tmp_path, changes):
-    with pytest.raises(ContractError) as caught:
-        load_contract(write(tmp_path, two_joint_sensors(), **changes))
-    assert caught.value.path in ("sensors.slow.max_age_s", "sensors.joints.visibility")
+    assert path_refused(write(tmp_path, two_joint_sensors(), **changes)) in (
+        "sensors.slow.max_age_s",
+        "sensors.joints.visibility",
+    )
 
 
 def test_a_looser_limit_under_another_actuator_is_rejected(tmp_path):
@@ -157,9 +155,10 @@ def test_a_looser_limit_under_another_actuator_is_rejected(tmp_path):
     joints = robot_document()["actuators"][name]["joints"]
     joints = {**joints, joint: {**limits, "velocity": 2 * limits["velocity"]}}
     other = {**robot_document()["actuators"][name], "joints": joints}
-    with pytest.raises(ContractError) as caught:
-        load_contract(write(tmp_path, remove=[f"actuators.{name}"], actuators={"another": other}))
-    assert caught.value.path == f"actuators.another.joints.{joint}.velocity"
+    assert (
+        path_refused(write(tmp_path, remove=[f"actuators.{name}"], actuators={"another": other}))
+        == f"actuators.another.joints.{joint}.velocity"
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,9 +185,7 @@ def test_a_looser_limit_under_another_actuator_is_rejected(tmp_path):
     ],
 )
 def test_looser_safety_is_rejected(tmp_path, robot, own, path):
-    with pytest.raises(ContractError) as caught:
-        load_contract(write(tmp_path, robot_document(safety=robot), safety=own))
-    assert caught.value.path == path
+    assert path_refused(write(tmp_path, robot_document(safety=robot), safety=own)) == path
 
 
 @pytest.mark.parametrize(
@@ -203,15 +200,7 @@ def test_looser_safety_is_rejected(tmp_path, robot, own, path):
     ],
 )
 def test_a_looser_robot_profile_is_rejected(tmp_path, own, path):
-    with pytest.raises(ContractError) as caught:
-        load_contract(write(tmp_path, backends={"real": own}))
-    assert caught.value.path == path
-
-
-def test_a_removed_estop_is_rejected(tmp_path):
-    with pytest.raises(ContractError) as caught:
-        load_contract(write(tmp_path, remove=["backends.real.estop.button"]))
-    assert caught.value.path == "backends.real.estop"
+    assert path_refused(write(tmp_path, backends={"real": own})) == path
 
 
 def test_an_overridden_limit_is_named_with_the_contract(tmp_path):
@@ -253,9 +242,7 @@ def test_a_measured_timeout_replaces_a_chosen_one_only_by_override(tmp_path, own
 
 
 def test_a_confirmed_path_that_is_not_a_chosen_value_is_rejected(tmp_path):
-    with pytest.raises(ContractError) as caught:
-        load_contract(write(tmp_path, confirmed=["control_period_s"]))
-    assert caught.value.path == "confirmed"
+    assert path_refused(write(tmp_path, confirmed=["control_period_s"])) == "confirmed"
 
 
 def test_provenance_survives_a_round_trip_through_text(tmp_path):
@@ -278,15 +265,11 @@ def test_the_robot_file_of_a_runs_contract_is_not_opened(tmp_path):
 def test_an_unknown_robot_is_rejected_with_the_known_ones(tmp_path):
     path = write(tmp_path, robot=None)
     path.write_text(yaml.safe_dump(task_document(robot="no_such_robot")), encoding="utf-8")
-    with pytest.raises(ContractError) as caught:
-        load_contract(path)
-    assert caught.value.path == "robot"
+    assert path_refused(path) == "robot"
 
 
 def test_an_unknown_key_of_a_robot_file_is_rejected(tmp_path):
-    with pytest.raises(ContractError) as caught:
-        load_contract(write(tmp_path, robot_document(task={"type": "a:B"})))
-    assert caught.value.path == "task"
+    assert path_refused(write(tmp_path, robot_document(task={"type": "a:B"}))) == "task"
 
 
 def test_a_file_named_by_a_robot_file_is_relative_to_its_folder(tmp_path):
@@ -494,6 +477,7 @@ ROUTES = {
         {"remove": ["backends.real"], "backends": {"real": {"downstream_timeout_s": 0.5, "relay": True}}},
         "backends.real.estop",
     ),
+    "a removed e-stop": ({}, {"remove": ["backends.real.estop.button"]}, "backends.real.estop"),
     "e-stops of a wrong type": ({}, {"backends": {"real": {"estop": None}}}, "backends.real.estop"),
     "a relay of a wrong type": ({}, {"backends": {"real": {"relay": "yes"}}}, "backends.real.relay"),
     "the time of a simulator": ({}, {"backends": {"real": {"use_sim_time": True}}}, "backends.real.use_sim_time"),
@@ -691,25 +675,35 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("place", ["some_robot.yaml", "../outside/some_robot.yaml"])
-def test_a_hostile_robot_file_gives_one_error(tmp_path, name, place):
+@pytest.mark.parametrize("place", [".", "../outside"])
+def test_a_hostile_robot_file_gives_one_error(tmp_path, place):
     (tmp_path / "outside").mkdir()
     (tmp_path / "inside").mkdir()
-    HOSTILE[name](tmp_path / "inside" / place)
-    path = tmp_path / "inside" / "contract.yaml"
-    path.write_text(yaml.safe_dump(task_document(robot=place)), encoding="utf-8")
-    with pytest.raises(ContractError):
-        load_contract(path)
+    for number, make_hostile in enumerate(HOSTILE.values()):
+        robot = f"{place}/robot_{number}.yaml"
+        make_hostile(tmp_path / "inside" / robot)
+        path = tmp_path / "inside" / "contract.yaml"
+        path.write_text(yaml.safe_dump(task_document(robot=robot)), encoding="utf-8")
+        with pytest.raises(ContractError):
+            load_contract(path)
 
 
-@pytest.mark.parametrize(
-    "remove", [None, 5, [5], [""], ["."], ["sensors."], ["sensors..x"], ["name"], ["robot"], [["a"]]]
-)
-def test_invalid_paths_to_remove_are_rejected(tmp_path, remove):
-    with pytest.raises(ContractError) as caught:
-        load_contract(write(tmp_path, remove=remove))
-    assert caught.value.path == "remove"
+def test_invalid_paths_to_remove_are_rejected(tmp_path):
+    unknown = (
+        ["sensors.nothing"],
+        None,
+        5,
+        [5],
+        [""],
+        ["."],
+        ["sensors."],
+        ["sensors..x"],
+        ["name"],
+        ["robot"],
+        [["a"]],
+    )
+    for remove in unknown:
+        assert path_refused(write(tmp_path, remove=remove)) == "remove"
 
 
 def test_a_key_without_a_rule_cannot_be_added():
