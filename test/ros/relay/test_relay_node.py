@@ -309,10 +309,16 @@ def test_the_applied_command_keeps_the_limits_and_is_published(armed):
 
 
 def test_a_feasible_command_arrives_bit_identically(armed):
+    wanted = [0.001, -0.001, 0.0005, 0.0, -0.0, 1e-7]
     armed.wait_for_rest(2 * ARM.control_period_s)
-    report = armed.ask([0.001, -0.001, 0.0005, 0.0, -0.0, 1e-7])
+
+    def without_findings():  # a busy host may let readings or a command expire, which the relay reports
+        report = armed.ask(wanted)
+        return None if report.findings else report
+
+    report = armed.until(without_findings)
     assert report.published
-    assert report.applied_si.tolist() == [0.001, -0.001, 0.0005, 0.0, -0.0, 1e-7]
+    assert report.applied_si.tolist() == wanted
 
 
 @pytest.mark.long
