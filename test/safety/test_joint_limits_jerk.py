@@ -38,13 +38,18 @@ def limited(desired, velocity=0.0, acceleration=0.0, **changes) -> float:
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_first_step_from_rest_is_limited_by_jerk(sign):
-    assert limited(sign) == sign * JERK * DT_S * DT_S
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_acceleration_continues_from_the_last_one(sign):
-    assert limited(sign, acceleration=sign * 2.0) == sign * (2.0 + JERK * DT_S) * DT_S
+@pytest.mark.parametrize(
+    ("desired", "velocity", "acceleration", "reached"),
+    [
+        pytest.param(1.0, 0.0, 0.0, JERK * DT_S * DT_S, id="first step from rest"),
+        pytest.param(1.0, 0.0, 2.0, (2.0 + JERK * DT_S) * DT_S, id="continued from the last acceleration"),
+        pytest.param(3.0, 0.9, 0.5, 0.9 + JERK / 4.0 * 0.1 * DT_S, id="down to zero at the speed limit"),
+        pytest.param(1.0, 1.0, 3.0, 1.0 + 2.0 * DT_S, id="by the jerk limit even beyond the speed limit"),
+    ],
+)
+def test_acceleration_changes_by_at_most_the_jerk_limit(desired, velocity, acceleration, reached, sign):
+    found = limited(sign * desired, velocity=sign * velocity, acceleration=sign * acceleration)
+    assert found == pytest.approx(sign * reached, rel=1e-12)
 
 
 def test_velocity_within_the_jerk_limit_is_unchanged():
@@ -55,20 +60,6 @@ def test_velocity_within_the_jerk_limit_is_unchanged():
 def test_rounding_difference_is_unchanged():
     desired = JERK * DT_S * DT_S + 5e-10
     assert limited(desired) == desired
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_acceleration_falls_to_zero_at_the_speed_limit(sign):
-    slope = JERK / 4.0
-    assert limited(sign * 3.0, velocity=sign * 0.9, acceleration=sign * 0.5) == pytest.approx(
-        sign * (0.9 + slope * 0.1 * DT_S), rel=1e-12
-    )
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_barrier_never_exceeds_the_jerk_limit(sign):
-    """At a speed limit the jerk limit holds, and the joint limits enforce the speed."""
-    assert limited(sign, velocity=sign, acceleration=sign * 3.0) == pytest.approx(sign * (1.0 + 2.0 * DT_S))
 
 
 def test_barrier_uses_the_lesser_of_acceleration_and_deceleration():
@@ -95,17 +86,17 @@ def test_change_may_equal_the_jerk_limit_up_to_rounding():
     assert not keeps_jerk(np.array([bound + 1.1 * rounding]), limits(JERK), DT_S)
 
 
-def test_only_limited_joints_can_violate_the_jerk_limit():
-    assert not keeps_jerk(np.array([0.0, 9.0]), limits(JERK, JERK), DT_S)
-    assert keeps_jerk(np.array([0.0, 9.0]), limits(JERK, np.inf), DT_S)
-
-
-def test_jerk_is_not_guaranteed_without_limits():
-    assert not keeps_jerk(np.zeros(2), limits(np.inf, np.inf), DT_S)
-
-
-def test_nan_change_violates_the_jerk_limit():
-    assert not keeps_jerk(np.array([np.nan]), limits(JERK), DT_S)
+@pytest.mark.parametrize(
+    ("jerks", "changes", "kept"),
+    [
+        ((JERK, JERK), [0.0, 9.0], False),
+        ((JERK, np.inf), [0.0, 9.0], True),
+        ((np.inf, np.inf), [0.0, 0.0], False),  # nothing is guaranteed without a limit
+        ((JERK,), [np.nan], False),
+    ],
+)
+def test_only_limited_joints_keep_or_violate_the_jerk_limit(jerks, changes, kept):
+    assert keeps_jerk(np.array(changes), limits(*jerks), DT_S) == kept
 
 
 def contract_with_jerk(jerk=40.0, **changes):
