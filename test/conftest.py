@@ -13,7 +13,6 @@ import threading
 import time
 from pathlib import Path
 
-import compiled_tests
 import psutil
 import pytest
 import ros_domains
@@ -115,12 +114,6 @@ def _load_hypothesis_profile():
     suite = settings.get_profile("random")
     settings.register_profile("suite", suite, max_examples=25, derandomize=True, print_blob=True)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
-
-
-def pytest_sessionstart(session):
-    if (worker := getattr(session.config, "workerinput", None)) is not None:
-        number = int(worker["workerid"].removeprefix("gw"))
-        compiled_tests.compile_part(session.config, number % worker["workercount"], worker["workercount"])
 
 
 def pytest_collection_finish():

@@ -1,14 +1,27 @@
+import importlib
 import json
 from importlib.util import find_spec
 
 import gymnasium
 import numpy as np
 import pytest
-from lazy_modules import LazyModule
 from learnable_tasks import follow
 
 import embodied_env
 from embodied_env.contract.contract_loader import dump_contract
+
+
+class LazyModule:
+    """Import a module at the first use of one of its attributes: each worker collects this file, and one runs it."""
+
+    def __init__(self, name):
+        self.__name__ = name
+
+    def __getattr__(self, name):
+        if name.startswith("_"):  # pytest asks each object of a test file for them
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self.__name__), name)
+
 
 NEEDED = ("torch", "stable_baselines3", "onnx", "onnxruntime")
 (torch, env_checker, monitor, onnx_export, policy_mapping, sb3_export, sb3_vec_env, train_ppo, train_sac, training) = (
