@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from embodied_env.contract.key_tables import Key, declared_keys
-from embodied_env.contract.plugins import POLICY_FORMATS, built_in_classes
 from embodied_env.core.code_table import CODE_TABLE
 from embodied_env.core.plugin_loading import find_extension
 from embodied_env.envs.env_options import OPTIONS
@@ -23,6 +22,7 @@ from embodied_env.messages.commands import COMMAND_TYPES
 from embodied_env.messages.images import ENCODINGS
 from embodied_env.messages.message_types import PATH_DTYPES
 from embodied_env.messages.sensor_types import SENSOR_MESSAGES
+from embodied_env.plugins.plugin_table import POLICY_FORMATS, built_in_classes
 from embodied_env.sim.servos import ELEMENTS, REFUSED
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -13,7 +13,6 @@ import gymnasium
 
 from embodied_env.backends.backend import Backend, BackendFactory, ContractSource
 from embodied_env.contract import Contract
-from embodied_env.contract.plugins import Plugin, get_plugin, known_backends, plugin_names
 from embodied_env.core.plugin_loading import foreign_code, load_plugin
 from embodied_env.errors import (
     BackendError,
@@ -23,6 +22,7 @@ from embodied_env.errors import (
     UsageError,
     did_you_mean,
 )
+from embodied_env.plugins.plugin_lookup import Plugin, get_plugin, known_backends, plugin_names
 from embodied_env.timing.clock import Clock
 
 BackendName = Literal["fake", "mujoco", "mujoco_ros", "gazebo", "simulation_interfaces", "real", "replay"]

@@ -15,12 +15,12 @@ from embodied_env.cli.main import print_error
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.contract_validation import suspected_degrees, suspicious_values
 from embodied_env.contract.model_files import EMBEDDED
-from embodied_env.contract.plugins import get_plugin, known_backends
 from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
 from embodied_env.core.contract_blocks import check_blocks
 from embodied_env.core.reset_draws import validate_home
 from embodied_env.core.terminal import say
 from embodied_env.errors import ContractError
+from embodied_env.plugins.plugin_lookup import get_plugin, known_backends
 
 _SHORT = 16  # hex digits of a fingerprint for display
 

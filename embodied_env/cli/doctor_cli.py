@@ -23,13 +23,13 @@ from embodied_env.cli.verb_arguments import ROBOT_OPTIONS, add_json, add_options
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.contract_validation import refuse_degrees
 from embodied_env.contract.model_files import EMBEDDED
-from embodied_env.contract.plugins import known_backends
 from embodied_env.contract.required_sensors import describe_stops, sort_by_stop
 from embodied_env.core.contract_blocks import load_block
 from embodied_env.core.plugin_loading import PARTS, load_extension
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError, install_command
 from embodied_env.messages.message_types import message_class
+from embodied_env.plugins.plugin_lookup import known_backends
 from embodied_env.ros.robot.contract_checks import chosen_check, contract_checks
 from embodied_env.ros.robot.estops import SafetyInputSpec
 from embodied_env.ros.robot.robot_profile import (

@@ -16,8 +16,9 @@ from pathlib import Path
 from embodied_env import __version__
 from embodied_env.cli.service_checks import service_checks
 from embodied_env.contract.contract_loader import shipped_files
-from embodied_env.contract.plugins import BUILT_IN, Plugin, find_plugin, installed_plugins
 from embodied_env.errors import UsageError
+from embodied_env.plugins.plugin_lookup import Plugin, find_plugin, installed_plugins
+from embodied_env.plugins.plugin_table import BUILT_IN
 from embodied_env.ros.transport.checklist import Check
 from embodied_env.ros.transport.ros_installation import launch_checks, ros_checks, sourced_prefixes
 

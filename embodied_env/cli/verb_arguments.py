@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from embodied_env.contract.plugins import ADDRESSES
 from embodied_env.core.policy import CHUNK_MODES
 from embodied_env.envs.env_options import OPTIONS
 from embodied_env.errors import UsageError
+from embodied_env.plugins.plugin_table import ADDRESSES
 
 ROBOT_OPTIONS = ("emulator", "confirm_chosen", "ignore_inputs")
 """Options of the backend ``real`` that several verbs share."""

@@ -20,12 +20,12 @@ from embodied_env.contract.contract import Contract
 from embodied_env.contract.contract_schema import RESERVED, SCHEMA, ContractFields, RobotSource
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.model_files import with_model_hashes
-from embodied_env.contract.plugins import installed_plugins
 from embodied_env.contract.robot_files import RobotFile, loosened, merge_robot, rebase_robot
 from embodied_env.contract.typed_values import parse_as
 from embodied_env.contract.value_checks import one_of
 from embodied_env.contract.yaml_text import read_yaml
 from embodied_env.errors import ContractError, did_you_mean
+from embodied_env.plugins.plugin_lookup import installed_plugins
 
 _log = logging.getLogger(__name__)
 ROBOTS = "robots"

@@ -12,7 +12,6 @@ from embodied_env.contract.actuator_schema import ActuatorSpec
 from embodied_env.contract.actuator_validation import actuator_checks
 from embodied_env.contract.contract_schema import EACH_ITS_OWN, INSTRUCTION, ContractFields, ResetOption, TaskSpec
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
-from embodied_env.contract.plugins import BUILT_IN, built_in_classes
 from embodied_env.contract.required_sensors import commanded_joint_names, required_sensors
 from embodied_env.contract.safety_schema import WorkspaceSpec
 from embodied_env.contract.sensor_validation import check_keys, check_sensor, check_topics_differ
@@ -21,6 +20,7 @@ from embodied_env.contract.typed_values import check_types
 from embodied_env.contract.value_checks import allow, check_all, check_bounds, check_names, check_plain, one_of, require
 from embodied_env.errors import ContractError
 from embodied_env.messages.message_types import JOINT_SENSOR
+from embodied_env.plugins.plugin_table import BUILT_IN, built_in_classes
 
 MAX_TURN_RAD = 4 * math.pi
 """Largest angle that does not look like degrees, two turns in each direction."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from embodied_env.contract.plugins import built_in_classes
+from embodied_env.plugins.plugin_table import built_in_classes
 
 if TYPE_CHECKING:
     from embodied_env.contract.actuator_schema import ActuatorSpec

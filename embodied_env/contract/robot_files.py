@@ -23,7 +23,6 @@ from embodied_env.contract.actuator_schema import ActuatorSpec, JointLimits
 from embodied_env.contract.contract_schema import ContractFields
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
-from embodied_env.contract.plugins import built_in_classes
 from embodied_env.contract.required_sensors import commanded_joint_names, default_required, joints_of
 from embodied_env.contract.safety_schema import Safety
 from embodied_env.contract.sensor_schema import SensorSpec
@@ -32,6 +31,7 @@ from embodied_env.contract.typed_values import hints_of
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError
 from embodied_env.messages.commands import COMMAND_MESSAGES
+from embodied_env.plugins.plugin_table import built_in_classes
 
 Document = dict[str, Any]
 

@@ -10,7 +10,6 @@ from annotated_types import Interval
 
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.key_types import Count, Name, NotNegative, Positive, Share, Such, exactly_one
-from embodied_env.contract.plugins import built_in_classes
 from embodied_env.contract.tightening_rules import (
     AtLeast,
     AtMost,
@@ -25,6 +24,7 @@ from embodied_env.contract.tightening_rules import (
     tighten,
     towards,
 )
+from embodied_env.plugins.plugin_table import built_in_classes
 
 Point = tuple[float, float, float]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from embodied_env.contract.plugins import built_in_classes
 from embodied_env.core.code_types import END_REASONS, Code, Severity
+from embodied_env.plugins.plugin_table import built_in_classes
 
 _PASS, _LIMIT, _HOLD, _STOP, _ESTOP = Severity
 _Gates = Mapping[str, Mapping[str, Code]]

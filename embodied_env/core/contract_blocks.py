@@ -9,10 +9,10 @@ import dataclasses
 from typing import Any
 
 from embodied_env.contract import Contract
-from embodied_env.contract.plugins import get_plugin
 from embodied_env.contract.typed_values import parse_as
 from embodied_env.core.plugin_loading import foreign_code, load_plugin
 from embodied_env.errors import ContractError
+from embodied_env.plugins.plugin_lookup import get_plugin
 
 FINGERPRINT = "fingerprint"
 """Key of every block that states whether the others are part of the fingerprint (default: true)."""

@@ -9,11 +9,11 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError, described
+from embodied_env.plugins.plugin_lookup import Plugin, get_plugin
 from embodied_env.processes.signals import Terminated
 
 if TYPE_CHECKING:
     from embodied_env.contract import Contract
-    from embodied_env.contract.plugins import Plugin
 
 PARTS: Mapping[str, str] = {
     "contract_init": "embodied_env.extensions.contract_init.contract_init_cli:",
@@ -93,8 +93,6 @@ def make_plugin(contract: Contract, kind: str, name: str, parameters: Mapping[st
 
     Raises ContractError if it is unknown, cannot be loaded or cannot be created.
     """
-    from embodied_env.contract.plugins import get_plugin  # noqa: PLC0415 - imports the contract
-
     path = f"safety.{kind}.{name}"
 
     def error_of(problem: str) -> ContractError:

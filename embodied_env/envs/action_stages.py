@@ -8,13 +8,13 @@ from typing import Any
 
 from embodied_env.contract import Contract
 from embodied_env.contract.bounded_json import plain_copy
-from embodied_env.contract.plugins import get_plugin
 from embodied_env.core.action_stage import ActionStage, StagedAction, TranslatingStage
 from embodied_env.core.plugin_loading import foreign_code, load_plugin
 from embodied_env.core.policy import NoAction
 from embodied_env.core.types import CommandState, Snapshot
 from embodied_env.envs.transition_builder import copy_action
 from embodied_env.errors import UsageError, described
+from embodied_env.plugins.plugin_lookup import get_plugin
 from embodied_env.processes.signals import Terminated
 from embodied_env.record.json_values import to_json_types
 

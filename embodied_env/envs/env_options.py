@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict, TypeVar, cast
 
-from embodied_env.contract.plugins import BUILT_IN
+from embodied_env.plugins.plugin_table import BUILT_IN
 
 if TYPE_CHECKING:
     from embodied_env.backends.backend_registry import BackendName

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from embodied_env.contract import Contract
-from embodied_env.contract.plugins import get_plugin
 from embodied_env.core.plugin_loading import foreign_code, load_plugin
 from embodied_env.core.types import Observer, Transition
 from embodied_env.envs.transition_builder import copy_action
 from embodied_env.errors import UsageError
+from embodied_env.plugins.plugin_lookup import get_plugin
 
 
 @runtime_checkable

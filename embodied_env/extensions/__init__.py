@@ -1,7 +1,7 @@
 """Extensions, of which each folder can be removed with its tests while everything else works.
 
 The core finds them by name only: as verbs (`embodied_env.cli.main`), public names (`embodied_env`), plug-ins
-(`embodied_env.contract.plugins`) and parts (`embodied_env.core.plugin_loading`).
+(`embodied_env.plugins.plugin_table`) and parts (`embodied_env.core.plugin_loading`).
 """
 
 from __future__ import annotations

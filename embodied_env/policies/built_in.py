@@ -9,11 +9,11 @@ import numpy as np
 
 from embodied_env._version import __version__
 from embodied_env.contract import Contract
-from embodied_env.contract.plugins import known_backends
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.policy import FunctionPolicy, Observation, Policy, PolicyFunction, PolicyIdentity
 from embodied_env.errors import UsageError
+from embodied_env.plugins.plugin_lookup import known_backends
 from embodied_env.tasks import ScriptedTask, load_task
 from embodied_env.tasks.task_parts import joint_reader
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from embodied_env.contract.plugins import ADDRESSES, find_plugin
 from embodied_env.errors import UsageError
+from embodied_env.plugins.plugin_lookup import find_plugin
+from embodied_env.plugins.plugin_table import ADDRESSES
 
 _NAME_END = re.compile(r"[:#?]|$")
 _OPTIONS = re.compile(r"\?(?=[A-Za-z_]\w*=)")

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from embodied_env.contract import Contract, load_contract
-from embodied_env.contract.plugins import ADDRESSES, BUILT_IN, Plugin, find_plugin, plugin_names
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.plugin_loading import foreign_code, load_plugin
 from embodied_env.core.policy import Policy, PolicyIdentity, as_policy
 from embodied_env.errors import UsageError, did_you_mean
+from embodied_env.plugins.plugin_lookup import Plugin, find_plugin, plugin_names
+from embodied_env.plugins.plugin_table import ADDRESSES, BUILT_IN
 from embodied_env.policies.onnx_model import find_onnx
 from embodied_env.policies.policy_address import PolicyAddress, parse_address
 from embodied_env.policies.policy_file import SUFFIX, read_policy_file

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.plugins import get_plugin
 from embodied_env.core.code_types import Severity
 from embodied_env.core.plugin_loading import load_plugin, make_plugin
 from embodied_env.errors import ContractError
+from embodied_env.plugins.plugin_lookup import get_plugin
 from embodied_env.processes.signals import Terminated
 
 _MAX_DETAIL = 500  # characters of a plug-in's own text

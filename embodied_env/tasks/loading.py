@@ -16,10 +16,10 @@ from typing import Any, cast
 from embodied_env.contract import Contract
 from embodied_env.contract.bounded_files import read_file
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
-from embodied_env.contract.plugins import get_plugin
 from embodied_env.contract.typed_values import parse_as
 from embodied_env.contract.value_checks import naming_file
 from embodied_env.errors import ContractError, described, did_you_mean
+from embodied_env.plugins.plugin_lookup import get_plugin
 from embodied_env.processes.signals import Terminated
 from embodied_env.tasks.judging import class_of_function, hint
 from embodied_env.tasks.task import Task

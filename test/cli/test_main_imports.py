@@ -29,10 +29,9 @@ def within(modules, *names):
 @pytest.mark.needs("evaluation")
 def test_the_help_imports_no_contract_environment_or_backend():
     modules = imported("from embodied_env.cli.main import main; [main([v, '--help']) for v in ('evaluate', 'demo')]")
-    parts = ("timing", "safety", "sim", "tasks", "policies", "record", "backends", "ros", "messages")
+    parts = ("contract", "timing", "safety", "sim", "tasks", "policies", "record", "backends", "ros", "messages")
     assert {f"embodied_env.extensions.evaluation.{verb}_cli" for verb in ("evaluate", "demo")} <= set(modules)
     assert within(modules, "embodied_env.envs") == ["embodied_env.envs", "embodied_env.envs.env_options"]
-    assert within(modules, "embodied_env.contract") == ["embodied_env.contract", "embodied_env.contract.plugins"]
     assert within(modules, "pydantic_core", "yaml", *FOREIGN, *(f"embodied_env.{part}" for part in parts)) == []
 
 

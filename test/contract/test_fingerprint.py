@@ -13,8 +13,8 @@ from strategies import ABSENT, changed, document, parse
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.contract_schema import EACH_ITS_OWN
 from embodied_env.contract.fingerprint import SEMANTICS, SHIPPED_TASKS, differences, meaning, to_plain
-from embodied_env.contract.plugins import BUILT_IN
 from embodied_env.errors import ContractError
+from embodied_env.plugins.plugin_table import BUILT_IN
 from embodied_env.tasks import find_task
 
 SMALL = parse(document())

@@ -11,10 +11,10 @@ from shipped_contracts import changed_text
 import embodied_env
 from embodied_env.backends.backend_registry import BackendName
 from embodied_env.backends.fake_backend import ScriptedFault
-from embodied_env.contract.plugins import get_plugin, known_backends, plugin_names
 from embodied_env.core.plugin_loading import load_plugin
 from embodied_env.envs.env_options import DEFAULTS, BackendOptions, EnvOptions, MakeOptions
 from embodied_env.errors import ClosedError, ContractError, ResetNeededError, UsageError
+from embodied_env.plugins.plugin_lookup import get_plugin, known_backends, plugin_names
 
 ARM = embodied_env.load_contract("arm_reach")
 

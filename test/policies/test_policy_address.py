@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_env.contract.plugins import ADDRESSES
 from embodied_env.errors import UsageError
+from embodied_env.plugins.plugin_table import ADDRESSES
 from embodied_env.policies.policy_address import parse_address, parse_server
 
 

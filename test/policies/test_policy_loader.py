@@ -11,7 +11,6 @@ from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.cli.main import main
-from embodied_env.contract.plugins import BUILT_IN
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import (
     BatchPolicy,
@@ -25,6 +24,7 @@ from embodied_env.core.policy import (
     policy_seed,
 )
 from embodied_env.errors import PolicyError, UsageError
+from embodied_env.plugins.plugin_table import BUILT_IN
 from embodied_env.policies import policy_loader as loader
 from embodied_env.policies.chunk_execution import ChunkRunner, split_chunk
 from embodied_env.policies.per_slot_policies import TeamPolicies, VectorPolicies

@@ -26,7 +26,7 @@ PACKAGE = Path(embodied_env.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 RANKS = (  # a package imports those above it and itself; the table of docs/concepts/architecture.md
     {"_version", "errors"},
-    {"messages"},
+    {"messages", "plugins"},
     {"contract"},
     {"processes", "timing"},
     {"core"},
@@ -63,7 +63,6 @@ IMPORTS_BY_NAME = {
     "__init__.py": "the public names, when they are used",
     "extensions/gazebo/control/__init__.py": "the table of simulator APIs",
     "tasks/loading.py": "the task's class, where it is trusted",
-    "contract/__init__.py": "the names of the package, when they are used",
     "core/plugin_loading.py": "optional packages, when they are there",
     "messages/message_types.py": "message classes, when ROS is there",
     "policies/policy_loader.py": "the policy that the user names, and the loader of its format",
@@ -186,10 +185,10 @@ def test_only_schema_and_codes_read_what_a_higher_package_declares():
         place_of(file)
         for file in MODULES
         for name, call in calls(file)
-        if name == "built_in_classes" or (name == "resolve_name" and package_of(file) == "contract")
+        if name == "built_in_classes" or (name == "resolve_name" and package_of(file) in ("contract", "plugins"))
     }
     assert readers == {
-        *("contract/plugins.py", "contract/safety_schema.py", "contract/contract_validation.py"),
+        *("plugins/plugin_table.py", "contract/safety_schema.py", "contract/contract_validation.py"),
         *("contract/required_sensors.py", "contract/robot_files.py"),
         *("core/code_table.py", "safety/interlocks/plugin_interlock.py"),
     }

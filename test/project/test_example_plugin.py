@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_env.contract.plugins import BUILT_IN
+from embodied_env.plugins.plugin_table import BUILT_IN
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
 CONTRACT = """

@@ -23,12 +23,12 @@ from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.contract_loader import shipped_files
 from embodied_env.contract.contract_schema import PROVENANCE, RESERVED
 from embodied_env.contract.fingerprint import SEMANTICS, SHIPPED_TASKS, _is_default
-from embodied_env.contract.plugins import built_in_classes
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.code_table import CODES, GATES
 from embodied_env.core.code_types import Severity
 from embodied_env.core.policy import PolicyIdentity, as_policy, policy_seed
 from embodied_env.core.types import Finding
+from embodied_env.plugins.plugin_table import built_in_classes
 from embodied_env.policies import policy_file
 from embodied_env.policies.policy_loader import load_policy
 from embodied_env.policies.policy_model import ArraySpec

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from embodied_env.contract.plugins import BUILT_IN
+from embodied_env.plugins.plugin_table import BUILT_IN
 
 ROOT = Path(__file__).parents[2]
 PAGES = [file.relative_to(ROOT).as_posix() for file in (*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md")))]

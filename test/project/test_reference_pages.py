@@ -11,7 +11,6 @@ from extension_marks import is_installed
 
 from embodied_env.contract.contract_schema import RESERVED
 from embodied_env.contract.key_tables import inner_class, meanings_of
-from embodied_env.contract.plugins import POLICY_FORMATS
 from embodied_env.core.code_table import CODE_TABLE, CODES, GATES
 from embodied_env.core.code_types import END_REASONS
 from embodied_env.core.info_schema import info_schema
@@ -19,6 +18,7 @@ from embodied_env.messages.commands import COMMAND_TYPES, TWIST_AXES
 from embodied_env.messages.images import ENCODINGS
 from embodied_env.messages.message_types import PATH_DTYPES
 from embodied_env.messages.sensor_types import SENSOR_MESSAGES
+from embodied_env.plugins.plugin_table import POLICY_FORMATS
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))

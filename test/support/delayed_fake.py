@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from embodied_env.backends.fake_backend import FakeBackend
-from embodied_env.contract.plugins import BUILT_IN
 from embodied_env.core.types import ActuationEvidence
+from embodied_env.plugins.plugin_table import BUILT_IN
 from embodied_env.timing.clock import NS_PER_S
 
 

@@ -11,7 +11,7 @@ from embodied_env.cli.main import VERBS
 TABLES = {  # the modules of the core that may name a module of an extension, as a string
     "__init__.py": "the lazy exports",
     "cli/main.py": "the verbs",
-    "contract/plugins.py": "the plug-ins",
+    "plugins/plugin_table.py": "the plug-ins",
     "core/plugin_loading.py": "the parts that the core uses where they are installed",
 }
 

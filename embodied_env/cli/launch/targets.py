@@ -25,9 +25,9 @@ from embodied_env.cli.launch.launch_arguments import (
     policy_options,
 )
 from embodied_env.contract.contract_loader import config_folders, load_contract
-from embodied_env.contract.plugins import ADDRESSES
 from embodied_env.core.policy import CHUNK_MODES
 from embodied_env.errors import UsageError
+from embodied_env.plugins.plugin_table import ADDRESSES
 from embodied_env.processes.child_process import CLI, STOP_GRACE_S, ProcessSpec, relay, simulator
 from embodied_env.ros.transport.setup_checks import check_namespace
 from embodied_env.safety.relay.relay_checks import stopping_time_s

@@ -7,8 +7,8 @@ import json
 
 from embodied_env.cli import SOUND
 from embodied_env.cli.verb_arguments import add_json, add_run_directory
-from embodied_env.contract.plugins import plugin_names
 from embodied_env.core.terminal import ProgressBar, say
+from embodied_env.plugins.plugin_lookup import plugin_names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

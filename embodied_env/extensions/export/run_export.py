@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from embodied_env._version import __version__
-from embodied_env.contract.plugins import BUILT_IN, get_plugin
 from embodied_env.core.plugin_loading import load_plugin
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.extensions.export.exported_episodes import (
@@ -20,6 +19,8 @@ from embodied_env.extensions.export.exported_episodes import (
     ExportedStep,
     open_episodes,
 )
+from embodied_env.plugins.plugin_lookup import get_plugin
+from embodied_env.plugins.plugin_table import BUILT_IN
 from embodied_env.record.manifest import world_of
 from embodied_env.record.run import read_run
 

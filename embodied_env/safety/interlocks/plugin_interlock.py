@@ -7,12 +7,12 @@ from copy import deepcopy
 from typing import Protocol, runtime_checkable
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.plugins import built_in_classes
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.code_types import Severity
 from embodied_env.core.plugin_loading import make_plugin
 from embodied_env.core.types import Finding, SafetyContext
 from embodied_env.errors import ContractError, escaped
+from embodied_env.plugins.plugin_table import built_in_classes
 from embodied_env.processes.signals import Terminated
 from embodied_env.safety.interlocks.interlock import Interlock
 

@@ -11,10 +11,11 @@ from distributions import install
 
 from embodied_env.backends.backend_registry import backend_accepts
 from embodied_env.contract.contract_loader import known_robots, load_robot_file
-from embodied_env.contract.plugins import BUILT_IN, find_plugin, get_plugin, plugin_names
 from embodied_env.core.contract_blocks import ContractBlock
 from embodied_env.core.plugin_loading import load_plugin
 from embodied_env.errors import ContractError, UsageError
+from embodied_env.plugins.plugin_lookup import find_plugin, get_plugin, plugin_names
+from embodied_env.plugins.plugin_table import BUILT_IN
 
 
 def targets():
@@ -62,7 +63,7 @@ def test_plug_in_that_cannot_be_imported_is_an_error_of_ours(monkeypatch, tmp_pa
 
 def test_a_look_up_imports_nothing():
     script = (
-        "import sys; from embodied_env.contract.plugins import *; before = set(sys.modules);"
+        "import sys; from embodied_env.plugins.plugin_lookup import *; before = set(sys.modules);"
         "[get_plugin(kind, name) for kind in BUILT_IN for name in plugin_names(kind)];"
         "print(sorted(name for name in set(sys.modules) - before if name.startswith('embodied_env')))"
     )
