@@ -64,7 +64,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u
 def escaped(text: str, *, keep: str = "") -> str:
     r"""Escape control characters, line ends, bidirectional controls and lone surrogates.
 
-    ESC becomes ``\u001b``, and JSON text stays JSON of the same value.
+    Those in `keep` stay as they are. ESC becomes ``\u001b``, and JSON text stays JSON of the same value.
     """
     return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}", text)
 
@@ -94,7 +94,10 @@ class UsageError(EmbodiedEnvError, ValueError):
 
 
 class UnknownOptionError(UsageError, TypeError):
-    """A call has an unexpected keyword argument, which is a TypeError in Python."""
+    """A call has an unexpected keyword argument, which is a TypeError in Python.
+
+    Some libraries look for its text.
+    """
 
 
 class MissingDependencyError(EmbodiedEnvError, ImportError):
@@ -107,7 +110,10 @@ class MissingDependencyError(EmbodiedEnvError, ImportError):
 
 
 def install_command(package: str) -> str:
-    """Return the command that installs an optional package."""
+    """Return the command that installs an optional package.
+
+    An example is ``pip install "embodied_env[sim]"``.
+    """
     return f'pip install "embodied_env[{EXTRAS[package]}]"'
 
 
@@ -116,7 +122,10 @@ class InternalFaultError(EmbodiedEnvError):
 
 
 class ResetNeededError(EmbodiedEnvError, gymnasium.error.ResetNeeded):
-    """`step` was called before `reset` or after the end, and nothing was published."""
+    """`step` was called before `reset` or after the end of the episode.
+
+    Nothing was published.
+    """
 
 
 class SlotEndedError(ResetNeededError, AssertionError):
@@ -182,9 +191,9 @@ def described(error: BaseException) -> str:
 
 
 def did_you_mean(value: object, names: Iterable[str], meant: str = "") -> str:
-    """Return a hint at `meant` if it is a name, or at the name closest to `value`, or "".
+    """Return a hint at `meant` if it is a name, else at the name that is closest to `value`.
 
-    Its form is "; did you mean 'NAME'?".
+    The hint is "" if no name is close. Its form is "; did you mean 'NAME'?".
     """
     known = list(names)
     if meant not in known:

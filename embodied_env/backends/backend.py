@@ -81,7 +81,10 @@ class Capabilities:
 
     @property
     def world(self) -> World:
-        """World that the commands move, such as "robot", or "dry run" for none."""
+        """World that the commands move, which is "simulator", "emulator" or "robot".
+
+        It is "dry run" if the commands move none.
+        """
         return name_world(vars(self))
 
 
@@ -133,7 +136,10 @@ class Resettable(Protocol):
         """Ask the operator, or raise BackendNotReadyError without a confirmation in time."""
 
     def verify(self, deadline_ns: int) -> Snapshot:
-        """Return a snapshot newer than this call, or raise BackendNotReadyError."""
+        """Return a snapshot newer than this call, or raise BackendNotReadyError.
+
+        That holds for every sensor in it.
+        """
 
 
 @runtime_checkable
@@ -154,7 +160,10 @@ class NewestSource(Protocol):
 
 @runtime_checkable
 class CommandTimeout(Protocol):
-    """Backend whose controller obeys a velocity for `downstream_timeout_s`."""
+    """Backend whose controller obeys a velocity for `downstream_timeout_s`.
+
+    None means unlimited or unknown.
+    """
 
     downstream_timeout_s: float | None
 
@@ -168,7 +177,10 @@ class Paced(Protocol):
 
 @runtime_checkable
 class Delayed(Protocol):
-    """Backend with injected delays, `inference_ns` from observation to command."""
+    """Backend with injected delays.
+
+    `inference_ns` is the time from the newest observation until its command.
+    """
 
     inference_ns: int
 
@@ -189,7 +201,10 @@ class MessageSource(Protocol):
 
 @runtime_checkable
 class Renderable(Protocol):
-    """A backend that renders images, and with "human" shows its world in a window."""
+    """A backend that renders images.
+
+    With the render mode "human" it also shows its world in a window.
+    """
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the world, shape (height, width, 3)."""
@@ -222,7 +237,10 @@ class ReplaySource(Protocol):
 
 @runtime_checkable
 class Recorded(Protocol):
-    """A backend that replays a recorded run, with recorded results of an untrusted task."""
+    """A backend that replays a recorded run.
+
+    The recorded task results replace an untrusted task.
+    """
 
     playback: ReplaySource  # recorded stamps and external inputs
     task_file: str | Path | None  # file to load the task from (``FILE.py`` or ``FILE.py:Class``)

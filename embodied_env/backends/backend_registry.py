@@ -45,6 +45,8 @@ def make_backend(
 ) -> Backend:
     """Build the backend called `name` without starting anything.
 
+    With `pacing` None it has its default pacing.
+
     Raises:
         UsageError: for an unknown name or option, or an unsupported pacing.
         ContractError: when the contract has no valid profile for the backend.
@@ -86,7 +88,10 @@ def unknown_backend(name: str) -> str:
 
 
 def backend_accepts(name: str, option: str, *, pacing: str | None = None) -> bool:
-    """Return whether the backend called `name` has the option, or raise UsageError."""
+    """Return whether the backend called `name` has the option.
+
+    Raises UsageError for an unknown name or pacing.
+    """
     return option in inspect.signature(_find(name, pacing)[1]).parameters
 
 
@@ -128,8 +133,9 @@ def check_options(
 ) -> None:
     """Raise an error for a missing option, or one that the backend does not accept.
 
-    `others` are the options of `caller`, a public function, and `of_backends` those that some backends accept. `flags`
-    has the options by their names on the command line.
+    A missing option raises UsageError, and one that is not accepted UnknownOptionError. `others` are the options of
+    `caller`, a public function, and `of_backends` those that some backends accept. `flags` has the options by their
+    names on the command line.
     """
     parameters = inspect.signature(_find(name, pacing)[1]).parameters.values()
     known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _NO_OPTIONS}

@@ -42,8 +42,9 @@ FaultKind = Literal["delay", "drop", "nan", "stale", "future", "refuse"]
 class ScriptedFault:
     """A fault at one step of each episode, counted from 1, of one or every `sensor`.
 
-    ``delay``: the step takes `delay_s` longer. ``drop``: no message. ``nan``: floats are NaN. ``stale``: the
-    stamp is ten seconds old. ``future``: it is one second ahead. ``refuse``: the command is refused.
+    A `sensor` of None is every sensor. ``delay``: the step takes `delay_s` longer. ``drop``: no message. ``nan``:
+    floats are NaN. ``stale``: the stamp is ten seconds old. ``future``: it is one second ahead. ``refuse``: the command
+    is refused.
     """
 
     kind: FaultKind
@@ -120,7 +121,10 @@ class FakeBackend:
         """Do nothing."""
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
-        """Draw the constants by the seed and place each joint in the middle of its range."""
+        """Draw the constants by the seed and place each joint in the middle of its range.
+
+        A joint without a range is at zero.
+        """
         rng = np.random.default_rng(request.seed)
         sampled = draw_options(self._contract.reset_options, request.seed, request.options, rng)
         for name, sensor in self._contract.sensors.items():

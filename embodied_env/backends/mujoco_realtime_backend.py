@@ -75,10 +75,10 @@ class RealtimeStepper:
 class RealtimeMujocoBackend(MujocoBackend):
     """`MujocoBackend` in real time, whose step ends at ``t0 + k * period``.
 
-    There is no thread: calls advance the world. Before a command is accepted, the ticks that have passed run under the
-    previous one, so that after an inference of three periods the world is three periods further. If the agent stops
-    calling, the watchdog's commands advance it. A call computes for at most one control period after the due time; an
-    ``rtf`` below 1 shows the time lost.
+    The times are those of the steady clock. There is no thread: calls advance the world. Before a command is accepted,
+    the ticks that have passed run under the previous one, so that after an inference of three periods the world is
+    three periods further. If the agent stops calling, the watchdog's commands advance it. A call computes for at most
+    one control period after the due time; an ``rtf`` below 1 shows the time lost.
 
     Attributes:
         pacer: deadlines of the episode's steps.
@@ -117,7 +117,10 @@ class RealtimeMujocoBackend(MujocoBackend):
             return super().send(command)
 
     def advance(self, target_ns: int, deadline_ns: int) -> None:  # noqa: ARG002 - the pacer has the deadline
-        """Wait for the end of the control period, at which no tick is left."""
+        """Wait for the end of the control period, at which no tick is left.
+
+        Each is computed at its start.
+        """
         due_ns = self.pacer.deadline_ns
         is_due = True
         while is_due:

@@ -148,7 +148,10 @@ def examine(  # noqa: PLR0913 - the options of the verb
     confirm_chosen: bool = False,
     ignore_inputs: Sequence[str] = (),
 ) -> Sections:
-    """Return the checks for `backend` by section, with a shipped or trusted task alone."""
+    """Return the checks for `backend` by section.
+
+    Only a shipped or trusted task is loaded.
+    """
     sections: Sections = {
         "this host": list(_host_checks()),
         "ROS 2": _ros_checks(contract, backend, ignore_inputs) if backend in _OVER_ROS else [],

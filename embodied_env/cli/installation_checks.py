@@ -32,7 +32,10 @@ _PYTHON_FOLDER = re.compile(r"/python(\d+\.\d+)/")
 
 
 def examine_installation() -> dict[str, list[Check]]:
-    """Return the checks by section, which connect to nothing."""
+    """Return the checks by section.
+
+    They connect to nothing and import only packages of this installation.
+    """
     ros = list(ros_checks())
     has_ros = bool(sourced_prefixes()) or any(check.name == "messages" for check in ros)
     return {

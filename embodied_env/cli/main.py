@@ -132,7 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def print_error(error: EmbodiedEnvError) -> None:
     """Print `error` on stderr, after the traceback of a policy or task.
 
-    It is one line, except for a list: one line for each item.
+    The last output of a worker precedes the error too. The error is one line, except for a list: one line for each
+    item.
     """
     if isinstance(error, PolicyError | TaskError) and error.__cause__ is not None:
         traceback.print_exception(error.__cause__)

@@ -17,7 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Relay until a signal, or with ``-`` the end of input, and brake the robot to rest."""
+    """Relay until SIGINT or SIGTERM, and then brake the robot to rest.
+
+    With ``-``, the end of standard input ends it too.
+    """
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.core.contract_blocks import check_blocks
     from embodied_env.errors import UsageError, did_you_mean

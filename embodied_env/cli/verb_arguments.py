@@ -25,7 +25,10 @@ def add_contract(parser: argparse.ArgumentParser) -> None:
 
 
 def add_hosted_contract(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of a verb that hosts a contract, by name or from a parent."""
+    """Declare the arguments of a verb that hosts a contract.
+
+    A parent process may write the contract to standard input.
+    """
     parser.add_argument(
         "contract", metavar="CONTRACT", help="name or path of a contract; -: its text as one line of standard input"
     )
@@ -54,7 +57,10 @@ def add_run_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: object) -> None:
-    """Declare options of environments as arguments, with the `defaults` of this verb."""
+    """Declare options of environments (`OPTIONS`) as arguments.
+
+    The `defaults` of this verb replace theirs.
+    """
     for name in names:
         option = OPTIONS[name]
         flag = option.flag or f"--{name.removesuffix('_s').replace('_', '-')}"
@@ -64,7 +70,10 @@ def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: object
 
 
 def given_options(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return options that differ from their default, as backends refuse those of others."""
+    """Return options of `add_options` that differ from their default.
+
+    A backend refuses the options of others.
+    """
     return {name: value for name in names if (value := getattr(args, name)) not in (None, OPTIONS[name].default)}
 
 
@@ -157,7 +166,10 @@ def check_new(*files: str | Path | None, force: bool) -> None:
 
 
 def output_file(text: str) -> Path:
-    """Return the path of a file to write, or raise ArgumentTypeError."""
+    """Return the path of a file to write.
+
+    Raises ArgumentTypeError unless its directory exists.
+    """
     from embodied_env.contract.argument_checks import checked_path
 
     try:
@@ -170,7 +182,10 @@ def output_file(text: str) -> Path:
 
 
 def stop_on_signals() -> threading.Event:
-    """Return an event that SIGINT, SIGTERM and SIGHUP set instead of ending the process."""
+    """Return an event that SIGINT, SIGTERM and SIGHUP set instead of ending the process.
+
+    A process that ignores SIGHUP still ignores it.
+    """
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup does

@@ -43,7 +43,10 @@ _Velocities: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class JointLimits:
-    """Limits of one joint or axis in `unit`, unit/s and unit/s^2."""
+    """Limits of one joint or twist axis in `unit`, unit/s and unit/s^2.
+
+    Without `position` its position is unlimited.
+    """
 
     # low and high; null: unlimited (not for `position` commands); a twist axis has none and may leave it out
     position: Within[Range | None]
@@ -205,7 +208,10 @@ class ActuatorSpec(FrozenFields):
         return [np.nan if each.position is None else sum(each.position) / 2.0 for each in self.joints.values()]
 
     def to_driver(self, values: FloatArray) -> FloatArray:
-        """Return the message values of a command in the driver's units, by `published_joints`."""
+        """Return the message values of a command in the driver's units.
+
+        There is one for each of `published_joints`.
+        """
         if self.mimic:
             values = np.array(self._with_fingers(values.tolist()))
         return values if self.conversion is None else self.conversion.to_driver(values)
@@ -219,12 +225,18 @@ class ActuatorSpec(FrozenFields):
         return command if np.allclose(values, self._with_fingers(command.tolist()), rtol=0.0, atol=_FINGERS) else None
 
     def turns(self, joint: str) -> bool:
-        """Return whether a joint turns without limits, so that readings differ by turns."""
+        """Return whether a joint turns without limits.
+
+        Its reading may then differ by whole turns.
+        """
         limits = self.joints[joint]
         return limits.unit == "rad" and limits.position is None and not self.is_velocity
 
     def as_topic(self) -> ActuatorSpec:
-        """Return the actuator as in lockstep, where a topic carries the goals of an action."""
+        """Return the actuator of a simulator in lockstep.
+
+        There a topic carries the goals of an action server.
+        """
         return replace(self, type="std_msgs/msg/Float64") if self.is_action else self
 
     def in_si(self) -> ActuatorSpec:
@@ -234,12 +246,16 @@ class ActuatorSpec(FrozenFields):
     def margins_of(self, joint: str, margins: Margins, name: str) -> tuple[float, float, float]:
         """Return the margins of position, velocity and acceleration of a joint.
 
-        Without its own, a gripper has no margin of position, since its ends are contacts.
+        `name` is that of this actuator. Without its own, a gripper has no margin of position, since its ends are
+        contacts.
         """
         return margins.of(name, joint, position=None if self.gripper is None else 0.0)
 
     def limits(self, margins: Margins, name: str = "") -> EffectiveLimits:
-        """Return the limits that the gate enforces, with the margins of the actuator `name`."""
+        """Return the limits that the gate enforces.
+
+        Where the actuator `name` has margins of its own, they apply.
+        """
         joints = tuple(self.joints.values())
         shares = [self.margins_of(joint, margins, name) for joint in self.joints]
         inset, speed, change = np.array(shares).reshape(-1, 3).T

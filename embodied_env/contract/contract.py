@@ -40,7 +40,10 @@ class Contract(ContractFields):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of all that affects the meaning of a result, without profiles."""
+        """SHA-256 (hex) of everything that affects the meaning of a result.
+
+        Backend profiles are no part of it.
+        """
         return sha256_of(meaning(self))
 
     @property

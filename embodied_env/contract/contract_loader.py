@@ -40,7 +40,10 @@ _LONGEST_SHOWN = 400  # characters of an argument in a message
 
 
 def config_folders() -> Iterator[Path]:
-    """Yield the folders of shipped contracts, in the checkout, ament and Python prefixes."""
+    """Yield the folders of shipped contracts.
+
+    They are the checkout, ament share folders and the Python prefix.
+    """
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / "package.xml").is_file():  # first: an editable install has copies in the other folders
         yield checkout / "config"
@@ -80,7 +83,10 @@ def _check_unique(robot: str) -> None:
 
 
 def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: str = "") -> Path:
-    """Return the file of a contract or team by path or name, or raise ContractError."""
+    """Return the file of a contract or team by path or name.
+
+    Raises ContractError with the known names.
+    """
     text = str(name_or_path)
     is_path = text.endswith((".yaml", ".yml")) or os.sep in text
     if is_path and os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
@@ -109,7 +115,10 @@ def read_contract_file(file: Path) -> str:
 
 
 def read_document(text: str, kind: str, source: str, *, schema: str = SCHEMA) -> dict[str, Any]:
-    """Return the YAML mapping of a ``contract`` or ``team``, or raise ContractError."""
+    """Return the YAML mapping of a ``contract`` or ``team`` without its schema.
+
+    Raises ContractError for another schema.
+    """
     document = read_yaml(text, source)
     if not isinstance(document, dict):
         found = "empty" if document is None else type(document).__name__
@@ -183,7 +192,10 @@ def parse_contract(
 
 
 def load_robot_file(name: str, *, source: str = "") -> tuple[Path, RobotFile]:
-    """Return the robot file by name or path from `source`, or raise ContractError."""
+    """Return the robot file `name`, or raise ContractError.
+
+    It is a name, or a path relative to the contract `source`.
+    """
     file, _, _, robot = _read_robot_file(name, source)
     return file, robot
 
@@ -257,7 +269,10 @@ def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
 
 
 def dump_contract(contract: Contract) -> str:
-    """Return `contract` as one line of JSON, of which `parse_contract` makes an equal one."""
+    """Return `contract` as one line of JSON.
+
+    `parse_contract` builds an equal contract from it.
+    """
     plain = to_plain(contract)
     for own in RESERVED:
         del plain[own]
@@ -310,7 +325,10 @@ def unpack_files(packed: object) -> dict[str, bytes]:
 
 
 def backend_profile(contract: Contract, backend: str) -> Mapping[str, Any]:
-    """Return the profile ``backends.<backend>`` of `contract`, or raise ContractError."""
+    """Return the profile ``backends.<backend>`` of `contract`.
+
+    Raises ContractError without one.
+    """
     if backend in contract.backends:
         return contract.backends[backend]
     problem = f"no profile in the contract for backend {one_of(backend, contract.backends)}"

@@ -105,7 +105,10 @@ class ResetOption:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec(FrozenFields):
-    """The task's class or function, its instruction, and its own parameters."""
+    """The task's class or function, its instruction, and its own parameters.
+
+    The instruction is for a language-conditioned policy.
+    """
 
     # name of a task of this package or of another (entry point `embodied_env.tasks`), or a class or function:
     # `module:NAME`, or `FILE.py:NAME` relative to the contract
@@ -140,7 +143,10 @@ class RobotSource(FrozenFields):
 
 @dataclass(frozen=True, kw_only=True)
 class ContractFields(FrozenFields):
-    """The fields of a contract without validation, as validation and spaces read them."""
+    """The fields of a contract without validation.
+
+    Validation, spaces and fingerprint read them.
+    """
 
     name: Name  # name of the contract
     version: Count  # revision of the contract
@@ -190,7 +196,10 @@ class ContractFields(FrozenFields):
 
     @property
     def fingers(self) -> Mapping[str, tuple[str, float]]:
-        """The fingers that follow the joint of a gripper, with their multipliers."""
+        """The fingers that follow the joint of a gripper.
+
+        Each has this joint and the multiplier of its position.
+        """
         return {
             finger: (joint, factor)
             for actuator in self.actuators.values()
@@ -211,11 +220,17 @@ class ContractFields(FrozenFields):
 
     @cached_property
     def trajectory_steps(self) -> int | None:
-        """The most actions after the command in a trajectory, or None for no trajectories."""
+        """The most actions that follow the command in a trajectory.
+
+        None without `trajectory_steps`.
+        """
         return next((a.trajectory_steps for a in self.actuators.values() if a.trajectory_steps is not None), None)
 
     def resolve_path(self, file: str) -> Path:
-        """Return the path of a file that a trusted contract names, or raise ContractError."""
+        """Return the path of a file that a trusted contract names, or raise ContractError.
+
+        A relative path is one from the folder of the contract.
+        """
         if not self.trusted:
             problem = f"file not opened: {file!r}, named by the contract of a run; give the contract's own file instead"
             raise ContractError("", problem, source=self.source)

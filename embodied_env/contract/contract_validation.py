@@ -34,7 +34,10 @@ _NO_ACCELERATION = 1000.0  # rad/s^2 or m/s^2
 
 
 def validate_contract(contract: ContractFields) -> None:
-    """Validate every rule of a contract, or raise ContractError for those broken."""
+    """Validate every rule of a contract.
+
+    Raises ContractError for the first broken one, with the `others`.
+    """
     check_types(ContractFields, contract, source=contract.source)
     check_all(_checks(contract), contract.source)
 

@@ -36,7 +36,10 @@ class _Part:
 
 
 def check_messages(sensors: Mapping[str, SensorSpec], source: str = "") -> None:
-    """Check sensors against their message types, or raise an error, also without ROS."""
+    """Check sensors against their message types, or raise ContractError.
+
+    Without ROS it raises MissingDependencyError.
+    """
     check_all((check for name, sensor in sensors.items() for check in _checks(name, sensor)), source)
 
 
@@ -58,7 +61,10 @@ def has_header(kind: Any) -> bool:  # noqa: ANN401 - a generated type
 
 
 def wire_dtype(sensor: SensorSpec, spec: FieldSpec) -> np.dtype[Any] | None:
-    """Return a field's dtype in the message if it may differ, or None if unknown."""
+    """Return the dtype of a field in the message if it may differ.
+
+    Return None when the package of the message is not installed.
+    """
     if spec.path is None:
         return np.dtype(bool) if sensor.type == "std_msgs/msg/Bool" else None
     try:

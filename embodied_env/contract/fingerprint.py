@@ -59,7 +59,10 @@ These tasks are loaded without trust.
 
 
 def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
-    """Return the fingerprinted part of the task, with the version of a shipped one."""
+    """Return the fingerprinted part of the task.
+
+    That is its type, its parameters, and the version of a shipped one.
+    """
     plain: dict[str, Any] = to_plain(contract.task, with_defaults=with_defaults)
     plain.pop("instruction", None)  # a condition of an episode
     if ".py:" in contract.task.type:  # a file by its name, in any folder; its content has a hash of its own
@@ -72,9 +75,9 @@ def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> di
 def meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
     """Return the fingerprinted part of `contract`, without importing or opening anything.
 
-    It excludes the name, topic names with their QoS, the origin of values (`PROVENANCE`), the backend profiles, the
-    blocks with ``fingerprint: false`` and the instruction. The order counts for joints only. A file is represented by
-    the hash of its content, which must have been read.
+    It has JSON types, and excludes the name, topic names with their QoS, the origin of values (`PROVENANCE`), the
+    backend profiles, the blocks with ``fingerprint: false`` and the instruction. The order counts for joints only. A
+    file is represented by the hash of its content, which must have been read.
     """
     plain = to_plain(contract, with_defaults=with_defaults)
     for key in ("name", "backends", *PROVENANCE, *RESERVED):

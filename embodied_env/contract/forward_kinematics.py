@@ -55,7 +55,10 @@ class MotionBounds:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TreeJoint:
-    """A joint that rotates about or slides along the unit vector `axis` of its frame."""
+    """A joint that rotates about or slides along the unit vector `axis`.
+
+    The axis goes through the origin of its frame.
+    """
 
     parent: int  # the index of an earlier joint, or WORLD
     frame: FloatArray  # its frame at value zero in that of the parent
@@ -69,7 +72,10 @@ class TreeJoint:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TreeShape:
-    """One capsule of a link, with its ends, (2, 3), in the frame of `joint` or of WORLD."""
+    """One capsule of a link, with its ends, shape (2, 3), in the frame of `joint`.
+
+    `joint` is an index or WORLD.
+    """
 
     link: str
     joint: int
@@ -96,7 +102,10 @@ class KinematicModel:
         self._adjacent = adjacent
 
     def capsules(self, joint_positions: FloatArray) -> Capsules:
-        """Return the shape for joint positions (n,) or (k, n), or raise UsageError."""
+        """Return the shape for joint positions of shape (n,) or (k, n).
+
+        Raises UsageError for positions of another shape.
+        """
         positions = self._checked(joint_positions, 1, 2)
         carriers, ends, radii = self._outline
         placed = (self._frames(np.atleast_2d(positions))[:, carriers, :3] @ ends).swapaxes(-1, -2)
@@ -210,7 +219,10 @@ class KinematicModel:
 
 
 def make_transform(position_m: Iterable[float], rotation: FloatArray | None = None) -> FloatArray:
-    """Return the (4, 4) transform with this origin and rotation, by default none."""
+    """Return the transform of shape (4, 4) with this origin and rotation matrix.
+
+    None is the identity rotation.
+    """
     frame = np.eye(4)
     frame[:3, 3] = list(position_m)
     if rotation is not None:

@@ -11,7 +11,10 @@ V = TypeVar("V")
 
 
 class FrozenDict(Mapping[K, V]):
-    """A read-only mapping with an order that counts, which pickles, copies and hashes."""
+    """A read-only mapping that keeps its order, and pickles, copies and hashes.
+
+    The order counts between two of them.
+    """
 
     __slots__ = ("_data",)
 

@@ -32,7 +32,10 @@ class JsonMessage:
     place: ClassVar[str]  # topic or service, for errors
 
     def to_text(self) -> str:
-        """Return the message as JSON that keeps every bit of floats."""
+        """Return the message as JSON, in which floats keep every bit.
+
+        NaN and infinities in arrays are text.
+        """
         return json.dumps(self.as_mapping(), default=_to_json, allow_nan=False)
 
     def as_mapping(self) -> dict[str, Any]:

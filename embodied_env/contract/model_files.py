@@ -57,8 +57,8 @@ def model_sha256(file: Path) -> str:
 def model_files(main: Path) -> list[Path]:
     """Return a model and the existing files that it names, or raise OSError without it.
 
-    MuJoCo looks for a file from the folder of the model, of the file that names it, or of the compiler's settings. If
-    there are several, all are returned.
+    The files are in the order of the text. MuJoCo looks for a file from the folder of the model, of the file that names
+    it, or of the compiler's settings. If there are several candidates, all are returned.
     """
     documents, assets, folders = [main], list[tuple[Path, str]](), [main.parent]
     for document in documents:  # grows

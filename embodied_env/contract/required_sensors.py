@@ -49,7 +49,10 @@ def required_sensors(contract: ContractFields) -> tuple[str, ...]:
 
 
 def sort_by_stop(contract: ContractFields) -> tuple[list[str], dict[str, str]]:
-    """Return the sensors that stop the robot, and the others with the reason."""
+    """Return the sensors without which the robot stops, and the agent's others.
+
+    The others have the reason why the robot goes on without them.
+    """
     required = required_sensors(contract)
     stops, others = [], {}
     for name, sensor in contract.sensors.items():
@@ -71,7 +74,10 @@ def describe_stops(stops: Iterable[str], others: Mapping[str, str]) -> str:
 
 
 def can_expire(sensor: SensorSpec) -> bool:
-    """Return whether a reading can become too old, unlike one with a placeholder age."""
+    """Return whether a reading can become too old, unlike one with a placeholder age.
+
+    ``contract init`` writes such a placeholder.
+    """
     return sensor.max_age_s < PLACEHOLDER_AGE_S
 
 

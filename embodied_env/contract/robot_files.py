@@ -62,7 +62,10 @@ _FILES = (
 
 
 def rules_of(cls: type) -> dict[str, IsAsTight]:
-    """Return the rules of the keys of `cls`, or raise TypeError for a key without one."""
+    """Return the rules of the keys of `cls` and of its groups.
+
+    Raises TypeError for a key without one.
+    """
     found: dict[str, IsAsTight] = {}
     for key, hint in hints_of(cls).items():
         rule = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Rule)), None)
@@ -85,7 +88,10 @@ SAFETY_RULES = rules_of(Safety)
 
 @functools.cache
 def rules_with_defaults(cls: type) -> dict[str, tuple[Any, IsAsTight]]:
-    """Return the default and the rule of each key of a profile."""
+    """Return the default and the rule of each key of a profile.
+
+    A profile is a mapping in a contract.
+    """
     rules = rules_of(cls)
     return {key: (value, rules[key]) for key, value in to_plain(cls()).items()}
 
@@ -98,8 +104,9 @@ def real_rules() -> dict[str, tuple[Any, IsAsTight]]:
 def rebase_robot(robot: Document, folder: Path, target: Path) -> Document:
     """Return a robot file's mapping with its files relative to `target`.
 
-    A model or description that is not a file of `folder` is the name of a shipped one. The copy shares no value with
-    itself, as YAML aliases do: changing one of two aliases would change both.
+    In `robot` they are relative to its own `folder`. A model or description that is not a file of `folder` is the name
+    of a shipped one. The copy shares no value with itself, as YAML aliases do: changing one of two aliases would change
+    both.
     """
     copied: Document = _unshared(robot)
     for keys in _FILES:

@@ -138,7 +138,10 @@ def _check_field(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> N
 
 
 def check_limit_in_range(path: str, limit: float, sensor: SensorSpec, field: str, *, is_norm: bool = False) -> None:
-    """Check that readings can exceed a limit of a field, unless the sensor saturates."""
+    """Check that readings can exceed a limit of a field, unless the sensor saturates.
+
+    The limit is one of magnitudes, or of their norm.
+    """
     if not message_field(sensor, field, sensor.fields[field]).saturates:
         return
     (layout,) = (each for each in field_layouts("", sensor) if each.field == field)

@@ -73,7 +73,10 @@ def _spread(bound: float | tuple[float, ...], dtype: np.dtype[Any], shape: tuple
 
 
 def observation_space(contract: ContractFields) -> spaces.Dict:
-    """Return the Dict of Boxes that the agent receives."""
+    """Return the Dict of Boxes that the agent receives.
+
+    It has ``<sensor>_<field>``, masks, reset options, and so on.
+    """
     boxes: dict[str, spaces.Space[Any]] = {}
     for name, sensor in contract.sensors.items():
         if sensor.visibility == "evaluator":
@@ -127,7 +130,10 @@ class ActionScale:
         return np.array(self.each_from_si(si.tolist()))
 
     def each_to_si(self, action: list[float]) -> list[float]:
-        """Map an action to SI units joint by joint, which is faster than by arrays."""
+        """Map an action to SI units joint by joint.
+
+        Floats are faster than arrays for so few values.
+        """
         mapped = []
         rows = zip(action, self._joints, strict=True)
         for x, (offset, span, span_below, low, high, si_low, si_high, threshold) in rows:
@@ -262,7 +268,10 @@ class ActionLayout:
         self.high = np.where(self.high > self.scale.high, down, self.high)
 
     def driver_values(self, si: FloatArray) -> dict[str, Any]:
-        """Return commands (..., n_joints) in driver units by joint, without those in SI."""
+        """Return commands of shape (..., n_joints) in driver units by joint.
+
+        Joints without driver units are left out.
+        """
         values = si if self.conversion is None else self.conversion.to_driver(si)
         rows = values.T if values.ndim > 1 else values.tolist()
         return {name: each for name, each in zip(self.joints, rows, strict=True) if name in self.in_driver_units}

@@ -28,7 +28,10 @@ class Rule:
 
 
 def velocity_range(velocity: float | tuple[float, float] | list[float]) -> tuple[float, float]:
-    """Return the lowest and the highest velocity of a limit of one or two numbers."""
+    """Return the lowest and the highest velocity of a limit.
+
+    The limit is [low, high], or one speed for both directions.
+    """
     if isinstance(velocity, (tuple, list)):
         low, high = velocity
         return low, high

@@ -134,7 +134,10 @@ def check_value(value: object, where: str, kind: Any) -> Any:  # noqa: ANN401 - 
 
 
 def find_misfits(value: object, kind: Any, *, required: frozenset[str] = frozenset()) -> list[Misfit]:  # noqa: ANN401
-    """Return the misfits of `value` in JSON types, with the `required` keys of `kind`."""
+    """Return the misfits of `value` in JSON types.
+
+    The `required` keys are required wherever `kind` has them.
+    """
     return _validate(_validator(kind, required), value)[1]
 
 

@@ -122,7 +122,7 @@ def parse_urdf(
 def read_joints(text: str | bytes) -> tuple[dict[str, UrdfJoint], dict[str, str]]:
     """Return the joints of a URDF and the problems of unreadable ones by name.
 
-    Unlike `parse_urdf` it does not need a complete tree.
+    Raises ContractError for a text that is no URDF. Unlike `parse_urdf` it does not need a complete tree.
     """
     joints, problems = {}, {}
     for name, element in _named_elements(read_xml(text, path="urdf", root="robot"), "joint").items():

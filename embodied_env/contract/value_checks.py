@@ -19,7 +19,10 @@ _Bound: TypeAlias = float | tuple[float, ...]
 
 
 def one_of(value: object, allowed: Iterable[str]) -> str:
-    """Return the problem of a `value` that is not `allowed`, with a close suggestion."""
+    """Return the problem of a `value` that is not `allowed`.
+
+    It has a suggestion when one is close.
+    """
     names = sorted(allowed)
     expected = f"expected one of: {', '.join(names)}" if names else "none is declared"
     return f"{value!r} ({expected}){did_you_mean(value, names)}"
@@ -46,7 +49,10 @@ def allow(holds: bool, path: str, value: object, expected: str) -> None:  # noqa
 
 
 def check_all(checks: Iterable[Callable[[], None]], source: str = "") -> None:
-    """Run independent checks, or raise ContractError for those that are broken."""
+    """Run independent checks.
+
+    Raises ContractError for the first broken one, with the `others`.
+    """
     errors: list[ContractError] = []
     for check in checks:
         try:
@@ -108,12 +114,15 @@ def check_driver(path: str, driver: DriverUnits, unit: str) -> None:
 
 
 def check_magnitude(path: str, value: float, *, least: float = 1e-9) -> None:
-    """Check that products of a number neither underflow to 0 nor overflow."""
+    """Check that products of such numbers neither underflow to 0 nor overflow."""
     allow(least <= abs(value) <= 1e12, path, value, f"a magnitude from {least:g} to 1e+12")
 
 
 def check_bounds(path: str, low: _Bound, high: _Bound, size: int | None, *, infinite: bool = False) -> None:
-    """Check that bounds are finite, have `size` components, and low < high in each."""
+    """Check that bounds are finite, have `size` components, and low < high in each.
+
+    With `infinite` they may be infinite, and without `size` they may have any number of components.
+    """
     for key, bound, end in (("low", low, "-.inf"), ("high", high, ".inf")):
         is_bound = np.isfinite(bound) | (infinite & np.equal(bound, float(end.replace(".", ""))))
         allow(bool(np.all(is_bound)), f"{path}.{key}", bound, f"finite numbers{f' or {end}' * infinite}")

@@ -30,10 +30,10 @@ def share_interval(share: float, count: float, *, confidence: float = CONFIDENCE
 
 
 def difference_interval(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float]:
-    """Return the interval of ``share_b - share_a`` of two samples (Newcombe 1998, 10).
+    """Return the interval of ``share_b - share_a`` of two independent samples.
 
-    It combines the Wilson intervals of both shares, and has their confidence. Each argument has the share, and the low
-    and high end of its interval.
+    This is method 10 of Newcombe (1998). It combines the Wilson intervals of both shares, and has their confidence.
+    Each argument has the share, and the low and high end of its interval.
     """
     (share_a, low_a, high_a), (share_b, low_b, high_b) = a, b
     difference = share_b - share_a
@@ -66,7 +66,8 @@ def median_estimate(samples_s: FloatArray, *, method: str, detail: str) -> Estim
 def median_effective_count(values: FloatArray) -> float:
     """Return how many independent values determine the median as well as `values`.
 
-    From the autocorrelation of being above the median, summed until it is first below 0.05.
+    The values have the shape (n,), in order of time. The count follows from the autocorrelation of being above the
+    median, summed until it is first below 0.05.
     """
     n = len(values)
     above = np.sign(values - np.median(values))

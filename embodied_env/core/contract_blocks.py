@@ -20,7 +20,10 @@ FINGERPRINT = "fingerprint"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ContractBlock:
-    """The declaration of a block, which an entry point names."""
+    """The declaration of a block.
+
+    Its entry point in ``embodied_env.contract_blocks`` names it.
+    """
 
     schema: type  # a dataclass of the keys, parsed as strictly as those of a contract
     in_fingerprint: bool = True  # False: every contract with the block has ``fingerprint: false``

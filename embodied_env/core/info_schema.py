@@ -65,7 +65,10 @@ def _resolve(schema: Any, definitions: Schema) -> Any:  # noqa: ANN401 - JSON ty
 
 @functools.cache
 def host_keys(*, optional: bool = True) -> frozenset[str]:
-    """Return the keys with durations of the host, without `optional` those of every world."""
+    """Return the keys with durations of the host.
+
+    Without `optional`, return only those of every world.
+    """
     steps_and_resets = (info_definition("step"), info_definition("reset"))
     return frozenset(key for schema in steps_and_resets for key in _host_keys(schema, optional=optional))
 
@@ -80,7 +83,7 @@ def _host_keys(schema: Schema, *, optional: bool) -> Iterator[str]:
 
 
 def without_host_timing(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a lockstep info of a step or reset without the durations of the host."""
+    """Return the info of a step or a reset in lockstep without the durations of the host."""
     kept: dict[str, Any] = _simulated(info)
     if isinstance(latency := kept.get("latency"), Mapping):
         kept["latency"] = _simulated({**latency, "quality": _simulated(latency.get("quality"))})

@@ -49,7 +49,7 @@ Qualities = Annotated[dict[Name, QualityCode], "Per sensor."]
 
 
 class InjectedInfo(TypedDict):
-    """Delays of `delay_profile` in a lockstep world, apart from the measured stages."""
+    """Delays of `delay_profile` in the own time of a lockstep world, never in measured stages."""
 
     age_s: Annotated[Durations, "Age of the readings that this step's command is based on, when they were returned."]
     inference_s: Annotated[DurationOrLost, "From then until the command was sent; null: the world was lost."]

@@ -85,7 +85,10 @@ class StageStatistics:
 
 
 class LatencyStatistics:
-    """Accumulates the infos of steps by stage, as ``stage[sensor]`` for sensors."""
+    """Accumulates the infos of steps by stage, as ``stage[sensor]`` for sensors.
+
+    It does so from the first value on.
+    """
 
     def __init__(self) -> None:
         self._samples: defaultdict[Stage, Reservoir] = defaultdict(partial(Reservoir, capacity=EXACT))
@@ -110,7 +113,10 @@ class LatencyStatistics:
 
 
 class LatencyColumns:
-    """Gathers the latencies of steps that many environments take together."""
+    """Gathers the latencies of steps that many environments take together.
+
+    Those of many steps are added at once.
+    """
 
     def __init__(self, statistics: Sequence[LatencyStatistics]) -> None:
         """Take one accumulator per environment, which is complete whenever its statistics are read."""

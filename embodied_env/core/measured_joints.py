@@ -27,7 +27,10 @@ _ODOMETRY = "nav_msgs/msg/Odometry"
 
 
 def nearest_turn(positions: FloatArray, reference: FloatArray, turns: NDArray[np.bool_]) -> FloatArray:
-    """Return `positions`, shifted by whole turns to `reference` where `turns` is True."""
+    """Return `positions`, shifted by whole turns where `turns` is True.
+
+    Those are then nearest to `reference`.
+    """
     if not turns.any():
         return positions
     turned = turns & np.isfinite(positions)
@@ -103,7 +106,10 @@ class MeasuredPositions:
         self._acquired_ns: dict[str, int] = {}
 
     def put(self, sensor: str, positions: FloatArray, acquired_ns: int, now_ns: int) -> bool:
-        """Store a reading by the sensor's joints, or return False if it is not usable."""
+        """Store a reading in the order of the sensor's joints.
+
+        Return False if it is not finite or in the future.
+        """
         if not np.isfinite(positions).all() or acquired_ns > now_ns + self._future_ns:
             return False
         if acquired_ns >= self._acquired_ns.get(sensor, acquired_ns):  # never replaced by an older one
@@ -113,7 +119,10 @@ class MeasuredPositions:
         return True
 
     def ages_s(self, now_ns: int) -> FloatArray:
-        """Return the age of each position, inf before the first, 0 without a sensor."""
+        """Return the age of each position, shape (n_joints,).
+
+        It is inf before the first, or 0 where no sensor reports it.
+        """
         ages = np.zeros(len(self.positions))
         for sensor, (_, places) in self._by_sensor.items():
             acquired_ns = self._acquired_ns.get(sensor)

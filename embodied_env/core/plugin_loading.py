@@ -36,7 +36,10 @@ _PACKAGES = {  # where the names differ
 
 
 def import_optional(module: str, *, needed_for: str) -> Any:  # noqa: ANN401 - a module without type information
-    """Return `module`, or raise MissingDependencyError with the remedy."""
+    """Return `module`, or raise MissingDependencyError.
+
+    The error has the command that installs it, or why it is broken.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -57,7 +60,10 @@ def foreign_code(error_of: Callable[[str], EmbodiedEnvError]) -> Iterator[None]:
 
 
 def find_extension(name: str) -> Any | None:  # noqa: ANN401 - any object
-    """Return the object called `name`, or None if there is no such module."""
+    """Return the object called `name`, or None if there is no such module.
+
+    The name has the form of `pkgutil.resolve_name`.
+    """
     try:
         return resolve_name(name)
     except ModuleNotFoundError as error:
@@ -67,7 +73,10 @@ def find_extension(name: str) -> Any | None:  # noqa: ANN401 - any object
 
 
 def load_extension(name: str, *, needed_for: str) -> Any:  # noqa: ANN401 - any object
-    """Return the object called `name`, or raise MissingDependencyError."""
+    """Return the object that `find_extension` finds by `name`.
+
+    Raises MissingDependencyError without its module.
+    """
     if (found := find_extension(name)) is None:
         module = name.partition(":")[0]
         raise MissingDependencyError(module, needed_for=needed_for, remedy="install embodied_env with this extension")

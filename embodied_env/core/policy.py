@@ -35,7 +35,8 @@ _RESET_FORM = "reset(*, seed, episode_index)"
 class NoAction:
     """Passed to `step` instead of an action, so that the robot holds for one tick.
 
-    After ``policy.max_missed`` in a row (in the contract) the episode is truncated with ``policy_lost:<reason>``.
+    The reason is recorded. After ``policy.max_missed`` in a row (in the contract) the episode is truncated with
+    ``policy_lost:<reason>``.
     """
 
     reason: str
@@ -171,7 +172,10 @@ class BoundedPolicy(Protocol):
     """A policy, or a model, with a time limit of an inference, such as one on a policy server."""
 
     def bound_wait(self, limit_s: float, /) -> float:
-        """Bound each inference after the first by default, and return the limit in force, s."""
+        """Bound each inference after the first, and return the limit in force, s.
+
+        A limit that the user has set stays.
+        """
 
 
 @runtime_checkable
@@ -196,7 +200,10 @@ def find_continuing(policy: object) -> ContinuingPolicy | None:
 
 @runtime_checkable
 class ReservingPolicy(Protocol):
-    """A policy or model whose chunks have more actions than are executed, as a reserve."""
+    """A policy or model whose chunks have more actions than are executed.
+
+    The others are the reserve for a late next chunk.
+    """
 
     @property
     def n_action_steps(self) -> int | None:
@@ -210,6 +217,8 @@ def find_n_action_steps(policy: object) -> int | None:
 
 class FunctionPolicy:
     """A callable as a policy, with its own `close` and `reset` if it has them.
+
+    Its `reset` receives the arguments that it takes.
 
     Attributes:
         n_action_steps: that of the callable, if it returns chunks (`ReservingPolicy`).
@@ -281,7 +290,10 @@ def _reset_keywords(policy: object, label: str) -> Sequence[str]:
 
 @contextmanager
 def policy_errors(policy: str, where: str) -> Iterator[None]:
-    """Raise any error of the policy, including `sys.exit`, as PolicyError."""
+    """Raise any error of the policy, including `sys.exit`, as PolicyError.
+
+    The status of `sys.exit` is not that of the program.
+    """
     try:
         yield
     except Terminated:

@@ -62,10 +62,11 @@ def validate_home(contract: Contract, home: Mapping[str, float]) -> dict[str, st
 def routine_to_start(
     contract: Contract, start: EpisodeStart, measured: FloatArray, routine: ResetRoutine
 ) -> tuple[ResetRoutine, str]:
-    """Return `routine` with the positions of `start` as home, and the distance in text.
+    """Return `routine` with the positions of `start` as its home.
 
-    There is no home if all joints are within the tolerance already. `measured` has NaN for joints without a sensor.
-    Wheels, which turn without limits, and the pose of a base have no start.
+    Also return the largest distance from them in text. There is no home if all joints are within the tolerance already.
+    `measured` has NaN for joints without a sensor. Wheels, which turn without limits, and the pose of a base have no
+    start.
 
     Raises:
         BackendNotReadyError: with the distance of a joint that cannot be driven to the start.
@@ -96,7 +97,10 @@ def routine_to_start(
 
 
 def confirmation_prompt(options: Mapping[str, FloatArray], contract: Contract, positions: FloatArray) -> str:
-    """Return the question to the operator with reset options and joint positions."""
+    """Return the question to the operator, with the reset options to set up.
+
+    It has the known joint positions.
+    """
     wanted = ", ".join(f"{name}={(np.round(value, 3) + 0.0).tolist()}" for name, value in options.items())  # no -0.0
     units = {joint: limits.unit for each in contract.actuators.values() for joint, limits in each.joints.items()}
     measured = ", ".join(
@@ -108,7 +112,10 @@ def confirmation_prompt(options: Mapping[str, FloatArray], contract: Contract, p
 
 
 def with_operator_confirmation(report: ResetReport, by: Confirmation, request: ResetRequest) -> ResetReport:
-    """Return the report of a reset after the operator has confirmed the options."""
+    """Return the report of a reset after the operator has confirmed the options.
+
+    The operator confirms that the displayed options are set up.
+    """
     given = {name: request.options[name] for name in report.ignored}
     set_up = {"options": f"set up by the operator: {', '.join(given)}"} if given else {}
     return replace(
@@ -144,7 +151,10 @@ def draw_options(
 def with_observed_options(
     report: ResetReport, options: Mapping[str, ResetOption], request: ResetRequest
 ) -> ResetReport:
-    """Return a backend's report with drawn observed options without effect in its world."""
+    """Return a backend's report with the observed options that have no effect in its world.
+
+    They are drawn here.
+    """
     missing = [name for name, option in options.items() if option.observed and name not in report.sampled]
     if not missing:
         return report

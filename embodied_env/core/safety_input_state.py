@@ -44,7 +44,10 @@ class InputState:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the state of a text, unknown for an undefined status."""
+        """Return the state of a text.
+
+        It is unknown for an undefined status or an ok with a reason.
+        """
         status, _, detail = text.partition(": ")
         if status in set(InputStatus) and (status != InputStatus.OK or text == status):
             return cls(InputStatus(status), detail)

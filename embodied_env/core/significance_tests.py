@@ -38,10 +38,10 @@ class PairedTest:
 
 
 def mcnemar_exact(outcomes: Sequence[tuple[bool, bool]]) -> PairedTest:
-    """Test whether two runs succeed equally often in pairs (McNemar 1947, exact).
+    """Test whether two runs succeed equally often from equal initial conditions.
 
-    Only pairs that differ count: for equal runs each is equally likely to be the one that succeeds. `outcomes` has the
-    success in run A and in run B of each pair.
+    This is the exact binomial test of McNemar (1947). Only pairs that differ count: for equal runs each is equally
+    likely to be the one that succeeds. `outcomes` has the success in run A and in run B of each pair.
     """
     both = sum(a and b for a, b in outcomes)
     only_a = sum(a and not b for a, b in outcomes)
@@ -58,9 +58,10 @@ def mcnemar_exact(outcomes: Sequence[tuple[bool, bool]]) -> PairedTest:
 
 
 def paired_difference_interval(test: PairedTest) -> tuple[float, float]:
-    """Return the interval of ``share_b - share_a`` over pairs (Newcombe 1998, 10).
+    """Return the interval of ``share_b - share_a`` over one or more pairs.
 
-    As `difference_interval`, with the correlation phi of both shares, whose numerator has the correction ``n / 2``.
+    This is method 10 for paired data of Newcombe (1998). As `difference_interval`, with the correlation phi of both
+    shares, whose numerator has the correction ``n / 2``.
     """
     a, b = (test.both + test.only_a) / test.pairs, (test.both + test.only_b) / test.pairs
     (low_a, high_a), (low_b, high_b) = share_interval(a, test.pairs), share_interval(b, test.pairs)
@@ -75,7 +76,10 @@ def paired_difference_interval(test: PairedTest) -> tuple[float, float]:
 
 
 def fisher_exact(a: tuple[int, int], b: tuple[int, int]) -> float:
-    """Return the two-sided p-value that two samples have equal shares (Fisher 1922)."""
+    """Return the two-sided p-value that two samples have equal shares (Fisher 1922).
+
+    A sample has successes and trials.
+    """
     table = [(successes, trials - successes) for successes, trials in (a, b)]
     return float(scipy.stats.fisher_exact(table).pvalue)
 
@@ -121,9 +125,10 @@ def compare_means(a: FloatArray, b: FloatArray, *, paired: bool) -> MeanTest:
 
 
 def reject_by_holm(p_values: Sequence[float | None], *, chance: float) -> list[bool]:
-    """Return which hypotheses are rejected at the error rate `chance` (Holm 1979).
+    """Return which hypotheses are rejected (Holm 1979).
 
-    None is a hypothesis without a test, which counts as one.
+    The probability of rejecting any true one is `chance`. A p-value of None is a hypothesis without a test, which
+    counts as one.
     """
     order = sorted(range(len(p_values)), key=lambda index: math.inf if (p := p_values[index]) is None else p)
     rejected = [False] * len(p_values)
@@ -136,21 +141,21 @@ def reject_by_holm(p_values: Sequence[float | None], *, chance: float) -> list[b
 
 
 def count_for_mean(spread: float, difference: float, *, paired: bool, chance: float) -> int:
-    """Return how many pairs, or values, show a difference of means by `POWER`.
+    """Return how many pairs, or values of each sample, show a difference of the means.
 
-    ``n = ((z_a + z_b) spread / difference)^2 + z_a^2 / 2`` pairs, where ``z_a`` and ``z_b`` are the normal quantiles of
-    ``1 - chance / 2`` and `POWER`; ``z_a^2 / 4`` for independent samples (Guenther 1981, who corrects the normal
-    approximation for Student's t).
+    They do so with probability `POWER`. ``n = ((z_a + z_b) spread / difference)^2 + z_a^2 / 2`` pairs, where ``z_a``
+    and ``z_b`` are the normal quantiles of ``1 - chance / 2`` and `POWER`; ``z_a^2 / 4`` for independent samples
+    (Guenther 1981, who corrects the normal approximation for Student's t).
     """
     z = _quantiles(chance)
     return max(3, math.ceil((sum(z) * spread / difference) ** 2 + z[0] ** 2 / (2 if paired else 4)))
 
 
 def count_for_shares(a: float, b: float, *, chance: float) -> int:
-    """Return how many trials of each sample show that shares differ, by `POWER`.
+    """Return how many trials of each sample show that two shares differ.
 
-    ``(z_a sqrt(2 m (1-m)) + z_b sqrt(a (1-a) + b (1-b)))^2 / (b-a)^2`` with the mean ``m``, and the correction for
-    continuity (Fleiss, Levin & Paik 2003, chapter 4).
+    They do so with probability `POWER`. ``(z_a sqrt(2 m (1-m)) + z_b sqrt(a (1-a) + b (1-b)))^2 / (b-a)^2`` with the
+    mean ``m``, and the correction for continuity (Fleiss, Levin & Paik 2003, chapter 4).
     """
     z, mean, distance = _quantiles(chance), (a + b) / 2, abs(b - a)
     root = z[0] * math.sqrt(2 * mean * (1 - mean)) + z[1] * math.sqrt(a * (1 - a) + b * (1 - b))
@@ -158,10 +163,11 @@ def count_for_shares(a: float, b: float, *, chance: float) -> int:
 
 
 def count_for_pairs(differing: float, distance: float, *, chance: float) -> int:
-    """Return how many pairs show a difference `distance` of shares (Connor 1987).
+    """Return how many pairs show that two shares differ by `distance` (Connor 1987).
 
-    ``(z_a sqrt(d) + z_b sqrt(d - distance^2))^2 / distance^2``, where ``d``, at least `distance`, is the share of the
-    pairs in which only one succeeds; with the correction for continuity of `count_for_shares`.
+    They do so with probability `POWER`. ``(z_a sqrt(d) + z_b sqrt(d - distance^2))^2 / distance^2``, where ``d``, at
+    least `distance`, is the share of the pairs in which only one succeeds; with the correction for continuity of
+    `count_for_shares`.
     """
     z, differing = _quantiles(chance), max(differing, distance)
     root = z[0] * math.sqrt(differing) + z[1] * math.sqrt(max(0.0, differing - distance**2))

@@ -57,7 +57,10 @@ def make_console(**options: Any) -> Console:  # noqa: ANN401 - rich's options
 
 @contextlib.contextmanager
 def stdout_tables() -> Iterator[Console]:
-    """Give a console for tables, and write them to stdout at the end."""
+    """Give a console for tables, and write them to stdout at the end.
+
+    They have their full width if stdout is not a terminal.
+    """
     console = make_console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
     with console.capture() as captured:  # sys.stdout raises BrokenPipeError; rich would exit
         yield console
@@ -122,7 +125,10 @@ NO_PROGRESS = Progress()
 
 
 class ProgressLines:
-    """Prints a line on stderr every `LINE_PERIOD_S` where it is no terminal."""
+    """Prints a line on stderr every `LINE_PERIOD_S` where it is no terminal.
+
+    No bar is drawn there.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Start the first period of `clock`, which returns seconds."""
@@ -130,7 +136,10 @@ class ProgressLines:
         self._start_s = self._last_s = clock()
 
     def show(self, describe: Callable[[], str]) -> None:
-        """Print what `describe` returns and the time, once a period has passed."""
+        """Print what `describe` returns, with the time since the start.
+
+        It does so if a period has passed since the last line.
+        """
         if self._is_on and (now_s := self._clock()) - self._last_s >= LINE_PERIOD_S:
             self._last_s = now_s
             say(f"{describe()}, {now_s - self._start_s:.0f} s", file=sys.stderr, flush=True)

@@ -96,7 +96,10 @@ class InjectedDelays:
 
 
 def name_world(flags: Mapping[str, Any]) -> World:
-    """Return "simulator", "emulator", "robot" or "dry run" by the flags of a backend."""
+    """Return "simulator", "emulator", "robot" or "dry run" by the flags of a backend.
+
+    It names what the commands move.
+    """
     if flags.get("actuates") is False:
         return "dry run"
     if flags.get("emulated") is True:
@@ -172,7 +175,10 @@ class Finding:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class SensorStatus:
-    """Quality of a sensor's newest reading and age of its last valid one."""
+    """Quality of a sensor's newest reading and age of its last valid one.
+
+    Both are those when an action is judged.
+    """
 
     quality: Quality
     age_s: float
@@ -226,10 +232,10 @@ class GateReport:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """Approved points, one period apart, between which a controller moves straight.
+    """Approved points, one control period apart.
 
-    They are the reference of the command, to which the controller is moving already, the command, `previewed` further
-    actions, and braking to rest.
+    A controller moves between them in straight lines. They are the reference of the command, to which the controller is
+    moving already, the command, `previewed` further actions, and braking to rest.
     """
 
     points: tuple[CommandState, ...]
@@ -239,10 +245,10 @@ class Trajectory:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class ApprovedCommand:
-    """A command that passed the gate, which alone creates it, and the only one that is sent.
+    """A command that passed the gate, and the only one that can be sent.
 
-    `values` are positions, or velocities of joints and axes commanded by velocity, flat over all joints in contract
-    order. `seq` strictly increases over the life of an arbiter.
+    Only `embodied_env.safety.gate` creates it. `values` are positions, or velocities of joints and axes commanded by
+    velocity, flat over all joints in contract order. `seq` strictly increases over the life of an arbiter.
     """
 
     values: FloatArray
@@ -288,7 +294,10 @@ OWN_ANNOTATIONS = ("action_stages", "grippers", "instruction", "setpoints", "tra
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class WriteDelay:
-    """A delay of a write that changed what was published or is guaranteed."""
+    """A delay of a write on a free-running backend.
+
+    It changed what was published or what is guaranteed.
+    """
 
     passed_s: float = 0.0  # since the time step of the command was computed
     reference: CommandState | None = None  # braking from it was written instead; None: the command itself
@@ -298,7 +307,10 @@ class WriteDelay:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class ExternalInputs:
-    """Inputs of a step that do not follow from actions and readings, for replay."""
+    """External inputs of a step, recorded for replay.
+
+    They do not follow from actions and readings.
+    """
 
     safety_context: SafetyContext  # the context of the gate
     latched: Finding | None = None  # the latched finding before the step
@@ -316,7 +328,10 @@ class ExternalInputs:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The task's verdict on a step, whose fields may hold at once."""
+    """The task's verdict on a step, whose fields may hold at once.
+
+    The stepper orders them.
+    """
 
     success: bool = False
     failure: str = ""
@@ -371,12 +386,18 @@ class Transition:
 
 @runtime_checkable
 class Observer(Protocol):
-    """Receives each complete transition, and may end the step by an error."""
+    """Receives each complete transition, and may end the step by an error.
+
+    An observer of another package receives a copy.
+    """
 
     def observe(self, transition: Transition) -> None:
         """Process one transition."""
 
 
 def field_values(value: DataclassInstance) -> dict[str, Any]:
-    """Return the fields by name in order of declaration, without copies."""
+    """Return the fields by name in order of declaration, without copies.
+
+    Unlike `dataclasses.asdict` this copies no value.
+    """
     return {each.name: getattr(value, each.name) for each in fields(value)}

@@ -214,7 +214,10 @@ class EmbodiedEnv(StepperEnv):
 
     @property
     def epoch(self) -> int:
-        """The number of the episode, which is never repeated, or -1 before the first reset."""
+        """The number of the episode, counted from 0, or -1 before the first reset.
+
+        It is never repeated.
+        """
         return self.stepper.epoch
 
     @property
@@ -265,7 +268,7 @@ class EmbodiedEnv(StepperEnv):
     def seek_episode(self, seed: int | None, episode_index: int) -> None:
         """Make the next unseeded reset that of episode `episode_index` since `seed`.
 
-        With `seed` None only the number is set.
+        This reproduces a single episode. With `seed` None only the number is set.
         """
         if seed is not None:
             super().reset(seed=seed)
@@ -274,11 +277,12 @@ class EmbodiedEnv(StepperEnv):
         self.stepper.set_next_episode(episode_index)
 
     def start_from(self, start: EpisodeStart) -> None:
-        """Make the next reset begin like a recorded episode, at its joint positions.
+        """Make the next reset begin like a recorded episode, with its seed and options.
 
-        A robot elsewhere drives there as it drives home. For a robot and a dry run the episode is rehearsed here, and
-        the deviations are logged. On a robot, the next reset asks the operator before it moves. The action stages of
-        the contract's blocks do not act in that episode, because the recorded actions are their output.
+        It begins at the recorded joint positions. A robot elsewhere drives there as it drives home. For a robot and a
+        dry run the episode is rehearsed here, and the deviations are logged. On a robot, the next reset asks the
+        operator before it moves. The action stages of the contract's blocks do not act in that episode, because the
+        recorded actions are their output.
 
         Raises UsageError for an environment with ``action_stages``, which may be an operator who expects to act.
         """
@@ -317,8 +321,8 @@ class EmbodiedEnv(StepperEnv):
     def begin(self, action: Any) -> None:  # noqa: ANN401
         """Publish the command and start the motion, which the next `step` finishes.
 
-        So the worlds of many environments move at the same time, while their wrappers see an ordinary step. Raises like
-        `step`.
+        The action of that `step` must be the same. So the worlds of many environments move at the same time, while
+        their wrappers see an ordinary step. Raises like `step`.
         """
         self.stepper.begin(action)
         self._begun = True

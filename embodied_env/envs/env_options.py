@@ -293,7 +293,10 @@ DEFAULTS = cast(
 
 
 def with_documented_options(*names: str) -> Callable[[_Function], _Function]:
-    """Return a decorator that inserts the meaning of options before ``**options``."""
+    """Return a decorator that inserts the meaning of options into a docstring.
+
+    They come before its ``**options``.
+    """
 
     def add(function: _Function) -> _Function:
         text, mark = inspect.cleandoc(function.__doc__ or ""), "    **options: "

@@ -51,7 +51,10 @@ def _kinematics(contract: Contract) -> KinematicModel:
 
 
 def recorded_files(contract: Contract, filters: Mapping[str, CommandFilter]) -> Mapping[str, bytes]:
-    """Return the files and the robot's shape that a replay of `contract` needs."""
+    """Return the files and the robot's shape that a replay of `contract` needs.
+
+    The shape is the one in a MuJoCo model.
+    """
     workspace = filters.get("workspace")
     if contract.safety.urdf is not None or not isinstance(workspace, WorkspaceFilter):
         return contract.files

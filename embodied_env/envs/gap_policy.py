@@ -36,7 +36,10 @@ class GapPolicy:
         self._held: Mapping[str, Sample] = {}
 
     def begin(self, snapshot: Snapshot) -> Snapshot:
-        """Start an episode, or raise BackendNotReadyError unless every sensor is valid."""
+        """Start an episode, or raise BackendNotReadyError unless every sensor is valid.
+
+        The snapshot is the first of the episode.
+        """
         self._held = {}
         samples, bad = {}, []
         given = {**snapshot.samples, **find_faulty(snapshot, self._checks)}
@@ -57,9 +60,10 @@ class GapPolicy:
         self._held = snapshot.samples
 
     def apply(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
-        """Replace readings that are not usable by the last valid one, marked with the reason.
+        """Replace missing, invalid, stale and future readings by the last valid one.
 
-        Also return the sensors with a gap whose contract has ``on_gap: stop``. A valid snapshot is returned as it is.
+        Each replacement is marked with its reason. Also return the sensors with a gap whose contract has
+        ``on_gap: stop``. A valid snapshot is returned as it is.
         """
         faulty = find_faulty(snapshot, self._checks)
         if faulty or len(snapshot.samples) != len(self._checks):
@@ -115,9 +119,9 @@ class SampleCheck(NamedTuple):
 
 
 def find_faulty(snapshot: Snapshot, checks: Mapping[str, SampleCheck]) -> dict[str, Sample | None]:
-    """Return the missing and faulty samples of the checked sensors, INVALID first.
+    """Return missing and faulty samples of the checked sensors with their quality.
 
-    Arrays of valid shape and dtype become read-only.
+    Those that are INVALID come first. Arrays of valid shape and dtype become read-only.
     """
     given, now_ns = snapshot.samples, snapshot.now_ns
     faulty: dict[str, Sample | None] = {}
@@ -183,7 +187,10 @@ def _limits(layout: FieldLayout) -> tuple[Any, Any]:
 
 
 def finite_bounds(layout: FieldLayout) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return bounds that also reject NaN and infinity, or None if every value is valid."""
+    """Return bounds with which one comparison also rejects NaN and infinity.
+
+    Return None if every value is valid.
+    """
     low, high = layout.low, layout.high
     if layout.dtype.kind in "iu":  # e.g. pixels
         limits = np.iinfo(layout.dtype)

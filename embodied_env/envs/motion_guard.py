@@ -71,7 +71,10 @@ class MotionGuard:
             return {self._backend.name: INPUT_UNKNOWN}
 
     def start(self, close: Callable[[], bool]) -> None:
-        """Start the threads once, with a watchdog that calls `close` when it is due."""
+        """Start the threads once, with a watchdog that calls `close` when it is due.
+
+        That is after `request_close` or the end of the main thread.
+        """
         if not self._watches or self._thread is not None:
             return
         with deferred_signals():
@@ -89,7 +92,10 @@ class MotionGuard:
             self._thread.stop()
 
     def request_close(self) -> None:
-        """Let the thread close the environment, without a lock, as finalizers need."""
+        """Let the thread close the environment, without a lock.
+
+        So a finalizer may call this in any thread.
+        """
         if self._thread is not None:
             self._thread.request_close()
 

@@ -29,11 +29,12 @@ _ABSENT, _ABSENT_IF_NEGATIVE = -1, -(2**63)
 
 
 class NumericInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Returns infos of numbers with the same keys, shapes and dtypes from every call.
+    """Returns infos of numbers only, always with the same keys, shapes and dtypes.
 
-    It must be the outermost wrapper, also outside of `RecordTransitions`. The keys are the paths of ``info``, such as
-    ``"safety.code"`` and ``"sensors.joints.age_s"``, and depend on the contract and `evaluator_info` only, not on the
-    backend. Values are NumPy's: scalars float64 and int64, and arrays in their own dtypes.
+    This holds for every `reset` and `step`. The wrapper must be the outermost wrapper, also outside of
+    `RecordTransitions`. The keys are the paths of ``info``, such as ``"safety.code"`` and ``"sensors.joints.age_s"``,
+    and depend on the contract and `evaluator_info` only, not on the backend. Values are NumPy's: scalars float64 and
+    int64, and arrays in their own dtypes.
 
     - A float that is absent, such as a stage that is not measured or not part of a reset, is NaN.
     - A boolean is 1 or 0. Text with a fixed vocabulary is a number of `codes`; an end reason outside of it has the

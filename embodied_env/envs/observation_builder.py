@@ -61,8 +61,9 @@ class ObservationBuilder:
     ) -> Observation:
         """Return the observation of the last snapshots and applied actions, oldest first.
 
-        `sampled` has the values of the reset options. The arrays may be those of the readings.
-        A reading outside its declared range is returned unchanged, with the quality OUT_OF_RANGE.
+        The snapshots are those after the gap policy. `sampled` has the values of the reset options. The arrays may be
+        those of the readings. A reading outside its declared range is returned unchanged, with the quality
+        OUT_OF_RANGE.
         """
         observation: Observation = {}
         snapshot = history[-1]

@@ -59,7 +59,8 @@ class ResetProcedure:
     def run(self, request: ResetRequest, instruction: str, start: EpisodeStart | None = None) -> Snapshot:
         """Reset the world and return the first snapshot, or raise BackendError.
 
-        The episode begins at `start`, or for None where the backend's own reset ends.
+        The error is that of `EmbodiedEnv.reset`. The episode begins at `start`, or for None where the backend's own
+        reset ends.
         """
         try:
             snapshot = self._run(request, instruction, start)

@@ -148,7 +148,10 @@ class Stepper:
     # ----------------------------------------------------------------------------------------------- step
 
     def begin(self, action: Any) -> None:  # noqa: ANN401 - as an agent
-        """Judge `action`, publish the command, and start the motion of the world."""
+        """Judge `action`, publish the command, and start the motion of the world.
+
+        Raises like `EmbodiedEnv.step`.
+        """
         with self._claim:  # of two threads one gets the step
             if self.lifecycle.state is not State.RUNNING or self._step is not None:
                 self.lifecycle.check_open("step")
@@ -283,7 +286,10 @@ class Stepper:
     # ---------------------------------------------------------------------------------------------- reset
 
     def check_reset(self, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
-        """Return the options of a reset as arrays, or raise like `EmbodiedEnv.reset`."""
+        """Return the options of a reset as arrays, without a reset.
+
+        Raises like `EmbodiedEnv.reset`.
+        """
         if not self.capabilities.reopens:
             self.lifecycle.check_open("reset")
         if latched := latched_estop(self.gate):
@@ -294,7 +300,10 @@ class Stepper:
     def reset(
         self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool, start: EpisodeStart | None = None
     ) -> tuple[Observation, Info]:
-        """Start an episode, from `start` if given, and as number 0 if `seeded`."""
+        """Start an episode, from `start` if given, and as number 0 if `seeded`.
+
+        Raises like `EmbodiedEnv.reset`.
+        """
         request = ResetRequest(epoch=self.epoch + 1, seed=world_seed, options=self.check_reset(options))
         was_running = self.lifecycle.state is State.RUNNING
         self.lifecycle.end_episode()
@@ -346,13 +355,18 @@ class Stepper:
     # ---------------------------------------------------------------------------------------------- state
 
     def save(self) -> SavedStepper:
-        """Return the state between two steps, or raise ResetNeededError at another time."""
+        """Return the state between two steps, or raise ResetNeededError at another time.
+
+        Later steps do not change it.
+        """
         if self.lifecycle.state is not State.RUNNING or self._step is not None:
             raise ResetNeededError("save() outside an episode or during a step: call it between two steps")
         return SavedStepper(episode=self._episode.copy(), command=self._arbiter.reference, stamps=self.ledger.save())
 
     def load(self, saved: SavedStepper) -> None:
-        """Continue from a saved state of a lockstep world that is at the same instant.
+        """Continue from a saved state of a lockstep world.
+
+        The caller sets the world to the same instant.
 
         Raises:
             UsageError: for a world that moves by itself.
@@ -390,14 +404,20 @@ class Stepper:
     # ------------------------------------------------------------------------------------- between two steps
 
     def inputs_for(self, call: str) -> ExternalInputsSource:
-        """Return the inputs of the next step, or raise if `call` is not allowed now."""
+        """Return the inputs of the next step, or raise if `call` is not allowed now.
+
+        The errors are ResetNeededError and ClosedError.
+        """
         self.lifecycle.check_open(call)
         if self.lifecycle.state is not State.RUNNING:
             raise ResetNeededError(f"{call}() outside an episode: call reset() first")
         return self._inputs
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
-        """Change the limits of joints, or raise UsageError if a relay enforces them."""
+        """Change the limits of joints between two commands.
+
+        Raises UsageError if a relay enforces them.
+        """
         if self.capabilities.acknowledges_commands:
             raise UsageError(
                 f"change_limits() not supported with a relay ({self.backend.name}): the relay enforces the limits of "
@@ -440,7 +460,10 @@ class Stepper:
         return cast("Renderable", self.backend)
 
     def has_arrived(self, timeout_s: float) -> bool:
-        """Return whether `finish` would not wait after `timeout_s`, or True if unknown."""
+        """Return whether `finish` would not wait after at most `timeout_s`.
+
+        Return True if that cannot be polled.
+        """
         return self._polled is None or self.lifecycle.state is State.LOST or self._polled.has_arrived(timeout_s)
 
     def close(self) -> None:

@@ -77,7 +77,10 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         return self.stepper.last_reset
 
     def keep_host_timing(self) -> None:
-        """Return the durations of the host from now on, for a recorder that removes them."""
+        """Return the durations of the host from now on, for a recorder.
+
+        Without `host_timing` the recorder removes them.
+        """
         self._is_recorded = True
         self.stepper.transition_builder.host_timing = True
 
@@ -107,7 +110,8 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
     def instruct(self, instruction: str) -> None:
         """Change the prompt of the episode from the next step on.
 
-        The caller also passes it to its policy (`embodied_env.core.policy.InstructedPolicy`).
+        The prompt is in ``info["instruction"]`` and in the record. The caller also passes it to its policy
+        (`embodied_env.core.policy.InstructedPolicy`).
 
         Raises:
             UsageError: unless it is a text of 1 to 1,000 printable characters.
@@ -119,7 +123,8 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
     def require(self, sensors: Iterable[str]) -> None:
         """Require a valid reading of these sensors for each action until the next reset.
 
-        They are required in addition to those of the contract, recorded with each step, and used by a replay.
+        The inputs of a policy are such sensors. They are required in addition to those of the contract, recorded with
+        each step, and used by a replay.
 
         Raises:
             UsageError: for a sensor that the agent does not see.

@@ -55,7 +55,10 @@ class Lifecycle:
                 self.state = state
 
     def open(self) -> None:
-        """Open the backend and start the threads once, in lockstep also again after `close`."""
+        """Open the backend and start the threads once.
+
+        After `close` it can be opened again only in a lockstep world.
+        """
         if self.state is State.CLOSED:
             self.state = State.NEW
             self._guard.arbiter.reopen()
@@ -76,7 +79,10 @@ class Lifecycle:
         self._guard.watchdog.disarm()
 
     def give_up(self) -> None:
-        """End the episode after an error in a step, which may have moved the world."""
+        """End the episode after an error during a step.
+
+        The world may be a step ahead of the record.
+        """
         with deferred_signals():
             self.end_episode()
             try:
@@ -91,7 +97,10 @@ class Lifecycle:
             self._guard.brake(why)
 
     def request_close(self) -> None:
-        """Let the watchdog thread close when no caller of `close` is left."""
+        """Let the watchdog thread close when no caller of `close` is left.
+
+        A finalizer may call this in any thread.
+        """
         self._guard.request_close()
 
     def close(self) -> None:

@@ -170,7 +170,10 @@ class ChunkRunner:
         self._calls.wait(self._calls.submit(partial(self.policy.reset, seed=seed, episode_index=episode_index)))
 
     def instruct(self, instruction: str) -> None:
-        """Pass a prompt to the policy for the next inference that begins."""
+        """Pass a prompt to the policy for the next inference that begins.
+
+        Its errors are raised by the next call.
+        """
         if isinstance(self.policy, InstructedPolicy):
             self._prompt = instruction
             self._calls.submit(partial(self._instruct, self.policy, instruction))
@@ -215,9 +218,10 @@ class ChunkRunner:
     def take_accounts(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the accounts of the last action, by the names under which to annotate them.
 
-        ``chunk`` is that of a step with an action of a chunk, or in real-time modes of each step. In the step in which
-        a chunk takes effect it has ``actions``, which are recorded. ``earlier_prompt`` is that of an action, or a
-        part of it, whose inference began before the last `instruct`.
+        These are ``chunk`` and the account of an inference. ``chunk`` is that of a step with an action of a chunk, or
+        in real-time modes of each step. In the step in which a chunk takes effect it has ``actions``, which are
+        recorded. ``earlier_prompt`` is that of an action, or a part of it, whose inference began before the last
+        `instruct`.
         """
         accounts, self._accounts = self._accounts, {}
         return accounts
@@ -351,15 +355,18 @@ class ChunkRunner:
 
 
 def longest_wait_s(contract: Contract) -> float:
-    """Return how long a step may wait for the policy, two periods less than the watchdog."""
+    """Return how long a step in real time may wait for the policy.
+
+    This is two control periods less than the watchdog.
+    """
     return max(0.0, (contract.safety.watchdog.stop_steps - 2) * contract.control_period_s)
 
 
 def split_chunk(answer: Any) -> list[Any] | None:  # noqa: ANN401 - policies return anything
     """Return the actions of a chunk (n, n_joints), or of a dict of them, or None.
 
-    A single action gives None. The actions are copies of arrays and tensors, which the policy may write to later.
-    Raises PolicyError for a chunk too long.
+    A single action gives None, and so does anything else. The actions are copies of arrays and tensors, which the
+    policy may write to later. Raises PolicyError for a chunk too long.
     """
     parts = answer if isinstance(answer, Mapping) else {"": answer}
     try:

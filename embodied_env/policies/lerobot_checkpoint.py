@@ -78,7 +78,7 @@ class LerobotPolicy:
 def read_lerobot(folder: Path, dataset: Path | None = None) -> LerobotPolicy:
     """Read the policy in `folder` with the names, rate and statistics of its `dataset`.
 
-    Raises UsageError for files that are missing or not in LeRobot's formats.
+    The policy was trained on this dataset. Raises UsageError for files that are missing or not in LeRobot's formats.
     """
     config, train = read_mapping(folder / "config.json"), read_mapping(folder / "train_config.json", {})
     info, stats = {}, {}
@@ -97,7 +97,8 @@ def read_lerobot(folder: Path, dataset: Path | None = None) -> LerobotPolicy:
 def read_normalizers(folder: Path) -> tuple[dict[str, Normalization], list[str]]:
     """Return each input's normalisation by LeRobot, and the statistics that are missing.
 
-    LeRobot leaves a feature without statistics as it is, in both directions.
+    The normalisation is that of LeRobot's processors. LeRobot leaves a feature without statistics as it is, in both
+    directions.
     """
     config, found, lost = read_mapping(folder / "config.json"), dict[str, Normalization](), list[str]()
     try:
@@ -138,7 +139,10 @@ def _normalizes(step: Mapping[str, Any]) -> bool:
 
 
 def read_mapping(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the mapping of a JSON file, or `missing`, unless None, without the file."""
+    """Return the mapping of a JSON file.
+
+    Return `missing`, unless that is None, for a file that does not exist.
+    """
     if missing is not None and not path.exists():
         return missing
     try:

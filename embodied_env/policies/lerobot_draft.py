@@ -33,10 +33,10 @@ _QUANTITY = re.compile(r"[._](pos|vel|eff)(?:ition|ocity|ort)?$")
 def draft_policy_file(
     policy: LerobotPolicy, contract: Contract, *, name: str, normalize: bool
 ) -> tuple[str, list[tuple[str, str]]]:
-    """Return the YAML of a policy file, and what is unknown with where to find it.
+    """Return the YAML text of a policy file for `policy`, and what is unknown.
 
-    With `normalize` the policy file normalises and keeps the history, as for a model exported to ONNX. Otherwise
-    LeRobot's own processors do.
+    The second result has pairs of what is unknown and where to find it. With `normalize` the policy file normalises and
+    keeps the history, as for a model exported to ONNX. Otherwise LeRobot's own processors do.
     """
     draft = _Draft(policy, contract, normalize=normalize)
     document = {"policy": SCHEMA, "name": name, **draft.document()}

@@ -52,7 +52,10 @@ _DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}  # of the documented o
 
 
 def find_onnx(location: str) -> Path:
-    """Return the file at `location`, a path or a shipped policy, or raise UsageError."""
+    """Return the file at `location`, a path or the name of a shipped policy.
+
+    Raises UsageError for another name.
+    """
     if _NAME.fullmatch(location) is None or Path(location).is_file():
         return Path(location)
     known = shipped_files("policies", ".onnx")
@@ -147,9 +150,10 @@ class OnnxModel(BatchModel):
 
 
 def check_graph(name: str, data: bytes) -> None:
-    """Raise UsageError for a damaged or large model, or one of other files or operators.
+    """Raise UsageError for a model that is damaged or too large.
 
-    Only the structure of the protobuf message is read, field by field, so that a hostile file takes no memory.
+    The same holds for one that needs other files or custom operators. Only the structure of the protobuf message is
+    read, field by field, so that a hostile file takes no memory.
     """
     pending, n_fields = [("model", memoryview(data), 0)], 0
     domains: dict[str, set[str]] = {"node": set(), "function": set()}

@@ -61,7 +61,10 @@ class PolicyCalls:
             self._submitted.popleft().result()
 
     def wait(self, future: Future[Any]) -> Any:  # noqa: ANN401 - of the call
-        """Return the result of a call, or raise PolicyError if it does not return in time."""
+        """Return the result of a call, or raise PolicyError if it does not return in time.
+
+        Errors of earlier calls are raised first.
+        """
         try:
             futures.wait([future], self._timeout_s)
         finally:

@@ -80,7 +80,10 @@ class TrainedOn:
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizeSpec(FrozenFields):
-    """Statistics of the training that normalise inputs, and outputs inversely."""
+    """Statistics of the training data, as numbers or from a file.
+
+    They normalise inputs, and their inverse applies to outputs.
+    """
 
     # `mean_std`: (x - mean) / std; the others map `min` and `max`, the 1st and 99th, or the 10th and 90th percentile
     # onto `range`
@@ -106,7 +109,8 @@ class NormalizeSpec(FrozenFields):
 class InputPart(FrozenFields):
     """Components (value in `unit` - `offset`) * `sign` * `scale` of an input.
 
-    With `reciprocal_from` or `direction_from`, the value is the reciprocal or direction of that of the field.
+    The components are consecutive. With `last_output` they are those of a raw output instead. With `reciprocal_from` or
+    `direction_from`, the value is the reciprocal or direction of that of the field.
     """
 
     field: str | None = None  # key of the observation: `joints_position`; null: with `last_output`
@@ -180,7 +184,10 @@ class ThresholdSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPart(FrozenFields):
-    """Components value * `scale` * `sign` + `offset`, in `unit`, of an output."""
+    """Components value * `scale` * `sign` + `offset`, in `unit`, of an output.
+
+    They are consecutive, one per joint.
+    """
 
     actuator: str | None = None  # actuator of the contract; null: with `ignore`
     joints: Names | None = None  # joints of the actuator by name, in the order of the policy; its twist axes
@@ -281,7 +288,10 @@ class PolicyFile(FrozenFields):
 
 
 def read_policy_file(path: str | Path) -> PolicyFile:
-    """Return the policy file at `path` with its data files, or raise UsageError."""
+    """Return the policy file at `path` with the data files that it names.
+
+    Raises UsageError for an invalid one.
+    """
     try:
         text = read_text_file(path)
         document = read_document(text, "policy", "", schema=SCHEMA)
@@ -301,14 +311,20 @@ def read_policy_file(path: str | Path) -> PolicyFile:
 
 
 def dump_policy_file(file: PolicyFile) -> str:
-    """Return the YAML text of `file` without keys at their default."""
+    """Return the YAML text of `file` without keys at their default.
+
+    `read_policy_file` reads it as an equal one.
+    """
     keys = {key: value for key, value in to_plain(file, with_defaults=False).items() if key not in _OWN}
     document = {"policy": SCHEMA, **keys}
     return checked_text(dump_yaml(document), document)
 
 
 def write_policy_file(path: str | Path, file: PolicyFile) -> PolicyFile:
-    """Write `file` and its data files into the folder of `path`, and return it as read."""
+    """Write `file` and its data files into the folder of `path`, and return it as read.
+
+    The data files are those in `file.files`.
+    """
     for name, content in file.files.items():
         (Path(path).parent / name).write_bytes(content)
     Path(path).write_text(dump_policy_file(file), encoding="utf-8")

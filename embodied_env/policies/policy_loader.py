@@ -144,7 +144,10 @@ def _load_model(address: PolicyAddress, options: Mapping[str, Any]) -> PolicyMod
 
 
 def find_policy_file(address: str) -> Path | None:
-    """Return the policy file next to the model at `address`, or None without one."""
+    """Return the policy file next to the model at `address`, or None without one.
+
+    For a directory it is the one in it.
+    """
     parsed = parse_address(address)
     format_name, location = parsed.name, parsed.location or ""
     if any(form.startswith(f"{format_name}://") for form in ADDRESSES):

@@ -158,7 +158,10 @@ class Interface(Protocol):
         return
 
     def deviations(self, observation: Observation, /) -> list[tuple[str, float]]:  # noqa: ARG002 - the default
-        """Return name and distance of each input from its statistics, in deviations."""
+        """Return name and distance of each input of a reset from its statistics.
+
+        The distance is in standard deviations.
+        """
         return []
 
     def to_start(self, start: EpisodeStart, /) -> EpisodeStart:
@@ -264,7 +267,10 @@ class ModelPolicy:
         self.model.reset(seed=seed, episode_index=episode_index)
 
     def instruct(self, instruction: str, /) -> bool:
-        """Use this prompt, unless a served model has the prompt of its contract."""
+        """Use this prompt as in `InstructedPolicy`.
+
+        A served model may have the prompt of its contract instead.
+        """
         if isinstance(self.model, InstructedPolicy):
             self.model.instruct(instruction)
         return self.interface.instruct(instruction)
@@ -316,7 +322,10 @@ class ModelPolicy:
 
     @property
     def start(self) -> EpisodeStart | None:
-        """The start of the recorded episode that the model plays, or None if it plays none."""
+        """The start of the recorded episode that the model plays, or None if it plays none.
+
+        The start is in joints of the contract.
+        """
         start = find_start(self.model)
         return None if start is None else self.interface.to_start(start)
 
@@ -363,7 +372,10 @@ def check_inference(model: PolicyModel, interface: Interface, contract: Contract
 
 
 def plausible_observation(contract: Contract) -> dict[str, NDArray[Any]]:
-    """Return an observation in the middle of the bounds with every sensor valid."""
+    """Return an observation in the middle of the bounds with every sensor valid.
+
+    Unbounded values are nearest to 0, and orientations are no rotation.
+    """
     found = {}
     for key, space in contract.observation_space.spaces.items():
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # type: ignore[attr-defined]
@@ -376,7 +388,10 @@ def plausible_observation(contract: Contract) -> dict[str, NDArray[Any]]:
 
 
 def read_model(location: str, *, kind: str, most_bytes: int) -> tuple[bytes, str]:
-    """Return content and SHA-256 of a model's file, or raise UsageError."""
+    """Return content and SHA-256 of a model's file.
+
+    Raises UsageError for one that is missing or too large.
+    """
     try:
         data = read_file(location, most_bytes=most_bytes)
     except OSError as error:

@@ -43,7 +43,10 @@ _KEYS = {"sha256": str, "dtype": str, "shape": list}
 
 
 def is_stored_apart(array: NDArray[Any]) -> bool:
-    """Return whether a row refers to `array` instead of containing its numbers."""
+    """Return whether a row refers to `array` instead of containing its numbers.
+
+    Such an array has at least three dimensions or more than `MOST_IN_A_ROW` numbers.
+    """
     is_large = array.ndim >= _IMAGE_DIMENSIONS or array.size > MOST_IN_A_ROW
     return is_large and array.dtype.kind in "biuf" and array.itemsize <= _DOUBLE_BYTES
 
@@ -56,7 +59,10 @@ class StoredApart:
 
 
 def from_bytes(reference: Mapping[str, Any], data: bytes) -> NDArray[Any]:
-    """Return the read-only array of `data`, or raise ValueError on a mismatch."""
+    """Return the read-only array of `data`.
+
+    Raises ValueError unless hash, dtype and shape match.
+    """
     if (found := hashlib.sha256(data).hexdigest()) != reference["sha256"]:
         raise ValueError(f"wrong SHA-256 of the bytes: {found} (expected {reference['sha256']})")
     check_layout(reference, len(data))
@@ -117,7 +123,10 @@ def portable(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def has_same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Return whether two arrays have the same type, shape and bytes, without hashes."""
+    """Return whether two arrays have the same type, shape and bytes.
+
+    This is much faster than by their hashes.
+    """
     if a is b:
         return True
     if (a.dtype, a.shape) != (b.dtype, b.shape) or not (a.flags.c_contiguous and b.flags.c_contiguous):

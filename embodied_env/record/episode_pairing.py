@@ -119,7 +119,10 @@ def pair_episodes(a: Episodes, b: Episodes) -> Pairing:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A success rate in A and in B, of all episodes or one prompt, and the difference."""
+    """A success rate in A and in B, of all episodes or of those with one prompt.
+
+    The difference B - A has 95 % intervals.
+    """
 
     key: str  # key of the rate in ``summary.json``; ``instructions`` for that of a prompt
     how: str  # what the rate is of
@@ -140,7 +143,10 @@ class ReturnDifference:
 
 
 def compare_outcomes(a: Mapping[str, Any], b: Mapping[str, Any], pairing: Pairing) -> tuple[Outcome, ...]:
-    """Compare the success rates of two summaries and of their pairs, also by prompt."""
+    """Compare the success rates of two summaries and of their pairs of episodes.
+
+    If there are several prompts, compare them by prompt too.
+    """
     outcomes, rated = [], [(x, y) for x, y in pairing.pairs if x.rated and y.rated]
     for key, how, trials, _ in SUCCESS_RATES:
         in_a, in_b = (Rate.of(summary["successes"], summary[trials]) for summary in (a, b))

@@ -56,8 +56,8 @@ def has_large_arrays(value: Any) -> bool:  # noqa: ANN401 - an observation of an
 def detach(value: Any, known: Mapping[str, Any]) -> tuple[Any, int]:  # noqa: ANN401 - an observation of any form
     """Return a copy of nested values, and the size of the copied arrays in bytes.
 
-    `known` are arrays that never change. One of them replaces an array with the same key and the same bytes, because a
-    comparison is faster than a copy.
+    The values are nested mappings and sequences of arrays. `known` are arrays that never change. One of them replaces
+    an array with the same key and the same bytes, because a comparison is faster than a copy.
     """
     if isinstance(value, np.ndarray):
         return value.copy(), value.nbytes

@@ -122,7 +122,9 @@ def processes(base: RecordableEnv) -> list[dict[str, Any]]:
 
 
 def contract_of_manifest(manifest: Mapping[str, Any]) -> Contract:
-    """Return the contract of a run with the recorded content of its unopened files.
+    """Return the contract of a run with the recorded content of its files.
+
+    None of the files is opened.
 
     Raises:
         RecordError: if the manifest has no contract text.
@@ -141,7 +143,10 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically, or raise RecordError."""
+    """Write `text` to `path` atomically, or raise RecordError.
+
+    A reader gets the old file or the new one.
+    """
     temporary = path.with_name(f".{path.name}.new")
     try:
         temporary.unlink(missing_ok=True)  # it could be a link

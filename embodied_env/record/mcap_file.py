@@ -34,7 +34,10 @@ _MOST_RECORDS = 1000  # without an index, such as channels
 
 
 class MessageEnd(NamedTuple):
-    """End of a message, `end` bytes after the start of the file or of its `chunk`."""
+    """End of a message in a file.
+
+    It is `end` bytes after the start of the file or of the content of the chunk at `chunk`.
+    """
 
     chunk: int | None
     end: int
@@ -216,7 +219,10 @@ _DECOMPRESSIONS = {"zstd": _decompress_zstd, "lz4": _decompress_lz4}
 
 
 def regular_size(path: Path) -> int:
-    """Return the size of a regular file in bytes, or raise OSError for anything else."""
+    """Return the size of a regular file in bytes, or raise OSError for anything else.
+
+    An example is a pipe.
+    """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))

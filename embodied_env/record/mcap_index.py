@@ -25,7 +25,8 @@ class _IndexedChunk(NamedTuple):
 class IndexCheck:
     """Receives a file's records in order, and raises ValueError for a wrong index.
 
-    A file that was cut off may lack an index, but one with an index has no other messages than those in it.
+    A definition that disagrees raises the same error. A file that was cut off may lack an index, but one with an index
+    has no other messages than those in it.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,10 @@ Piece = bytes | memoryview
 
 
 def check_log_libraries(compression: str = DEFAULT_COMPRESSION) -> None:
-    """Raise UsageError or MissingDependencyError for a compression that is not available."""
+    """Raise an error for a compression that is not available.
+
+    It is UsageError for an unknown one, and MissingDependencyError if a library is not installed.
+    """
     if compression not in COMPRESSIONS:
         raise UsageError(f"unknown compression {compression!r} (expected one of: {', '.join(COMPRESSIONS)})")
     _library("mcap.records")
@@ -64,7 +67,9 @@ def check_log_libraries(compression: str = DEFAULT_COMPRESSION) -> None:
 
 
 class McapFile:
-    """Writes and locks a file in chunks, but refuses further writes after a failed one.
+    """Writes a file in chunks and locks it until it is closed.
+
+    It refuses further writes after a failed one.
 
     Attributes:
         path: the file.
@@ -162,7 +167,10 @@ class McapFile:
         self._chunk.add(channel_id, log_ns, (head, *data))
 
     def flush(self) -> None:
-        """End the chunk and pass it to the operating system, or raise OSError."""
+        """End the chunk and pass it to the operating system.
+
+        Raises OSError unless `path` still has everything.
+        """
         if self._raw.closed:
             return
         self._end_chunk()
@@ -176,7 +184,10 @@ class McapFile:
         return _Guard(self, what)
 
     def close(self) -> None:
-        """Write the index and close the file once, and store an error in `problem`."""
+        """Write the index and close the file once.
+
+        An error is stored in `problem` instead of being raised.
+        """
         if self._raw.closed:
             return
         with contextlib.suppress(RecordError), self.guarded("the index"):

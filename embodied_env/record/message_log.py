@@ -108,7 +108,7 @@ def problem_of_messages(path: Path) -> str:
 
 @functools.cache
 def message_definition(name: str) -> str:
-    """Return the definition of a message type and of all types that it contains.
+    """Return the definition of a type, as ``sensor_msgs/msg/Imu``, and of all types in it.
 
     Each after the first follows a line of ``=`` and a line with its name, ``MSG: std_msgs/Header``. Raises like
     `message_class`.

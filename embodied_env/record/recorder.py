@@ -233,7 +233,10 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._submit_row(self._run.encode_step(made, outer, number=self._rows, now_ns=self._clock.system_ns()))
 
     def join(self, writer: WriterThread) -> RunWriter:
-        """Write in a thread that several recorders share, and return the writer of the rows."""
+        """Write in a thread that several recorders share, and return the writer of the rows.
+
+        It does so from the first row on.
+        """
         self._closing.detach()
         self._writer = writer
         return self._run
@@ -263,7 +266,10 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         return False
 
     def close(self) -> None:
-        """Close the environment and complete the record, idempotently and in bounded time."""
+        """Close the environment and complete the record, idempotently.
+
+        The wait for a hanging disk is bounded.
+        """
         try:
             super().close()
         finally:
@@ -326,7 +332,10 @@ def _record_message(run: RunWriter, writer: WriterThread, message: TappedMessage
 
 
 def make_run_directory(folder: Path, label: str, started_utc: datetime) -> Path:
-    """Create a directory in `folder` named by time and label, or raise RecordError."""
+    """Create a directory in `folder` named by time, label and a random number.
+
+    Raises RecordError if that fails.
+    """
     name = re.sub(r"[^\w.-]", "_", f"{started_utc:%Y%m%dT%H%M%SZ}_{label}_{secrets.token_hex(3)}")
     path = folder / name
     try:

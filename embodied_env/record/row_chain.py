@@ -28,7 +28,10 @@ class ChainRecord(TypedDict):
 
 
 def start_of_chain(manifest: Mapping[str, Any]) -> str:
-    """Return the hash in the first row of a run, made of its name, start and contract."""
+    """Return the hash in the first row of a run.
+
+    It is computed from name, start, backend and contract as JSON.
+    """
     contract = manifest.get("contract")
     fingerprint = contract.get("fingerprint") if isinstance(contract, dict) else None
     stated = [*(manifest.get(key) for key in _STATED), fingerprint]
@@ -73,7 +76,7 @@ class RowChain:
     def check(self, row: Any, data: bytes, log_time_ns: int | None, schema: str) -> None:  # noqa: ANN401 - JSON types
         """Add a row that was read, with the time of its message and schema of its topic.
 
-        Time None: the message has two.
+        The row is given as JSON types and as text. A time of None means that the message has two.
         """
         fields = row if isinstance(row, dict) else {}
         previous = fields.get(PREVIOUS, "")

@@ -180,7 +180,10 @@ class RowDecoder:
         return cast("FloatArray", _vector(inner["report"]["applied_si"]))
 
     def action(self, row: TransitionRow) -> tuple[Any, bool]:
-        """Return the action that the gate received, and whether it is reconstructed."""
+        """Return the action that the gate received.
+
+        Also return whether it is reconstructed from the gate's report.
+        """
         inner = row["inner"]
         action, requested = inner["action"], cast("FloatArray", _vector(inner["report"]["requested"]))
         of_form = (found for found in inner["findings"] if found["gate"] == "form")

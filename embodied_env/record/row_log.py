@@ -224,7 +224,10 @@ class LogReader:
         self._content = LogContent(problem, digest.hexdigest(), chain, is_cut=records.is_cut)
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
-        """Return the read-only array of a row, or raise RecordError if it is damaged."""
+        """Return the read-only array that a row refers to.
+
+        Raises RecordError if it is missing or damaged.
+        """
         self.check_array(reference)
         try:
             try:
@@ -236,7 +239,10 @@ class LogReader:
             raise RecordError(f"{self.path.name}: cannot read the array {reference}: {error}") from None
 
     def check_array(self, reference: Mapping[str, Any]) -> None:
-        """Raise RecordError unless the log has the array, which is not read again."""
+        """Raise RecordError unless the log has the array.
+
+        The array is not read, because the search has hashed it.
+        """
         if not is_reference(reference) or reference["sha256"] not in self._arrays.places:
             raise RecordError(f"{self.path.name}: no such array: {reference}")
         try:

@@ -27,7 +27,10 @@ Validated = tuple[T | None, list[Violation]]
 
 
 def validate_row(row: object) -> Validated[RecordedRow]:
-    """Validate a row of any kind, with free info if ``inner`` is null."""
+    """Validate a row of any kind, with free info if ``inner`` is null.
+
+    Then an outer wrapper made it.
+    """
     named = row.get("schema") if isinstance(row, dict) else None
     if not isinstance(row, dict) or named not in (RESET, TRANSITION):
         return None, [wrong_value("row.schema", "schema", named, f"{RESET} or {TRANSITION}")]
@@ -43,7 +46,10 @@ def validate_as(kind: type[T], row: object) -> Validated[T]:
 
 
 def validate_returned(fields: dict[str, Any], *, host_timing: bool) -> Validated[ReturnedRow]:
-    """Validate the info of a transition without an account."""
+    """Validate the info of a transition without an account.
+
+    With `host_timing` it has the durations of the host.
+    """
     if violations := _violations(fields["info"], Annotated[StepRecord, OPEN], path="info", host_timing=host_timing):
         return None, violations
     return cast("ReturnedRow", {**fields, "schema": TRANSITION, "inner": None}), []

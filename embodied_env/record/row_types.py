@@ -149,7 +149,8 @@ class DelayRecord(TypedDict):
 class ChunkRecord(TypedDict):
     """An action chunk, whose actions are float64 of shape (n, n_joints).
 
-    Action i is for step ``born + 1 + i`` of the episode. ``info.annotations.chunk`` has its age and its weight.
+    They are in contract order (`embodied_env.core.types.ActionChunk`). Action i is for step ``born + 1 + i`` of the
+    episode. ``info.annotations.chunk`` has its age and its weight.
     """
 
     id: WholeNumber
@@ -158,7 +159,10 @@ class ChunkRecord(TypedDict):
 
 
 class InputsRecord(TypedDict):
-    """The external inputs that do not follow from actions and readings."""
+    """The external inputs that do not follow from actions and readings.
+
+    They are a part of `embodied_env.core.types.ExternalInputs`.
+    """
 
     action_age_s: float
     latency_s: float

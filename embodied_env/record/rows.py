@@ -61,7 +61,10 @@ def has_missed_action(info: Mapping[str, Any]) -> bool:
 
 
 def is_staged(account: StepAccount) -> bool:
-    """Return whether ``inner.action`` is the output of an action stage."""
+    """Return whether ``inner.action`` is the output of an action stage.
+
+    Otherwise it is the agent's action.
+    """
     return "given" in account["external_inputs"].get("annotations", {}).get("action_stages", {})
 
 
@@ -83,7 +86,10 @@ def held_readings(info: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def stopped_joints(info: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the joints of the code that ended the episode, and those that did not move."""
+    """Return the joints of the code that ended the episode, and those that did not move.
+
+    The latter have not moved since the reset.
+    """
     safety, code = info.get("safety"), str(info.get("end_reason", "")).partition(":")[2]
     codes = safety.get("joints") if isinstance(safety, Mapping) else None
     if not code or code not in CODES or not isinstance(safety, Mapping) or not isinstance(codes, Mapping):

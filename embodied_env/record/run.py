@@ -124,7 +124,10 @@ class Run:
         return self._log.array(reference)
 
     def check_array(self, reference: Mapping[str, Any]) -> None:
-        """Raise RecordError if the array of a reference is missing or damaged."""
+        """Raise RecordError if the array of a reference is missing or damaged.
+
+        It is not read again.
+        """
         self._log.check_array(reference)
 
     def messages(self) -> Iterator[StoredMessage]:
@@ -183,7 +186,10 @@ def inspect_run(path: str | Path) -> tuple[Run, list[Violation]]:
 
 
 def read_json(file: Path) -> Any:  # noqa: ANN401 - JSON types
-    """Return the bounded JSON content of a regular file of a run, or raise ValueError."""
+    """Return the content of a JSON file of a run.
+
+    Raises ValueError unless it is a regular file of bounded JSON.
+    """
     try:
         regular_size(file)
         with file.open("rb") as opened:

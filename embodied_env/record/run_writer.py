@@ -36,7 +36,10 @@ SUMMARY = "summary.json"
 
 
 def remove_run(path: Path, made_for_it: Sequence[Path] = ()) -> None:
-    """Remove the files of a run, and then the folders made for it that are empty."""
+    """Remove the files of a run, and then the folders made for it that are empty.
+
+    These are its directory and those made for it, innermost first.
+    """
     with contextlib.suppress(OSError):
         for name in (MANIFEST, LOG, MESSAGES, FIRST_TRANSITION, SUMMARY):
             (path / name).unlink(missing_ok=True)
@@ -72,7 +75,10 @@ class RowArrays:
 
 
 class PendingRow(NamedTuple):
-    """A row to be written, with `parts` of JSON or functions that return fields."""
+    """A row to be written.
+
+    `parts` are JSON without the braces, or functions that return fields encoded later.
+    """
 
     topic: str
     parts: Sequence[bytes | Callable[[], Row]]
@@ -85,7 +91,7 @@ class PendingRow(NamedTuple):
 class RunWriter:
     """Writes into one run directory, and counts failures as losses once it is open.
 
-    It never raises once it is open.
+    Losses do not stop the robot. It never raises once it is open.
 
     Attributes:
         path: the run directory.
@@ -215,7 +221,10 @@ class RunWriter:
             self.log.flush()
 
     def complete(self, manifest: Mapping[str, Any], contract_fingerprint: str) -> None:
-        """Close the logs, then write the summary and, as the last file, the manifest."""
+        """Close the logs, then write the summary and, as the last file, the manifest.
+
+        So ``clean`` is the last thing written.
+        """
         self.settle()
         self.log.close()
         if self.log.problem:
@@ -249,7 +258,10 @@ class RunWriter:
 
 
 class LossCounter:
-    """Thread-safe counter of the rows and messages that could not be written."""
+    """Thread-safe counter of the rows and messages that could not be written.
+
+    It keeps the first problem.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -61,7 +61,10 @@ def _place(contract: Contract, joint: CommandedJoint) -> dict[str, Any]:
 
 
 def read_joint(row: TransitionRow | ResetRow, joint: CommandedJoint) -> float:
-    """Return the reading of a joint, or NaN without a good one in an observation."""
+    """Return the reading of a joint, or NaN without a good one in an observation.
+
+    The observation is JSON of any form.
+    """
     sensor = row["info"]["sensors"].get(joint.sensor)
     if sensor is None or sensor["quality"] not in _GOOD:
         return math.nan
@@ -75,9 +78,10 @@ def read_joint(row: TransitionRow | ResetRow, joint: CommandedJoint) -> float:
 
 
 def action_values(action: Vector | Mapping[str, Vector], layout: ActionLayout | None = None) -> list[float]:
-    """Return the components of an action as a list, with NaN for non-finite ones.
+    """Return the components of an action, with NaN for non-finite ones.
 
-    The lists are in the order of `layout`, or in their own where it is None or has other actuators.
+    The action is a list, or one list per actuator. The lists are in the order of `layout`, or in their own where it is
+    None or has other actuators.
     """
     parts: Iterable[Vector] = [action] if not isinstance(action, Mapping) else action.values()
     if isinstance(action, Mapping) and layout is not None and action.keys() == layout.slices.keys():
@@ -86,14 +90,20 @@ def action_values(action: Vector | Mapping[str, Vector], layout: ActionLayout | 
 
 
 def firings(row: TransitionRow) -> Iterator[tuple[Firing, Severity]]:
-    """Yield a step's findings once per joint, where severity PASS changes nothing."""
+    """Yield the findings of the gates in a step once per joint.
+
+    The severity PASS changes nothing.
+    """
     for finding in row["inner"]["findings"]:
         for joint in finding["joints"] or ("",):
             yield (finding["gate"], finding["code"], joint), Severity[finding["severity"]]
 
 
 class Joints:
-    """Values of the joints in their own units, or without a contract in the action's."""
+    """Values of the joints of a contract in their own units.
+
+    Without a contract they are in the units of the action.
+    """
 
     def __init__(self, contract: Contract | None) -> None:
         self._layout = None if contract is None else ActionLayout(contract)
@@ -123,7 +133,10 @@ class Joints:
         yield from zip(names, action_values(action["requested"], layout), strict=False)
 
     def origins(self, row: TransitionRow) -> list[float]:
-        """Return the position to which each joint's displacement is added, 0 for others."""
+        """Return the position of each joint to which the displacement of a step is added.
+
+        It is 0 for other actions.
+        """
         action, layout = row["info"]["action"], self._layout
         published = self._published(row)
         if layout is None or len(published) != layout.size:
@@ -140,7 +153,10 @@ class Joints:
         return action_values([values[joint] for joint in self._layout.joints])
 
     def plan(self, actions: FloatArray, origins: list[float]) -> FloatArray:
-        """Return the values of successive actions, (n, n_joints), the first of `origins`."""
+        """Return the values of successive actions, shape (n, n_joints).
+
+        The first action is for the step of `origins`.
+        """
         layout = self._layout
         if layout is None or actions.shape[1] != layout.size:
             return actions

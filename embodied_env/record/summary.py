@@ -60,7 +60,8 @@ class EpisodeOutcome:
     def instruction(self) -> str:
         """The prompt, "" without one, or "first → next" if it was changed.
 
-        Of more than `_MOST_PROMPTS` the first ones and the last one are named.
+        A changed prompt is a condition of its own. Of more than `_MOST_PROMPTS` the first ones and the last one are
+        named.
         """
         return " → ".join(self.prompts)
 
@@ -68,7 +69,8 @@ class EpisodeOutcome:
     def kind(self) -> str:
         """The end of the episode in one word, such as "success", "failure" or "stopped".
 
-        "stopped" is otherwise truncated, "apart" is in no success rate, and "cut" has no end.
+        The words are "success", "failure", "time" (its limit), "stopped", "apart" and "cut". "stopped" is otherwise
+        truncated, "apart" is in no success rate, and "cut" has no end.
         """
         if not self.ended or self.apart:
             return "apart" if self.apart else "cut"
@@ -88,7 +90,8 @@ class EpisodeOutcome:
 class Summary:
     """Computes the counts and latency percentiles of ``summary.json`` from rows in order.
 
-    An episode ends when the outermost wrapper ends it, and one that was cut short counts as unfinished.
+    The counts are those of episodes, steps and outcomes. An episode ends when the outermost wrapper ends it, and one
+    that was cut short counts as unfinished.
 
     Attributes:
         episode: the newest one.

@@ -81,7 +81,10 @@ class WriterThread:
         self._stalled_at = -1  # the progress at which a waiter gave up; no wait until it has grown
 
     def submit(self, job: Job, size: int = 0) -> bool:
-        """Queue `job`, which keeps `size` bytes alive, or return False if there is no room."""
+        """Queue `job`, which keeps `size` bytes alive.
+
+        Return False without running it if there is no room.
+        """
         with self._lock:
             if self._is_closing:
                 return False
@@ -112,7 +115,10 @@ class WriterThread:
             return self._wait_until(lambda: self._n_run >= target)
 
     def close(self, last: Job) -> bool:
-        """End the thread with the last user, or return False if it is stalled."""
+        """Run the last job of a user, and end the thread with the last user.
+
+        Return False if it is stalled.
+        """
         self._users -= 1
         if self._users > 0:
             return self.run(last)

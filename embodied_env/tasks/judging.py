@@ -87,7 +87,8 @@ def judge_step(
 ) -> TaskResult:
     """Return the result of `task.judge` with plain floats and ordered terms.
 
-    A task of another package receives copies, because the next step and the record use the originals.
+    Raises TaskError for an invalid result or an error of the task. A task of another package receives copies, because
+    the next step and the record use the originals.
     """
     try:
         if not type(task).__module__.startswith(_OWN):
@@ -115,7 +116,10 @@ def judge_step(
 def judge_reset(
     task: ResettableTask, contract: Contract, snapshot: Snapshot, options: Mapping[str, FloatArray]
 ) -> Verdict | None:
-    """Return the verdict of `task.reset` on a copy, or raise TaskError."""
+    """Return the verdict of `task.reset`, or raise TaskError.
+
+    The task receives a copy as in `judge_step`.
+    """
     try:
         if not type(task).__module__.startswith(_OWN):
             snapshot = _copied(snapshot)

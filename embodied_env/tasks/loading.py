@@ -27,7 +27,9 @@ from embodied_env.tasks.task_parts import ArrayTask
 
 
 def load_task(contract: Contract, *, trust: bool = False, file: str | Path | None = None) -> Task:
-    """Build the task of `contract` with the keys other than ``type`` as parameters.
+    """Build the task of `contract`, whose class or function is ``task.type``.
+
+    The other keys of ``task`` are its parameters.
 
     Args:
         contract: the contract of the task.
@@ -71,7 +73,10 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
 
 
 def describe_task(task: Task, contract: Contract) -> dict[str, Any]:
-    """Return a task's entry in a manifest, with its version, terms and SHA-256."""
+    """Return a loaded task's entry in a manifest.
+
+    It has the name in the contract, the version, the terms and the SHA-256 of the source.
+    """
     return {
         "type": contract.task.type,
         "version": task.version,
@@ -88,7 +93,7 @@ def is_shipped(contract: Contract) -> bool:
 def find_task(contract: Contract) -> str:
     """Return the name of the task in a module or file, or raise ContractError.
 
-    Its form is ``module:NAME`` or ``FILE.py:NAME``.
+    Its form is ``module:NAME`` or ``FILE.py:NAME``. Raises ContractError for an unknown name.
     """
     name = contract.task.type
     if ":" in name:

@@ -54,7 +54,8 @@ _FAR_M = 1e3  # beyond the range of any scanner
 class Pilot:
     """Sensors that the scripted policy reads and the robot's size, keys of `task.pilot`.
 
-    Their frame is that of the robot: origin at the middle of the axle, x forward, y left.
+    The sensors are those of the agent. Their frame is that of the robot: origin at the middle of the axle, x forward, y
+    left.
     """
 
     odometry: str  # sensor with `linear` and `angular`
@@ -83,8 +84,9 @@ class NavigateParameters:
 class Navigate(ArrayTask):
     """Rewards progress to the goal and success, and penalizes effort and collision.
 
-    Distances are horizontal, m. The effort is the weighted square of the applied action. The failure is ``collision``.
-    Success means that the distance, by fresh readings, is at most the success radius, without a collision.
+    Progress is the decrease of the distance, and success gives a bonus. Distances are horizontal, m. The effort is the
+    weighted square of the applied action. The failure is ``collision``. Success means that the distance, by fresh
+    readings, is at most the success radius, without a collision.
     """
 
     version = 1
@@ -124,8 +126,9 @@ class Navigate(ArrayTask):
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:  # noqa: ARG002 - protocol; a cart has no Jacobian
         """Return the policy that steers to the clear course nearest to the goal.
 
-        It is stateless: it reads velocity, ranges and the detected goal, corrects the detection for the motion since,
-        and stops without a valid one. Raises UsageError when the observation lacks a reading or the action an axis.
+        It slows down before obstacles. It is stateless: it reads velocity, ranges and the detected goal, corrects the
+        detection for the motion since, and stops without a valid one. Raises UsageError when the observation lacks a
+        reading or the action an axis.
         """
         pilot = self._p.pilot
         if pilot is None:

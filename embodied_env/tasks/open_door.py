@@ -70,6 +70,7 @@ class OpenDoorParameters:
 class OpenDoor(ArrayTask):
     """Rewards motion of door, bolt and fingertip towards opening, plus a bonus.
 
+    The reward follows changes of the door's angle, of the bolt, and of the distance between fingertip and handle.
     Differences reward no back-and-forth motion. Success means that the hinge's angle, by a fresh reading, is at least
     `opened_at_rad`. The failure ``excessive_force`` means that the wrench's force exceeds `max_force_n`.
     """

@@ -40,7 +40,10 @@ DAMPING_M = 0.05  # lambda of the damped least squares
 
 @dataclass(frozen=True, kw_only=True)
 class ReachParameters:
-    """The keys of `task`, where `tip` and `target` are sensors of positions in one frame."""
+    """The keys of `task`, where `tip` and `target` name sensors in one frame.
+
+    Each sensor has a field position.
+    """
 
     tip: str  # sensor with the moving point's `position`
     target: str  # sensor with the target's `position`
@@ -54,7 +57,8 @@ class ReachParameters:
 class Reach(ArrayTask):
     """Penalizes the distance (m) and the squared action, with a bonus at success.
 
-    Success means that the distance, by fresh readings, is at most the success radius.
+    The action is the applied one, and its square is weighted. Success means that the distance, by fresh readings, is at
+    most the success radius.
     """
 
     version = 2
@@ -94,9 +98,10 @@ class Reach(ArrayTask):
         return TaskResult(reward=reduce(add, terms.values()), verdict=verdict, terms=terms)
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
-        """Return the policy that moves the tip straight to the target by its Jacobian.
+        """Return the policy that moves the tip straight to the target.
 
-        It reads joint positions, tip and target. Raises UsageError when the observation lacks one of them.
+        It uses damped least squares on the Jacobian of the tip. It reads joint positions, tip and target. Raises
+        UsageError when the observation lacks one of them.
         """
         tip, target = (require_visible(self._contract, name) + "_position" for name in (self._p.tip, self._p.target))
 

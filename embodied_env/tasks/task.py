@@ -54,7 +54,9 @@ from embodied_env.core.types import Snapshot, TaskResult, Verdict
 
 
 class Task(Protocol):
-    """Computes the reward of a step and whether the task is over, from its `Parameters`.
+    """Computes the reward of a step and whether the task is over.
+
+    Its parameters are in its dataclass `Parameters`.
 
     Attributes:
         version: part of the contract's fingerprint.
@@ -65,7 +67,10 @@ class Task(Protocol):
     terms: tuple[str, ...]
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
-        """Judge the step from `previous` to `current` with the `applied` action, (n_joints,)."""
+        """Judge the step from `previous` to `current` with the `applied` action, (n_joints,).
+
+        The action is flat over all joints.
+        """
         ...
 
 
@@ -104,7 +109,10 @@ class SiteKinematics(Protocol):
 
 @runtime_checkable
 class ScriptedTask(Task, Protocol):
-    """A task with a scripted policy, which shows that the task can be solved."""
+    """A task with a scripted policy, which shows that the task can be solved.
+
+    The policy is also a baseline.
+    """
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return a policy that uses the observation only."""

@@ -23,7 +23,10 @@ _OK, _OUT_OF_RANGE = int(Quality.OK), int(Quality.OUT_OF_RANGE)  # NumPy compare
 
 
 def require_sensor(contract: Contract, path: str, name: str, *fields: str, joints: bool = False) -> SensorSpec:
-    """Return the sensor `name` with `fields`, or raise ContractError at `path`."""
+    """Return the sensor `name` with `fields`, or raise ContractError at `path`.
+
+    With `joints`, a field has one value per joint.
+    """
     fitting = [
         known
         for known, sensor in contract.sensors.items()
@@ -35,7 +38,10 @@ def require_sensor(contract: Contract, path: str, name: str, *fields: str, joint
 
 
 def is_fresh(snapshot: Any, *sensors: str) -> Any:  # noqa: ANN401 - as `ArrayTask.evaluate`
-    """Return whether the readings of `sensors` are new, as a bool or one per slot."""
+    """Return whether the readings of `sensors` are new, as a bool or one per slot.
+
+    Readings that hold the last valid ones are not new.
+    """
     fresh: Any = True
     for name in sensors:
         quality = snapshot.samples[name].quality
@@ -85,7 +91,10 @@ class ArrayTask(Task):
     n_joints = 1
 
     def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResult:  # noqa: ANN401
-        """Return the result for `applied` of shape (n_joints,) or (n_slots, n_joints)."""
+        """Return the result for `applied` of shape (n_joints,) or (n_slots, n_joints).
+
+        No argument is changed.
+        """
         raise NotImplementedError
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
@@ -112,7 +121,10 @@ def require_visible(contract: Contract, sensor: str) -> str:
 def joint_reader(
     contract: Contract, joints: Sequence[str], *, reader: str = "the scripted policy"
 ) -> Callable[[Mapping[str, NDArray[Any]]], FloatArray]:
-    """Return the function from an observation to the positions of `joints`."""
+    """Return the function from an observation to the positions of `joints`.
+
+    Raises UsageError for a hidden joint.
+    """
     found = find_positions(contract)
     if unseen := [joint for joint in joints if joint not in found]:
         raise UsageError(f"joints not in the observation: {', '.join(unseen)} ({reader} needs their positions)")
@@ -127,7 +139,8 @@ Motion = Callable[[Mapping[str, NDArray[Any]], FloatArray], tuple[FloatArray, Fl
 def cartesian_policy(contract: Contract, motion: Motion, *, damping_m: float) -> PolicyFunction:
     """Return the policy that makes `motion` by joints within the velocity limits.
 
-    Damped least squares, J^T (J J^T + lambda^2 I)^-1 v, keep joint velocities bounded near singularities.
+    Its actions are joint positions or displacements. Damped least squares, J^T (J J^T + lambda^2 I)^-1 v, keep joint
+    velocities bounded near singularities.
     """
     layout, period_s = ActionLayout(contract), contract.control_period_s
     joint_positions = joint_reader(contract, layout.joints)

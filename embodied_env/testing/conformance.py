@@ -223,7 +223,10 @@ class BackendContract(ABC):
 
 
 class EnvContract(ABC):
-    """Rules of the environment over a lockstep backend, which overrides `make_env`."""
+    """Rules of the environment over any lockstep backend.
+
+    A subclass overrides `make_env`.
+    """
 
     @abstractmethod
     def make_env(self, **options: Any) -> gymnasium.Env[Any, Any]:  # noqa: ANN401 - passed on to make

@@ -30,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the processes, and return the status of the work, or of what ended it."""
+    """Start the processes.
+
+    Return the exit status of the work, or of the process that ended it.
+    """
     from embodied_env.cli.launch.targets import TARGETS
 
     target = TARGETS[args.target]

@@ -33,7 +33,8 @@ _UNLIMITED_HZ = 1e9  # physics steps per second that no server reaches
 def gazebo_processes(values: Values, *, is_stepped: bool) -> Iterator[ProcessSpec]:
     """Yield the server of Gazebo, its bridge, and the controllers of a world.
 
-    `is_stepped`: a process of this launch steps the server, which starts paused.
+    The world has files for the controllers. `is_stepped`: a process of this launch steps the server, which starts
+    paused.
     """
     contract = find_contract(values["contract"])
     world = file_of(values, "world", contract.parent / "gazebo" / f"{contract.stem}.sdf")
@@ -99,6 +100,6 @@ def _ros_program(role: str, package: str, executable: str, *arguments: str) -> P
 
 
 def with_large_segments(program: ProcessSpec, values: Values) -> ProcessSpec:
-    """Return a program with the profile for large messages, if the contract has any."""
+    """Return a program with the Fast DDS profile, if the contract has large messages."""
     settings = [f"{name}={value}" for name, value in profile_environment(load_contract(values["contract"])).items()]
     return replace(program, arguments=("env", *settings, *program.arguments)) if settings else program

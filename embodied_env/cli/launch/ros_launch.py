@@ -76,7 +76,10 @@ class RosTarget:
         ]
 
     def node(self, role: str) -> Any:  # noqa: ANN401 - launch has no type stubs
-        """Return the action of one of our nodes with the settings of the launch."""
+        """Return the action of one of our nodes with the settings of the launch.
+
+        These are namespace, parameters and remappings.
+        """
         self._actions[role] = action = SupervisedNode(self, role)
         return action
 
@@ -98,7 +101,10 @@ class RosTarget:
         return True
 
     def options(self, action: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return the options of an action, some of which are read when it starts or ends."""
+        """Return the options of an action, some of which are read when it starts or ends.
+
+        Those are the options of its process.
+        """
         return {
             "output": "both",
             "cwd": _Later("folder", lambda: action.spec.folder or "."),

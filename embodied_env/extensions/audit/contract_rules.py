@@ -40,7 +40,10 @@ def end_reasons(row: StepRow) -> list[str]:
 
 
 def reference_of(row: TransitionRow) -> ReferenceRecord | None:
-    """Return the reference of the command, or of the braking, that was written."""
+    """Return the reference of the command, or of the braking, that was written.
+
+    Braking replaces a command after a delay.
+    """
     inputs = row["inner"]["external_inputs"]
     replaced = inputs["delay"]["reference"] if "delay" in inputs else None
     return replaced or inputs["reference"]

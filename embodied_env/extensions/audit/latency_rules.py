@@ -38,7 +38,10 @@ def to_ns(seconds: float) -> int:
 
 
 def is_free_running(info: StepRecord) -> bool:
-    """Return whether the world of a step moves by itself."""
+    """Return whether the world of a step moves by itself.
+
+    Only then info has the jitter of the period.
+    """
     return "jitter_s" in info["latency"]
 
 

@@ -222,10 +222,11 @@ PAIR_RULES: tuple[Callable[[AnyRow, StepRow, MaybeContract], Iterator[Violation]
 
 
 class LimitRule:
-    """Applied actions, alone and in sequence, are within the limits of the contract.
+    """Applied actions are within the limits of the contract.
 
-    Checked only where the gates guaranteed it and no other source of motion was possible in between. In a dry run the
-    commands do not follow each other: each is checked against the reference in its own row.
+    Consecutive ones are within its velocity limits. They are checked only where the gates guaranteed it and no other
+    source of motion was possible in between. In a dry run the commands do not follow each other: each is checked
+    against the reference in its own row.
     """
 
     def __init__(self, contract: Contract) -> None:

@@ -27,7 +27,10 @@ _REL_TOLERANCE = 1e-9  # tolerance of means that were summed in another order
 
 
 def read_contract(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Violation]]:
-    """Return the violations of a run's contract with it, or None if it is unusable."""
+    """Return the contract of a run and its violations.
+
+    The contract is None if rows cannot be checked against it.
+    """
     recorded = manifest.get("contract")
     recorded = recorded if isinstance(recorded, dict) else {}
     text, fingerprint, where = recorded.get("text"), recorded.get("fingerprint"), f"{MANIFEST}: contract.text"
@@ -76,7 +79,10 @@ def warn_overridden(contract: Contract | None) -> list[Violation]:
 
 
 def name_manifest(misfits: Iterable[Violation], *, is_contract_reported: bool) -> Iterator[Violation]:
-    """Yield the schema violations of a manifest that are not reported yet."""
+    """Yield the schema violations of a manifest that are not reported yet.
+
+    Violations of a contract are left out if they are reported already.
+    """
     for each in misfits:
         if not (is_contract_reported and each.field.startswith("contract")):
             field, text = f"{MANIFEST}: {each.field}", f"{MANIFEST}: {each.text}"
@@ -84,7 +90,10 @@ def name_manifest(misfits: Iterable[Violation], *, is_contract_reported: bool) -
 
 
 class ManifestRules:
-    """Rows have the backend, versions, task and seeds of the manifest."""
+    """Rows have the backend, versions, task and seeds of the manifest.
+
+    A changed value is reported once.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         self._is_clean = manifest.get("clean") is True
@@ -104,7 +113,10 @@ class ManifestRules:
         }
 
     def check_run(self) -> Iterator[Violation]:
-        """Check that the recorder was the outermost wrapper."""
+        """Check that the recorder was the outermost wrapper.
+
+        It does not record the wrappers outside of it.
+        """
         first = self._wrappers[0]["class"] if self._wrappers else RECORDER
         if first != RECORDER:
             text = f"{MANIFEST}: the outermost wrapper is {short_repr(first)} (expected {RECORDER})"
@@ -135,7 +147,10 @@ class ManifestRules:
 
 
 class RowTally:
-    """Counts what ``summary.json`` counts, independently of the code that writes it."""
+    """Counts what ``summary.json`` counts, except latencies.
+
+    It is independent of the code that writes the summary.
+    """
 
     def __init__(self) -> None:
         self.resets = 0
@@ -205,7 +220,7 @@ class RowTally:
 
 
 def warn_held(tally: RowTally, contract: Contract | None) -> Iterator[Violation]:
-    """Yield a warning for each sensor without a mask that has held readings."""
+    """Yield a warning for each sensor with held readings but without a mask of them."""
     for sensor, counts in by_sensor(tally.held).items():
         spec = None if contract is None else contract.sensors.get(sensor)
         if spec is None or not spec.mask:

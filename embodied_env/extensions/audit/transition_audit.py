@@ -194,7 +194,10 @@ def _check_reset_verdict(row: ResetRow) -> Iterator[Violation]:
 
 
 def warn_solved_in_place(row: ResetRow) -> Iterator[Violation]:
-    """Warn of a reset that moved nothing and left the task solved."""
+    """Warn of a reset that moved nothing and left the task solved.
+
+    The previous episode likely solved it.
+    """
     if row["inner"]["level"] == "none" and solved_at_reset(row["inner"]):
         text = "info.reset.solved is true at reset level none: the task was solved before the episode"
         yield make_violation("reset.solved_in_place", "info.reset.solved", True, text)

@@ -45,7 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Calibrate, write and print the profile, and return 1 if it is incomplete."""
+    """Calibrate, write and print the profile.
+
+    Return 1 if the actuation latency is unknown or moves are missing.
+    """
     from embodied_env.extensions.calibration.calibration import calibrate
 
     check_new(args.out, force=args.force)

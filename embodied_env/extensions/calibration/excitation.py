@@ -109,6 +109,8 @@ def find_joint_readings(contract: Contract, joints: Sequence[str]) -> dict[str, 
 def find_moved_joints(contract: Contract, joints: Sequence[str]) -> dict[str, JointReading]:
     """Return the joints that moves excite, and where their motion is read.
 
+    By default these are all but those of grippers.
+
     Raises:
         UsageError: as `find_joint_readings`, and for a joint that moves in one direction only.
     """
@@ -136,7 +138,10 @@ def _find_reading(contract: Contract, joint: str, actuator: ActuatorSpec) -> Joi
 
 
 class EnvWithoutTask(EmbodiedEnv):
-    """The environment of a contract in which no task ends a move."""
+    """The environment of a contract, in which no task ends a move.
+
+    A relay or an emulator accepts it.
+    """
 
     def _load_task(self, world: Backend) -> tuple[Task, dict[str, Any]]:  # noqa: ARG002 - of a replay
         task = cast("Task", NoGoal(self.contract, NoGoal.Parameters()))

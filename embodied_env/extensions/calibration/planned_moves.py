@@ -56,7 +56,10 @@ class _Bounds(NamedTuple):
 def gentle_moves(
     contract: Contract, joints: Sequence[str], *, amplitude: float, repeats: int, seed: int
 ) -> list[PlannedMove]:
-    """Return `repeats` slow moves of each joint, at most `amplitude` of its range."""
+    """Return `repeats` slow moves of each joint there and back.
+
+    Each covers at most `amplitude` of its range.
+    """
     rng, layout, period_s = np.random.default_rng(seed), ActionLayout(contract), contract.control_period_s
     moves = []
     for joint in list(joints) * repeats:
@@ -71,7 +74,8 @@ def brisk_moves(
 ) -> list[PlannedMove]:
     """Return `repeats` times a sum of sines on all joints, and three steps of each.
 
-    Raises UsageError for an amplitude that is not above 0 and at most 0.5.
+    The moves cover at most `amplitude` of a range. Raises UsageError for an amplitude that is not above 0 and at most
+    0.5.
     """
     if not 0.0 < amplitude <= 0.5:
         raise UsageError(f"invalid amplitude: {amplitude} (expected above 0, at most 0.5)")

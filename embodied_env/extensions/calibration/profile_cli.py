@@ -57,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_profile(profile: LatencyProfile, out: Path) -> None:
-    """Print the estimates with interval and method, and what is unknown."""
+    """Print a table of the estimates, with confidence interval and method.
+
+    Notes on each and on what is unknown follow.
+    """
     from rich.table import Column, Table
 
     console = make_console()

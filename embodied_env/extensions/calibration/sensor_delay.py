@@ -62,8 +62,8 @@ def estimate_lag(
 ) -> SensorLag | str:
     """Return a sensor's delay relative to the joints, or why it is not known.
 
-    `seen` has its readings during each of `moves`. With `integrated`, fields may also follow the integral of the
-    motion, which is then a velocity.
+    The delay is at most `longest_s`. `seen` has its readings during each of `moves`. With `integrated`, fields may also
+    follow the integral of the motion, which is then a velocity.
     """
     pairs = [(move, each) for move, each in zip(moves, seen, strict=True) if len(each.stamped_s) >= _LEAST_READINGS]
     if len(pairs) < _LEAST_MOVES:

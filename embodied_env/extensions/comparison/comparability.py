@@ -24,7 +24,10 @@ _OF_TASK = ("version", "terms", "source_sha256")  # of the loaded task
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """A difference between the conditions of two runs, by its path with both values."""
+    """A difference between the conditions of two runs, by its path with both values.
+
+    The values have JSON types.
+    """
 
     path: str
     a: Any

@@ -23,7 +23,10 @@ _TITLES = {
 
 
 def label(name: FeatureName) -> str:
-    """Return the name of a feature for people, such as "tracking error of j3"."""
+    """Return the name of a feature for people, such as "tracking error of j3".
+
+    Another example is "capture age · joints".
+    """
     if name.kind == "latency":
         return stage_label((name.group, name.component))
     if name.kind in ("delay", "gain", "offset"):
@@ -68,7 +71,10 @@ def describe_interval(found: FeatureDifference) -> str:
 
 
 def describe_evidence(found: FeatureDifference) -> str:
-    """Return how certain a difference is, such as "certain"."""
+    """Return how certain a difference is.
+
+    Examples are "certain" and "probably, about 12 episodes needed".
+    """
     if found.verdict in ("differs", "same"):
         return "certain" if found.verdict == "differs" else "none that matters"
     return (
@@ -85,7 +91,10 @@ def group_differences(differences: Iterable[FeatureDifference]) -> list[list[Fea
 
 
 def describe_findings(differences: Sequence[FeatureDifference], a: str = "A", b: str = "B") -> tuple[str, ...]:
-    """Return the findings of ordered differences, the most important one first."""
+    """Return the findings of ordered differences, the most important one first.
+
+    The runs are named `a` and `b`.
+    """
     if not differences:
         return (f"{a} and {b} have nothing in common to compare.",)
     first, *others = group_differences(differences)

@@ -67,9 +67,9 @@ def name_of_side(side: Side) -> str:
 
 
 def overlays(comparison: Comparison) -> list[str]:
-    """Return the motion of the joints that differ most, in equal episodes, overlaid.
+    """Return the motion of the joints that differ most, one episode over another.
 
-    Without such episodes, in the first ones of both runs.
+    The episodes have equal initial conditions. Without such episodes, the first ones of both runs are drawn.
     """
     a, b = comparison.a.features, comparison.b.features
     joints = [found.name.component for found in comparison.differences if found.name.kind in _MOTION]

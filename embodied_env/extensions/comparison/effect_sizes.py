@@ -115,11 +115,11 @@ def find_differences(
     *,
     chance: float = CHANCE,
 ) -> list[FeatureDifference]:
-    """Return the differences in features of both runs, the most important one first.
+    """Return the differences in the features `names`, the most important one first.
 
-    Each episode counts once, with its mean: steps of one episode are correlated. Episodes are compared in pairs where
-    half of those of the shorter run have the same initial conditions. The success rate is tested at `chance`; all other
-    features share another `chance` of a false alarm (Holm 1979).
+    Only features that both runs have are compared. Each episode counts once, with its mean: steps of one episode are
+    correlated. Episodes are compared in pairs where half of those of the shorter run have the same initial conditions.
+    The success rate is tested at `chance`; all other features share another `chance` of a false alarm (Holm 1979).
     """
     tested = [found for name in names if (found := _test(name, a, b, contract, pairing)) is not None]
     others = [found for found in tested if found.name.group != "success"]

@@ -56,7 +56,10 @@ class MotionRecorder:
         self._previous_ns: int | None = None
 
     def begin(self, row: RecordedReset) -> None:
-        """Start an episode with its reset's row, whose readings count as first commands."""
+        """Start an episode with the row of its reset.
+
+        Its readings count as the commands before the first one.
+        """
         for column in (column for columns in self._columns for column in columns):
             del column[:]
         if row["inner"] is None:
@@ -65,7 +68,10 @@ class MotionRecorder:
             self._starts, self._previous_ns = [read_joint(row, joint) for joint in self._joints], row["inner"]["now_ns"]
 
     def add(self, row: TransitionRow) -> list[float]:
-        """Add the row of a step, and return reading minus command of each joint."""
+        """Add the row of a step, and return reading minus command of each joint.
+
+        It is NaN where one is unknown.
+        """
         inner, previous_ns = row["inner"], self._previous_ns
         self._previous_ns = inner["now_ns"]
         observed_s, commanded_s = self._times(inner, previous_ns)
@@ -102,10 +108,10 @@ class MotionRecorder:
 
 
 def fit_joint_response(motion: Motion, joint: CommandedJoint, period_s: float) -> JointResponse | None:
-    """Fit the response of `joint`, or return None where commands do not explain it.
+    """Fit the response of `joint`.
 
-    Commands are joined by straight lines. The delay is dead time and lag together: the one at which commands and
-    readings correlate best.
+    Return None where it hardly moved or where commands do not explain its motion. Commands are joined by straight
+    lines. The delay is dead time and lag together: the one at which commands and readings correlate best.
     """
     t, u, y = motion.commanded_s, motion.commands, motion.readings
     if len(t) < _LEAST_STEPS or np.ptp(u) < 0.2 * joint.step or np.any(np.diff(t) <= 0.0):

@@ -327,7 +327,10 @@ class RunFeatures:
 
 
 def as_on_the_robot(latency: Mapping[str, Any]) -> dict[Stage, float]:
-    """Return the stages of ``info["latency"]``, s, with the injected delays."""
+    """Return the measured stages of ``info["latency"]``, s.
+
+    Injected delays replace those that they simulate.
+    """
     found = {}
     for (name, sensor), quality, seconds in stages_of(latency):
         if quality == Quality.OK and seconds is not None:

@@ -96,7 +96,10 @@ class Draft:
         self.chosen.setdefault(path, []).append(reason)
 
     def ask(self, path: str, question: str, where: str) -> None:
-        """Mark the value at `path` as unknown, since a wrong one is unsafe, unless given."""
+        """Mark the value at `path` as unknown, unless the user gave it.
+
+        A wrong one moves the robot wrongly.
+        """
         if not self.answers.is_known(path):
             self.unknown.setdefault(path, []).append(question)
             self.gap(question, f"{where}; if what is written is right: contract init --known {path}")
@@ -113,7 +116,10 @@ class Draft:
 
 
 def add_urdf(draft: Draft, text: str | bytes, source: str) -> None:
-    """Add the joints of a URDF and their limits, or raise ContractError."""
+    """Add the joints of a URDF and their limits.
+
+    Raises ContractError for a text that is no URDF.
+    """
     found, problems = read_joints(text)
     for name, problem in problems.items():
         draft.gap(f"joint {name} of {source} is unreadable: {problem}", "correct the URDF, or process it with xacro")
@@ -134,7 +140,10 @@ def add_urdf(draft: Draft, text: str | bytes, source: str) -> None:
 
 
 def check_joint(name: str, joint: Joint) -> None:
-    """Raise ContractError unless a joint has a valid name and real numbers."""
+    """Raise ContractError unless the name of a joint is valid.
+
+    Its numbers must be those of a real joint.
+    """
     path = f"joint {name}"
     check_text(path, name)
     low, high = joint.position or (-1.0, 1.0)
@@ -255,7 +264,10 @@ def assume_actuator(draft: Draft) -> list[str]:
 
 
 def ask_order(draft: Draft, name: str, topic: str, joints: list[str], assumed: str) -> None:
-    """Ask for the joints of a message without names, whose order matters."""
+    """Ask for the joints of a message without names.
+
+    In another order even a hold moves them.
+    """
     where = f"the parameter `joints` of the controller, or the driver's documentation; set actuators.{name}.joints"
     draft.ask(f"actuators.{name}.joints", f"joints of {topic}: {', '.join(joints)} ({assumed} written)", where)
 
@@ -345,7 +357,10 @@ def _down(value: float) -> float:
 
 
 def control_period_s(draft: Draft) -> float:
-    """Return the control period for actuators and joint states."""
+    """Return the control period for the actuators and the joint states.
+
+    It is a multiple of Gazebo's physics step.
+    """
     is_base = bool(draft.actuators) and all(each.get("command") == "twist" for each in draft.actuators.values())
     fastest = BASE_PERIOD_S if is_base else PERIOD_S
     period_s = fastest if draft.slowest_hz is None else max(fastest, round(1.0 / draft.slowest_hz + 0.004, 2))

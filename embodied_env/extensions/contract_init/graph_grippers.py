@@ -44,7 +44,10 @@ def add_gripper_actions(reading: GraphReading) -> None:
 
 
 def add_ends(draft: Draft, name: str, mimic: Document | None = None) -> None:
-    """Add a gripper's open and closed position and its fingers, as assumptions."""
+    """Add a gripper's open and closed position and its fingers, as assumptions.
+
+    The fingers mimic its joint.
+    """
     ((joint, limits),) = draft.actuators[name]["joints"].items()
     low, high = limits["position"]
     draft.actuators[name]["gripper"] = {"open": high, "closed": low, **({"mimic": mimic} if mimic else {})}
@@ -55,7 +58,10 @@ def add_ends(draft: Draft, name: str, mimic: Document | None = None) -> None:
 
 
 def ask_unit(draft: Draft, name: str, fingers: list[str]) -> None:
-    """Ask for the unit of the commands of fingers, which may be percent or counts."""
+    """Ask for the unit of the commands of fingers.
+
+    Many drivers take 0 to 1, percent or counts.
+    """
     for finger in fingers:
         if draft.answers.command_units(name, finger) is None:
             where = f"contract init --unit {name}/{finger}=percent:STROKE, see docs/howto/grippers.md"
@@ -79,7 +85,10 @@ def fingers_of(draft: Draft, joints: list[str]) -> Document | None:
 
 
 def note_trajectory_actions(reading: GraphReading) -> None:
-    """Report actions of whole trajectories, or raise ContractError without others."""
+    """Report actions that only take whole trajectories.
+
+    Raises ContractError if the robot has no other commands.
+    """
     for action in _actions(reading):
         is_alone = not any(command.name.startswith(namespace_of(action.name)) for command in reading.commands)
         if action.type != _TRAJECTORY or not is_alone:

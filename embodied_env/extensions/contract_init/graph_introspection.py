@@ -54,7 +54,10 @@ _MODES = {"RGB": "rgb8", "L": "mono8"}  # mode of Pillow -> encoding
 
 
 def read_graph(listen_s: float, *, domain_id: int | None = None) -> Graph:
-    """Listen for `listen_s` and return the graph, or raise BackendNotReadyError."""
+    """Listen for `listen_s` seconds and return the graph.
+
+    Raises BackendNotReadyError without ROS 2.
+    """
     ros = RosNode(NODE, namespace="/", clock=SteadyClock(), domain_id=domain_id)
     try:
         reader = _GraphReader(ros, listen_s)

@@ -110,7 +110,8 @@ class Graph:
 def topics_of_robot(draft: Draft, graph: Graph, namespace: str | None = None) -> list[Topic]:
     """Return the topics of the robot in `namespace`, without those of a second robot.
 
-    None is the root of a graph with one robot. Raises ContractError for a graph without a robot, or with several.
+    The second one has the same joint names. A `namespace` of None is the root of a graph with one robot. Raises
+    ContractError for a graph without a robot, or with several.
     """
     root = (namespace or "/").rstrip("/") + "/"
     topics = [topic for topic in graph.topics if topic.name.startswith(root)]
@@ -295,7 +296,7 @@ class GraphReading:
         return topic.name.removeprefix(f"{self.root}/")
 
     def side_of(self, topic: Topic) -> str:
-        """Return left or right for what is there on the other side too, else nothing."""
+        """Return left or right for a topic that is also there on the other side, else nothing."""
         names = {each.name.removesuffix(FEEDBACK) for each in self.topics}
         for side, other in (("left", "right"), ("right", "left")):
             mirrored = re.sub(rf"(?<![a-z]){side}(?![a-z])", other, topic.name)
@@ -304,7 +305,10 @@ class GraphReading:
         return ""
 
     def unique(self, name: str, topic: Topic, taken: Mapping[str, Any]) -> str:
-        """Return `name` as an identifier that no other name is."""
+        """Return `name` as a unique identifier.
+
+        It has its side or namespace if others are alike, and once more where it is taken.
+        """
         name, number, side = identifier(name), 2, self.side_of(topic)
         space = self.local(topic).split("/")[0]
         if side and side not in name.split("_"):

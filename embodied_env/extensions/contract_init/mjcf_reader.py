@@ -16,9 +16,10 @@ _INSET = 0.05  # share of a range: at least the draft's margin
 
 
 def add_mjcf(draft: Draft, file: Path, *, folder: Path) -> None:
-    """Add the joints of the model `file`, and a profile of `mujoco` in `folder`.
+    """Add the joints of the model `file`, and a profile of `mujoco`.
 
-    Joints with a position servo or a motor are commanded. Without any, all are, and there is no profile.
+    The path in the profile is relative to `folder`. Joints with a position servo or a motor are commanded. Without any,
+    all are, and there is no profile.
     """
     mujoco = import_mujoco()
     try:

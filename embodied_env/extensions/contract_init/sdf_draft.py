@@ -63,7 +63,10 @@ _CONTROLLERS: Mapping[str, tuple[str, str, str]] = {
 
 
 def add_world(draft: Draft, file: Path, model_name: str | None) -> None:
-    """Add a model of an SDF world, and the YAML of its bridge."""
+    """Add a model of an SDF world, and the YAML of its bridge.
+
+    By default it is the only one with commands.
+    """
     world = read_world(file)
     model = _choose_model(world, model_name)
     draft.gazebo = {"world": world.name, "step_s": world.step_s or STEP_S, "reset": "world"}

@@ -78,7 +78,10 @@ class SdfWorld:
 
 
 def read_world(file: Path) -> SdfWorld:
-    """Read the first world of an SDF file, or raise ContractError."""
+    """Read the first world of an SDF file.
+
+    Raises ContractError for no world or one beyond the limits.
+    """
     reader = _SdfReader()
     root = reader.read(file)
     world = root.find("world")

@@ -34,7 +34,10 @@ def {name}(
 
 
 def function_name(file: Path) -> str:
-    """Return the name of the function in the task file `file`, as an identifier."""
+    """Return the name of the function in the task file `file`.
+
+    It is the file's own name as an identifier.
+    """
     name = re.sub(r"\W", "_", file.stem).lstrip("_0123456789") or "task"
     return name + "_" * keyword.iskeyword(name)
 

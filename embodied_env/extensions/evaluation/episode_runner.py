@@ -269,7 +269,10 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
 
 
 def find_failure(summary: Mapping[str, Any]) -> str:
-    """Return the end reasons of episodes that failed to run, or ""."""
+    """Return the end reasons of episodes that failed to run, or "".
+
+    Such an episode lost its backend, or its policy never acted.
+    """
     steps, ends = summary["steps"], summary["end_reasons"]
     if steps and steps in (summary["missed_actions"], ends.get(LATE)):
         return f"the policy never acted: no action in time in {steps} steps"

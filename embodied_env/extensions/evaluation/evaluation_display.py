@@ -88,7 +88,10 @@ def run_policies(
 
 
 def confirm_at_terminal(problem: str) -> bool:
-    """Ask the operator whether to continue with an implausible policy."""
+    """Ask the operator whether to continue with an implausible policy.
+
+    Return whether the answer is yes.
+    """
     import termios
 
     say(f"implausible policy: {problem}", file=sys.stderr)
@@ -198,7 +201,7 @@ def _heads(result: PolicyResult) -> list[str]:
 
 
 def print_comparison(comparison: PolicyComparison) -> None:
-    """Print the success rates of two policies, and the differences with returns."""
+    """Print success rates of two policies, and the differences of rates and returns."""
     say(f"{comparison.b} compared with {comparison.a}, with intervals at 95 %")
     for outcome in comparison.outcomes:
         say(f"  success rate, {outcome.how}: {_rate(outcome.b)}, {_rate(outcome.a)}")

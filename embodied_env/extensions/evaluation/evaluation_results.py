@@ -113,9 +113,9 @@ class Evaluation:
 
 
 def rows_of_episodes(where: Mapping[int, Path]) -> Iterator[RecordedRow]:
-    """Yield the rows of these episodes in order, from the run directories in `where`.
+    """Yield the rows of these episodes in order.
 
-    Raises RecordError when an episode is incomplete in its log.
+    `where` has the run directory of each episode. Raises RecordError when an episode is incomplete in its log.
     """
     readers: dict[Path, Iterator[tuple[int, Iterator[RecordedRow]]]] = {}
     for episode, path in sorted(where.items()):

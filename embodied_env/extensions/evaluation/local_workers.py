@@ -155,7 +155,10 @@ class LocalWorkers(WorkerPool[LocalWorker]):
         self._folder.cleanup()
 
     def start(self, number: int, domain_id: int) -> LocalWorker:
-        """Start a worker, or raise BackendNotReadyError when it cannot be started."""
+        """Start a worker as `WorkerPool` does.
+
+        Raises BackendNotReadyError when its process cannot be started.
+        """
         job = {**self._job, "number": number, "address": self._address, "out": str(self._runs)}
         child = Child(
             ProcessSpec(role=f"worker {number}", module=MODULE, arguments=(), grace_s=GRACE_S),

@@ -253,7 +253,10 @@ def open_episodes(run: Run, *, evaluator: bool = False, split_at_gaps: bool = Fa
 
 
 def gated_action(row: RecordedTransition) -> Any:  # noqa: ANN401 - JSON types
-    """Return the agent's action, or that of the last action stage."""
+    """Return the agent's action, or that of the last action stage.
+
+    The latter was executed in its place.
+    """
     return row["action"] if row["inner"] is None or not is_staged(row["inner"]) else row["inner"]["action"]
 
 

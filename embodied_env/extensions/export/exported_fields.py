@@ -42,7 +42,10 @@ class ArrayField:
 
     @property
     def is_image(self) -> bool:
-        """Whether PNG stores it losslessly, as uint8 of (height, width, channels)."""
+        """Whether PNG stores it losslessly, as it does uint8 images.
+
+        Their shape is (height, width, channels) with 1, 3 or 4 channels.
+        """
         return self.dtype == "uint8" and len(self.shape) == 3 and self.shape[2] in _PNG_CHANNELS
 
     def array(self, value: Any, load: Load) -> NDArray[Any] | None:  # noqa: ANN401 - JSON types
@@ -104,7 +107,10 @@ def flatten(value: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON types
 
 
 def named(prefix: str, key: str) -> str:
-    """Return the name of a column, such as ``observation.joints_position``."""
+    """Return the name of a column, such as ``observation.joints_position``.
+
+    A single array has a name such as ``action``.
+    """
     return f"{prefix}.{key}" if key else prefix
 
 

@@ -30,7 +30,10 @@ EXPORT = "embodied_env/export/1"
 
 
 class Exporter(Protocol):
-    """Writes one format into an empty folder, with an `ExitStack` for open files."""
+    """Writes one format.
+
+    It receives an empty folder, the `EpisodeReader`, and an `ExitStack` for open files.
+    """
 
     def step(self, step: ExportedStep) -> None: ...
 
@@ -55,7 +58,7 @@ def export_run(  # noqa: PLR0913 - the public options
     allow_dry_run: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Export the run directory `path` into the new folder `out`, and return metadata.
+    """Export the run directory `path` into the new folder `out`, and return its metadata.
 
     It is written to ``OUT.partial``, which is renamed once it is complete.
 

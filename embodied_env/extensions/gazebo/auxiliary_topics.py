@@ -115,7 +115,10 @@ class CommandEchoes:
             self._pending[name] = command
 
     def add(self, arrival: ReceivedMessage) -> bool:
-        """Compare a message with the pending command, and return whether it is an echo."""
+        """Compare a message with the pending command, and return whether it is an echo.
+
+        The header is not compared.
+        """
         if not arrival.key.startswith(_ECHO):
             return False
         name, echo = arrival.key.removeprefix(_ECHO), arrival.message

@@ -54,6 +54,8 @@ _MORE_PERIODS = 2  # for a sensor that is due, since connecting to a restarted p
 class SimulatorBackend:
     """Publishes commands, steps the simulator by its clock, and returns the readings.
 
+    The clock confirms each step, and the readings are those of its end.
+
     Attributes:
         feed: receives the messages that our node publishes and receives.
         routine: homing, if the profile declares a home.
@@ -198,7 +200,10 @@ class SimulatorBackend:
     # ---------------------------------------------------------------------------------------------- reset
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Restore the world, place the entities and settle for readings newer than this."""
+        """Restore the world, place the entities and let physics settle.
+
+        The readings are newer than the reset.
+        """
         end = deadline_to_monotonic_s(deadline_ns, self._clock)
         profile = self._profile
         self._usable = self._is_halted = False
@@ -306,7 +311,10 @@ class SimulatorBackend:
 
     @deferred_signals()
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish one message per actuator, unless another client has moved the world."""
+        """Publish one message per actuator, unless another client has moved the world.
+
+        Only motion since the last step counts.
+        """
         check_approved(command)
         control = self._running()
         control.check_unmoved()

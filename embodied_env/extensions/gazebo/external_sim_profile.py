@@ -66,7 +66,10 @@ class SimulatorSource:
 
 @dataclass(frozen=True, kw_only=True)
 class StateTopic:
-    """A topic with an entity's pose in the world, at least once per control period."""
+    """A topic with the pose of an entity in the world frame.
+
+    It has one at least at the end of each control period.
+    """
 
     topic: Topic  # topic with the entity's pose in the world
     type: Literal["geometry_msgs/msg/PoseStamped", "nav_msgs/msg/Odometry"]

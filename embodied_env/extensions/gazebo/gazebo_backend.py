@@ -57,7 +57,10 @@ class GazeboBackend(SimulatorBackend):
         super().open()
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Reset as `SimulatorBackend`, and restart a server of ours that was lost."""
+        """Reset as `SimulatorBackend` does.
+
+        A server of ours that was lost or ends meanwhile is restarted.
+        """
         if self._launch is None:
             return super().reset(request, deadline_ns)
         must_start = self._server is None or self._is_halted or self._server.has_exited

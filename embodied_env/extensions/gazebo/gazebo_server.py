@@ -20,7 +20,9 @@ _DOMAINS = 102  # above, ports of DDS would be ephemeral ports of Linux
 
 
 class GazeboServer:
-    """The server, its bridge and controllers, which end with `stop` or this process.
+    """The server, its bridge and its controllers.
+
+    They end with `stop`, or with this process in any way.
 
     Attributes:
         domain_id: their ROS 2 domain.

@@ -21,7 +21,10 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+\S*")
 
 
 def version_checks() -> Iterator[Check]:
-    """Yield a check of gz-sim and one of ros_gz_bridge on this host."""
+    """Yield a check of gz-sim and one of ros_gz_bridge on this host.
+
+    The server may run on another.
+    """
     yield _gazebo_check(os.environ.get("ROS_DISTRO", ""))
     prefixes = filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep))
     manifests = (Path(prefix, "share", "ros_gz_bridge", "package.xml") for prefix in prefixes)

@@ -79,7 +79,10 @@ class Identification:
 
     @property
     def is_better(self) -> bool:
-        """Whether the identified values reproduce the held-out data better, over all joints."""
+        """Whether the identified values reproduce the held-out data better than the model's.
+
+        The data are those of all joints.
+        """
         ratios = [each.after / max(each.before, 1e-12) for each in self.model.residuals.values()]
         return bool(self.model.parameters) and float(np.mean(np.log(np.maximum(ratios, 1e-12)))) < 0.0
 

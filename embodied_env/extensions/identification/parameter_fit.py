@@ -42,7 +42,10 @@ class Estimates(NamedTuple):
 
 
 class ParameterFit:
-    """Fits the parameters `active` of rollouts, in units of their scales."""
+    """Fits the parameters `active` of rollouts, in units of their scales.
+
+    Other parameters have the model's values.
+    """
 
     def __init__(
         self,

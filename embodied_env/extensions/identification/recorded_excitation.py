@@ -15,7 +15,10 @@ from embodied_env.record import RecordTransitions
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedExcitation:
-    """The run directory, and the moves that were disturbed too often, with the reason."""
+    """The run directory, and the moves that were disturbed too often, with the reason.
+
+    Late steps or readings disturb a move.
+    """
 
     path: Path
     missing: Mapping[str, str]

@@ -53,7 +53,10 @@ class MotionSegment:
 
 @dataclass(frozen=True, kw_only=True)
 class RunMotion:
-    """The segments of one run, the joints that moved, and the kinds of gaps."""
+    """The segments of one run, the joints that moved, and the kinds of gaps.
+
+    Each kind has how often it ended a stretch of steps.
+    """
 
     source: IdentifiedRun
     segments: list[MotionSegment]

@@ -106,7 +106,10 @@ class OpenpiModel(RemoteModel):
             self.n_action_steps = count if type(count) is int and count > 0 else None
 
     def continue_chunk(self, *, executed: int, delay: int) -> None:
-        """Send the rest of the last chunk with the next request, or how much is left."""
+        """Send what is left of the last chunk with the next request.
+
+        Or send how much of it the server is to continue.
+        """
         self._prefix = {"executed": executed, "delay": delay}
 
     # ------------------------------------------------------------------------------------------------------ one request

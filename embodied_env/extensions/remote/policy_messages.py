@@ -55,7 +55,10 @@ class WireError(EmbodiedEnvError, ValueError):
 
 
 def pack(message: Any, protocol: str = "openpi") -> bytes:  # noqa: ANN401 - any message
-    """Return `message` in a format, or raise WireError for unsupported values."""
+    """Return `message` in the format of ``openpi`` or ``gr00t``.
+
+    Raises WireError for unsupported values.
+    """
     packers = vars(_packers)
     if protocol not in packers:
         packers[protocol] = import_library("msgpack").Packer(default=_FORMATS[protocol][0])
@@ -67,7 +70,10 @@ def pack(message: Any, protocol: str = "openpi") -> bytes:  # noqa: ANN401 - any
 
 
 def unpack(data: bytes | bytearray, protocol: str = "openpi") -> Any:  # noqa: ANN401 - any message
-    """Return a message of a format, or raise WireError for any other data."""
+    """Return a message in the format of ``openpi`` or ``gr00t``.
+
+    Raises WireError for any other data.
+    """
     library = import_library("msgpack")
     if len(data) > MOST_BYTES:
         raise WireError(f"message too large: {len(data)} bytes (expected at most {MOST_BYTES})")

@@ -30,7 +30,10 @@ _MOST_SHOWN = 160  # bytes of its reason
 
 
 class WebSocket:
-    """One connection to a server, to be closed after a `Failure` unless it is only late."""
+    """One connection to a server.
+
+    It is to be closed after a `Failure`, unless it was not yet open and late.
+    """
 
     def __init__(self, target: tuple[socket.AddressFamily, Any], netloc: str, *, headers: Mapping[str, str]) -> None:
         """Begin to connect to `target`, by a handshake with the `headers` and `netloc`, which is host and port."""
@@ -68,9 +71,10 @@ class WebSocket:
         return "" if is_ordinary else f": {close.code} {close.reason}".rstrip()
 
     def send(self, message: bytes, deadline_s: float) -> None:
-        """Send a binary message, or raise Failure, also for one that arrives before.
+        """Send a binary message, or raise Failure.
 
-        Its frame is made here, since the library copies the message four times.
+        A message that arrives before this one is sent is a failure too. The frame is made here, since the library
+        copies the message four times.
         """
         length, mask = len(message), secrets.token_bytes(4)
         if length < 126:
@@ -87,13 +91,19 @@ class WebSocket:
                 raise Failure(Problem.FOREIGN, "answer before the request")
 
     def receive(self, deadline_s: float) -> bytes | str:
-        """Return the next message, after connecting if necessary, or raise Failure."""
+        """Return the next message, after connecting if necessary, or raise Failure.
+
+        The end of a text is a `str`.
+        """
         while not self._messages:
             self._exchange(deadline_s)
         return self._messages.popleft()
 
     def poll(self, deadline_s: float) -> bool:
-        """Process what has arrived without waiting, and return whether it is a message."""
+        """Process what has arrived without waiting, such as a ping.
+
+        Return whether there is a message.
+        """
         while not (self._messages or self._end) and time.monotonic() < deadline_s:
             if not self._wait(0.0) & ~select.POLLOUT:
                 break
@@ -102,7 +112,10 @@ class WebSocket:
         return bool(self._messages)
 
     def close(self) -> None:
-        """Close at once, without waiting, and silently in a fork of the process."""
+        """Close at once, without waiting for the server.
+
+        In a fork of the process that connected, close silently.
+        """
         if self._pid == os.getpid() and self.is_open and not self._outgoing:
             self._protocol.send_close()
             self._flush()

@@ -68,7 +68,8 @@ class CommandDeviations:
 def rehearse(actions: Sequence[FloatArray], commands: FloatArray, contract: Contract, start: EpisodeStart) -> str:
     """Play actions on joints that follow exactly, and return how the commands deviate.
 
-    The limits and command filters of `contract` apply. Forces and loads are not known without a robot.
+    The deviations are those from the recorded `commands`. The limits and command filters of `contract` apply. Forces
+    and loads are not known without a robot.
     """
     no_loads: Any = {"forces": {}, "loads": {}}
     safety = replace(contract.safety, **no_loads)
@@ -96,10 +97,11 @@ def rehearse(actions: Sequence[FloatArray], commands: FloatArray, contract: Cont
 
 
 def write_deviations(played: str | Path, recorded: str | Path) -> list[str]:
-    """Compare a run with the one that it played, write and return the result.
+    """Compare a run with the one that it played, and return the result in text.
 
-    Per command and per component of a measured field it has the difference over time, its RMS and largest value, and
-    when the two diverged: a command when it first differs, a reading when it differs by 5 % of the recorded range.
+    The result is also written into the run as ``playback.json``. Per command and per component of a measured field it
+    has the difference over time, its RMS and largest value, and when the two diverged: a command when it first differs,
+    a reading when it differs by 5 % of the recorded range.
 
     Raises:
         RecordError: if one of them is not a run.

@@ -64,7 +64,10 @@ class RecordedSteps:
         return {} if self.row is None else cast("Mapping[str, int]", self.row["inner"]["stamps_ns"])
 
     def next_reset(self) -> ResetRow:
-        """Return the row of the next reset, or raise BackendNotReadyError."""
+        """Move to the next reset and return its row.
+
+        Raises BackendNotReadyError after the last one.
+        """
         self.row = self.external_inputs = None
         while self._next is not None and self._next["schema"] != RESET:
             self._next = next(self._rows, None)
@@ -132,7 +135,10 @@ class ReplayBackend:
 
     @classmethod
     def find_contract(cls, options: Mapping[str, Any], /) -> Contract:
-        """Return the untrusted contract of the run in `options`."""
+        """Return the untrusted contract of the run in `options`.
+
+        Raises like `recorded_contract`.
+        """
         return recorded_contract(_opened(options["run"]))
 
     def open(self) -> None:
@@ -216,7 +222,10 @@ def _opened(run: str | Path | Run) -> Run:
 
 
 def recorded_contract(run: Run) -> Contract:
-    """Return the untrusted contract of `run` with its files, or raise an error."""
+    """Return the untrusted contract of `run` with its files.
+
+    Raises RecordError or ContractError if it has none.
+    """
     try:
         return contract_of_manifest(run.manifest)
     except RecordError as error:

@@ -33,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay one run, and return 1 for a difference or a run that is not verified."""
+    """Replay one run.
+
+    Return 1 for a difference, an unclean run, or a task that is not verified.
+    """
     from embodied_env.contract import load_contract
 
     contract = None if args.contract is None else load_contract(args.contract)

@@ -130,7 +130,8 @@ def _check_values(run: Run, reset: Snapshot, steps: list[TransitionRow], size: i
 class RunModel(PolicyModel):
     """Plays the episodes of a run, one recorded action at each inference.
 
-    After the last one there is no action, so that the robot brakes and the episode ends as ``policy_lost``.
+    What is observed has no effect. After the last action there is no action, so that the robot brakes and the episode
+    ends as ``policy_lost``.
 
     Attributes:
         contract: that of the run.

@@ -94,9 +94,10 @@ def replay_run(
 ) -> Replay:
     """Replay the recorded actions of a run directory, up to the first difference.
 
-    Compared bit for bit: the environment's own account (``inner``) and its own keys of ``info``, latencies included;
-    arrays by their hash. Not compared: `IDENTITY` and the duration of resets. Nothing that the run names is imported
-    or opened: without a shipped or trusted task, reward and verdict are taken from the record.
+    The actions are those that reached its environment. Compared bit for bit: the environment's own account (``inner``)
+    and its own keys of ``info``, latencies included; arrays by their hash. Not compared: `IDENTITY` and the duration of
+    resets. Nothing that the run names is imported or opened: without a shipped or trusted task, reward and verdict are
+    taken from the record.
 
     Args:
         path: the run directory.

@@ -40,7 +40,10 @@ class Line(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Spans of `style` in which something occurred, among `steps` steps in all."""
+    """Spans of `style` in which something occurred, among `steps` steps in all.
+
+    `style` is "limit", "brake" or "notice".
+    """
 
     name: str
     spans: Sequence[tuple[float, float]]
@@ -60,7 +63,10 @@ class Interval(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """Successive episodes in the strip, with the `shares` of kinds of end."""
+    """Successive episodes in the strip, with the `shares` of kinds of end.
+
+    The shares sum up to 1.
+    """
 
     text: str
     shares: Mapping[str, float]
@@ -82,7 +88,8 @@ def line_chart(
 ) -> str:
     """Return a chart of lines over x, with `marks` and a shade beyond `limits`.
 
-    The lines `below`, of few points in any order, are drawn first, and are not in readout and table.
+    The marks are below the x axis. The lines `below`, of few points in any order, are drawn first, and are not in
+    readout and table.
     """
     series = [(line, *extremes(line.x, line.y)) for line in lines]
     behind = [(line, np.asarray(line.x), np.asarray(line.y)) for line in below]
@@ -115,7 +122,10 @@ def line_chart(
 
 
 def event_chart(rows: Sequence[Marks], steps: tuple[float, float], *, x_title: str) -> str:
-    """Return a chart with a row for each of `rows`, over the `steps`."""
+    """Return a chart with a row for each of `rows`, over the `steps`.
+
+    x goes from the first to the last of `steps`.
+    """
     box = _Box(*_padded_span(*steps), 0.0, 1.0)
     drawn = "".join(_row("event", marks.name, _drawing_of_marks(marks, box), f"{marks.steps:,}") for marks in rows)
     axis = _row("event", "", _x_axis(box.x_low, box.x_high, x_title), "")
@@ -125,7 +135,10 @@ def event_chart(rows: Sequence[Marks], steps: tuple[float, float], *, x_title: s
 def interval_chart(
     title: str, rows: Sequence[Interval], *, span: tuple[float, float] = (0.0, 1.0), reference: float = math.nan
 ) -> str:
-    """Return a dot with interval for each row, on one axis, and a line at `reference`."""
+    """Return a dot with interval for each row, on one axis, and a line at `reference`.
+
+    The axis covers `span`.
+    """
     box, drawn = _Box(*span, 0.0, 1.0), ""
     for row in rows:
         parts = f'<path class="grid" d="M0,500H{UNITS}"/>'
@@ -146,9 +159,10 @@ def stacked_timeline(
     unit: str,
     limit: float = math.nan,
 ) -> str:
-    """Return a bar of segments for each row of label, lengths and measured total.
+    """Return a bar of successive segments for each row.
 
-    `segments` are their styles and names. A line at `limit` crosses all bars.
+    A row has a label, the length of each segment, and the measured total. `segments` are their styles and names. A line
+    at `limit` crosses all bars.
     """
     ends = [end for _, lengths, total in rows for end in (sum(lengths), total, limit) if math.isfinite(end)]
     box, drawn = _Box(0.0, max(ends, default=0.0) or 1.0, 0.0, 1.0), ""
@@ -212,7 +226,10 @@ def episode_strip(title: str, bars: Sequence[Bar]) -> str:
 
 
 def extremes(x: ArrayLike, y: ArrayLike, columns: int = COLUMNS) -> tuple[FloatArray, FloatArray]:
-    """Return the points of the smallest and the largest value of each column."""
+    """Return the points of the smallest and the largest value of each column.
+
+    A column without another value has a point of NaN.
+    """
     places, values = np.asarray(x, np.float64).ravel(), np.asarray(y, np.float64).ravel()
     values = np.clip(np.where(np.isfinite(values), values, np.nan), -_LARGEST, _LARGEST)
     if len(values) <= 2 * columns:

@@ -101,7 +101,10 @@ def _describe(group: Sequence[EpisodeOutcome]) -> str:
 
 
 def draw_events(trace: EpisodeTrace) -> Iterator[str]:
-    """Draw the steps in which something was unusual."""
+    """Draw the steps in which something was unusual.
+
+    These are steps in which a gate acted, a reading was not good, a message was lost, or the policy was missing.
+    """
     order = {"brake": 0, "limit": 1, "notice": 2}
     events = sorted(trace.events.items(), key=lambda item: (order[item[0][0]], -item[1].count))
     marks = [Marks(text, spans.spans, spans.count, style) for (style, text), spans in events[:_LONGEST_LIST]]
@@ -110,7 +113,10 @@ def draw_events(trace: EpisodeTrace) -> Iterator[str]:
 
 
 def draw_joints(trace: EpisodeTrace) -> Iterator[str]:
-    """Draw chunks, requested, applied and measured values, and limits of each joint."""
+    """Draw chunks, requested, applied and measured values, and limits of each joint.
+
+    It also draws where gates acted.
+    """
     for index, name in enumerate([name for kind, name in trace.series if kind == "applied"][:MOST_JOINTS]):
         joint = trace.joints.by_name.get(name)
         lines = [
@@ -145,7 +151,10 @@ def draw_rewards(trace: EpisodeTrace) -> Iterator[str]:
 
 
 def draw_ages(trace: EpisodeTrace) -> Iterator[str]:
-    """Draw the ages of the observed readings, unless all are 0."""
+    """Draw the ages of the observed readings, unless all are 0.
+
+    In lockstep all are 0.
+    """
     if any(np.any(series.values > 0.0) for (kind, _), series in trace.series.items() if kind == "age"):
         yield from _draw_all(trace, "age", "age of the readings", "ms")
 

@@ -56,7 +56,10 @@ class KeyFrames:
                 kept.add((step, reference))
 
     def frames(self) -> dict[str, list[tuple[int, Reference]]]:
-        """Return step and reference of at most `MOST_FRAMES` images of each camera."""
+        """Return step and reference of at most `MOST_FRAMES` images of each camera.
+
+        A repeated image counts once.
+        """
         found = {}
         for camera, sparse in self._kept.items():
             first_of: dict[str, tuple[int, Reference]] = {}

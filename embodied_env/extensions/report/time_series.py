@@ -20,7 +20,10 @@ _Value = TypeVar("_Value")
 
 
 class BoundedDict(dict[_Key, _Value]):
-    """At most `most` entries created on first use, with the count of those `left_out`."""
+    """At most `most` entries created on first use.
+
+    `left_out` counts the calls of `entry` without room.
+    """
 
     def __init__(self, create: Callable[[], _Value], most: int = MOST_NAMES) -> None:
         super().__init__()
@@ -39,7 +42,10 @@ class BoundedDict(dict[_Key, _Value]):
 
 
 class Sparse(Generic[_Value]):
-    """At most `most` items evenly over a stream, by dropping every second one."""
+    """At most `most` items evenly over a stream, by dropping every second one.
+
+    The first one is always among them.
+    """
 
     def __init__(self, most: int) -> None:
         self.kept: list[_Value] = []

@@ -28,7 +28,10 @@ _PAUSE_NS = NS_PER_S // 2  # between them
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerControllers:
-    """The controllers that are switched when the runner is activated, and back."""
+    """The controllers of ros2_control that the runner switches.
+
+    They are switched when it is activated, and back afterwards.
+    """
 
     activate: tuple[Topic, ...] = ()  # active while the runner is, such as the one that takes our commands
     deactivate: tuple[Topic, ...] = ()  # inactive meanwhile, such as the one that the robot boots with

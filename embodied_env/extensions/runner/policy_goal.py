@@ -42,7 +42,10 @@ class PolicyGoal:
 
 
 def check_goal(goal: PolicyGoal, contract: Contract) -> dict[str, JointLimits]:
-    """Return the limits of a goal by joint, or raise UsageError if not allowed."""
+    """Return the limits of a goal by joint.
+
+    Raises UsageError for a goal that the contract does not allow.
+    """
     if goal.instruction:
         check_instruction(goal.instruction)
     if goal.episodes < 0:

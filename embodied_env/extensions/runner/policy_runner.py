@@ -104,7 +104,10 @@ class PolicyRunner:
     # ------------------------------------------------------------------------------------------- transitions
 
     def configure(self) -> None:
-        """Load contract and policy, and check the robot, or raise EmbodiedEnvError."""
+        """Load the contract and the policy, and check the robot without any publisher.
+
+        Raises EmbodiedEnvError if that fails.
+        """
         options = self._options
         contract = self.contract = load_contract(options.contract)
         check_blocks(contract)
@@ -285,7 +288,10 @@ class PolicyRunner:
             env.close()  # nothing else ends a reset, which may drive the robot home
 
     def wait(self) -> bool:
-        """Wait until the robot is at rest after `stop`, or return False for a hanging policy."""
+        """Wait until the robot is at rest after `stop`.
+
+        Return False if the policy does not return in time.
+        """
         if self._future is None:
             return True
         return not futures.wait([self._future], STOP_GRACE_S + stopping_time_s(self.contract)).not_done

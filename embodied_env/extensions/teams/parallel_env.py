@@ -280,7 +280,10 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         return None if self._folder is None else cast("RecordTransitions", self._envs[agent]).path
 
     def mark(self, name: str) -> None:
-        """Stamp the end of a stage for every agent, as ``mark("policy")`` after inference."""
+        """Stamp the end of a stage outside the step for every agent.
+
+        An example is ``mark("policy")`` right after inference.
+        """
         for agent in self.agents:
             self._agent_envs[agent].mark(name)
 

@@ -129,7 +129,9 @@ class SharedBackend:
 
 
 class AgentBackend:
-    """The `Backend` of one robot in a shared world, with its own sensors and commands.
+    """The `Backend` of one robot in a shared world.
+
+    It has sensors, reset options and commands of its own.
 
     Attributes:
         contract: the contract of the robot.

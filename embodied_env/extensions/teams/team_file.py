@@ -45,7 +45,10 @@ _NAMES |= {"joints", "mass", "friction", "gain", "damping", "delay"}
 
 @dataclass(frozen=True, kw_only=True)
 class TeamMember:
-    """A robot of the file, with `changes` merged over its contract."""
+    """A robot of the file, with `changes` merged over its contract.
+
+    In `changes`, null removes a key.
+    """
 
     contract: str  # a name or a file, relative to the team's folder
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -53,7 +56,10 @@ class TeamMember:
 
 @dataclass(frozen=True, kw_only=True)
 class TeamWorld:
-    """The part of the world that belongs to no robot, with `shared` names of the model."""
+    """The part of the world that belongs to no robot.
+
+    `shared` has names of the model without a prefix.
+    """
 
     mujoco: Mapping[str, Any]  # a profile: the model, movers, the draws of the options below, rendering
     shared: tuple[str, ...] = ()

@@ -374,7 +374,10 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
     # --------------------------------------------------------------------------------------------- others
 
     def mark(self, name: str) -> None:
-        """Stamp the end of a stage in every slot, as ``mark("policy")`` right after inference."""
+        """Stamp the end of a stage outside the step in every slot.
+
+        An example is ``mark("policy")`` right after inference.
+        """
         if self._batched is not None:
             self._batched.mark(name)
             return

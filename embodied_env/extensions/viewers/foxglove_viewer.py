@@ -31,7 +31,10 @@ _Message = Any  # of the SDK, which is optional
 
 
 class FoxgloveViewer:
-    """A sink of Foxglove's SDK, whose server keeps the newest message of each topic."""
+    """A sink of Foxglove's SDK, whose server keeps the newest message of each topic.
+
+    Later connections receive it.
+    """
 
     def __init__(self, where: str, scene: Scene, *, plays: bool = False) -> None:
         """Open the server or the file.

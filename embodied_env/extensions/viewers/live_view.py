@@ -167,7 +167,8 @@ def view_run(run: Run, scene: Scene, viewer: Viewer, progress: Callable[[int], N
 def row_of(transition: Transition, hidden: Collection[str]) -> TransitionRow:
     """Return what is drawn of a transition as a row, without the sensors `hidden`.
 
-    Actions are those of the report: the object that the agent passed may have changed.
+    Those are visible to the evaluator only. Actions are those of the report: the object that the agent passed may have
+    changed.
     """
     inner = step_account(transition, None, hidden)
     row = {"schema": TRANSITION, "reward": transition.reward, "info": transition.info, "inner": inner}

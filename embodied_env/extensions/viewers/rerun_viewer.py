@@ -70,7 +70,10 @@ class RerunViewer:
             recording.log(["scene", name], rerun.LineStrips3D.from_fields(colors=[color]), static=True)
 
     def show(self, drawing: Drawing) -> None:
-        """Show a step without its numbers, poses and paths, which wait for `flush`."""
+        """Show a step without its numbers, poses and paths, which wait for `flush`.
+
+        Rerun is slow at single ones.
+        """
         rerun, log = self._rerun, self._recording.log
         self._recording.set_time("step", sequence=drawing.step)
         self._recording.set_time("time", duration=drawing.time_s)

@@ -51,7 +51,10 @@ class Pose(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The triangles of one colour in a link's frame, as vertices, m, and indices."""
+    """The triangles of one colour in the frame of a link.
+
+    Vertices have the shape (n, 3), in m, and their indices (k, 3).
+    """
 
     link: str
     color: Color
@@ -116,7 +119,10 @@ class RobotGeometry:
         return found
 
     def tool_path(self, rows: Iterable[Mapping[str, float]]) -> FloatArray:
-        """Return the position of the tool for each of several joint positions, (n, 3)."""
+        """Return the position of the tool for each of several joint positions, (n, 3).
+
+        The tool is its site, or the last link.
+        """
         found, before = [], np.array(self._data.qpos)
         for positions in rows:
             self._move(positions)

@@ -26,7 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show one run, and return when it is written, passed on or ended by Ctrl-C."""
+    """Show one run until it is written or passed to the viewer.
+
+    For a page or a server, return when Ctrl-C ends it.
+    """
     from embodied_env.errors import UsageError
     from embodied_env.extensions.viewers.live_view import view_run
     from embodied_env.extensions.viewers.view_target import FILES, checked_view, open_viewer, scene_of_run

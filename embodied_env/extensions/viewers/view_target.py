@@ -64,7 +64,10 @@ def open_viewer(where: str, scene: Scene, *, plays: bool = False) -> Viewer:
 
 
 def open_view(view: object, contract: Contract, *, pacing: str) -> LiveView:
-    """Return the observer that shows the steps of an environment."""
+    """Return the observer that shows the steps of an environment.
+
+    Raises like `checked_view` and `open_viewer`.
+    """
     where = checked_view(view)
     scene = Scene(contract, geometry=find_geometry(contract), start_ns=time.time_ns(), pacing=pacing)
     return LiveView(scene, open_viewer(where, scene), pacing=pacing)

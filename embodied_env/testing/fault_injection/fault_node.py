@@ -34,7 +34,8 @@ def chaos_qos(*, transient_local: bool = False) -> QoSProfile:
 class ChaosNode:
     """Relays a topic with faults, in a thread and ROS context of its own.
 
-    Dropped messages leave no gap in the publication numbers of the middleware, since these are this node's own.
+    It does so for the duration of a ``with`` statement. Dropped messages leave no gap in the publication numbers of the
+    middleware, since these are this node's own.
     """
 
     def __init__(
@@ -104,7 +105,10 @@ class ChaosNode:
             raise self._error
 
     def wait_connected(self, timeout_s: float = 10.0) -> None:
-        """Wait for a publisher and a subscriber, or raise BackendNotReadyError."""
+        """Wait for a publisher of the source and a subscriber of the target.
+
+        Raises BackendNotReadyError after `timeout_s`.
+        """
         ros, (source, target) = self._ros, self._topics
         if ros is None:
             raise BackendNotReadyError("chaos node is not running; use it in a with statement")

@@ -40,7 +40,10 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
-    """When a fault hits an item, counted from the first fault, with random numbers."""
+    """When a fault hits an item, with the item's random numbers there.
+
+    The time counts since the faults began.
+    """
 
     now_ns: int
     elapsed_ns: int
@@ -93,7 +96,10 @@ class Fault:
             raise UsageError(f"invalid {type(self).__name__}.{name}: {getattr(self, name)!r} (expected {expected})")
 
     def hits(self, elapsed_s: float, rng: np.random.Generator) -> bool:
-        """Return whether the fault hits a message that arrives now, with one draw of `rng`."""
+        """Return whether the fault hits a message that arrives now, with one draw of `rng`.
+
+        The draw is made in every case.
+        """
         return bool(rng.random() < self.share) and self.after_s <= elapsed_s < self.after_s + self.duration_s
 
     def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item] | None:
@@ -119,9 +125,9 @@ class Drop(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Delay(Fault):
-    """The message is delayed by `delay_s`, which grows within `ramp_s`, plus a jitter.
+    """The message is delayed by `delay_s`, plus up to `jitter_s`.
 
-    `in_order`: no message overtakes another, delayed or not.
+    The delay grows from 0 within `ramp_s`. `in_order`: no message overtakes another, delayed or not.
     """
 
     delay_s: float
@@ -168,7 +174,10 @@ class Duplicate(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Reorder(Fault):
-    """The next `places` messages without a hit overtake one, which waits `MAX_HELD_S`."""
+    """The next `places` messages without a hit overtake one.
+
+    That one waits at most `MAX_HELD_S`.
+    """
 
     places: int = 1
     counted_as: ClassVar[str] = "reordered"
@@ -194,7 +203,10 @@ class Reorder(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Corrupt(Fault):
-    """One floating-point number of the message, or with `every` all, become `value`."""
+    """One floating-point number of the message, or with `every` all, become `value`.
+
+    A single one is drawn by the seed.
+    """
 
     value: float = math.nan
     every: bool = False
@@ -259,7 +271,10 @@ class Restamp(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Burst(Fault):
-    """Messages of the first `hold_s` of each `every_s` are released together."""
+    """Messages of the first `hold_s` of each `every_s` are released together.
+
+    They are released at the end of `hold_s`.
+    """
 
     hold_s: float
     every_s: float

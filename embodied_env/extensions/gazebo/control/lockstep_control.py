@@ -32,9 +32,9 @@ class StepTimes:
     duration_ns: int  # the simulated time of the step
 
     def describe_throttle(self, world: str | None) -> str:
-        """Return that the step took its own simulated time, with a remedy, or "".
+        """Return that the step took at least its own simulated time, with a remedy.
 
-        `world` is the name of a world of Gazebo, or None for another simulator.
+        The text is "" for a faster step. `world` is the name of a world of Gazebo, or None for another simulator.
         """
         took_s, duration_s = self.reached_s - self.sent_s, self.duration_ns / NS_PER_S
         if took_s < _THROTTLED * duration_s:
@@ -111,7 +111,10 @@ class LockstepControl:
         self._store_reference()
 
     def wake_clock(self, end: float) -> None:
-        """Take one physics step if no stamp was received yet, as at rest."""
+        """Take one physics step if no stamp was received yet.
+
+        Some simulators publish none at rest.
+        """
         if self.clock.now_ns is None:
             self._run_down(end)
 
@@ -175,7 +178,10 @@ class LockstepControl:
                 )
 
     def confirm_paused(self, end: float) -> None:
-        """Pause, and await one more stamp if the clock repeats them at rest."""
+        """Pause, and await one more stamp if the clock repeats them at rest.
+
+        The server may be a new one.
+        """
         if not self.capabilities.pause:
             return
         self.pause(end)

@@ -73,13 +73,19 @@ class RosGz(SimulatorApi):
         return request
 
     def reset(self) -> Request:
-        """Return the request that restores the initial world, paused."""
+        """Return the request that restores the initial world, paused.
+
+        Models that were spawned later are removed.
+        """
         request = self.pause()
         request.message.world_control.reset.all = True
         return request
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
-        """Return the request that places a model, which keeps its velocity."""
+        """Return the request that places a model, which keeps its velocity.
+
+        An unknown name is not reported.
+        """
         kind = self._set_pose_type
         message = kind.Request()
         message.entity.name, message.entity.type = entity, _MODEL

@@ -78,7 +78,9 @@ class PendingRequest:
 
 
 class ServiceSession:
-    """Sends the requests to one simulator, whose calls return by `end`, monotonic s.
+    """Sends the requests to one simulator.
+
+    `end` is the monotonic time, s, by which a call returns.
 
     Attributes:
         clock: the simulator's clock.
@@ -107,9 +109,9 @@ class ServiceSession:
         return self._receiver.services()
 
     def receive(self, timeout_s: float, *, only: Collection[str] = ()) -> bool:
-        """Receive messages for at most `timeout_s`, and return whether any have arrived.
+        """Receive the messages that have arrived, and return whether any have.
 
-        With `only`, messages of other keys stay in their queues.
+        Wait at most `timeout_s` for one. With `only`, messages of other keys stay in their queues.
         """
         self._check_liveness()
         arrivals = self._receiver.receive(timeout_s, only=only)
@@ -159,7 +161,10 @@ class ServiceSession:
                 raise BackendLostError("refused", f"{pending.request.service}{about}: {error}") from None
 
     def await_reply(self, pending: PendingRequest, end: float, *, evidence: Callable[[], str] = lambda: "") -> None:
-        """Poll until the reply arrives, or raise BackendLostError with `evidence`."""
+        """Poll until the reply arrives.
+
+        Raises BackendLostError, with `evidence` from the clock, if it is late.
+        """
         end = min(end, pending.sent_s + self.reply_timeout_s)
         while pending.answered_s is None:
             if time.monotonic() > end:

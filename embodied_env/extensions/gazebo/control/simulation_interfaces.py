@@ -110,7 +110,10 @@ class SimulationInterfaces(SimulatorApi):
     # ---------------------------------------------------------------------------------------------- requests
 
     def pause(self) -> Request:
-        """Return the request that pauses, also if the simulator is paused already."""
+        """Return the request that pauses.
+
+        Its reply may report that the simulator is paused already.
+        """
         read = partial(_check_result, also=ALREADY_IN_TARGET_STATE)
         request = self._request("set_simulation_state", read, is_done=True)
         request.message.state.state = PAUSED
