@@ -148,10 +148,7 @@ class Stepper:
     # ----------------------------------------------------------------------------------------------- step
 
     def begin(self, action: Any) -> None:  # noqa: ANN401 - as an agent
-        """Judge `action`, publish the command, and start the motion of the world.
-
-        Raises like `EmbodiedEnv.step`.
-        """
+        """Judge `action`, publish the command and start motion, or raise like `EmbodiedEnv.step`."""
         with self._claim:  # of two threads one gets the step
             if self.lifecycle.state is not State.RUNNING or self._step is not None:
                 self.lifecycle.check_open("step")
@@ -286,10 +283,7 @@ class Stepper:
     # ---------------------------------------------------------------------------------------------- reset
 
     def check_reset(self, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
-        """Return the options of a reset as arrays, without a reset.
-
-        Raises like `EmbodiedEnv.reset`.
-        """
+        """Return the options as arrays without a reset, or raise like `EmbodiedEnv.reset`."""
         if not self.capabilities.reopens:
             self.lifecycle.check_open("reset")
         if latched := latched_estop(self.gate):
@@ -300,10 +294,7 @@ class Stepper:
     def reset(
         self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool, start: EpisodeStart | None = None
     ) -> tuple[Observation, Info]:
-        """Start an episode, from `start` if given, and as number 0 if `seeded`.
-
-        Raises like `EmbodiedEnv.reset`.
-        """
+        """Start an episode at `start`, as number 0 if `seeded`, or raise like `EmbodiedEnv.reset`."""
         request = ResetRequest(epoch=self.epoch + 1, seed=world_seed, options=self.check_reset(options))
         was_running = self.lifecycle.state is State.RUNNING
         self.lifecycle.end_episode()
@@ -355,10 +346,7 @@ class Stepper:
     # ---------------------------------------------------------------------------------------------- state
 
     def save(self) -> SavedStepper:
-        """Return the state between two steps, or raise ResetNeededError at another time.
-
-        Later steps do not change it.
-        """
+        """Return an independent state between two steps, or raise ResetNeededError."""
         if self.lifecycle.state is not State.RUNNING or self._step is not None:
             raise ResetNeededError("save() outside an episode or during a step: call it between two steps")
         return SavedStepper(episode=self._episode.copy(), command=self._arbiter.reference, stamps=self.ledger.save())
