@@ -138,7 +138,7 @@ class Resettable(Protocol):
     def verify(self, deadline_ns: int) -> Snapshot:
         """Return a snapshot newer than this call, or raise BackendNotReadyError.
 
-        That holds for every sensor in it.
+        Every sensor in it is newer.
         """
 
 

@@ -117,7 +117,7 @@ def read_contract_file(file: Path) -> str:
 def read_document(text: str, kind: str, source: str, *, schema: str = SCHEMA) -> dict[str, Any]:
     """Return the YAML mapping of a ``contract`` or ``team`` without its schema.
 
-    Raises ContractError for another schema.
+    Raises ContractError for any other document.
     """
     document = read_yaml(text, source)
     if not isinstance(document, dict):

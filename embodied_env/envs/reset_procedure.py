@@ -34,7 +34,7 @@ from embodied_env.timing.clock import NS_PER_S, Clock
 
 
 def require_operator(backend: Backend, motion: str) -> None:
-    """Raise BackendNotReadyError for a robot without a channel to confirm the `motion`."""
+    """Raise BackendNotReadyError for a robot without a channel to an operator who confirms."""
     routine = backend.routine if isinstance(backend, Resettable) else None
     if backend.capabilities.world == "robot" and not (routine and routine.confirm):
         problem = f"{motion} on a robot not confirmed: no channel to an operator; nothing was sent"

@@ -392,20 +392,14 @@ class Stepper:
     # ------------------------------------------------------------------------------------- between two steps
 
     def inputs_for(self, call: str) -> ExternalInputsSource:
-        """Return the inputs of the next step, or raise if `call` is not allowed now.
-
-        The errors are ResetNeededError and ClosedError.
-        """
+        """Return the next inputs, or raise ResetNeededError or ClosedError for a refused `call`."""
         self.lifecycle.check_open(call)
         if self.lifecycle.state is not State.RUNNING:
             raise ResetNeededError(f"{call}() outside an episode: call reset() first")
         return self._inputs
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
-        """Change the limits of joints between two commands.
-
-        Raises UsageError if a relay enforces them.
-        """
+        """Change limits of joints between commands, or raise UsageError if a relay enforces them."""
         if self.capabilities.acknowledges_commands:
             raise UsageError(
                 f"change_limits() not supported with a relay ({self.backend.name}): the relay enforces the limits of "
@@ -448,10 +442,7 @@ class Stepper:
         return cast("Renderable", self.backend)
 
     def has_arrived(self, timeout_s: float) -> bool:
-        """Return whether `finish` would not wait after at most `timeout_s`.
-
-        Return True if that cannot be polled.
-        """
+        """Return whether `finish` would return within `timeout_s`, or True if it is not polled."""
         return self._polled is None or self.lifecycle.state is State.LOST or self._polled.has_arrived(timeout_s)
 
     def close(self) -> None:

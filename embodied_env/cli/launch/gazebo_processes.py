@@ -33,8 +33,8 @@ _UNLIMITED_HZ = 1e9  # physics steps per second that no server reaches
 def gazebo_processes(values: Values, *, is_stepped: bool) -> Iterator[ProcessSpec]:
     """Yield the server of Gazebo, its bridge, and the controllers of a world.
 
-    The world has files for the controllers. `is_stepped`: a process of this launch steps the server, which starts
-    paused.
+    Only a world with files for controllers has them. `is_stepped`: a process of this launch steps the server, which
+    starts paused.
     """
     contract = find_contract(values["contract"])
     world = file_of(values, "world", contract.parent / "gazebo" / f"{contract.stem}.sdf")

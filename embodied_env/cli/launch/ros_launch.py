@@ -103,7 +103,7 @@ class RosTarget:
     def options(self, action: Any) -> dict[str, Any]:  # noqa: ANN401
         """Return the options of an action, some of which are read when it starts or ends.
 
-        Those are the options of its process.
+        Those belong to its process.
         """
         return {
             "output": "both",

@@ -55,7 +55,7 @@ class MotionSegment:
 class RunMotion:
     """The segments of one run, the joints that moved, and the kinds of gaps.
 
-    Each kind has how often it ended a stretch of steps.
+    `gaps` counts how often each kind ended a stretch of steps.
     """
 
     source: IdentifiedRun

@@ -108,7 +108,7 @@ class OpenpiModel(RemoteModel):
     def continue_chunk(self, *, executed: int, delay: int) -> None:
         """Send what is left of the last chunk with the next request.
 
-        Or send how much of it the server is to continue.
+        A server that announces our extension instead receives how much of it to continue.
         """
         self._prefix = {"executed": executed, "delay": delay}
 

@@ -228,7 +228,7 @@ def episode_strip(title: str, bars: Sequence[Bar]) -> str:
 def extremes(x: ArrayLike, y: ArrayLike, columns: int = COLUMNS) -> tuple[FloatArray, FloatArray]:
     """Return the points of the smallest and the largest value of each column.
 
-    A column without another value has a point of NaN.
+    A column of NaN alone has a point of NaN.
     """
     places, values = np.asarray(x, np.float64).ravel(), np.asarray(y, np.float64).ravel()
     values = np.clip(np.where(np.isfinite(values), values, np.nan), -_LARGEST, _LARGEST)
