@@ -21,7 +21,8 @@
     ├── LatencyProfileError      a latency profile is wrong                 (ValueError)
     └── BackendError
         ├── BackendNotReadyError     the world did not start, or a reset could not be verified
-        │   └── SimulatorNotReadyError   a simulator does not behave as its profile declares
+        │   ├── SimulatorNotReadyError   a simulator does not behave as its profile declares
+        │   └── NotRequestedError        a switch of controllers could not be requested
         ├── BackendLostError         the world stopped responding during an episode
         └── HostLostError            the process or the node of an evaluation's worker has ended
 

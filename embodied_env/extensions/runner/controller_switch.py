@@ -49,12 +49,16 @@ class RunnerBlock:
 BLOCK = ContractBlock(schema=RunnerBlock, in_fingerprint=False)
 
 
+class NotRequestedError(BackendNotReadyError):
+    """No switch was requested, so that there is nothing to switch back."""
+
+
 def switch_controllers(controllers: RunnerControllers, *, back: bool = False, **node: Any) -> None:  # noqa: ANN401 - of RosNode
     """Switch all controllers or none, except those that are in their state already.
 
     `back` switches to the state outside of the runner, in up to three attempts. `node` has the options of the node
-    that calls the services. Raises BackendNotReadyError when the manager does not respond, lacks a controller or
-    refuses, and MissingDependencyError without its message package.
+    that calls the services. Raises BackendNotReadyError when the manager refuses or does not respond,
+    NotRequestedError when it does not list a controller, and MissingDependencyError without its message package.
     """
     from embodied_env.ros.transport.node import RosNode
     from embodied_env.ros.transport.receive_thread import ReceiveThread
@@ -74,11 +78,13 @@ def switch_controllers(controllers: RunnerControllers, *, back: bool = False, **
             while (problem := manager.switch(on, off)) and back and attempt < _ATTEMPTS_BACK:
                 clock.sleep_until_ns(clock.now_ns() + _PAUSE_NS)
                 attempt += 1
-        except BackendNotReadyError as error:
+        except NotRequestedError as error:
+            if not back:
+                raise
             problem = str(error)
     if problem and back:
         options = [f"--{key} {' '.join(names)}" for key, names in (("deactivate", off), ("activate", on)) if names]
-        command = " ".join(("ros2 control switch_controllers -c", controllers.manager, *options))
+        command = " ".join(("ros2 control switch_controllers -c", manager.name, *options))
         problem = f"controllers not switched back by attempt {attempt}: {problem}; run {command}"
     if problem:
         raise BackendNotReadyError(problem)
@@ -91,23 +97,26 @@ class _Manager:
         from embodied_env.ros.robot.robot_profile import LIST_CONTROLLERS
         from embodied_env.ros.transport.service_calls import ServiceCaller
 
-        self._name, self._clock = controllers.manager, clock
-        self._limit_ns = round(controllers.timeout_s * NS_PER_S)
-        self._listing = ServiceCaller(listener, f"{self._name}/list_controllers", clock, LIST_CONTROLLERS)
-        self._switching = ServiceCaller(listener, f"{self._name}/switch_controller", clock, SWITCH_CONTROLLER)
+        self._clock, self._limit_ns = clock, round(controllers.timeout_s * NS_PER_S)
+        self._listing = ServiceCaller(listener, f"{controllers.manager}/list_controllers", clock, LIST_CONTROLLERS)
+        self._switching = ServiceCaller(listener, f"{controllers.manager}/switch_controller", clock, SWITCH_CONTROLLER)
+        self.name = self._listing.name.rpartition("/")[0]  # absolute, as a command outside of the node needs it
 
     def switch(self, on: Sequence[str], off: Sequence[str]) -> str:
         """Switch these controllers `on` and `off`, and return why it failed, or "".
 
-        Raises BackendNotReadyError without the states of all of them, which were requested repeatedly.
+        Raises NotRequestedError without the states of all of them, which were requested repeatedly.
         """
         from embodied_env.messages.message_types import message_class
 
-        listed = self._listing.call(self._clock.now_ns() + self._limit_ns, _REPEAT_NS).controller
+        try:
+            listed = self._listing.call(self._clock.now_ns() + self._limit_ns, _REPEAT_NS).controller
+        except BackendNotReadyError as error:
+            raise NotRequestedError(str(error)) from None
         states = {each.name: each.state for each in listed}
         if absent := [name for name in (*on, *off) if name not in states]:
             expected = f"expected one of: {', '.join(sorted(states)) or 'none is loaded'}"
-            raise BackendNotReadyError(f"{self._name} has no controller {', '.join(absent)} ({expected})")
+            raise NotRequestedError(f"{self.name} has no controller {', '.join(absent)} ({expected})")
         start = [name for name in on if states[name] != "active"]
         end = [name for name in off if states[name] == "active"]
         if not (start or end):
@@ -126,4 +135,4 @@ class _Manager:
             return str(error)
         wanted = f"activate {', '.join(start) or 'none'}, deactivate {', '.join(end) or 'none'}"
         why = getattr(response, "message", "") or "no reason given"  # not in every ROS 2 distribution
-        return "" if response.ok else f"{self._name} refused to switch controllers: {wanted} ({why})"
+        return "" if response.ok else f"{self.name} refused to switch controllers: {wanted} ({why})"

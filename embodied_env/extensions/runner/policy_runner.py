@@ -32,7 +32,12 @@ from embodied_env.errors import (
     TaskError,
     UsageError,
 )
-from embodied_env.extensions.runner.controller_switch import SWITCH_CONTROLLER, RunnerControllers, switch_controllers
+from embodied_env.extensions.runner.controller_switch import (
+    SWITCH_CONTROLLER,
+    NotRequestedError,
+    RunnerControllers,
+    switch_controllers,
+)
 from embodied_env.extensions.runner.policy_goal import GoalResult, PolicyGoal, check_goal
 from embodied_env.messages.message_types import message_class
 from embodied_env.policies.chunk_execution import ChunkRunner, longest_wait_s
@@ -139,8 +144,12 @@ class PolicyRunner:
             if self._switched not in (None, self._controllers):  # those of a contract that has changed since
                 self._switch_back()
             if self._controllers is not None:
-                self._switched = self._controllers
-                self._switch(self._controllers, back=False)
+                earlier, self._switched = self._switched, self._controllers
+                try:
+                    self._switch(self._controllers, back=False)
+                except NotRequestedError:
+                    self._switched = earlier
+                    raise
             self._open()
         except BaseException as error:
             try:

@@ -1,6 +1,7 @@
 """The requests to a controller manager that leaves them unanswered or refuses them."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -89,3 +90,19 @@ def test_a_refused_switch_back_is_repeated_and_tried_again_at_the_next_deactivat
     for _ in range(2):  # the second has nothing left to switch
         runner.deactivate("it ends")
         assert (manager.state, len(manager.timeouts)) == ("inactive", 5)
+
+
+def test_an_activation_without_a_request_to_switch_has_nothing_to_switch_back(manager, monkeypatch):
+    robot = {"node_name": "runner", "namespace": "/cell"}
+    runner = PolicyRunner(RunnerOptions(contract="arm_reach", policy="hold", robot=robot))
+    runner._profile = SimpleNamespace(active={})
+    runner._controllers = RunnerControllers(activate=("foward",), manager=MANAGER)
+    monkeypatch.setattr(runner, "_check_robot", lambda _: None)
+    with pytest.raises(BackendNotReadyError, match=r"^/manager has no controller foward \(expected one of: forward\)$"):
+        runner.activate()
+    assert runner._switched is None
+    runner._controllers = RunnerControllers(activate=("forward",), manager="absent", timeout_s=0.1)
+    with pytest.raises(BackendNotReadyError, match=r"^service /cell/absent/list_controllers is not available$"):
+        runner.activate()
+    with pytest.raises(BackendNotReadyError, match=r"run ros2 control switch_controllers -c /cell/absent --deactivate"):
+        runner._switch(runner._controllers, back=True)
