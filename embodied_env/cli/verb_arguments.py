@@ -159,9 +159,11 @@ def add_force(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def check_new(*files: str | Path | None, force: bool) -> None:
-    """Raise UsageError for a file that exists, unless `force` allows to overwrite it."""
-    for file in files:
-        if file is not None and os.path.lexists(file) and not force:
+    """Raise UsageError for a directory, and for a file that exists unless `force` is set."""
+    for file in (file for file in files if file is not None):
+        if os.path.isdir(file):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
+            raise UsageError(f"{file} is a directory (expected a file)")
+        if os.path.lexists(file) and not force:
             raise UsageError(f"{file} exists (expected a new file); choose another one, or use --force")
 
 
@@ -173,7 +175,7 @@ def output_file(text: str) -> Path:
     from embodied_env.contract.argument_checks import checked_path
 
     try:
-        path = checked_path("--out", text)
+        path = checked_path("path", text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if path.is_dir() or not path.absolute().parent.is_dir():

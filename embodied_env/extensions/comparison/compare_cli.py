@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.verb_arguments import add_force, add_json, check_new, run_directory
+from embodied_env.cli.verb_arguments import add_force, add_json, check_new, output_file, run_directory
 from embodied_env.core.terminal import ProgressBar, make_console, say
 
 _PAGE = "compare.html"
@@ -26,9 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=run_directory,
         help="run directory to compare with A, such as one on a robot; repeatable",
     )
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help=f"HTML file to write (default: {_PAGE}; none with --json)"
-    )
+    help_ = f"HTML file to write (default: {_PAGE}; none with --json)"
+    parser.add_argument("-o", "--output", type=output_file, metavar="FILE", help=help_)
     add_force(parser, "the HTML file")
     parser.add_argument(
         "--ignore",

@@ -77,14 +77,13 @@ def run(args: argparse.Namespace) -> int:
         draft.task = f"./{os.path.relpath(task, out.parent)}:{function_name(task)}"
     text = dump_draft(draft)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        _write(out, text)
     if bridge is not None:
-        bridge.write_text(draft.bridge, encoding="utf-8")
+        _write(bridge, draft.bridge)
     try:
         contract = parse_contract(text, source=str(out or "draft.yaml"))
         if task is not None and not task.exists():
-            task.write_text(task_template(contract, function_name(task)), encoding="utf-8")
+            _write(task, task_template(contract, function_name(task)))
         problem = next((": ".join(each) for each in suspected_degrees(contract)), None)
     except ContractError as error:
         problem = str(error)
@@ -112,6 +111,14 @@ def _outputs(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
         bridge = out.with_suffix(".bridge.yaml")
     check_new(out, bridge, force=args.force)
     return out, bridge
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error} (expected a path to write to)") from None
 
 
 def _report(draft: Draft, text: str, out: Path | None, problem: str | None, args: argparse.Namespace) -> None:

@@ -6,14 +6,15 @@ import argparse
 import json
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.verb_arguments import add_force, add_json, add_run_directory, check_new
+from embodied_env.cli.verb_arguments import add_force, add_json, add_run_directory, check_new, output_file
 from embodied_env.core.terminal import ProgressBar, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run_directory(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", help="HTML file to write (default: RUN/report.html)")
+    help_ = "HTML file to write (default: RUN/report.html)"
+    parser.add_argument("-o", "--output", type=output_file, metavar="FILE", help=help_)
     add_force(parser, "the HTML file")
     add_json(parser)
 

@@ -349,8 +349,8 @@ def test_every_row_advances_the_audit_and_the_reading(recorded, tmp_path):
 def test_no_run_or_an_unwritable_page_is_a_one_line_error(recorded, tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 1
     assert "not a run directory" in capsys.readouterr().err
-    assert main(["report", str(recorded), "-o", str(tmp_path / "nowhere" / "page.html")]) == 1
-    assert "cannot write" in capsys.readouterr().err
+    assert main(["report", str(recorded), "-o", str(tmp_path / "nowhere" / "page.html")]) == 2
+    assert "expected a file in an existing directory" in capsys.readouterr().err
 
 
 def test_json_output_has_path_and_outcome(recorded, tmp_path, capsys):
