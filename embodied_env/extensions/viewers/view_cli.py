@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 
@@ -37,8 +36,6 @@ def run(args: argparse.Namespace) -> int:
 
     if args.save is not None and not args.save.endswith(FILES):
         raise UsageError(f"invalid --save {args.save!r} (expected a path that ends with {' or '.join(FILES)})")
-    if args.save is not None and os.path.lexists(args.save):
-        raise UsageError(f"{args.save} exists (expected a new file); choose another one")
     served = {"web": args.web, "foxglove": args.foxglove}
     where = checked_view(args.save or next((f"{kind}:{port}" for kind, port in served.items() if port), True))
     opened = read_run(args.run_directory)

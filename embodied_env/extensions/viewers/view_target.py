@@ -26,7 +26,9 @@ _ADDRESSES = ("rerun://", "rerun+http://", "rerun+https://")
 
 
 def checked_view(view: object) -> str:
-    """Return the view as text, with a port, or raise UsageError for a value that is none.
+    """Return the view as text, with a port, or raise UsageError.
+
+    It is refused if it is a file that exists.
 
     True starts the viewer of Rerun, "spawn", or serves its web viewer if there is no display.
     """
@@ -38,6 +40,8 @@ def checked_view(view: object) -> str:
         text = f"{view}:{_PORTS[view]}" if view in _PORTS else view
         kind, _, port = text.partition(":")
         is_port = kind in _PORTS and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16
+        if text.endswith(FILES) and os.path.lexists(text):
+            raise UsageError(f"{text} exists (expected a new file); choose another one")
         if is_port or text.endswith(FILES) or text.startswith(_ADDRESSES):
             return text
     raise UsageError(f"invalid view={view!r} (expected {EXPECTED})")

@@ -183,6 +183,14 @@ def test_an_invalid_view_is_refused(view):
         embodied_env.make("arm_reach", backend="fake", view=view)
 
 
+@pytest.mark.parametrize("name", ["kept.rrd", "kept.mcap"])
+def test_a_file_that_exists_is_not_replaced_by_a_view(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match=f"{name} exists .expected a new file."):
+        embodied_env.make("arm_reach", backend="fake", view=str(tmp_path / name))
+    assert (tmp_path / name).read_text() == "mine"
+
+
 def test_the_missing_package_is_named_before_anything_starts(monkeypatch):
     monkeypatch.setitem(sys.modules, "rerun", None)
     monkeypatch.setitem(sys.modules, "rerun.blueprint", None)
