@@ -290,7 +290,8 @@ class EmbodiedEnv(StepperEnv):
             problem = f"{start.label} cannot be played with action_stages: its actions are those after the stages"
             raise UsageError(f"{problem} (expected none); omit action_stages")
         if self.capabilities.world in ("robot", "dry run"):
-            start = replace(start, question=start.rehearse())
+            skipped = "" if self._stages is None else f"; without the action stages {', '.join(self._stages.names)}"
+            start = replace(start, question=f"{start.rehearse()}{skipped}")
             _log.warning("%s", start.question)
         self._start = start
 

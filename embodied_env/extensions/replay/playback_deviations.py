@@ -73,7 +73,8 @@ def rehearse(actions: Sequence[FloatArray], commands: FloatArray, contract: Cont
     """
     no_loads: Any = {"forces": {}, "loads": {}}
     safety = replace(contract.safety, **no_loads)
-    ideal = replace(contract, safety=safety, task=TaskSpec(type="no_goal", parameters={}))
+    task = TaskSpec(type="no_goal", parameters={})
+    ideal = replace(contract, safety=safety, task=task, blocks={})  # an action stage may open a device
     layout, deviations = ActionLayout(contract), CommandDeviations()
     largest = np.zeros(layout.size)
     with EmbodiedEnv(ideal, backend="fake", reset_timeout_s=_TIMEOUT_S) as env:

@@ -1,5 +1,7 @@
 """The action stages of a contract act once, in the run, and not again on its recorded actions."""
 
+import importlib
+
 import numpy as np
 import pytest
 from distributions import install
@@ -30,8 +32,10 @@ class Settings:
 block = ContractBlock(schema=Settings, action_stage="mirror")
 
 class Mirror:
+    made = 0
+
     def __init__(self, contract):
-        pass
+        Mirror.made += 1
 
     def reset(self):
         pass
@@ -89,6 +93,17 @@ def test_the_stages_act_again_in_the_episode_after_a_playback(contract, recorded
             *_, info = env.step(np.full(6, 0.1))
             assert info["action"]["requested"].tolist() == [0.1 if is_played else -0.1] * 6
             assert ("skipped" in info["annotations"]["action_stages"]) == is_played
+
+
+def test_the_question_to_the_operator_names_the_stages_and_the_rehearsal_makes_none(contract, recorded, caplog):
+    pytest.importorskip("rclpy")
+    policy = embodied_env.load_policy(f"run:{recorded}#1", contract)
+    policy.reset(seed=0, episode_index=0)
+    with EmbodiedEnv(contract, backend="real", armed=False) as env:
+        made = importlib.import_module("a_mirror").Mirror.made
+        env.start_from(policy.start)
+        assert importlib.import_module("a_mirror").Mirror.made == made
+    assert "commands equal bit for bit; without the action stages mirror" in caplog.text
 
 
 def test_stages_of_the_caller_are_refused_with_a_playback(tmp_path, contract, recorded):
