@@ -36,7 +36,7 @@ def emulator_namespace(
 
     An emulator that is started has a namespace that no other process uses, so that its messages reach no driver of a
     robot. It also ends if this process is killed. On a slow machine a running one may be discovered only after the
-    search. It has been discovered when the one that is started is, which then ends unused.
+    search, but before the one that is started, which then ends unused.
 
     Args:
         contract: the contract that it emulates.
@@ -68,11 +68,11 @@ def emulator_namespace(
         spec = simulator("-", namespace=own, source=contract.source, free_running=True)
         child = Child(spec, first_line=dump_contract(contract))
         try:
-            node.wait_until(lambda: is_running(own) or child.exit_code is not None, _START_S)
-            if child.exit_code is not None or not is_running(own):
-                raise BackendNotReadyError(f"the emulator did not start: {child.stderr_tail() or 'no output'}")
+            node.wait_until(lambda: is_running(given) or is_running(own) or child.exit_code is not None, _START_S)
             is_late = is_running(given)
             if not is_late:
+                if child.exit_code is not None or not is_running(own):
+                    raise BackendNotReadyError(f"the emulator did not start: {child.stderr_tail() or 'no output'}")
                 yield own
         finally:
             child.stop()

@@ -9,6 +9,7 @@ import embodied_env
 from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.errors import UsageError
 from embodied_env.processes.child_process import Child, simulator
+from embodied_env.ros.embedded_sim import own_emulator
 from embodied_env.ros.embedded_sim.own_emulator import absolute_names, emulator_namespace
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime, pytest.mark.usefixtures("domain_id")]
@@ -30,12 +31,14 @@ def test_an_emulator_is_started_in_a_namespace_of_its_own_and_ended():
     assert not emulators()
 
 
-def test_a_running_emulator_is_used_also_if_it_is_discovered_after_the_search():
+def test_a_running_emulator_is_used_also_if_it_is_discovered_after_the_search(monkeypatch):
     running = Child(simulator("-", namespace="/cell", free_running=True), first_line=dump_contract(ARM))
     try:
         with emulator_namespace(ARM, "/cell", search_s=60.0) as namespace:
             assert namespace == "/cell"
             assert emulators() == [running.pid]
+        other = simulator("-", namespace="/other", free_running=True)  # never in the namespace of its own
+        monkeypatch.setattr(own_emulator, "simulator", lambda *_, **__: other)
         with emulator_namespace(ARM, "/cell", search_s=0.0) as namespace:
             assert namespace == "/cell"
             assert emulators() == [running.pid]
