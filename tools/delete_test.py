@@ -1,13 +1,14 @@
-"""Run the delete test, which removes an extension and its tests and runs the tests of everything else.
+"""Run the delete test, which removes extensions and their tests and runs the tests of everything else.
 
-    python tools/delete_test.py [NAME ...] [--only PATH ...] [--collect] [--split]
+    python tools/delete_test.py [NAME ...] [--only PATH ...] [--collect]
 
-For each extension (default: all) it copies the checkout, removes the folders `embodied_env/extensions/NAME` and
-`test/extensions/NAME`, and those of the extensions that need it, and runs the remaining tests in the copy. Prints a
-table, and the tests that failed; the exit status is 1 when there are any.
+It copies the checkout without the folders `embodied_env/extensions/NAME` and `test/extensions/NAME`, and without those
+of the extensions that need it, and runs the remaining tests in the copy. Prints a table, and the tests that failed; the
+exit status is 1 when there are any.
 
-`--split` takes a third of the time: it runs the tests of the core once, without all extensions, and then, without each
-extension, those of the others and the tests of the core that use an extension.
+Without names it removes all extensions at once, and then groups of them, in which only tests of the extensions that are
+left and tests of the core that use one are run. For each extension and each other one that it does not need, a group
+has the other one and leaves the first, which takes half of the time of removing each alone.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from embodied_env.extensions import removed_with
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTENSIONS = sorted(folder.parent.name for folder in ROOT.glob("embodied_env/extensions/*/__init__.py"))
-ALL = "all extensions"
+Pair = tuple[frozenset[str], str]
+"""Extensions that a test uses, and another one."""
+
 ONLY_THE_COPY = """
 import sys
 
@@ -58,11 +61,44 @@ def copy_without(names: Sequence[str], folder: Path) -> tuple[int, int]:
     return files, lines
 
 
-def run_without(name: str, paths: Sequence[str], *, collect: bool) -> tuple[str, list[str]]:
-    """Run the tests without an extension, or `ALL`, and return its row of the table and the lines of failures."""
-    names = EXTENSIONS if name == ALL else removed_with(name)
+def removed_groups() -> list[list[str]]:
+    """Return groups of extensions, so that each test runs without each extension that it does not need."""
+    used = {frozenset(_required([name])) for name in EXTENSIONS}
+    for file in ROOT.glob("test/**/test_*.py"):
+        for marked in re.findall(r"\bneeds\(([^()]*)\)", file.read_text(encoding="utf-8")):
+            used.add(frozenset(_required([*re.findall(r'"(\w+)"', marked), *file.relative_to(ROOT).parts])))
+    pairs = {(names, other) for names in used for other in EXTENSIONS if other not in names}
+    groups = []
+    while pairs:
+        names, other = min(pairs, key=lambda pair: (sorted(pair[0]), pair[1]))
+        kept, removed = set(names), set(removed_with(other))
+        for name in EXTENSIONS:
+            if name in kept | removed:
+                continue
+            with_it, without_it = kept | _required([name]), removed | {*removed_with(name)}
+            is_kept = len(_separated(pairs, with_it, removed)) > len(_separated(pairs, kept, without_it))
+            if without_it & kept or (is_kept and not with_it & removed):
+                kept = with_it
+            else:
+                removed = without_it
+        pairs -= _separated(pairs, kept, removed)
+        groups.append(sorted(removed))
+    return groups
+
+
+def _required(names: Iterable[str]) -> set[str]:
+    """Return the extensions among `names`, and those that they need."""
+    return {each for each in EXTENSIONS if {*names} & {*removed_with(each)}}
+
+
+def _separated(pairs: set[Pair], kept: set[str], removed: set[str]) -> set[Pair]:
+    return {(names, other) for names, other in pairs if names <= kept and other in removed}
+
+
+def run_without(names: Sequence[str], paths: Sequence[str], *, collect: bool) -> tuple[str, list[str]]:
+    """Run the tests without these extensions, and return the row of the table and the lines of failures."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix=f"without_{name}_") as temporary:
+    with tempfile.TemporaryDirectory(prefix="without_extensions_") as temporary:
         checkout, site = Path(temporary, "checkout"), Path(temporary, "site")
         files, lines = copy_without(names, checkout)
         site.mkdir()
@@ -80,11 +116,11 @@ def run_without(name: str, paths: Sequence[str], *, collect: bool) -> tuple[str,
     failures = sorted(set(re.findall(r"^(?:FAILED|ERROR) \S+", done.stdout, flags=re.MULTILINE)))
     if done.returncode and not failures:
         failures = [(done.stdout + done.stderr)[-2000:]]
-    removed = name if name == ALL else ", ".join([name, *sorted({*names} - {name})])
-    row = f"{removed:36}{files:>6}{lines:>7}"
+    row = f"{files:>5}{lines:>7}"
     columns = ("collected" if collect else "passed", "failed", "error", "skipped")
     row += "".join(f"{counts.get(column, 0):>9}" for column in columns)
-    return f"{row}{time.monotonic() - began:>7.0f}", failures
+    removed = "all extensions" if len(names) == len(EXTENSIONS) else ", ".join(names)
+    return f"{row}{time.monotonic() - began:>7.0f}  {removed}", failures
 
 
 def files_of_extensions() -> list[str]:
@@ -99,16 +135,17 @@ def main() -> int:
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(EXTENSIONS)}")
     parser.add_argument("--only", metavar="PATH", nargs="+", default=[], help="tests to run, instead of all")
     parser.add_argument("--collect", action="store_true", help="collect the tests without running them")
-    parser.add_argument("--split", action="store_true", help="run the tests of the core once, without all extensions")
     options = parser.parse_args()
     if unknown := sorted({*options.names} - {*EXTENSIONS}):
         parser.error(f"no extension is called {', '.join(unknown)}")
-    first = "collected" if options.collect else "passed"
-    print(f"{'removed':36} files  lines{first:>9}   failed   errors  skipped      s")
+    runs = [(removed_with(name), options.only) for name in options.names]
+    if not options.names:
+        only = options.only or files_of_extensions()
+        runs = [(EXTENSIONS, options.only), *((group, only) for group in removed_groups())]
+    print(f"files  lines{'collected' if options.collect else 'passed':>9}   failed   errors  skipped      s  removed")
     every = []
-    only = options.only or (files_of_extensions() if options.split else [])
-    for name in (*([ALL] if options.split else []), *(options.names or EXTENSIONS)):
-        row, failures = run_without(name, [] if name == ALL else only, collect=options.collect)
+    for names, only in runs:
+        row, failures = run_without(names, only, collect=options.collect)
         print(row, *failures, sep="\n", flush=True)
         every += failures
     return 1 if every else 0
