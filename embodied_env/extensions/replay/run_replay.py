@@ -20,6 +20,7 @@ from embodied_env.extensions.replay.replay_backend import recorded_contract
 from embodied_env.extensions.replay.row_differences import row_differences
 from embodied_env.policies.chunk_execution import ChunkRunner
 from embodied_env.record.arrays import Reference, portable, refer_to
+from embodied_env.record.json_values import to_json_types
 from embodied_env.record.row_decoder import RowDecoder
 from embodied_env.record.row_types import RESET, RecordedRow, ResetRow, Row, TransitionRow
 from embodied_env.record.rows import (
@@ -333,7 +334,7 @@ def replay_policy(
         elif is_known:
             with policy_errors("policy", f"episode {len(episodes)}, step {len(episodes[-1]) + 1}"):
                 action = runner(observation)
-            episodes[-1].append(_difference(action, _policy_action(row, decoder), layout))
+            episodes[-1].append(_policy_difference(action, row, decoder, layout))
         observation = decoder.observation(row)
     return PolicyReplay(
         path=run.path,
@@ -345,12 +346,19 @@ def replay_policy(
     )
 
 
-def _policy_action(row: TransitionRow, decoder: RowDecoder) -> Any:  # noqa: ANN401 - policies return anything
-    """Return the recorded action of the policy, before any action stage."""
+def _policy_difference(
+    action: Any,  # noqa: ANN401 - policies return anything
+    row: TransitionRow,
+    decoder: RowDecoder,
+    layout: ActionLayout,
+) -> FloatArray | None:
+    """Return the difference from the recorded action of the policy, before any stage."""
     if not is_staged(row["inner"]):
-        return decoder.action(row)[0]
+        return _difference(action, decoder.action(row)[0], layout)
     given = given_action(row["inner"])
-    return NoAction(given["no_action"]) if is_no_action(given) else given
+    if to_json_types(action) == given:  # a stage may have a space of its own, whose actions the layout does not fit
+        return np.zeros(layout.size)
+    return _difference(action, NoAction(given["no_action"]) if is_no_action(given) else given, layout)
 
 
 def _difference(a: Any, b: Any, layout: ActionLayout) -> FloatArray | None:  # noqa: ANN401 - policies return anything

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from distributions import install
 from evidence import assert_replays, assert_sound
+from gymnasium import spaces
 from shipped_contracts import changed_contract
 
 import embodied_env
+from embodied_env.core.action_stage import StagedAction
 from embodied_env.core.policy import NoAction
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
@@ -132,3 +134,24 @@ def test_a_policy_is_compared_with_what_the_policy_of_the_run_returned(tmp_path,
             env.step(action)
     actions = iter([np.full(6, 0.1), NoAction("late"), np.full(6, 0.2)])
     assert replay_policy(env.path, lambda _: next(actions)).first is None
+
+
+@pytest.mark.parametrize(("size", "first"), [(2, None), (1, (1, 1))], ids=["equal", "other"])
+def test_a_policy_in_the_space_of_a_stage_is_compared_there(tmp_path, size, first):
+    class Pair:
+        action_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
+
+        def reset(self):
+            pass
+
+        def apply(self, action, snapshot, commanded):
+            return StagedAction(action=np.repeat(action, 3))
+
+        def close(self):
+            pass
+
+    options = {"backend": "fake", "record": tmp_path / "run", "action_stages": [Pair()]}
+    with embodied_env.make("arm_reach", **options) as env:
+        env.reset(seed=1)
+        env.step(np.full(2, 0.1))
+    assert replay_policy(env.path, lambda _: np.full(size, 0.1)).first == first
