@@ -38,7 +38,8 @@ def require_operator(backend: Backend, motion: str) -> None:
     routine = backend.routine if isinstance(backend, Resettable) else None
     if backend.capabilities.world == "robot" and not (routine and routine.confirm):
         problem = f"{motion} on a robot not confirmed: no channel to an operator; nothing was sent"
-        raise BackendNotReadyError(f"{problem}; declare backends.real.reset.confirm: prompt, topic or service")
+        remedy = "declare backends.real.reset.confirm: prompt, topic or service"
+        raise BackendNotReadyError(f"{problem}; {remedy}; with an emulator, use emulator=True or --emulator")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,9 +69,8 @@ def load_run(location: str, *, part: str | None = None, actions: str = "requeste
         _log.warning("the run to play is not clean: %s", run.problem)
     episodes = [each for each in read_episodes(run, actions) if part is None or str(each.number) == wanted]
     if not (playable := [each for each in episodes if each.rows]):
-        raise UsageError(
-            f"no such episode of the run {location}: {wanted!r} (expected the number, from 1, of one with a step)"
-        )
+        expected = "expected the number, from 1, of one with a step"
+        raise UsageError(f"no such episode of the run {location}: {part or wanted!r} ({expected})")
     return RunModel(run, playable, actions, name=f"run:{location}" + ("" if part is None else f"#{part}"))
 
 

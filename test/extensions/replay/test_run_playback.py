@@ -268,7 +268,7 @@ def test_an_episode_as_an_option_is_refused(recorded):
 
 @pytest.mark.parametrize("part", ["0", "3", "-1", "x", ""])
 def test_an_unknown_episode_is_refused(recorded, part):
-    with pytest.raises(UsageError, match="no such episode of the run"):
+    with pytest.raises(UsageError, match=f"no such episode of the run .*: {part!r} "):
         load_run(str(recorded), part=part)
 
 
