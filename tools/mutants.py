@@ -78,6 +78,7 @@ def run(folder: Path, tests: Iterable[str], by: str, *, timeout_s: float = 900) 
         "-m",
         "not long and not ros",
     ]
+    command += ["--hypothesis-profile=ci"]  # has no deadline, which a busy machine would miss
     command += ["-o", f"pythonpath={' '.join(SUPPORT)}", "--tb=line", *(["-k", by] if by else [])]
     path = os.pathsep.join(map(str, (folder, *(folder / part for part in SUPPORT))))
     environment = {**os.environ, "PYTHONPATH": path, "EMBODIED_ENV_SHRINK": "0"}
