@@ -60,7 +60,7 @@ class Conversion:
     def to_driver(self, values: NDArray[Any]) -> FloatArray:
         """Return the driver's values of the contract's, shape (..., n)."""
         converted = (values - self.offsets) / self.factors
-        outwards = (self.to_si(converted) - values) * (values - self.centres) > 0.0
+        outwards = np.sign(self.to_si(converted) - values) * np.sign(values - self.centres) > 0.0
         slack = _ROUNDING * (np.abs(values) + np.abs(self.offsets))
         inner = (values - np.copysign(slack, values - self.centres) - self.offsets) / self.factors
         return np.where(outwards, inner, converted)

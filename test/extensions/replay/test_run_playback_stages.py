@@ -18,7 +18,7 @@ from embodied_env.extensions.replay.run_replay import replay_policy
 from embodied_env.extensions.replay.run_simulation import simulate_run
 from embodied_env.record import read_run
 
-pytestmark = pytest.mark.needs("evaluation")
+pytestmark = pytest.mark.needs("evaluation", "explain")
 
 STEPS = 5
 PARTY = """
