@@ -12,7 +12,10 @@ from embodied_env.contract.contract_loader import dump_contract
 
 
 class LazyModule:
-    """Import a module at the first use of one of its attributes: each worker collects this file, and one runs it."""
+    """Import a module at the first use of one of its attributes.
+
+    Each worker collects this file, and only one runs it.
+    """
 
     def __init__(self, name):
         self.__name__ = name
