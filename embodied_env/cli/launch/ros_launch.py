@@ -101,9 +101,9 @@ class RosTarget:
         return True
 
     def options(self, action: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return the options of an action, some of which are read when it starts or ends.
+        """Return the options of an action.
 
-        Those belong to its process.
+        Those of its process are read when the process starts or ends.
         """
         return {
             "output": "both",
