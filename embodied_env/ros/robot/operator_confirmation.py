@@ -14,7 +14,7 @@ from embodied_env.ros.robot.robot_profile import ResetSpec
 from embodied_env.ros.transport.qos import LATCHED, RELIABLE
 from embodied_env.ros.transport.receive_thread import ReceiveThread
 from embodied_env.ros.transport.receiver import POLL_S, LivenessCheck, ReceivedMessage
-from embodied_env.timing.clock import Clock
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 REQUEST_TOPIC = "~/confirm_request"
 """The pending question (std_msgs/String, latched) for a confirmation by topic or service, empty if none is."""
@@ -105,7 +105,8 @@ class RosConfirmation:
     """Publishes the question while it is pending, and waits for the answer on a topic or by a service.
 
     On the topic (std_msgs/Bool) true confirms and false declines; a call of the service (std_srvs/Trigger) confirms.
-    The listener's lock guards the answer.
+    A message must be sent after the question by the clock of its sender, since one that was sent before it may arrive
+    later. The listener's lock guards the answer.
     """
 
     def __init__(self, spec: ResetSpec, listener: ReceiveThread, clock: Clock) -> None:
@@ -113,6 +114,7 @@ class RosConfirmation:
         self._listener, self._clock = listener, clock
         self._asked_ns: int | None = None  # on the system clock; None: no question is pending
         self._answer: bool | None = None
+        self._ignored = ""  # why a message that arrived while the question was pending is no answer
         node = listener.node
         if spec.confirm == "topic":
             topic = spec.confirm_topic or CONFIRM
@@ -128,11 +130,11 @@ class RosConfirmation:
     def ask(self, question: str, deadline_ns: int) -> None:
         """Publish the question, and return or raise as `Prompt.ask` does."""
         with self._listener.condition:
-            self._asked_ns, self._answer = self._clock.system_ns(), None
+            self._asked_ns, self._answer, self._ignored = self._clock.system_ns(), None, ""
         try:
             self._publisher.publish(self._message(data=question))
             if not self._listener.wait_until(lambda: self._answer is not None, deadline_ns):
-                raise _unconfirmed(self._where)
+                raise _unconfirmed(self._where, self._ignored)
         finally:
             self._asked_ns = None
             self._publisher.publish(self._message(data=""))
@@ -141,9 +143,17 @@ class RosConfirmation:
 
     def _on_message(self, arrival: ReceivedMessage) -> None:
         """Store an answer, unless it was sent before the question."""
+        if self._asked_ns is None:
+            return
+        sent_ns = arrival.info.get("source_timestamp") or 0  # of the system clock of the sender, 0 if not supported
         received_ns = arrival.info.get("received_timestamp") or arrival.arrival_system_ns
-        if self._asked_ns is not None and received_ns > self._asked_ns:
+        if min(sent_ns or received_ns, received_ns) > self._asked_ns:
             self._answer = bool(arrival.message.data)
+        elif sent_ns:
+            self._ignored = (
+                f"; a message was ignored since it was sent {(self._asked_ns - sent_ns) / NS_PER_S:.3f} s before the "
+                "question by the clock of its sender (confirm after the question, with synchronized clocks)"
+            )
 
     def _on_call(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
         with self._listener.condition:
@@ -155,5 +165,5 @@ class RosConfirmation:
         return response
 
 
-def _unconfirmed(where: str) -> BackendNotReadyError:
-    return BackendNotReadyError(f"no confirmation {where} in time; the robot does not move")
+def _unconfirmed(where: str, ignored: str = "") -> BackendNotReadyError:
+    return BackendNotReadyError(f"no confirmation {where} in time{ignored}; the robot does not move")

@@ -22,6 +22,7 @@ from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import LATCHED as LATCHED_QOS
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.transport.receive_thread import ReceiveThread
+from embodied_env.ros.transport.receiver import ReceivedMessage
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
@@ -153,10 +154,39 @@ def test_true_on_the_topic_confirms_and_false_declines(by_topic, nodes, answer):
 
 def test_a_message_from_before_the_question_is_ignored(by_topic, nodes):
     asking, publisher = by_topic
-    publisher.publish(Bool(data=True))
-    time.sleep(0.1)
+    publisher.publish(Bool(data=True))  # may arrive before or after the question
     with pytest.raises(BackendNotReadyError, match="no confirmation on /robot/environment/confirm in time"):
         asking.ask("now?", in_s(0.15))
+
+
+class LateListener:
+    """Deliver, while the question is pending, a message that was sent one second before it."""
+
+    def __init__(self, node):
+        self.node, self.condition = node, threading.Condition()
+
+    def subscribe(self, key, message_type, topic, qos, take):
+        self.take = take
+
+    def wait_until(self, condition, deadline_ns):
+        now_ns = CLOCK.system_ns()
+        stamps = {"source_timestamp": now_ns - NS_PER_S, "received_timestamp": now_ns}
+        self.take(
+            ReceivedMessage(
+                key="confirm",
+                message=Bool(data=True),
+                info=stamps,
+                arrival_ns=CLOCK.now_ns(),
+                arrival_system_ns=now_ns,
+            )
+        )
+        return condition()
+
+
+def test_a_message_from_before_the_question_that_arrives_after_it_is_ignored(nodes):
+    asking = RosConfirmation(ResetSpec(confirm="topic"), LateListener(nodes.ours.node), CLOCK)
+    with pytest.raises(BackendNotReadyError, match=r"in time; .* sent [01]\.\d{3} s before the question"):
+        asking.ask("now?", in_s(PATIENCE_S))
 
 
 def test_the_question_is_published_while_it_is_pending(by_topic, nodes):
