@@ -48,13 +48,13 @@ class ActionStages:
         """Return the action for the gate, and the account of the stages that acted.
 
         The account is empty if none did. It has the action as `given`, in JSON types, and the account of each stage in
-        `stages`. After a stage that fails the action is `NoAction`, and no other stage follows. A stage receives a copy
-        of the snapshot, because the gate judges the original.
+        `stages`. After a stage that fails the action is `NoAction`, and no other stage follows. A stage receives copies
+        of the snapshot and of the last command, because the gate judges and limits by the originals.
         """
-        current, accounts, copied = action, {}, deepcopy(snapshot)
+        current, accounts, (copied, last) = action, {}, deepcopy((snapshot, commanded))
         for name, stage in self._stages.items():
             try:
-                staged = stage.apply(copy_action(current), copied, commanded)
+                staged = stage.apply(copy_action(current), copied, last)
                 if staged is None:
                     continue
                 if not isinstance(staged, StagedAction):

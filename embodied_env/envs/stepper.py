@@ -150,7 +150,7 @@ class Stepper:
     def begin(self, action: Any) -> None:  # noqa: ANN401 - as an agent
         """Judge `action`, publish the command and start motion, or raise like `EmbodiedEnv.step`."""
         with self._claim:  # of two threads one gets the step
-            if self.lifecycle.state is not State.RUNNING or self._step is not None:
+            if self.lifecycle.state is not State.RUNNING or self._step is not None or self.lifecycle.is_inherited:
                 self.lifecycle.check_open("step")
                 raise ResetNeededError(f"{self._problem_of_step()}; nothing was published")
             step = self._step = PendingStep(action=action, target_ns=0, deadline_ns=0)

@@ -45,8 +45,17 @@ class Lifecycle:
         self._pid = 0  # process that opened the backend
 
     def check_open(self, call: str) -> None:
-        """Raise ClosedError for `call` after `close`."""
+        """Raise ClosedError for `call` after `close`, or in a fork, whose commands would mix with the parent's."""
         check_open(self.state is State.CLOSED, call)
+        if self.is_inherited:
+            raise ClosedError(
+                f"{call}() in a fork of the process that opened the environment; make a new environment in this process"
+            )
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a fork of the process that opened a free-running world."""
+        return self._free_running and self._pid not in (0, os.getpid())
 
     def move_to(self, state: State) -> None:
         """Change the state, unless another thread has closed."""
@@ -110,7 +119,7 @@ class Lifecycle:
         first. In a fork of the process that opened a free-running world it does nothing, since the world belongs to
         the parent.
         """
-        if self._free_running and self._pid not in (0, os.getpid()):
+        if self.is_inherited:
             return
         with self._closing:
             self._close()

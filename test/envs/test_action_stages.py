@@ -62,6 +62,15 @@ def test_a_stage_cannot_change_the_readings_that_the_gate_judges(tmp_path):
     assert [info["safety"]["code"].tolist() for info in forged] == [info["safety"]["code"].tolist() for info in plain]
 
 
+def test_a_stage_cannot_move_the_last_command_from_which_the_gate_limits(tmp_path):
+    class Mover(Stage):
+        def apply(self, action, snapshot, commanded):
+            commanded.positions[:] += 0.5
+
+    (_, plain), (_, moved) = record(tmp_path, [], [np.zeros(6)] * 2), record(tmp_path, [Mover()], [np.zeros(6)] * 2)
+    assert [info["action"]["applied_si"] for info in moved] == [info["action"]["applied_si"] for info in plain]
+
+
 def test_output_of_stages_reaches_the_gate_and_is_replayed_without_them(tmp_path):
     mine, later = np.full(6, 0.1), type("Later", (Stage,), {})()
     env, (info,) = record(tmp_path, [Stage(operator), later], [mine])
