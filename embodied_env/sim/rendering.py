@@ -14,7 +14,6 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -87,6 +86,7 @@ FREE_CAMERA = -1
 
 _MAX_SHAPES = 10_000  # MuJoCo drops further shapes silently
 
+_dropped: list[tuple[Any, Any, int]] = []  # arguments of `_free` for renderers that were not closed
 _started_in: set[int] = set()  # ids of processes, this one and its fork ancestors, that have created a GL context
 
 
@@ -115,7 +115,7 @@ class Renderer:
         self._clock = clock or SteadyClock()
         self.render_ns = 0
         self._library = ""  # "": no GL context yet
-        self._free: Callable[[], object] = lambda: None
+        self._drop: weakref.finalize[Any, Any] | None = None
         self._closed = False
 
     @property
@@ -156,14 +156,16 @@ class Renderer:
     def close(self) -> None:
         """Free the GL context (idempotent)."""
         self._closed = True
-        self._free()
+        if self._drop is not None and self._drop.detach():
+            _free(self._gl, self._mjr, os.getpid())
 
     def _open(self) -> None:
-        """Create the GL context, which is freed by `close` or at exit, at first use."""
+        """Create the GL context, which is freed by `close`, at exit or by the next image, at first use."""
         if self._closed:
             raise ClosedError("the renderer is closed")
         if _started_in - {os.getpid()}:  # a fork lacks the library's threads, and would hang
             raise UsageError('cannot render in a fork of a process that has rendered; use context="spawn"')
+        _free_dropped()
         if self._library:
             return
         mujoco, model = self._mujoco, self._model
@@ -176,9 +178,11 @@ class Renderer:
         self._camera = mujoco.MjvCamera()
         # Geoms only, without the decoration that MuJoCo draws, as rays of rangefinders.
         self._things = int(mujoco.mjtCatBit.mjCAT_STATIC) | int(mujoco.mjtCatBit.mjCAT_DYNAMIC)
-        self._free = weakref.finalize(self, _free, self._gl, self._mjr, os.getpid())
-        # mujoco.egl registered its shutdown of EGL when `self._gl` was created; this runs before it.
-        atexit.register(self._free)
+        # A renderer may be collected during `_render` of another one, whose context must stay current.
+        self._drop = weakref.finalize(self, _dropped.append, (self._gl, self._mjr, os.getpid()))
+        # mujoco.egl registered its shutdown of EGL when `self._gl` was created; these run before it, the second first.
+        atexit.register(_free_dropped)
+        atexit.register(self._drop)
         self._library = library
 
     def _render(self, data: MjData, camera: int, rows: NDArray[Any]) -> Any:  # noqa: ANN401 - an mjvGLCamera
@@ -228,6 +232,12 @@ def _metres(z_buffer: NDArray[np.float32], eye: Any) -> NDArray[np.float32]:  # 
         b = far * near / (far - near)
         metres = b / (z + a)
     return np.where(z > 0.0, metres, np.inf).astype(np.float32)
+
+
+def _free_dropped() -> None:
+    """Free the contexts of renderers that were not closed."""
+    while _dropped:
+        _free(*_dropped.pop())
 
 
 def _free(gl: Any, mjr: Any, pid: int) -> None:  # noqa: ANN401 - mujoco has no type stubs

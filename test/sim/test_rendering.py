@@ -239,6 +239,26 @@ def test_a_renderer_continues_when_another_is_closed(new_renderer, data):
     assert np.array_equal(one.rgb(data, TILTED, 20, 20), before)
 
 
+class CollectingContext:
+    """A GL context whose owner loses its unclosed renderers right after it becomes current, as a collection may."""
+
+    def __init__(self, gl, unclosed):
+        self._gl, self._unclosed, self.free = gl, unclosed, gl.free
+
+    def make_current(self):
+        self._gl.make_current()
+        self._unclosed.clear()
+
+
+@needs_renderer
+def test_a_renderer_that_is_collected_during_an_image_of_another_does_not_change_it(new_renderer, model, data):
+    one, unclosed = new_renderer(), [Renderer(mujoco, model)]
+    before = one.rgb(data, TILTED, 20, 20)
+    unclosed[0].rgb(data, TILTED, 20, 20)
+    one._gl = CollectingContext(one._gl, unclosed)
+    assert np.array_equal(one.rgb(data, TILTED, 20, 20), before)
+
+
 @needs_renderer
 def test_rendering_does_not_change_the_state(new_renderer, model, data):
     spec = mujoco.mjtState.mjSTATE_INTEGRATION
