@@ -156,8 +156,9 @@ class Renderer:
     def close(self) -> None:
         """Free the GL context (idempotent)."""
         self._closed = True
-        if self._drop is not None and self._drop.detach():
-            _free(self._gl, self._mjr, os.getpid())
+        if self._drop is not None and (dropped := self._drop.detach()):
+            _, _, (arguments,), _ = dropped
+            _free(*arguments)
 
     def _open(self) -> None:
         """Create the GL context, which is freed by `close`, at exit or by the next image, at first use."""
