@@ -221,7 +221,7 @@ def _limits(name: str, joint: Joint, chosen: dict[str, list[str]], *, is_velocit
         ("velocity", joint.velocity, VELOCITY[unit]),
         ("acceleration", joint.acceleration, ACCELERATION[unit]),
     ):
-        limits[key] = round(value or default, 6)
+        limits[key] = _down(value or default)
         if not value:
             chosen.setdefault(key, []).append(name)
     return limits if unit == "rad" else {**limits, "unit": unit}

@@ -23,6 +23,7 @@ from embodied_env.extensions.contract_init.graph_grippers import (
     note_trajectory_actions,
 )
 from embodied_env.extensions.contract_init.graph_topics import (
+    BASE_LIMITS,
     BY_JOINT,
     ODOMETRY,
     TIMEOUTS,
@@ -215,8 +216,11 @@ def _add_base(reading: GraphReading) -> None:
         return
     topic, limits = candidates[0], dict[str, Document]()
     for axis in AXES:
-        known = {key: _parameter(reading, topic, f"{axis}.max_{key}") for key in ("velocity", "acceleration")}
-        limits[axis] = {k: v for k, v in known.items() if isinstance(v, (int, float)) and 1e-3 <= v < 100}
+        limits[axis] = {}
+        for key, names in BASE_LIMITS.items():
+            found = [_parameter(reading, topic, f"{axis}.{name}") for name in names]
+            if known := [abs(v) for v in found if isinstance(v, (int, float)) and 1e-3 <= abs(v) < 100]:
+                limits[axis][key] = min(known)
         high, low = limits[axis].get("velocity"), _parameter(reading, topic, f"{axis}.min_velocity")
         if high is not None and isinstance(low, (int, float)) and -high < low <= 0.0:
             limits[axis]["velocity"] = [low if low <= -1e-3 else 0.0, high]

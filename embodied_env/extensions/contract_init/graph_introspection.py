@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import operator
 import time
@@ -14,6 +15,7 @@ from embodied_env.core.controller_joints import JOINTS, controller_of
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.extensions.contract_init.contract_draft import AXES, MAX_AGE_S, Document
 from embodied_env.extensions.contract_init.graph_topics import (
+    BASE_LIMITS,
     BY_JOINT,
     CLOUD,
     COMPRESSED,
@@ -48,7 +50,7 @@ _LIST_CONTROLLERS = "controller_manager_msgs/srv/ListControllers"
 _PARAMETERS = (
     *(*JOINTS, "interface_name", "command_interfaces"),
     *TIMEOUTS,
-    *(f"{axis}.{key}" for axis in AXES for key in ("min_velocity", "max_velocity", "max_acceleration")),
+    *(f"{axis}.{name}" for axis in AXES for name in ("min_velocity", *itertools.chain(*BASE_LIMITS.values()))),
 )
 _MODES = {"RGB": "rgb8", "L": "mono8"}  # mode of Pillow -> encoding
 

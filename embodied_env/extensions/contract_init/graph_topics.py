@@ -39,6 +39,13 @@ FIELDS: Mapping[str, Mapping[str, MessageField]] = {
 TIMEOUTS = ("cmd_vel_timeout", "reference_timeout", "command_timeout", "cmd_timeout")
 """Parameters of a controller with the time after which it stops without a command."""
 
+BASE_LIMITS: Mapping[str, tuple[str, ...]] = {
+    "velocity": ("max_velocity",),
+    "acceleration": ("max_acceleration", "max_acceleration_reverse"),
+    "deceleration": ("max_deceleration", "max_deceleration_reverse", "min_acceleration"),
+}
+"""Limits of an axis -> parameters of its controller, the smallest of which applies in both directions."""
+
 NO_DATA = re.compile(r"^(diagnostic_msgs|lifecycle_msgs|rcl_interfaces|tf2_msgs|bond|visualization_msgs)/|/_action/")
 """Types and topics that no contract observes."""
 

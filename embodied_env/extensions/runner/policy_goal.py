@@ -54,6 +54,9 @@ def check_goal(goal: PolicyGoal, contract: Contract) -> dict[str, JointLimits]:
         raise UsageError(f"invalid seconds: {goal.seconds} (expected a number >= 0)")
     if len(set(goal.limit_joints)) < len(goal.limit_joints):
         raise UsageError(f"repeated joint in limit_joints: {', '.join(goal.limit_joints)}")
+    if goal.limit_joints and not (goal.limit_velocities or goal.limit_accelerations):
+        names = ", ".join(goal.limit_joints)
+        raise UsageError(f"no limit of limit_joints: {names} (expected limit_velocities or limit_accelerations)")
     known = {joint: spec for each in contract.actuators.values() for joint, spec in each.joints.items()}
     changes: dict[str, JointLimits] = {}
     for joint in goal.limit_joints:

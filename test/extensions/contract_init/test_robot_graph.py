@@ -309,6 +309,28 @@ def test_a_base_that_may_not_reverse_as_fast(slowest, found):
     assert contract.actuators["base"].joints["linear.x"].velocity == found
 
 
+@pytest.mark.parametrize(
+    ("parameters", "acceleration", "deceleration"),
+    [
+        ({"max_acceleration": 2.5, "max_deceleration": -0.5}, 2.5, 0.5),
+        ({"max_acceleration": 2.5, "min_acceleration": -0.5}, 2.5, 0.5),
+        ({"max_acceleration": 2.5, "max_deceleration": -2.0, "max_deceleration_reverse": 0.5}, 2.5, 0.5),
+        ({"max_acceleration": 2.5, "max_acceleration_reverse": -1.0, "max_deceleration": math.nan}, 1.0, None),
+    ],
+)
+def test_a_base_that_brakes_more_slowly_than_it_accelerates(parameters, acceleration, deceleration):
+    odometry, command = base()
+    named = {f"linear.x.{name}": value for name, value in parameters.items()}
+    contract, _ = described(odometry, command, parameters={command.subscribers[0].node: named})
+    limits = contract.actuators["base"].joints["linear.x"]
+    assert (limits.acceleration, limits.deceleration) == (acceleration, deceleration)
+
+
+def test_a_limit_of_the_description_is_never_rounded_up():
+    contract, _ = described(*arm(), descriptions=urdf(velocity=2.6179938))
+    assert contract.actuators["arm"].joints["j1"].velocity == 2.617993
+
+
 def test_a_topic_for_each_joint_is_matched_by_whole_names():
     names = ("joint_1", "joint_10", "x_axis", "shoulder_pan_joint")
     topics = ("/joint_10/cmd", "/joint_1/cmd", "/x_axis_controller/command", "/shoulder_pan_controller/command")
