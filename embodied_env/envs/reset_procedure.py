@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import gymnasium
+import numpy as np
 
 from embodied_env.backends.backend import Backend, Resettable
 from embodied_env.contract import Contract
-from embodied_env.core.measured_joints import MeasuredJoints
+from embodied_env.core.measured_joints import MeasuredJoints, nearest_turn
 from embodied_env.core.reset_draws import (
     ResetRoutine,
     confirmation_prompt,
@@ -94,10 +95,10 @@ class ResetProcedure:
                 question = f"{start.question}\nlargest distance: {distance}\n"
                 snapshot = self._confirm(routine, question, request, snapshot, deadline_ns)
                 snapshot = self._read_again(snapshot, request, deadline_ns)
-                again, distance = routine_to_start(
-                    self.contract, start, self.joints.positions_or_nan(snapshot), routine
-                )
-                if again.home and not routine.home:
+                now = self.joints.positions_or_nan(snapshot)
+                again, distance = routine_to_start(self.contract, start, now, routine)
+                moved = np.abs(nearest_turn(now, measured, self.gate.layout.turns) - measured)
+                if again.home and (not routine.home or (moved > routine.tolerance).any()):
                     problem = f"{start.label} cannot begin: the robot moved since the question: {distance}"
                     raise BackendNotReadyError(f"{problem}; play it again")
                 routine = replace(again, confirm="")

@@ -502,6 +502,17 @@ def test_a_robot_that_leaves_the_recorded_start_during_the_question_does_not_beg
         assert scene.sent == []
 
 
+def test_a_robot_that_moves_during_the_question_does_not_drive_a_way_that_was_not_confirmed():
+    start = EpisodeStart(label="episode 1", positions={"shoulder": 0.3, "elbow": 0.0}, rehearse=str)
+    with closing(scene_of(ResetRoutine(confirm="topic"), backend=ConfirmingBackend)) as scene:
+        scene.backend.verified = (-0.5, 0.0)
+        moved = r"the robot moved since the question: shoulder is at -0\.5, 0\.8 from the recorded start 0"
+        with pytest.raises(BackendNotReadyError, match=moved):
+            scene.stepper.reset(world_seed=0, options=None, seeded=True, start=start)
+        scene.close()
+        assert scene.sent == []
+
+
 def test_confirmed_options_count_as_applied():
     with closing(scene_of(ResetRoutine(confirm="service"), backend=Unseedable)) as scene:
         info = scene.reset(goal=[0.2, 0.3, 0.4])[1]["reset"]

@@ -229,6 +229,8 @@ class RealBackend:
         else:
             if connection.relay is not None:
                 connection.relay.arm(deadline_ns)
+            if self._profile.reset_spec.service is not None and not self._options.emulator:  # it may move the robot
+                connection.inputs.check_stops(deadline_ns)
             report = connection.reset_service.call(request, deadline_ns)
         return self._begin(connection, deadline_ns, report)
 

@@ -69,6 +69,14 @@ class SafetyInputs:
             topics = ", ".join(spec.topic for spec in self._unknown())
             raise BackendNotReadyError(f"no message from safety inputs on {topics}")
 
+    def check_stops(self, deadline_ns: int) -> None:
+        """Wait for the stops of the robot as `wait_for_inputs`, and raise BackendNotReadyError unless all are ok."""
+        self.wait_for_inputs(deadline_ns)
+        with self._listener.condition:
+            stops = [f"{name} is {state}" for name, state in self._estops.described().items() if not state.is_ok]
+        if stops:
+            raise BackendNotReadyError(f"reset service not called: {'; '.join(stops)} (backends.real.estop)")
+
     def check_active(self, deadline_ns: int) -> None:
         """Raise BackendNotReadyError unless everything in ``backends.real.active`` is active."""
         self._activation.begin(deadline_ns)

@@ -756,6 +756,20 @@ def test_a_reset_service_may_return_free_text(in_process_robot, domain_id, backe
     assert (report.level, report.sampled, report.details) == ("world", {}, {})
 
 
+def test_a_reset_service_is_not_called_while_a_stop_is_active(in_process_robot, domain_id, backend):
+    calls = answer_with(in_process_robot, success=True, message="at home")
+    mode = in_process_robot.node.create_publisher(Int32, "mode", LATCHED_QOS)
+    mode.publish(Int32(data=3))
+    robot = backend(with_profile(SIMPLE, reset={"service": "home"}, estop={"mode": MODE}))
+    with pytest.raises(BackendNotReadyError, match="reset service not called: mode is protective_stop: topic mode; "):
+        reset(robot)
+    assert not calls
+    mode.publish(Int32(data=7))
+    wait_for(lambda: state_of(robot, "mode") == "ok")
+    reset(robot)
+    assert len(calls) == 1
+
+
 def test_an_unavailable_service_is_reported_by_name(in_process_robot, backend):
     with pytest.raises(BackendNotReadyError, match="reset service: /robot/home: no service "):
         reset(backend(with_profile(SIMPLE, reset={"service": "home"})), SHORT_S)
@@ -799,10 +813,13 @@ def test_a_confirmed_value_is_accepted(domain_id, backend):
 
 
 def answer_with(in_process_robot, *, success, message):
-    """Offer the service `home`, served in the thread that publishes."""
+    """Offer the service `home`, served in the thread that publishes, and return its calls."""
     from rclpy.executors import SingleThreadedExecutor
 
-    def answer(_request, response):
+    calls = []
+
+    def answer(request, response):
+        calls.append(request)
         response.success, response.message = success, message
         return response
 
@@ -816,6 +833,7 @@ def answer_with(in_process_robot, *, success, message):
         return publish(name, now_ns)
 
     in_process_robot._message = publish_and_turn
+    return calls
 
 
 # ----------------------------------------------------------------------------------------------- safety inputs
