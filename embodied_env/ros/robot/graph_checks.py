@@ -267,13 +267,13 @@ def _foreign_clients(node: Node, service: str, *, has_relay: bool) -> list[str]:
 def _foreign_publishers(node: Node, topic: str, *, has_relay: bool) -> tuple[list[str], list[str]]:
     """Return the foreign nodes that publish a topic with one owner, and the owner.
 
-    Our node is identified by its full name and the number of its publishers, so that one more is another node of the
-    same name. A node that was just discovered has no name yet, and counts as foreign. If this node does not command the
+    Our node is identified by its full name and its one publisher, so that one more is another node of the same name,
+    or another actuator that is remapped to this topic. A node that was just discovered has no name yet, and counts as foreign. If this node does not command the
     relay (a survey, a dry run), one other node may publish its command topic.
     """
     owner = _relay_name(node) if has_relay else node.get_fully_qualified_name()
     resolved = node.resolve_topic_name(topic)
-    allowed = 1 if has_relay else sum(publisher.topic_name == resolved for publisher in node.publishers)
+    allowed = 1 if has_relay else int(any(publisher.topic_name == resolved for publisher in node.publishers))
     if not has_relay and node.count_publishers(resolved) == allowed:
         return [], [owner] * allowed  # our own publishers are always in the graph
     names = publisher_names(node, topic)

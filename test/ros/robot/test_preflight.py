@@ -311,6 +311,12 @@ def test_a_foreign_command_publisher_is_rejected_by_name(nodes, name, kind, name
 # ------------------------------------------------------------------------------------------------- relay
 
 
+def test_a_second_actuator_that_is_remapped_to_the_topic_is_contention(nodes):
+    nodes.robot()
+    nodes.ours.node.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)
+    nodes.check("actuators.arm", "robot.contention")
+
+
 def test_our_own_command_publisher_beside_a_relay_is_contention(nodes):
     nodes.robot()
     check = nodes.check("actuators.arm", "robot.contention", RELAYED)
