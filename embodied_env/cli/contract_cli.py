@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from embodied_env.contract.contract_loader import ROBOTS, known_robots, load_rob
 from embodied_env.contract.contract_schema import ContractFields
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
 from embodied_env.contract.key_tables import Key, declared_keys
+from embodied_env.contract.output_files import write_file
 from embodied_env.contract.spaces import action_scale, field_layouts
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.plugin_loading import PARTS, find_extension, load_extension
@@ -94,7 +96,7 @@ def _picture(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"--out: {error} (expected a directory to write to)") from None
     for contract, path in zip(contracts, paths, strict=True):
-        _save_picture(contract, path, seed=args.seed)
+        _save_picture(contract, path, seed=args.seed, replace=args.force)
     written = [str(path) for path in paths]
     if args.json:
         _print_json(written)
@@ -103,7 +105,7 @@ def _picture(args: argparse.Namespace) -> int:
     return SOUND
 
 
-def _save_picture(contract: Contract, path: Path, *, seed: int) -> None:
+def _save_picture(contract: Contract, path: Path, *, seed: int, replace: bool) -> None:
     """Write the rendered reset of `contract` on the backend `mujoco` to `path`."""
     from embodied_env.core.image_processing import import_pillow
     from embodied_env.envs.embodied_env import EmbodiedEnv
@@ -115,8 +117,10 @@ def _save_picture(contract: Contract, path: Path, *, seed: int) -> None:
         picture = env.render()
     finally:
         env.close()
+    content = BytesIO()
+    images.fromarray(picture).save(content, "PNG")
     try:
-        images.fromarray(picture).save(path)
+        write_file(path, content.getvalue(), replace=replace)
     except OSError as error:
         raise UsageError(f"cannot write the picture {path}: {error} (expected a directory to write to)") from None
 

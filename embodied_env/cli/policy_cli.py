@@ -28,6 +28,7 @@ from embodied_env.contract.argument_checks import checked_path
 from embodied_env.contract.contract_loader import shipped_files
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.key_tables import declared_keys
+from embodied_env.contract.output_files import write_file
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import NoAction, Observation
 from embodied_env.core.terminal import print_tables, say, without_empty_columns
@@ -261,7 +262,7 @@ def _init(args: argparse.Namespace) -> int:
     if out is not None:
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(text, encoding="utf-8")
+            write_file(out, text, replace=args.force)
         except OSError as error:
             raise UsageError(f"cannot write the policy file {out}: {error} (expected a path to write to)") from None
     if args.json:

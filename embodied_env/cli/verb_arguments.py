@@ -159,11 +159,17 @@ def add_force(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def check_new(*files: str | Path | None, force: bool) -> None:
-    """Raise UsageError for a directory, and for a file that exists unless `force` is set."""
+    """Raise UsageError for a file given twice, one that exists unless `force` is set, and what is no regular file."""
+    seen: set[str] = set()
     for file in (file for file in files if file is not None):
-        if os.path.isdir(file):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
-            raise UsageError(f"{file} is a directory (expected a file)")
-        if os.path.lexists(file) and not force:
+        if (name := os.path.realpath(file)) in seen:
+            raise UsageError(f"{file} would be written twice (expected a different file for each output)")
+        seen.add(name)
+        if not os.path.lexists(file):
+            continue
+        if not os.path.isfile(file):  # noqa: PTH113 - Path.is_file raises for a name that is too long
+            raise UsageError(f"{file} is not a regular file (expected a file)")
+        if not force:
             raise UsageError(f"{file} exists (expected a new file); choose another one, or use --force")
 
 

@@ -19,6 +19,7 @@ from embodied_env.contract.contract_loader import read_document
 from embodied_env.contract.fingerprint import differences, meaning, sha256_of, to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.key_types import Count, Positive, Quantity, Range, Such, exactly_one
+from embodied_env.contract.output_files import write_file
 from embodied_env.contract.typed_values import check_types, parse_as
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.contract.yaml_text import checked_text, dump_yaml
@@ -326,8 +327,8 @@ def write_policy_file(path: str | Path, file: PolicyFile) -> PolicyFile:
     The data files are those in `file.files`.
     """
     for name, content in file.files.items():
-        (Path(path).parent / name).write_bytes(content)
-    Path(path).write_text(dump_policy_file(file), encoding="utf-8")
+        write_file(Path(path).parent / name, content)
+    write_file(path, dump_policy_file(file))
     return read_policy_file(path)
 
 

@@ -18,6 +18,7 @@ import gymnasium
 from embodied_env._version import __version__
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.contract_loader import SAVED, dump_contract, pack_files, unpack_files
+from embodied_env.contract.output_files import write_file
 from embodied_env.core.types import Snapshot, Transition, name_world
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.record.json_values import encodable, to_json_types
@@ -142,20 +143,11 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, encodable(json.dumps(value, indent=2, allow_nan=False)) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically, or raise RecordError.
-
-    A reader gets the old file or the new one.
-    """
-    temporary = path.with_name(f".{path.name}.new")
+def write_text(path: Path, text: str, *, replace: bool = True) -> None:
+    """Write `text` to `path` like `write_file`, or raise RecordError."""
     try:
-        temporary.unlink(missing_ok=True)  # it could be a link
-        with temporary.open("x", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        temporary.replace(path)
+        write_file(path, text, replace=replace)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise RecordError(f"cannot write {path}: {error}") from None
 
 

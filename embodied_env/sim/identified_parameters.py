@@ -28,6 +28,7 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.bounded_files import read_file
 from embodied_env.contract.contract_loader import read_document
 from embodied_env.contract.key_types import NotNegative, Text, WholeNumber, like
+from embodied_env.contract.output_files import write_file
 from embodied_env.contract.typed_values import parse_as
 from embodied_env.contract.yaml_text import checked_text, dump_yaml
 from embodied_env.errors import ContractError, UsageError
@@ -166,12 +167,12 @@ def read_identified(path: str | Path) -> IdentifiedModel:
         raise UsageError(f"cannot read the identified parameters: {error} (expected a file of identify)") from None
 
 
-def write_identified(model: IdentifiedModel, path: str | Path) -> None:
-    """Write the file of a fit, or raise UsageError when it cannot be written."""
+def write_identified(model: IdentifiedModel, path: str | Path, *, replace: bool = True) -> None:
+    """Write the file of a fit like `write_file`, or raise UsageError when it cannot be written."""
     document = {IDENTIFIED: SCHEMA, **asdict(model)}
     text = checked_text(dump_yaml(document), _as_lists(document))
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        write_file(path, text, replace=replace)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror} (expected a path to write to)") from None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 from embodied_env.contract.bounded_files import read_text_file
 from embodied_env.contract.bounded_json import parse_json
 from embodied_env.contract.frozen_dict import freeze
+from embodied_env.contract.output_files import write_file
 from embodied_env.contract.typed_values import parse_as
 from embodied_env.errors import EmbodiedEnvError
 
@@ -185,17 +185,16 @@ def as_mapping(profile: LatencyProfile) -> dict[str, Any]:
     return {"schema": SCHEMA, **head, "stages": stages, "unknown": dict(profile.unknown), "steps": values["steps"]}
 
 
-def write_profile(profile: LatencyProfile, path: str | Path) -> None:
-    """Write `profile` atomically as JSON, a line per stage and one for the steps, or raise LatencyProfileError."""
+def write_profile(profile: LatencyProfile, path: str | Path, *, replace: bool = True) -> None:
+    """Write `profile` as JSON, a line per stage and one for the steps, like `write_file`.
+
+    Raises LatencyProfileError instead of OSError.
+    """
     data = as_mapping(profile)
     steps = json.dumps(data.pop("steps"), separators=(",", ":"))
-    path = Path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(f'{json.dumps(data, indent=1)[:-2]},\n "steps": {steps}\n}}\n', encoding="utf-8")
-        draft.replace(path)
+        write_file(path, f'{json.dumps(data, indent=1)[:-2]},\n "steps": {steps}\n}}\n', replace=replace)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise LatencyProfileError(f"cannot write the latency profile {path}: {error.strerror or error}") from error
 
 

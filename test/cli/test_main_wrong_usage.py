@@ -9,7 +9,7 @@ from extension_marks import needing
 from shipped_contracts import changed_text
 
 import embodied_env
-from embodied_env.cli import WRONG_USAGE
+from embodied_env.cli import SOUND, WRONG_USAGE
 from embodied_env.cli.main import main
 from embodied_env.contract import parse_contract
 from embodied_env.errors import ContractError, UsageError
@@ -265,3 +265,41 @@ def test_a_file_that_exists_is_not_overwritten(empty_folder, capsys, words, file
     assert main(words) == WRONG_USAGE
     assert f"{file} exists (expected a new file); choose another one" in capsys.readouterr().err
     assert (empty_folder / file).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        pytest.param(("contract", "picture", "arm_reach", "arm_reach"), "arm_reach.png", id="picture"),
+        pytest.param(
+            ("identify", "run", "--contract", "arm_reach", "--out", "a", "--report", "./a"),
+            "a",
+            id="identify",
+            marks=needing("identify"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("force", [(), ("--force",)], ids=["new", "force"])
+def test_one_file_for_two_outputs_is_refused(empty_folder, capsys, words, file, force):
+    (empty_folder / "run").mkdir()
+    assert main([*words, *force]) == WRONG_USAGE
+    assert capsys.readouterr().err == (
+        f"embodied-env: error: {file} would be written twice (expected a different file for each output)\n"
+    )
+    assert not (empty_folder / file).exists()
+
+
+@pytest.mark.needs("contract_init")
+def test_overwritten_file_is_replaced_as_a_whole(empty_folder):
+    (empty_folder / "kept").write_text("mine")
+    (empty_folder / "link").hardlink_to(empty_folder / "kept")  # has what is written into the old file
+    assert main(["contract", "init", "--robot", "ur5e", "-o", "kept", "--force"]) == SOUND
+    assert "ur5e" in (empty_folder / "kept").read_text()
+    assert (empty_folder / "link").read_text() == "mine"
+
+
+@pytest.mark.needs("contract_init")
+def test_overwriting_what_is_no_regular_file_is_refused(empty_folder, capsys):
+    (empty_folder / "link").symlink_to("nowhere")
+    assert main(["contract", "init", "--robot", "ur5e", "-o", "link", "--force"]) == WRONG_USAGE
+    assert "link is not a regular file" in capsys.readouterr().err

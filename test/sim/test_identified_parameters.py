@@ -246,6 +246,14 @@ WRONG_CONTENT = {
 }
 
 
+def test_written_file_replaces_the_old_one_as_a_whole(tmp_path: Path) -> None:
+    file, link = tmp_path / "x.identified.yaml", tmp_path / "link"
+    file.write_text("old", encoding="utf-8")
+    link.hardlink_to(file)  # has what is written into the old file
+    write_identified(identified_model(), file)
+    assert (read_identified(file), link.read_text(encoding="utf-8")) == (identified_model(), "old")
+
+
 @pytest.mark.parametrize(("old", "new", "problem"), WRONG_CONTENT.values(), ids=WRONG_CONTENT.keys())
 def test_refuses_a_file_with(old: str, new: str, problem: str, tmp_path: Path) -> None:
     file = tmp_path / "x.identified.yaml"

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             resetting=progress.pause,
             **given_options(args, *_OPTIONS),
         )
-    write_profile(profile, args.out)
+    write_profile(profile, args.out, replace=args.force)
     if args.json:
         say(json.dumps(as_mapping(profile), indent=1))
     else:

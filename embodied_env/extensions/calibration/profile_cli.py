@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     recorded = read_run(args.run_directory)
     with ProgressBar() as progress:
         profile = profile_of_run(recorded, progress=progress)
-    write_profile(profile, args.out)
+    write_profile(profile, args.out, replace=args.force)
     if args.json:
         data = as_mapping(profile)
         data["steps"] = {"sensors": data["steps"]["sensors"], "count": profile.steps.count if profile.steps else 0}

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             comparisons = compare_with_first([args.run_a, *args.others], ignore=args.ignore, progress=progress)
             if output is not None:
                 progress.start("drawing", None)
-                write_comparison(comparisons, output)
+                write_comparison(comparisons, output, replace=args.force)
     except NotComparableError as refusal:
         _print_refusal(refusal.mismatches, as_json=args.json)
         return UNSOUND

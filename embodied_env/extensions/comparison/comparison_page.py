@@ -28,7 +28,7 @@ _MOST_PAIRS = 2
 _MOTION = ("tracking", "gain", "offset", "delay")
 
 
-def write_comparison(comparisons: Sequence[Comparison], path: str | Path) -> None:
+def write_comparison(comparisons: Sequence[Comparison], path: str | Path, *, replace: bool = True) -> None:
     """Write the page of `comparisons`, all with the same first run, to `path`.
 
     Raises:
@@ -56,7 +56,7 @@ def write_comparison(comparisons: Sequence[Comparison], path: str | Path) -> Non
         name_of_side=name_of_side,
         words=findings,
     )
-    write_text(Path(path), page)
+    write_text(Path(path), page, replace=replace)
 
 
 def name_of_side(side: Side) -> str:

@@ -19,6 +19,7 @@ from embodied_env.contract.bounded_files import read_file
 from embodied_env.contract.bounded_xml import MOST_BYTES
 from embodied_env.contract.contract_loader import load_robot_file
 from embodied_env.contract.contract_validation import suspected_degrees
+from embodied_env.contract.output_files import write_file
 from embodied_env.contract.robot_files import RobotFile
 from embodied_env.contract.urdf import slowed
 from embodied_env.core.terminal import say
@@ -72,18 +73,18 @@ def run(args: argparse.Namespace) -> int:
     draft = _draft(args, out)
     task = None if args.task is None else checked_path("--task", args.task)
     if task is not None:
-        if out is None or task.suffix != ".py":
+        if out in (None, task) or task.suffix != ".py":
             raise UsageError(f"no task file {args.task!r} (expected FILE.py, and --output FILE for its contract)")
         draft.task = f"./{os.path.relpath(task, out.parent)}:{function_name(task)}"
     text = dump_draft(draft)
     if out is not None:
-        _write(out, text)
+        _write(out, text, replace=args.force)
     if bridge is not None:
-        _write(bridge, draft.bridge)
+        _write(bridge, draft.bridge, replace=args.force)
     try:
         contract = parse_contract(text, source=str(out or "draft.yaml"))
         if task is not None and not task.exists():
-            _write(task, task_template(contract, function_name(task)))
+            _write(task, task_template(contract, function_name(task)), replace=False)
         problem = next((": ".join(each) for each in suspected_degrees(contract)), None)
     except ContractError as error:
         problem = str(error)
@@ -113,10 +114,10 @@ def _outputs(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
     return out, bridge
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, *, replace: bool) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_file(path, text, replace=replace)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error} (expected a path to write to)") from None
 

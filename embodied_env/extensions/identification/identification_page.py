@@ -12,7 +12,7 @@ from embodied_env.record.manifest import write_text
 from embodied_env.sim.identified_parameters import parameter_name
 
 
-def write_page(found: Identification, path: str | Path) -> None:
+def write_page(found: Identification, path: str | Path, *, replace: bool = True) -> None:
     """Write the HTML page of a fit.
 
     Raises:
@@ -29,7 +29,7 @@ def write_page(found: Identification, path: str | Path) -> None:
         changes_chart=_draw_changes(found),
         overlays=[_draw_motion(found, index) for index in range(len(found.traces))],
     )
-    write_text(Path(path), page)
+    write_text(Path(path), page, replace=replace)
 
 
 def _draw_changes(found: Identification) -> str:

@@ -102,9 +102,9 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
             progress=progress,
         )
-    write_identified(found.model, out)
+    write_identified(found.model, out, replace=args.force)
     if args.report is not None:
-        write_page(found, args.report)
+        write_page(found, args.report, replace=args.force)
     if args.json:
         gaps = {name: dict(counts) for name, counts in found.gaps.items()}
         say(json.dumps({**asdict(found.model), "gaps": gaps, "is_better": found.is_better}, indent=1))

@@ -23,9 +23,10 @@ def run(args: argparse.Namespace) -> int:
     """Write the report, and return 1 if the audit finds the run not sound."""
     from embodied_env.extensions.report.run_report import write_report
 
-    check_new(args.output, force=args.force)  # the report in the run directory may be made again
+    replace = args.force or args.output is None  # the report in the run directory may be made again
+    check_new(args.output, force=args.force)
     with ProgressBar() as progress:
-        report = write_report(args.run_directory, args.output, progress=progress)
+        report = write_report(args.run_directory, args.output, replace=replace, progress=progress)
     if args.json:
         found = {"path": str(report.path), "transitions": report.transitions, "sound": report.sound}
         say(json.dumps({**found, "problems": report.problems}, indent=2))

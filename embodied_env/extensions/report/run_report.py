@@ -99,12 +99,16 @@ class RunStatistics:
 
 
 def write_report(
-    run_directory: str | Path, output: str | Path | None = None, *, progress: Progress = NO_PROGRESS
+    run_directory: str | Path,
+    output: str | Path | None = None,
+    *,
+    replace: bool = True,
+    progress: Progress = NO_PROGRESS,
 ) -> Report:
     """Audit a run and write its report to `output`.
 
-    The default is ``report.html`` in the run directory. The report of a run that is not clean, or empty, names the
-    problem.
+    The default is ``report.html`` in the run directory. Without `replace` it is a new file.
+    The report of a run that is not clean, or empty, names the problem.
 
     Raises:
         RecordError: when `run_directory` is no run directory, or the page cannot be written.
@@ -123,7 +127,7 @@ def write_report(
     statistics.episodes.close()
     progress.start("drawing", None)
     path = Path(run_directory) / REPORT if output is None else Path(output)
-    write_text(path, build_page(run, audit, statistics, contract, problem))
+    write_text(path, build_page(run, audit, statistics, contract, problem), replace=replace)
     return Report(path=path, transitions=statistics.steps, sound=audit.sound, problems=audit.problems)
 
 

@@ -6,6 +6,7 @@ Links of the robot and sensors are below the entity ``scene``. A frame that is n
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -52,6 +53,7 @@ class RerunViewer:
         elif where.startswith("web:"):
             self._serve(int(where.removeprefix("web:")), blueprint)
         elif where.endswith(".rrd"):
+            pathlib.Path(where).touch(exist_ok=False)  # `save` replaces a file
             recording.save(where, default_blueprint=blueprint)
         else:
             recording.connect_grpc(where, default_blueprint=blueprint)

@@ -19,7 +19,7 @@ from embodied_env.extensions.viewers import live_view, rerun_viewer
 from embodied_env.extensions.viewers.live_view import LiveView, view_run
 from embodied_env.extensions.viewers.robot_geometry import find_geometry
 from embodied_env.extensions.viewers.scene import Scene
-from embodied_env.extensions.viewers.view_target import scene_of_run
+from embodied_env.extensions.viewers.view_target import open_viewer, scene_of_run
 from embodied_env.record import read_run
 
 
@@ -189,6 +189,15 @@ def test_a_file_that_exists_is_not_replaced_by_a_view(tmp_path, name):
     with pytest.raises(UsageError, match=f"{name} exists .expected a new file."):
         embodied_env.make("arm_reach", backend="fake", view=str(tmp_path / name))
     assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_file_that_appears_before_the_view_opens_is_not_replaced(tmp_path):
+    pytest.importorskip("rerun")
+    file = tmp_path / "kept.rrd"
+    file.write_text("mine")
+    with pytest.raises(UsageError, match=r"cannot open the view .* File exists"):
+        open_viewer(str(file), scene_of("arm_reach"))
+    assert file.read_text() == "mine"
 
 
 def test_the_missing_package_is_named_before_anything_starts(monkeypatch):
