@@ -39,6 +39,7 @@ THE_ACTION = (
 
 _FILES_PER_CHUNK = 1000
 _MAX_FILE_BYTES = 100 * 2**20
+_HALF = 0.5  # an action that is blended from chunks of two prompts has the task of the larger share
 _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
 _log = logging.getLogger(__name__)
@@ -157,9 +158,13 @@ class LerobotDataset:
         write_json(meta / "embodied_env.json", {**metadata, "the_action": THE_ACTION, "units": self._columns.units})
 
     def _task_of(self, step: ExportedStep) -> str:
-        """Return the prompt of a step, which becomes one of the tasks of its episode."""
+        """Return the prompt with which the action of a step was computed, which becomes a task of its episode."""
         contract, info = self._source.contract, step.row["info"]
-        task = str(info.get("instruction") or contract.task.instruction or contract.name)
+        prompt = info.get("instruction")
+        match info.get("annotations", {}).get("chunk"):
+            case {"earlier_prompt": {"instruction": str(earlier), "weight": float(weight)}} if weight > _HALF:
+                prompt = earlier
+        task = str(prompt or contract.task.instruction or contract.name)
         if task not in self._tasks:
             self._tasks[task] = len(self._tasks)
             if task == contract.name:

@@ -704,3 +704,18 @@ def test_lerobot_has_a_task_for_each_prompt(tmp_path):
     assert tasks == {"task_index": [0, 1], "task": ["wave", "rest"]}
     frames = pq.read_table(tmp_path / "out" / "data" / "chunk-000" / "file-000.parquet")
     assert frames["task_index"].to_pylist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(("weight", "task"), [(1.0, "wave"), (0.75, "wave"), (0.25, "rest")])
+def test_lerobot_has_the_task_with_which_most_of_an_action_was_computed(tmp_path, weight, task):
+    needs("pyarrow", "PIL")
+    pq = pytest.importorskip("pyarrow.parquet")
+    with embodied_env.make(SHORT, backend="fake", clock="virtual", record=tmp_path) as env:
+        env.reset(options={"instruction": "wave"})
+        env.unwrapped.instruct("rest")
+        account = {"earlier_prompt": {"instruction": "wave", "weight": weight}}
+        env.unwrapped.annotate("chunk", {"mode": "crossfade", **account})
+        env.step(np.zeros(6))
+    export_run(env.path, tmp_path / "out", format="lerobot")
+    tasks = pq.read_table(tmp_path / "out" / "meta" / "tasks.parquet").to_pydict()
+    assert tasks == {"task_index": [0], "task": [task]}
