@@ -37,7 +37,6 @@ class EarlierPrompt(TypedDict):
 
 
 class _MayBeAbsent(TypedDict, total=False):
-    length: WholeNumber | None  # of older runs
     earlier_prompt: EarlierPrompt
 
 
@@ -49,13 +48,16 @@ class ChunkAccount(_MayBeAbsent):
     born: WholeNumber | None
     age: WholeNumber | None
     weight: Quantity | None
+    length: WholeNumber | None
     older: list[list[Quantity]]
     underruns: WholeNumber
     expired: WholeNumber
     failed: WholeNumber
 
 
-_AT_RESET = ChunkAccount(mode="", id=None, born=None, age=None, weight=None, older=[], underruns=0, expired=0, failed=0)
+_AT_RESET = ChunkAccount(
+    mode="", id=None, born=None, age=None, weight=None, length=None, older=[], underruns=0, expired=0, failed=0
+)
 
 
 class AccountRules:
@@ -150,7 +152,7 @@ class AccountRules:
                 self._actions = None
                 return
             found = [recorded["id"], recorded["born"], *actions.shape[:-1]]
-            described = [account["id"], account["born"], account.get("length")]
+            described = [account["id"], account["born"], account["length"]]
             if actions.dtype != np.float64 or found != described:
                 yield wrong_value("chunk.actions", place, recorded, f"id, birth and length {described}, as in {where}")
                 return
@@ -223,10 +225,14 @@ class AccountRules:
 
 def _chunks_of(account: ChunkAccount, where: str) -> list[tuple[int, int, float]]:
     """Return id, birth and weight of the chunks of an action, the newest last, or raise ValueError."""
-    newest: list[float | None] = [account["id"], account["born"], account["weight"]]
-    is_none = not account["older"] and [*newest, account["age"]] == [None] * 4
+    newest = [account["id"], account["born"], account["weight"]]
+    values = [*newest, account["age"], account["length"]]
+    if not any((account["older"], "earlier_prompt" in account, *(value is not None for value in values))):
+        return []
+    if None in values:
+        raise ValueError(f"{where}: {short_repr(account)} (expected a chunk, or null for all of it and no other one)")
     found = []
-    for chunk in () if is_none else (*account["older"], newest):
+    for chunk in (*account["older"], newest):
         match chunk:
             case [int(number), int(born), int() | float() as weight] if number >= 0 and born >= 0:
                 found.append((number, born, weight))

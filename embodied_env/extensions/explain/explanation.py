@@ -135,15 +135,15 @@ def _explain_gates(safety: SafetyInfo | SafetyRecord) -> Iterator[str]:
 
 def _explain_chunk(step: StepInfo | StepRecord, account: Mapping[str, Any]) -> Iterator[str]:
     """Explain the account of an action chunk (`policies.chunk_execution`), unless it has another form."""
-    if account.get("mode") not in CHUNK_MODES or not {"id", "age", "weight", "underruns"} <= account.keys():
+    if account.get("mode") not in CHUNK_MODES or not {"id", "age", "weight", "length", "underruns"} <= account.keys():
         return
     if account["id"] is None:
         yield f"No chunk had an action for this step; steps of this episode without one: {account['underruns']}."
         return
-    place = f"number {account['age'] + 1} of {account['length']} in" if account.get("length") else "of"
     blended = f", blended with a weight of {account['weight']:.3g}" if account["weight"] < 1.0 else ""
     source = f"computed from the observation {account['age']} steps ago"
-    yield f"The action is {place} chunk {account['id']}, {source}{blended}."
+    place = f"number {account['age'] + 1} of {account['length']} in chunk {account['id']}"
+    yield f"The action is {place}, {source}{blended}."
     if earlier := account.get("earlier_prompt"):
         is_all = round(earlier["weight"], 3) == 1.0
         part = "The action" if is_all else f"A share of {earlier['weight']:.3g} of the action"

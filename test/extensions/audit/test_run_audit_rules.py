@@ -271,7 +271,15 @@ def chunked(number, **changes):
         for place, row in enumerate(rows):
             if row["schema"] != RESET:
                 age = row["info"]["step_index"] - 1
-                chunk = {"mode": "replace", "id": 0, "born": 0, "age": age, "weight": 1.0, "older": []}
+                chunk = {
+                    "mode": "replace",
+                    "id": 0,
+                    "born": 0,
+                    "age": age,
+                    "weight": 1.0,
+                    "length": age + 1,
+                    "older": [],
+                }
                 chunk |= dict.fromkeys(("underruns", "expired", "failed"), 0) | (changes if place == number else {})
                 row["info"]["annotations"] = row["inner"]["external_inputs"]["annotations"] = {"chunk": chunk}
 
@@ -595,6 +603,7 @@ def test_modified_rows_violate_only_one_rule(worlds, rule):
         assert rule == "evaluator.leak" or violation.line == violation.row + 1  # a leak concerns the whole run
 
 
+NO_CHUNK = dict.fromkeys(("id", "born", "age", "weight", "length"))
 CROSSFADE = {"id": 1, "born": 2, "age": 1, "weight": 0.25, "older": [[0, 0, 0.75]]}
 
 
@@ -615,9 +624,11 @@ CROSSFADE = {"id": 1, "born": 2, "age": 1, "weight": 0.25, "older": [[0, 0, 0.75
         ("plain", chunked, "chunk.account", {"expired": -1}),
         ("plain", chunked, "chunk.account", {"older": None}),
         ("plain", chunked, "chunk.account", {"id": None}),
+        ("plain", chunked, "chunk.account", {"length": None}),
+        ("plain", chunked, "chunk.account", {**NO_CHUNK, "earlier_prompt": {"instruction": "rest", "weight": 1.0}}),
         ("plain", chunked, "chunk.weight", CROSSFADE),
         ("plain", chunked, "chunk.order", {"mode": "ensemble", "weight": 0.5, "older": [[1, 0, 0.5]]}),
-        ("plain", chunked, "chunk.underrun", {**dict.fromkeys(("id", "born", "age", "weight")), "underruns": 1}),
+        ("plain", chunked, "chunk.underrun", {**NO_CHUNK, "underruns": 1}),
         ("streamed", streamed, "", {}),
         ("streamed", streamed, "setpoints.account", {"rate_hz": 0.0}),
         ("streamed", streamed, "setpoints.account", {"sent": 1.0}),

@@ -54,7 +54,7 @@ def test_a_changed_prompt_is_named_with_the_one_before(env):
 @pytest.mark.parametrize(("weight", "part"), [(1.0, "The action"), (0.25, "A share of 0.25 of the action")])
 def test_an_action_from_before_a_new_prompt_is_named_with_its_prompt(env, weight, part):
     env.unwrapped.instruct("wave")
-    account = {"mode": "crossfade", "id": 0, "born": 0, "age": 0, "weight": 1.0, "underruns": 0}
+    account = {"mode": "crossfade", "id": 0, "born": 0, "age": 0, "weight": 1.0, "length": 8, "underruns": 0}
     env.unwrapped.annotate("chunk", account | {"earlier_prompt": {"instruction": "rest", "weight": weight}})
     assert f"{part} was computed with the prompt 'rest', not with 'wave'." in explanation_of(env, np.zeros(6))
 
