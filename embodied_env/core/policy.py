@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -160,6 +161,20 @@ def refuse_playback(policy: object, address: str, *, user: str) -> None:
     if find_start(policy) is not None:
         problem = f"{address} plays a recorded run, and {user} cannot begin at its start"
         raise UsageError(f"{problem} (expected another policy); play it with evaluate --policy")
+
+
+@runtime_checkable
+class DrawingPolicy(Protocol):
+    """A policy that draws its actions, such as ``random``."""
+
+    def draw_from(self, space: gymnasium.Space[Any], /) -> None:
+        """Draw the actions of the next episodes from the action space of the environment."""
+
+
+def draw_from(policy: object, space: gymnasium.Space[Any]) -> None:
+    """Make a policy draw from the action space of the environment, if it draws its actions."""
+    if isinstance(policy, DrawingPolicy):
+        policy.draw_from(space)
 
 
 def find_account_name(policy: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from embodied_env._version import __version__
@@ -34,8 +35,8 @@ def make_hold(contract: Contract) -> Policy:
 
 
 def make_random(contract: Contract) -> Policy:
-    """Return the policy that draws actions uniformly from the action space."""
-    return FunctionPolicy(_RandomActions(contract), _identity("random"))
+    """Return the policy that draws actions uniformly from the action space of the environment."""
+    return _RandomPolicy(contract)
 
 
 def make_scripted(contract: Contract, *, backend: str = "mujoco") -> Policy:
@@ -58,15 +59,22 @@ def make_scripted(contract: Contract, *, backend: str = "mujoco") -> Policy:
     return FunctionPolicy(_ScriptedActions(task, kinematics), _identity("scripted"))
 
 
-class _RandomActions:
+class _RandomPolicy:
     def __init__(self, contract: Contract) -> None:
-        self._space = deepcopy(contract.action_space)
+        self.identity = _identity("random")
+        self.draw_from(contract.action_space)
+
+    def draw_from(self, space: gymnasium.Space[Any], /) -> None:
+        self._space = deepcopy(space)
 
     def reset(self, *, seed: int, episode_index: int) -> None:  # noqa: ARG002 - the protocol's
         self._space.seed(seed)
 
-    def __call__(self, _observation: Observation) -> Any:  # noqa: ANN401 - of the action space
+    def __call__(self, _observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
         return self._space.sample()
+
+    def close(self) -> None:
+        pass
 
 
 class _ScriptedActions:

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributions import install
+from gymnasium import spaces
 from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.action_stage import StagedAction
 from embodied_env.core.policy import (
     BatchPolicy,
     FunctionPolicy,
@@ -29,7 +31,7 @@ from embodied_env.policies import policy_loader as loader
 from embodied_env.policies.chunk_execution import ChunkRunner, split_chunk
 from embodied_env.policies.per_slot_policies import TeamPolicies, VectorPolicies
 from embodied_env.processes.signals import Terminated, terminate
-from embodied_env.record.run import Run
+from embodied_env.record.run import Run, read_run
 
 ARM = changed_contract(embodied_env.load_contract("arm_reach"), {"episode.horizon_steps": 5})
 
@@ -271,6 +273,28 @@ def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
     again = Chunks()
     assert replay_policy(done.path, again, seed=7).first is None  # chunks end there too
     assert again.calls == made.calls[:-1]
+
+
+@pytest.mark.needs("evaluation")
+def test_random_draws_from_the_space_of_an_action_stage(tmp_path):
+    from embodied_env.extensions.evaluation.evaluation import evaluate
+
+    class Pair:
+        action_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
+
+        def reset(self):
+            pass
+
+        def apply(self, action, snapshot, commanded):
+            return StagedAction(action=np.repeat(action, 3))
+
+        def close(self):
+            pass
+
+    path = evaluate(ARM, "random", backend="fake", episodes=1, record=tmp_path, action_stages=[Pair()]).results[0].path
+    row = next(read_run(path).transitions())
+    assert np.shape(row["action"]) == (2,)
+    assert row["inner"]["report"]["requested"] == np.repeat(row["action"], 3).tolist()
 
 
 @pytest.mark.needs("evaluation", "replay")

@@ -13,7 +13,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.contract_loader import restore_contract, save_contract
 from embodied_env.contract.contract_schema import INSTRUCTION
 from embodied_env.core.code_types import end_kind
-from embodied_env.core.policy import NoAction, Policy, find_start, policy_errors, policy_seed
+from embodied_env.core.policy import NoAction, Policy, draw_from, find_start, policy_errors, policy_seed
 from embodied_env.errors import UsageError
 from embodied_env.safety.late_agent import LATE
 
@@ -152,6 +152,8 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             options = {"host_timing": True, **job.options}  # for the live table
             self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **options)
             stack.callback(self._embodied.close)
+            for policy in policies:
+                draw_from(policy, self._embodied.action_space)
             wait_s = longest_wait_s(job.contract) if self._embodied.capabilities.free_running else None
             pacing = self._embodied.pacing
             self._policies = [ChunkRunner(policy, job.chunks, pacing=pacing, wait_s=wait_s) for policy in policies]

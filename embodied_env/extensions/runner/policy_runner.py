@@ -17,7 +17,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.contract_schema import INSTRUCTION
 from embodied_env.contract.runtime_values import check_instruction
 from embodied_env.core.contract_blocks import check_blocks, load_block
-from embodied_env.core.policy import NoAction, Observation, find_start, policy_errors, policy_seed
+from embodied_env.core.policy import NoAction, Observation, draw_from, find_start, policy_errors, policy_seed
 from embodied_env.core.types import Finding, Transition
 from embodied_env.envs.action_chunks import attach_action
 from embodied_env.envs.embodied_env import EmbodiedEnv
@@ -325,6 +325,7 @@ class PolicyRunner:
     def _run_episodes(self, result: GoalResult) -> None:
         policy, env, own = self._policy, self._env or self._open(), self._options
         assert policy is not None  # noqa: S101 - for the type checker
+        draw_from(policy.policy, env.action_space)
         if not env.capabilities.acknowledges_commands:
             env.change_limits(check_goal(self.goal, self.contract))  # those of the goal before end with the reset
         seed = policy_seed(own.seed, self._goals)
