@@ -82,6 +82,20 @@ class ActionStages:
             raise failed
 
 
+class PlayedStages(ActionStages):
+    """The stages of an environment that only plays recorded episodes, which are not made because none acts."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """Keep the names."""
+        super().__init__({})
+        self.names = tuple(names)
+
+    def reset(self) -> None:
+        """Raise UsageError, since an episode without a recorded start needs the stages."""
+        problem = f"action stages not made: {', '.join(self.names)} (expected start_from() before this reset)"
+        raise UsageError(f"{problem}; omit action_stages=None")
+
+
 def make_action_stages(contract: Contract, given: Sequence[str | ActionStage]) -> ActionStages:
     """Return the stages given by name or as objects, in order.
 

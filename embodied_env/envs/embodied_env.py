@@ -161,21 +161,23 @@ class EmbodiedEnv(StepperEnv):
         task = load_task(contract, trust=is_trusted, file=file)
         return task, describe_task(task, contract)
 
-    def _make_stages(self, given: Sequence[str | ActionStage], world: Backend) -> ActionStages | None:
+    def _make_stages(self, given: Sequence[str | ActionStage] | None, world: Backend) -> ActionStages | None:
         """Return the action stages, whose space becomes that of the agent's actions.
 
         A replay has none, because the run has their output.
         """
-        if not isinstance(given, (list, tuple)):
+        if not isinstance(given, (list, tuple, type(None))):
             raise UsageError(f"invalid action_stages: {given!r} (expected a list of names, or of objects)")
         if isinstance(world, Recorded):
             return None
-        given = (*given, *check_blocks(self.contract))  # those of the contract are the last ones before the gate
-        if not given:
+        of_contract = check_blocks(self.contract)
+        if not (given or of_contract):
             return None
-        from embodied_env.envs.action_stages import make_action_stages  # noqa: PLC0415 - only where there are any
+        from embodied_env.envs.action_stages import PlayedStages, make_action_stages  # noqa: PLC0415 - only where any
 
-        stages = make_action_stages(self.contract, given)
+        if given is None:
+            return PlayedStages(of_contract)
+        stages = make_action_stages(self.contract, (*given, *of_contract))  # its own are the last ones before the gate
         if stages.action_space is not None:
             self.action_space = deepcopy(stages.action_space)
         return stages

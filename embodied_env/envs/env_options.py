@@ -231,11 +231,12 @@ class EnvOptions(SharedOptions, total=False):
         ),
     ]
     action_stages: Annotated[
-        "Sequence[str | ActionStage]",
+        "Sequence[str | ActionStage] | None",
         Option(
             "what may replace or translate an action before the safety gate, in order: names of the entry-point group "
-            "`embodied_env.action_stages`, or objects with the methods of `ActionStage`",
-            "none",
+            "`embodied_env.action_stages`, or objects with the methods of `ActionStage`; None: not even those of the "
+            "contract, for an environment that only plays recorded episodes",
+            "those of the contract",
             default=(),
         ),
     ]

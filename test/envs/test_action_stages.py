@@ -123,7 +123,7 @@ def test_a_stage_that_fails_makes_the_robot_hold(tmp_path, answer):
     [
         (["unregistered"], "group embodied_env.action_stages"),
         ([3], "invalid"),
-        *((stages, "invalid action_stages") for stages in ("mirror", None, {"mirror": {}}, {"mirror"})),
+        *((stages, "invalid action_stages") for stages in ("mirror", {"mirror": {}}, {"mirror"})),
     ],
     ids=str,
 )

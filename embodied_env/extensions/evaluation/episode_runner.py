@@ -150,6 +150,8 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             policies = [self._load(source, stack) for source in job.policies]
             runners = stack.enter_context(ExitStack())  # stopped after the robot
             options = {"host_timing": True, **job.options}  # for the live table
+            if all(find_start(policy) is not None for policy in policies):
+                options.setdefault("action_stages", None)
             self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **options)
             stack.callback(self._embodied.close)
             for policy in policies:

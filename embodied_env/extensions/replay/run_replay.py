@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,8 @@ class Replayer:
         first = next(run.rows(), None)
         recorded = recorded_contract(run)
         has_truth = first is not None and "evaluator" in first["info"]
-        self._run, self._env = run, EmbodiedEnv(contract, host_timing=True, evaluator_info=has_truth, **options)
+        plain = replace(contract, blocks={})  # the rows have the output of the action stages
+        self._run, self._env = run, EmbodiedEnv(plain, host_timing=True, evaluator_info=has_truth, **options)
         is_verified = self._env.task_description["source_sha256"] is not None
         self.result = Replay(
             path=run.path,

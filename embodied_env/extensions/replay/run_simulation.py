@@ -52,10 +52,6 @@ def simulate_run(path: str | Path, *, contract: Contract | None = None, progress
 class _Simulator(Replayer):
     """Steps the backend of a run with its seeds and actions."""
 
-    def __init__(self, run: Run, contract: Contract, options: dict[str, Any]) -> None:
-        super().__init__(run, contract, options)
-        self._env.stepper.stages = None  # the rows have the output of the stages
-
     def _is_compared(self, path: str) -> bool:
         is_simulated = not path.startswith(_NOT_SIMULATED) and path.rpartition(".")[2] not in _ARRIVALS
         return is_simulated and super()._is_compared(path)

@@ -201,7 +201,9 @@ class PolicyRunner:
 
     def _open(self) -> EmbodiedEnv:
         """Open the armed environment, and wait until every safety input permits motion."""
-        env = self._env = EmbodiedEnv(self.contract, backend="real", **self._options.robot)
+        plays = self._policy is not None and find_start(self._policy.policy) is not None
+        stages: dict[str, Any] = {"action_stages": None} if plays else {}
+        env = self._env = EmbodiedEnv(self.contract, backend="real", **self._options.robot, **stages)
         try:
             self._await_permission(env)
         except BaseException:

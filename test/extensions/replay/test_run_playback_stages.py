@@ -63,6 +63,12 @@ def recorded(contract, tmp_path):
     return evaluate(contract, "random", tmp_path / "recorded")
 
 
+@pytest.fixture
+def made(contract):
+    """Return what counts the stages that were made."""
+    return lambda: importlib.import_module("a_mirror").Mirror.made
+
+
 def evaluate(contract, policy, folder, **options):
     options = {"backend": "mujoco", "episodes": 1, "seed": 5, "record": folder, **options}
     return embodied_env.evaluate(contract, policy, **options).results[0].path
@@ -123,8 +129,24 @@ def test_stages_of_the_caller_are_refused_with_a_playback(tmp_path, contract, re
         evaluate(contract, f"run:{recorded}#1", tmp_path / "played", action_stages=[Operator()])
 
 
-def test_a_simulation_of_the_run_does_not_apply_the_stage_again(contract, recorded):
+def test_a_simulation_of_the_run_does_not_make_the_stage_again(contract, recorded, made):
+    before = made()
     assert simulate_run(recorded, contract=contract).sound
+    assert made() == before
+
+
+def test_an_evaluation_that_only_plays_runs_makes_no_stage(tmp_path, contract, recorded, made):
+    before = made()
+    evaluate(contract, f"run:{recorded}#1", tmp_path / "played")
+    assert made() == before
+
+
+def test_an_environment_without_its_stages_plays_recorded_episodes_only(contract):
+    with (
+        EmbodiedEnv(contract, backend="fake", action_stages=None) as env,
+        pytest.raises(UsageError, match=r"action stages not made: mirror .*omit action_stages=None"),
+    ):
+        env.reset()
 
 
 def test_a_policy_is_compared_with_what_the_policy_of_the_run_returned(tmp_path, contract):
