@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,14 +57,15 @@ class NotRequestedError(BackendNotReadyError):
 def switch_controllers(controllers: RunnerControllers, *, back: bool = False, **node: Any) -> None:  # noqa: ANN401 - of RosNode
     """Switch all controllers or none, except those that are in their state already.
 
-    `back` switches to the state outside of the runner, in up to three attempts. `node` has the options of the node
-    that calls the services. Raises BackendNotReadyError when the manager refuses or does not respond,
-    NotRequestedError when it does not list a controller, and MissingDependencyError without its message package.
+    `back` switches to the state outside of the runner, in up to three attempts. With all of them it takes at most twice
+    `timeout_s` and 1 s. `node` has the options of the node that calls the services. Raises BackendNotReadyError when
+    the manager refuses or does not respond, NotRequestedError when it does not list a controller, and
+    MissingDependencyError without its message package.
     """
     from embodied_env.ros.transport.node import RosNode
     from embodied_env.ros.transport.receive_thread import ReceiveThread
 
-    clock, attempt = SteadyClock(), 1
+    clock = SteadyClock()
     on, off = controllers.activate, controllers.deactivate
     if back:
         on, off = off, on
@@ -74,43 +76,60 @@ def switch_controllers(controllers: RunnerControllers, *, back: bool = False, **
         stack.callback(listener.stop)
         manager = _Manager(controllers, listener, clock)
         listener.start()
-        try:
-            while (problem := manager.switch(on, off)) and back and attempt < _ATTEMPTS_BACK:
-                clock.sleep_until_ns(clock.now_ns() + _PAUSE_NS)
-                attempt += 1
-        except NotRequestedError as error:
-            if not back:
-                raise
-            problem = str(error)
-    if problem and back:
+        if not back:
+            manager.switch(on, off)
+            return
         options = [f"--{key} {' '.join(names)}" for key, names in (("deactivate", off), ("activate", on)) if names]
         command = " ".join(("ros2 control switch_controllers -c", manager.name, *options))
-        problem = f"controllers not switched back by attempt {attempt}: {problem}; run {command}"
-    if problem:
-        raise BackendNotReadyError(problem)
+        repeat_switch(lambda: manager.switch(on, off), clock, manager.deadline_ns, remedy=f"run {command}")
+
+
+def repeat_switch(switch: Callable[[], None], clock: Clock, deadline_ns: int, *, remedy: str) -> None:
+    """Call `switch` up to three times while it raises BackendNotReadyError, and no more at the deadline.
+
+    Raises BackendNotReadyError with the last problem and the remedy. NotRequestedError ends it, because the states
+    were requested repeatedly.
+    """
+    for attempt in itertools.count(1):
+        try:
+            switch()
+        except BackendNotReadyError as error:
+            again_ns = clock.now_ns() + _PAUSE_NS
+            if attempt == _ATTEMPTS_BACK or again_ns >= deadline_ns or isinstance(error, NotRequestedError):
+                problem = f"controllers not switched back by attempt {attempt}: {error}; {remedy}"
+                raise BackendNotReadyError(problem) from None
+            clock.sleep_until_ns(again_ns)
+        else:
+            return
 
 
 class _Manager:
-    """A client of a controller manager."""
+    """A client of a controller manager.
+
+    Attributes:
+        name: its absolute name, which a command outside of the node needs.
+        deadline_ns: end of the last call, by which one switch has its whole time.
+    """
 
     def __init__(self, controllers: RunnerControllers, listener: ReceiveThread, clock: Clock) -> None:
         from embodied_env.ros.robot.robot_profile import LIST_CONTROLLERS
         from embodied_env.ros.transport.service_calls import ServiceCaller
 
         self._clock, self._limit_ns = clock, round(controllers.timeout_s * NS_PER_S)
+        self.deadline_ns = clock.now_ns() + 2 * self._limit_ns + _REPLY_NS  # of the states and of the switch
         self._listing = ServiceCaller(listener, f"{controllers.manager}/list_controllers", clock, LIST_CONTROLLERS)
         self._switching = ServiceCaller(listener, f"{controllers.manager}/switch_controller", clock, SWITCH_CONTROLLER)
-        self.name = self._listing.name.rpartition("/")[0]  # absolute, as a command outside of the node needs it
+        self.name = self._listing.name.rpartition("/")[0]
 
-    def switch(self, on: Sequence[str], off: Sequence[str]) -> str:
-        """Switch these controllers `on` and `off`, and return why it failed, or "".
+    def switch(self, on: Sequence[str], off: Sequence[str]) -> None:
+        """Switch these controllers `on` and `off`, or raise BackendNotReadyError.
 
         Raises NotRequestedError without the states of all of them, which were requested repeatedly.
         """
         from embodied_env.messages.message_types import message_class
 
         try:
-            listed = self._listing.call(self._clock.now_ns() + self._limit_ns, _REPEAT_NS).controller
+            listed = self._listing.call(self._until(self._limit_ns), _REPEAT_NS).controller
         except BackendNotReadyError as error:
             raise NotRequestedError(str(error)) from None
         states = {each.name: each.state for each in listed}
@@ -120,19 +139,20 @@ class _Manager:
         start = [name for name in on if states[name] != "active"]
         end = [name for name in off if states[name] == "active"]
         if not (start or end):
-            return ""
+            return
         sec, nanosec = divmod(self._limit_ns, NS_PER_S)  # 0 would be no limit
-        try:
-            response = self._switching.call(
-                self._clock.now_ns() + self._limit_ns + _REPLY_NS,
-                activate_controllers=start,
-                deactivate_controllers=end,
-                strictness=2,  # STRICT
-                activate_asap=True,
-                timeout=message_class(DURATION)(sec=sec, nanosec=nanosec),
-            )
-        except BackendNotReadyError as error:
-            return str(error)
-        wanted = f"activate {', '.join(start) or 'none'}, deactivate {', '.join(end) or 'none'}"
-        why = getattr(response, "message", "") or "no reason given"  # not in every ROS 2 distribution
-        return "" if response.ok else f"{self.name} refused to switch controllers: {wanted} ({why})"
+        response = self._switching.call(
+            self._until(self._limit_ns + _REPLY_NS),
+            activate_controllers=start,
+            deactivate_controllers=end,
+            strictness=2,  # STRICT
+            activate_asap=True,
+            timeout=message_class(DURATION)(sec=sec, nanosec=nanosec),
+        )
+        if not response.ok:
+            wanted = f"activate {', '.join(start) or 'none'}, deactivate {', '.join(end) or 'none'}"
+            why = getattr(response, "message", "") or "no reason given"  # not in every ROS 2 distribution
+            raise BackendNotReadyError(f"{self.name} refused to switch controllers: {wanted} ({why})")
+
+    def _until(self, limit_ns: int) -> int:
+        return min(self._clock.now_ns() + limit_ns, self.deadline_ns)

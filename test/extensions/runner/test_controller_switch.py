@@ -10,10 +10,10 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from rclpy.executors import SingleThreadedExecutor
 
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.extensions.runner.controller_switch import RunnerControllers, switch_controllers
+from embodied_env.extensions.runner.controller_switch import RunnerControllers, repeat_switch, switch_controllers
 from embodied_env.extensions.runner.policy_runner import PolicyRunner, RunnerOptions
 from embodied_env.ros.transport.node import RosNode
-from embodied_env.timing.clock import SteadyClock
+from embodied_env.timing.clock import NS_PER_S, SteadyClock, VirtualClock
 
 pytestmark = pytest.mark.ros
 
@@ -71,6 +71,21 @@ def test_a_switch_has_the_time_limit_of_the_contract_and_an_end(manager):
     switch_controllers(controllers, **options)
     assert set(manager.timeouts) == {1_500_000_000}
     assert manager.state == "active"
+
+
+def test_a_switch_back_that_a_manager_leaves_unanswered_is_not_repeated_after_the_deadline():
+    clock, called_ns = VirtualClock(), []
+
+    def hang():
+        called_ns.append(clock.now_ns())
+        clock.sleep_until_ns(clock.now_ns() + 6 * NS_PER_S)
+        raise BackendNotReadyError("no response")
+
+    deadline_ns = clock.now_ns() + 11 * NS_PER_S
+    expected = "^controllers not switched back by attempt 2: no response; run it by hand$"
+    with pytest.raises(BackendNotReadyError, match=expected):
+        repeat_switch(hang, clock, deadline_ns, remedy="run it by hand")
+    assert len(called_ns) == 2
 
 
 def test_a_refused_switch_back_is_repeated_and_tried_again_at_the_next_deactivation(manager):
