@@ -1,4 +1,3 @@
-import importlib
 import json
 from importlib.util import find_spec
 
@@ -10,38 +9,24 @@ from learnable_tasks import follow
 import embodied_env
 from embodied_env.contract.contract_loader import dump_contract
 
-
-class LazyModule:
-    """Import a module at the first use of one of its attributes.
-
-    Each worker collects this file, and only one runs it.
-    """
-
-    def __init__(self, name):
-        self.__name__ = name
-
-    def __getattr__(self, name):
-        if name.startswith("_"):  # pytest asks each object of a test file for them
-            raise AttributeError(name)
-        return getattr(importlib.import_module(self.__name__), name)
-
-
 NEEDED = ("torch", "stable_baselines3", "onnx", "onnxruntime")
-(torch, env_checker, monitor, onnx_export, policy_mapping, sb3_export, sb3_vec_env, train_ppo, train_sac, training) = (
-    map(
-        LazyModule,
-        (
-            *("torch", "stable_baselines3.common.env_checker", "stable_baselines3.common.monitor"),
-            *("onnx_export", "policy_mapping", "sb3_export", "sb3_vec_env"),
-            *("train_ppo", "train_sac", "training"),
-        ),
-    )
-)
 pytestmark = [
     pytest.mark.needs("evaluation", "vector"),  # as the examples
     pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason=f"needs {', '.join(NEEDED)}: extra train"),
 ]
 IDS = [f"embodied_env:embodied_env/{name}-v0" for name in ("ArmReach", "CartGoal", "DoorOpen")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported_modules():
+    """Import what only the worker that runs this file needs, and not each one that collects it."""
+    global env_checker, policy_mapping, torch, train_ppo, train_sac, training  # noqa: PLW0603 - as imports at the top
+    import policy_mapping
+    import torch
+    import train_ppo
+    import train_sac
+    import training
+    from stable_baselines3.common import env_checker
 
 
 @pytest.fixture
@@ -176,6 +161,8 @@ def test_features_are_clipped(begin, close_later):
 
 
 def test_only_perceptrons_are_exported(tmp_path):
+    import onnx_export
+
     with pytest.raises(TypeError, match=r"unsupported layer: Sigmoid.*torch.onnx.export"):
         onnx_export.save_onnx(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sigmoid()), tmp_path / "policy.onnx")
 
@@ -251,6 +238,7 @@ def test_stable_baselines3_env_checker_passes(close_later, env_id):
 
 
 def test_policy_file_has_the_statistics_of_vec_normalize(tmp_path):
+    import sb3_export
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
@@ -271,6 +259,7 @@ def test_policy_file_has_the_statistics_of_vec_normalize(tmp_path):
 
 
 def test_slots_step_like_environments_of_stable_baselines3(close_later):
+    import sb3_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     options = {"backend": "fake", "clock": "virtual"}
@@ -340,7 +329,9 @@ def test_curve_counts_one_episode_of_each_slot(begin):
 
 
 def test_sb3_monitor_writes_its_own_key(close_later):
-    env = close_later(monitor.Monitor(gymnasium.make(IDS[0], backend="fake", clock="virtual")))
+    from stable_baselines3.common.monitor import Monitor
+
+    env = close_later(Monitor(gymnasium.make(IDS[0], backend="fake", clock="virtual")))
     env.reset(seed=1)
     info, done = {}, False
     while not done:
