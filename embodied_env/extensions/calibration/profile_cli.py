@@ -68,8 +68,9 @@ def print_profile(profile: LatencyProfile, out: Path) -> None:
     title = f"{profile.contract} on {profile.backend}: latency, ms"
     table = Table("", value, interval, "method", n, title=title, title_justify="left")
     notes = Table.grid("", Column(overflow="fold"), padding=(0, 2))
-    best = "" if profile.actuation_s is None else profile.actuation_s.method
-    rows = [(f"actuation{' *' if method == best else ''}", each) for method, each in profile.evidence.items()]
+    best = profile.actuation_s
+    estimates = profile.evidence.values() or ([] if best is None else [best])  # a run has one estimate
+    rows = [(f"actuation{' *' if best and each.method == best.method else ''}", each) for each in estimates]
     rows += [] if profile.lag_s is None else [("lag", profile.lag_s)]
     rows += [] if profile.obs_to_command_s is None else [("observation to command", profile.obs_to_command_s)]
     for stage, found in (("age", profile.age_s), ("capture", profile.capture_s), ("transport", profile.transport_s)):
@@ -82,6 +83,7 @@ def print_profile(profile: LatencyProfile, out: Path) -> None:
         table.add_row(name, "partial" if name.startswith("moves.") else "unknown")
         notes.add_row(name, why)
     console.print(table)
-    console.print("* actuation_s: from publishing a command to the start of the joint's response")
+    if best is not None:
+        console.print("* actuation_s: from publishing a command to the start of the joint's response")
     console.print(notes)
     console.print(f"profile  {out}", soft_wrap=True)
