@@ -21,11 +21,12 @@ PAGES = [
     "howto/playback",
     "howto/randomise",
     "howto/several_robots",
+    "howto/smooth_motion",
     "howto/stable_baselines3",
     "reference/api",
     "reference/wrappers",
 ]
-SECTIONS = {"howto/chunks": "Try it", "reference/vector": "Batched steps"}
+SECTIONS = {"howto/chunks": "Try it", "howto/cluster": "On one machine", "reference/vector": "Batched steps"}
 NEEDS = {
     "tutorials/train_and_evaluate": ("torch", "onnx"),
     "howto/several_robots": ("pettingzoo",),
@@ -51,6 +52,14 @@ def test_blocks_of_section_run(name, tmp_path):
 @pytest.mark.tutorial
 def test_code_of_the_readme_runs(tmp_path):
     run_blocks((ROOT / "README.md").read_text(encoding="utf-8"), tmp_path)
+
+
+@pytest.mark.ros
+@pytest.mark.long
+def test_blocks_of_the_training_page_run(tmp_path, domain_id):
+    for module in ("torch", "stable_baselines3", "onnxscript"):
+        pytest.importorskip(module)
+    run_blocks(text_of("howto/training"), tmp_path)
 
 
 @pytest.mark.ros

@@ -29,6 +29,9 @@ _SHORTER = {  # long trainings, and waits that a test skips
     "--episodes 20 --seed 500": "--episodes 2 --seed 500",
     "learn(100_000)": "learn(600)",
     "--policy hold --episodes 20": "--policy hold --episodes 2",
+    "--episodes 50 --engine": "--episodes 4 --engine",
+    "mujoco_ros real": "mujoco_ros real --episodes 1",
+    "train_sac.py arm_reach": "train_sac.py arm_reach --steps 600 --feature-steps 200 --episodes 1",
 }
 
 
