@@ -167,6 +167,8 @@ class Stepper:
             if self._follows_measured:
                 self._follow_measured()
             with self._arbiter.exclusive as (published, dt_s):  # the watchdog cannot send in between
+                if self._step is not step or self.lifecycle.state is not State.RUNNING:
+                    raise ResetNeededError("reset during a step; call reset() again")  # noqa: TRY301 - ends the new episode
                 inputs = step.external_inputs = self._inputs.begin_step(self._episode, published, dt_s)
                 reference = inputs.reference or published  # a replay has the recorded one
                 step.approved = self.gate.judge(action, reference, inputs.dt_s, inputs.safety_context)
@@ -309,10 +311,9 @@ class Stepper:
         snapshot = self._resets.run(request, checked_instruction(self.contract, options), start)
         self._start_episode(snapshot, is_played=start is not None)
         episode = self._episode
-        info = self.transition_builder.reset_info(episode, self.clock.now_ns() - entered_ns)
-        observation = self.transition_builder.observations.observe(
-            episode.history, episode.step_index, episode.applied, episode.sampled
-        )
+        builder, seen = self.transition_builder, (episode.history, episode.step_index, episode.applied, episode.sampled)
+        info = builder.reset_info(episode, self.clock.now_ns() - entered_ns)
+        observation = builder.observations.observe(*seen)
         self.ledger.is_marked = False
         self.ledger.returned_ns = episode.returned_ns = self.clock.now_ns()
         return copy_observation(observation), cast("Info", info)
@@ -412,8 +413,7 @@ class Stepper:
 
     def begin_idle(self) -> None:
         """Brake for one tick after the episode, while other robots of the world continue."""
-        target_ns = self._episode.snapshot.now_ns + self._period_ns
-        deadline_ns = self.clock.now_ns() + self._timeout_ns
+        target_ns, deadline_ns = self._episode.snapshot.now_ns + self._period_ns, self.clock.now_ns() + self._timeout_ns
         if self._follows_measured:
             self._follow_measured()
         self.lifecycle.brake("episode ended")

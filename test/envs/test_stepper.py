@@ -18,6 +18,7 @@ from embodied_env.backends.fake_backend import FakeBackend, ScriptedFault
 from embodied_env.core.code_table import CODES
 from embodied_env.core.code_types import Quality, Severity, end_kind, order_end_reasons
 from embodied_env.core.types import Finding
+from embodied_env.envs.action_stages import ActionStages
 from embodied_env.envs.stepper_lifecycle import State
 from embodied_env.errors import (
     BackendLostError,
@@ -561,6 +562,34 @@ def test_a_second_close_waits_until_the_robot_is_at_rest():
     assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
     assert scene.backend.closed
     first.join()
+
+
+class ResettingStage:
+    """Another thread resets while it acts."""
+
+    def __init__(self, reset):
+        self._reset = reset
+
+    def reset(self):
+        """Begin an episode."""
+
+    def apply(self, action, snapshot, commanded):
+        thread = threading.Thread(target=self._reset)
+        thread.start()
+        thread.join()
+
+    def close(self):
+        """Free nothing."""
+
+
+def test_an_action_from_before_a_reset_in_another_thread_is_not_sent():
+    scene = driving()
+    scene.stepper.stages = ActionStages({"slow": ResettingStage(scene.reset)})
+    count = len(scene.sent)
+    with pytest.raises(ResetNeededError, match="reset during a step"):
+        scene.step((1.0, 0.0))
+    assert all(command.report.disposition >= Severity.HOLD for command in scene.sent[count:])
+    scene.close()
 
 
 @pytest.mark.parametrize("call", ["close", "step", "reset"])
