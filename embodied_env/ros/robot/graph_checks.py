@@ -269,7 +269,7 @@ def _foreign_publishers(node: Node, topic: str, *, has_relay: bool) -> tuple[lis
 
     Our node is identified by its full name and its one publisher, so that one more is another node of the same name,
     or another actuator that is remapped to this topic. A node that was just discovered has no name yet, and counts as
-    foreign. If this node does not command the relay (a survey, a dry run), one other node may publish its command topic.
+    foreign. If this node does not command the relay (a survey, a dry run), one other node may publish its commands.
     """
     owner = _relay_name(node) if has_relay else node.get_fully_qualified_name()
     resolved = node.resolve_topic_name(topic)
