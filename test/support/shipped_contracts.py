@@ -1,5 +1,6 @@
 """Shipped contracts with changes, resolved first, since their own text lacks the robot file."""
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,10 +20,16 @@ def resolved_document(name: str | Contract, changes: Mapping[str, object] = NO_C
 
     The value ABSENT removes a key.
     """
-    document: Document = json.loads(dump_contract(load_contract(name)))
+    text = _resolved_text(name) if isinstance(name, str) else dump_contract(name)
+    document: Document = json.loads(text)
     for path, value in changes.items():
         document = changed(path, value, document)
     return document
+
+
+@functools.cache
+def _resolved_text(name: str) -> str:
+    return dump_contract(load_contract(name))
 
 
 def changed_text(name: str | Contract, changes: Mapping[str, object] = NO_CHANGES) -> str:
