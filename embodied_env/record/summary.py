@@ -164,9 +164,9 @@ class Summary:
         return episode
 
     def _end_episode(self, episode: EpisodeOutcome, row: Mapping[str, Any], info: Mapping[str, Any]) -> None:
-        episode.ended = "truncated" if row["truncated"] else "terminated"
+        episode.ended = "terminated" if row["terminated"] else "truncated"  # both: a TimeLimit at the task's own end
         episode.reason = info.get("end_reason") or OUTSIDE
-        episode.success = info.get("is_success") is True and not row["truncated"]
+        episode.success = info.get("is_success") is True and episode.ended == "terminated"
         episode.apart = counted_apart(solved=episode.solved, success=episode.success, info=info, steps=episode.steps)
         self._add_instruction(episode)
         stopped, unmoved = stopped_joints(info)

@@ -720,6 +720,17 @@ def test_summary_of_a_story(tmp_path):
     assert "hold_s[tcp]" in summary["latency"]
 
 
+@pytest.mark.parametrize("reason", ["success", "failure:fell"])
+def test_episode_that_ends_by_itself_in_the_last_step_of_a_time_limit_counts_as_terminated(tmp_path, reason):
+    env = RecordTransitions(TimeLimit(Scripted(fake(), [(1.0, True, False, reason)]), 1), tmp_path)
+    env.reset(seed=1)
+    assert env.step(STILL)[2:4] == (True, True)
+    env.close()
+    summary, share = summary_of(env), float(reason == "success")
+    assert (summary["terminated"], summary["truncated"], summary["end_reasons"]) == (1, 0, {reason: 1})
+    assert (summary["success_rate"], summary["success_rate_not_truncated"]) == (share, share)
+
+
 def test_episode_interrupted_by_a_reset_is_unfinished(env):
     env.reset(seed=1)
     env.step(STILL)

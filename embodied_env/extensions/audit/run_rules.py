@@ -184,7 +184,7 @@ class RowTally:
             self._end_episode(row, info)
 
     def _end_episode(self, row: TransitionRow, info: StepRecord) -> None:
-        ended = "truncated" if row["truncated"] else "terminated"
+        ended = "terminated" if row["terminated"] else "truncated"
         success = ended == "terminated" and info["is_success"]
         apart = counted_apart(solved=self._solved, success=success, info=info, steps=self._open_steps)
         self._counts.update(("episodes", ended, apart or f"rated_{ended}"))
