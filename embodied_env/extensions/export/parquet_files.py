@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from embodied_env.errors import RecordError
 from embodied_env.extensions.export.exported_episodes import EpisodeEnd, EpisodeReader, ExportedStep
 from embodied_env.extensions.export.exported_fields import ArrayField, Arrays, Leaves, library, named, png
 from embodied_env.record.manifest import write_json
@@ -82,7 +83,7 @@ class TableFile:
     """Writes a Parquet file in groups of rows, so that memory does not grow with the file."""
 
     def __init__(self, path: Path, schema: Any, files: ExitStack) -> None:  # noqa: ANN401 - of pyarrow
-        self._schema = schema
+        self._name, self._schema = path.name, schema
         self._rows: list[Mapping[str, Any]] = []
         self._bytes = 0
         self.written_bytes = 0
@@ -97,9 +98,15 @@ class TableFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows so far as one group."""
+        """Write the rows so far as one group, or raise RecordError for a value that its column cannot hold."""
         if self._rows:
-            self._writer.write_table(library("pyarrow").Table.from_pylist(self._rows, schema=self._schema))
+            pa = library("pyarrow")
+            try:
+                table = pa.Table.from_pylist(self._rows, schema=self._schema)
+            except (OverflowError, pa.ArrowException) as error:
+                problem = f"a value does not fit into its column of {self._name}: {error}"
+                raise RecordError(f"{problem}; choose another format") from None
+            self._writer.write_table(table)
             self._rows, self._bytes = [], 0
             self.written_bytes = self._file.tell()
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from embodied_env.contract import Contract
+from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.code_types import Quality, Severity
 from embodied_env.core.info_types import SensorInfo
 from embodied_env.extensions.report.chunk_curves import ChunkCurves
@@ -37,14 +38,14 @@ class EpisodeTrace:
         limited: steps in which a gate acted on a joint, by style of mark and joint; "" is all joints.
     """
 
-    def __init__(self, outcome: EpisodeOutcome, joints: Joints) -> None:
+    def __init__(self, outcome: EpisodeOutcome, joints: Joints, bgr: Collection[str] = ()) -> None:
         self.outcome = outcome
         self.joints = joints
         self.steps = 0
         self.series: BoundedDict[tuple[str, str], Trace] = BoundedDict(Trace, _MOST_SERIES)
         self.events: BoundedDict[tuple[str, str], Spans] = BoundedDict(Spans, _MOST_EVENTS)
         self.limited: BoundedDict[tuple[str, str], Spans] = BoundedDict(Spans, _MOST_SERIES)
-        self.frames = KeyFrames()
+        self.frames = KeyFrames(bgr)
         self.chunks = ChunkCurves(joints)
         self._missed_deadlines = 0
 
@@ -114,12 +115,18 @@ class EpisodeTraces:
     def __init__(self, contract: Contract | None) -> None:
         self.kept: list[EpisodeTrace] = []
         self._joints = Joints(contract)
+        self._bgr = {
+            layout.key
+            for name, sensor in ({} if contract is None else contract.sensors).items()
+            if (sensor.pixels or "").startswith("bgr")
+            for layout in field_layouts(name, sensor)
+        }
         self._open: EpisodeTrace | None = None
 
     def begin(self, outcome: EpisodeOutcome, row: RecordedReset) -> None:
         """Start the trace of the episode `outcome`, from the row of its reset."""
         self.close()
-        self._open = EpisodeTrace(outcome, self._joints)
+        self._open = EpisodeTrace(outcome, self._joints, self._bgr)
         self._open.frames.add(0, row)
 
     def add(self, row: RecordedTransition) -> None:

@@ -6,7 +6,7 @@ import base64
 import importlib.util
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +41,9 @@ class KeyFrame(NamedTuple):
 class KeyFrames:
     """Images of each camera, evenly over an episode, with its first and its last image."""
 
-    def __init__(self) -> None:
+    def __init__(self, bgr: Collection[str] = ()) -> None:
+        """Start without images, with `bgr` the cameras whose first channel is blue."""
+        self._bgr = bgr
         self._kept: BoundedDict[str, Sparse[tuple[int, Reference]]] = BoundedDict(
             lambda: Sparse(2 * MOST_FRAMES), MOST_CAMERAS
         )
@@ -76,14 +78,19 @@ class KeyFrames:
         `read_array` is `embodied_env.record.Run.array`.
         """
         return {
-            camera: [_picture(f"step {step}" if step else "reset", reference, read_array) for step, reference in frames]
+            camera: [
+                _picture(f"step {step}" if step else "reset", reference, read_array, is_bgr=camera in self._bgr)
+                for step, reference in frames
+            ]
             for camera, frames in self.frames().items()
         }
 
 
-def _picture(caption: str, reference: Reference, read_array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> KeyFrame:
+def _picture(
+    caption: str, reference: Reference, read_array: Callable[[Mapping[str, Any]], NDArray[Any]], *, is_bgr: bool
+) -> KeyFrame:
     try:
-        return KeyFrame(caption, *jpeg_base64(read_array(reference)))
+        return KeyFrame(caption, *jpeg_base64(read_array(reference), is_bgr=is_bgr))
     except (RecordError, ValueError, TypeError, OSError) as error:
         return KeyFrame(caption, "", f"the image cannot be shown: {error}")
 
@@ -100,7 +107,7 @@ def is_image(reference: Reference) -> bool:
     return len(size) == 2 and len(reference["shape"]) <= _DIMENSIONS + 1 and all(reference["shape"]) and is_drawable
 
 
-def jpeg_base64(image: NDArray[Any]) -> tuple[str, str]:
+def jpeg_base64(image: NDArray[Any], *, is_bgr: bool = False) -> tuple[str, str]:
     """Return `image` as JPEG in base 64, and a note on its grey scale or "".
 
     Its shape is (height, width, 1, 3 or 4) for uint8. One channel of other numbers is drawn in grey, black where they
@@ -109,6 +116,8 @@ def jpeg_base64(image: NDArray[Any]) -> tuple[str, str]:
     from PIL import Image
 
     pixels, note = _as_bytes(image[-1] if image.ndim > _DIMENSIONS else image)  # the newest of a history
+    if is_bgr and pixels.shape[-1] > 1:
+        pixels = pixels[..., 2::-1]  # RGB, without alpha
     stride = max(1, math.ceil(pixels.shape[1] / _WIDEST))
     pixels = np.ascontiguousarray(pixels[::stride, ::stride])
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)

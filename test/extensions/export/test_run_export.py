@@ -309,6 +309,17 @@ def test_parquet_keeps_images_as_png_and_depth_as_numbers(seen_run, tmp_path):
     np.testing.assert_array_equal(depth, seen["depth_image"])
 
 
+def test_seed_beyond_64_bits_is_refused_by_parquet_and_kept_in_json(tmp_path):
+    needs("pyarrow")
+    env = embodied_env.make(SHORT, backend="fake", clock="virtual", record=tmp_path)
+    env.reset(seed=2**64)
+    env.step(np.zeros(6))
+    env.close()
+    with pytest.raises(RecordError, match=r"column of episodes\.parquet: .*; choose another format"):
+        export_run(env.path, tmp_path / "out", format="parquet")
+    assert export_run(env.path, tmp_path / "out", format="jsonl")["episodes"] == 1
+
+
 def test_parquet_is_written_in_groups(tmp_path, monkeypatch):
     needs("pyarrow")
     import pyarrow as pa

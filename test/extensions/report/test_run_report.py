@@ -1,6 +1,8 @@
 """Reports of valid runs, and of truncated, empty, foreign and hostile ones."""
 
+import base64
 import importlib.util
+import io
 import json
 import re
 import shutil
@@ -15,19 +17,21 @@ from identified_arm import identified_arm
 from report_pages import HOSTILE, Html, record, rows_of
 from row_logs import RowLog
 from run_files import with_a_chunk_per_row
-from shipped_contracts import changed_text
+from shipped_contracts import changed_contract, changed_text
 
 from embodied_env.cli.main import main
 from embodied_env.core.code_types import Quality
 from embodied_env.core.terminal import Progress
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.extensions.report import html_pages
+from embodied_env.extensions.report.episode_traces import EpisodeTraces
 from embodied_env.extensions.report.html_pages import POLICY, text
 from embodied_env.extensions.report.key_frames import MOST_FRAMES, KeyFrames, jpeg_base64
 from embodied_env.extensions.report.run_report import RunStatistics, write_report
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.outcomes import MOST_REASONS, OTHER, Outcomes, Rate
 from embodied_env.record.row_types import RESET, TRANSITION
+from embodied_env.record.summary import EpisodeOutcome
 
 pytest.importorskip("jinja2", reason="pages need jinja2, of the extra `report`")
 
@@ -420,6 +424,19 @@ def test_any_image_becomes_a_small_jpeg(image):
     jpeg, _ = jpeg_base64(image)
     assert jpeg.startswith("/9j/")
     assert len(jpeg) < 20_000
+
+
+@pytest.mark.parametrize("encoding", ["rgb8", "bgr8"])
+def test_picture_has_the_colours_of_the_camera(encoding):
+    image = pytest.importorskip("PIL.Image", reason="images need Pillow")
+    red = np.full((8, 8, 3), [200, 0, 0] if encoding == "rgb8" else [0, 0, 200], np.uint8)
+    reference = {"sha256": "a", "dtype": "uint8", "shape": [8, 8, 3]}
+    traces = EpisodeTraces(changed_contract("door_open", {"sensors.camera.encoding": encoding}))
+    traces.begin(EpisodeOutcome(number=1, seed=None, solved=None), {"observation": {"camera_image": reference}})
+    traces.close()
+    (picture,) = traces.kept[0].frames.pictures(lambda _: red)["camera_image"]
+    pixel = image.open(io.BytesIO(base64.b64decode(picture.jpeg))).getpixel((4, 4))
+    assert np.allclose(pixel, [200, 0, 0], atol=5)
 
 
 def test_missing_image_is_reported(recorded):
