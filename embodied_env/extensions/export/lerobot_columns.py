@@ -66,7 +66,14 @@ class Columns:
         self._fields = {} if source.has_wrappers else observed_fields(contract)
         self._action, self._applied = source.action, source.applied
         names = _names(vectors, self._fields)
-        joints = None if source.has_wrappers else list(ActionLayout(contract).joints)
+        joints: list[str] | None = None
+        if not source.has_wrappers:
+            layout = ActionLayout(contract)
+            joints = list(layout.joints)
+            self._action, self._applied = (  # a Dict space sorts its keys
+                {key: group[key] for key in layout.slices if key in group} or group
+                for group in (source.action, source.applied)
+            )
         self.features: dict[str, Feature] = {
             **{c: _vector(_joined({key: names[key] for key in group})) for c, group in self._vectors.items()},
             **{column: self._array(key, leaves[key]) for column, key in self._arrays.items()},

@@ -12,6 +12,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from middleware_backend import two_actuators
 from run_files import with_a_chunk_per_row
 from shipped_contracts import changed_contract
 from strategies import ABSENT
@@ -519,6 +520,17 @@ def test_lerobot_names_joints_with_what_tells_them_apart(changes, expected):
     columns = columns_of(changed_contract(ARM, changes))
     assert [name for name in columns.features["observation.state"]["names"] if "j1" in name] == expected
     assert columns.features["action"]["names"] == ["j1", "j2", "j3", "j4", "j5", "j6"]
+
+
+def test_lerobot_action_has_the_order_of_its_names_for_any_order_of_the_actuators():
+    left_first = two_actuators()
+    for contract in (left_first, replace(left_first, actuators=dict(reversed([*left_first.actuators.items()])))):
+        columns = columns_of(contract)
+        observation = {key: np.zeros(box.shape) for key, box in contract.observation_space.spaces.items()}
+        action = {"left": np.array([1.0]), "right": np.array([2.0])}
+        found = columns.read(types.SimpleNamespace(observation=observation, action=action, action_applied=action))
+        for column in ("action", "applied_action"):
+            assert dict(zip(columns.features[column]["names"], found[column], strict=True)) == {"a": 1.0, "b": 2.0}
 
 
 @pytest.mark.parametrize(
