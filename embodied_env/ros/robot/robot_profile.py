@@ -82,7 +82,7 @@ class ResetSpec:
     speed: AtMost[Share] = 0.2  # share of the velocity limits used for homing
     tolerance: AtMost[Positive] = 0.02  # maximum measured distance from home, rad or m
     timeout_s: AtMost[Positive | None] = None  # time limit of homing; null: that of the reset
-    # how an operator confirms that the episode may begin
+    # how an operator confirms, after the service and homing, that the episode may begin
     confirm: Annotated[
         Literal["none", "prompt", "topic", "service"], tighten(lambda robot, own: robot in ("", "none", own))
     ] = "none"
