@@ -2,7 +2,7 @@
 
 A reference is ``{"sha256": "...", "dtype": "uint8", "shape": [96, 96, 3]}``. Its bytes are those of the array in C
 order, little-endian, and `sha256` is the hash of these bytes. They are the field ``data`` of a protobuf message,
-``embodied_env.Array``. Older runs have the images of cameras in ``foxglove.RawImage``.
+``embodied_env.Array``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ARRAY = "embodied_env.Array"
 """Type of the messages that hold an array."""
 
 _ARRAY_FIELDS = "string dtype = 1; repeated uint32 shape = 2; bytes data = 3"
-_DATA_FIELDS = {ARRAY: 3, "foxglove.RawImage": 6}  # the second one only in older runs
+_DATA_FIELD = 3
 _IMAGE_DIMENSIONS = 3  # height, width, channels
 _MOST_DIMENSIONS = 32  # of numpy 1
 _LONGEST = 2**31 - 1
@@ -152,12 +152,12 @@ def _array_start(dtype: str, shape: tuple[int, ...]) -> bytes:
     """Return an encoded array up to its data, which end the message."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     dimensions = encode_field(2, b"".join(map(encode_varint, shape)))
-    return encode_field(1, dtype) + dimensions + encode_start(3, size)
+    return encode_field(1, dtype) + dimensions + encode_start(_DATA_FIELD, size)
 
 
 def find_array(schema: str, message: bytes) -> slice | None:
     """Return the place of the array's bytes, None without one, or raise DamagedMessageError."""
-    if (number := _DATA_FIELDS.get(schema)) is None:
+    if schema != ARRAY:
         return None
-    found = [value for key, value in find_fields(memoryview(message)) if key == number]
+    found = [value for key, value in find_fields(memoryview(message)) if key == _DATA_FIELD]
     return found[-1] if found and isinstance(found[-1], slice) else slice(0, 0)

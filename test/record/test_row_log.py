@@ -22,6 +22,7 @@ from embodied_env.contract.bounded_json import MOST_VALUES
 from embodied_env.core.protobuf import read_fields
 from embodied_env.errors import RecordError
 from embodied_env.record import row_log
+from embodied_env.record.arrays import find_array
 from embodied_env.record.row_log import CHANNELS, LogReader
 
 
@@ -53,6 +54,10 @@ def test_a_row_that_readers_would_refuse_is_not_written(path):
     writer.write("transition", {"row": 1}, log_time_ns=1)
     writer.close()
     assert list(LogReader(path)) == [{"row": 0}, {"row": 1}]
+
+
+def test_only_a_message_of_the_type_of_arrays_holds_one():
+    assert find_array("foxglove.RawImage", b"") is None
 
 
 @pytest.mark.parametrize("count", [0, 20])
