@@ -812,11 +812,11 @@ class InEnvironment(Scripted):
 def test_a_step_is_explained():
     with embodied_env.make(ARM, backend="fake", clock="virtual") as env:
         env.reset(seed=1)
-        account = {"mode": "ensemble", "id": 4, "born": 2, "age": 3, "weight": 0.25, "underruns": 0}
+        account = {"mode": "ensemble", "id": 4, "born": 2, "age": 3, "weight": 0.25, "length": 16, "underruns": 0}
         env.unwrapped.annotate("chunk", account)
         found = embodied_env.explain(env.step(np.zeros(6))[-1])
-        assert "is of chunk 4, computed from the observation 3 steps ago, blended with a weight of 0.25." in found
-        env.unwrapped.annotate("chunk", {**account, "length": 16, "weight": 1.0})
+        assert "in chunk 4, computed from the observation 3 steps ago, blended with a weight of 0.25." in found
+        env.unwrapped.annotate("chunk", {**account, "weight": 1.0})
         found = embodied_env.explain(env.step(np.zeros(6))[-1])
         assert "The action is number 4 of 16 in chunk 4, computed from the observation 3 steps ago.\n" in found
         env.unwrapped.annotate("chunk", {**account, "id": None, "underruns": 2})
