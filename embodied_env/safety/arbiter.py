@@ -104,6 +104,7 @@ class Arbiter:
         self.last = LastWrite(before_ns=0, after_ns=0)
         self.judged_ns = 0
         self.delay: WriteDelay | None = None
+        self._suspended_ns = clock.boot_ns() - clock.now_ns()  # total time of suspends of the host
         self._is_unsure = False  # a write since the last step has no guaranteed acceleration
         self._is_closed = False
         self.setpoint_pending = threading.Event()
@@ -135,6 +136,7 @@ class Arbiter:
             if continues and self.reference.seq > 0:
                 positions = nearest_turn(positions, self.reference.positions, self._gate.layout.turns)
             self.publishing.reset()
+            self._count_suspend()
             self.reference = CommandState(
                 positions=positions.copy(), velocities=np.zeros_like(positions), seq=self.reference.seq, epoch=epoch
             )
@@ -175,6 +177,7 @@ class Arbiter:
 
     def last_published(self, now_ns: int) -> tuple[CommandState, float]:
         """Return the reference of a write judged at `now_ns`, and dt in s, at most one control period."""
+        self._count_suspend()
         self.judged_ns = now_ns
         self.reference, dt_s = self.publishing.reference_at(now_ns, self.reference, self.last)
         return self.reference, dt_s
@@ -236,6 +239,7 @@ class Arbiter:
             return self._write(command)
         interval_ns = interval_ns or self._period_ns
         with self._lock, deferred_signals():
+            self._count_suspend()
             before, self.delay = self.last, delay
             command = self.publishing.complete(command, self.reference, actions)
             now_ns = self.clock.now_ns()
@@ -273,6 +277,24 @@ class Arbiter:
         if sent.report is not None or sent.values is not command.values:
             self.reference = state_after(before, command, is_velocity, sent)
         return sent
+
+    def _count_suspend(self) -> None:
+        """Shift the last write and the judgement into the past by a suspend of the host since, for a robot that was on.
+
+        The steady clock does not count it. It is read last, so that a wait between both readings is no suspend.
+        """
+        slept_ns = self.clock.boot_ns() - self.clock.now_ns() - self._suspended_ns
+        if not self._is_timed or slept_ns <= self._period_ns:
+            return
+        self._suspended_ns += slept_ns
+        self.judged_ns -= slept_ns
+        last, trajectory = self.last, self.last.trajectory
+        if trajectory is not None:
+            trajectory = replace(trajectory, first_ns=trajectory.first_ns - slept_ns)
+        before_ns, after_ns = last.before_ns - slept_ns, last.after_ns - slept_ns
+        self.last = LastWrite(before_ns=before_ns, after_ns=after_ns, trajectory=trajectory)
+        if self._setpoints is not None:
+            self._setpoints.end_motion(self.clock.now_ns())
 
     def _is_late(self, now_ns: int, interval_ns: int) -> bool:
         """Return whether a command judged at `judged_ns` must not be written at `now_ns`."""

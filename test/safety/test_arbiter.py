@@ -11,6 +11,7 @@ from scripted_tasks import DECELERATION, PERIOD_NS, PERIOD_S, VELOCITY
 from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Finding
 from embodied_env.errors import BackendLostError, ClosedError
+from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 
@@ -75,6 +76,29 @@ def test_motion_starts_from_rest_only_after_a_long_pause(running, periods, moves
     running.clock.advance_ns(periods * PERIOD_NS)
     with running.arbiter.exclusive as (reference, _):
         assert (reference.velocities[0] > 0.0) == moves
+
+
+class SuspendedClock(ManualClock):
+    """The clock of a host that is suspended, which its steady time does not count."""
+
+    slept_ns = 0
+
+    def boot_ns(self):
+        return self.now_ns() + self.slept_ns
+
+
+def test_a_suspend_of_the_host_is_a_gap_after_which_braking_moves_nothing():
+    bench = ArbiterBench(scripted_tasks.contract(), clock=SuspendedClock())
+    for _ in range(5):
+        bench.clock.advance_ns(PERIOD_NS)
+        before = bench.publish((1.0, 0.0))
+    bench.clock.slept_ns = 3600 * NS_PER_S
+    bench.clock.advance_ns(PERIOD_NS)
+    braking = bench.arbiter.brake(HOLD)
+    assert before.report.velocity_si[0] > DECELERATION * PERIOD_S
+    assert braking.values.tolist() == before.values.tolist()
+    bench.clock.advance_ns(PERIOD_NS)
+    assert bench.publish((1.0, 0.0)).report.velocity_si[0] > 0.0  # the gap is over
 
 
 def test_refused_command_does_not_become_the_reference_and_its_number_is_not_reused(lockstep):
