@@ -48,7 +48,7 @@ class ExportedStep:
 
     episode_index: int  # in the export, from 0
     step_index: int  # in its episode, from 0
-    timestamp_s: float | None  # from the episode's first observation to this one, by the steady clock
+    timestamp_s: float | None  # from the episode's first observation to this one, world time in lockstep, else steady
     observed_ns: int | None  # when `observation` was taken, steady
     published_ns: int | None  # when the command was published, steady
     observation: Arrays  # observation that the action was based on
@@ -104,6 +104,7 @@ class EpisodeReader:
     evaluator: Leaves  # empty unless requested
     has_wrappers: bool  # that may change observations or actions, so that the leaves are those of the first rows
     is_dry: bool = False  # no action was executed
+    is_lockstep: bool = False  # the world waited for the agent
     split_at_gaps: bool = False  # leave out the steps without an action, and end the episode before each
     gaps: int = 0  # steps without an action so far
     sources: Counter[str] = field(default_factory=Counter)  # steps so far by `action_source`
@@ -148,14 +149,17 @@ class EpisodeReader:
         info: Mapping[str, Any] = row["info"]
         stamps, before = None if row["inner"] is None else row["inner"]["stamps_ns"], episode.before
         observed_ns = None if stamps is None else stamps["previous_observed"]
+        seen_ns = observed_ns
+        if self.is_lockstep:  # the world waits, so the time of the host says nothing about its motion
+            seen_ns = None if before["inner"] is None else before["inner"]["now_ns"]
         if episode.newest is None:
-            episode.first_ns = observed_ns
+            episode.first_ns = seen_ns
         first_ns = episode.first_ns
         action, source = self._action(row, requested)
         step = ExportedStep(
             episode_index=episode.index,
             step_index=episode.length,
-            timestamp_s=None if observed_ns is None or first_ns is None else (observed_ns - first_ns) / NS_PER_S,
+            timestamp_s=None if seen_ns is None or first_ns is None else (seen_ns - first_ns) / NS_PER_S,
             observed_ns=observed_ns,
             published_ns=None if stamps is None else stamps["published"],
             observation=self._observation(before["observation"], row["row"]),
@@ -248,6 +252,7 @@ def open_episodes(run: Run, *, evaluator: bool = False, split_at_gaps: bool = Fa
         evaluator=leaves_of_value(values, run.array) if values else {},
         has_wrappers=has_wrappers,
         is_dry=world_of(run.manifest) == DRY_RUN,
+        is_lockstep=run.manifest["pacing"] == "lockstep",
         split_at_gaps=split_at_gaps,
     )
 

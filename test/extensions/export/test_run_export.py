@@ -27,6 +27,7 @@ from embodied_env.extensions.export.lerobot_columns import Columns, ColumnStatis
 from embodied_env.extensions.export.run_export import FORMATS, export_run
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.testing import ScriptedFault
+from embodied_env.timing.clock import ManualClock
 
 ARM = embodied_env.load_contract("arm_reach")
 SHORT = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
@@ -92,6 +93,17 @@ def test_step_has_its_observation_and_applied_action(run):
     np.testing.assert_array_equal(first.action_applied[""], rows[1]["info"]["action"]["applied"])
     assert not np.array_equal(first.action[""], first.action_applied[""])
     assert first.reward == rows[1]["reward"]
+
+
+def test_timestamps_are_of_the_world_in_lockstep_whatever_time_the_host_takes(tmp_path):
+    clock = ManualClock()
+    env = EmbodiedEnv(SHORT, backend="fake", clock=clock)
+    with RecordTransitions(env, tmp_path) as recorder:
+        recorder.reset(seed=1)
+        for duration_ns in (7, 10**10, 3):
+            clock.advance_ns(duration_ns)
+            recorder.step(np.zeros(6))
+    assert [step.timestamp_s for step in steps_of(recorder.path)] == [0.0, 0.05, 0.1]
 
 
 def test_steps_are_numbered_and_the_end_has_the_last_observation(run):
