@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embodied_env.contract import Contract
-from embodied_env.contract.fingerprint import SHIPPED_TASKS, differences, meaning
+from embodied_env.contract.fingerprint import SHIPPED_TASKS, differences, meaning, to_plain
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError, EmbodiedEnvError, RecordError, UsageError
 from embodied_env.extensions.report.html_pages import mapping_of
@@ -19,6 +19,7 @@ from embodied_env.record import Run
 from embodied_env.record.manifest import RECORDER, contract_of_manifest
 
 _SHA256 = re.compile("[0-9a-f]{64}")
+_MOST_PATHS = 3  # in a note
 _OF_TASK = ("version", "terms", "source_sha256")  # of the loaded task
 
 
@@ -75,6 +76,7 @@ def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:
         layer["class"] for run in (a, b) for layer in _wrappers(run) if "kwargs" in layer and layer["kwargs"] is None
     }
     notes += [f"{name} does not record its arguments, so they may differ." for name in sorted(unrecorded)]
+    notes += _world_notes(a, b, contracts)
     paths = tuple(ignore)
     refused = [mismatch for mismatch in found if not any(_is_at_or_below(mismatch.path, path) for path in paths)]
     if refused:
@@ -155,6 +157,21 @@ def _actuation_mismatches(a: Run, b: Run) -> list[Mismatch]:
     """Compare whether commands moved a robot, which they did unless the manifest marks a dry run."""
     of_a, of_b = (mapping_of(run.manifest, "capabilities").get("actuates") is not False for run in (a, b))
     return [] if of_a == of_b else [Mismatch(path="capabilities.actuates", a=of_a, b=of_b)]
+
+
+def _world_notes(a: Run, b: Run, contracts: tuple[Contract | None, Contract | None]) -> Iterator[str]:
+    """Yield how the worlds of two runs on one backend differ, which no fingerprint of their contract covers."""
+    backend = a.manifest["backend"]
+    if b.manifest["backend"] != backend:
+        return
+    if a.manifest["backend_fingerprint"] != b.manifest["backend_fingerprint"]:
+        profiles = [{} if contract is None else to_plain(contract.backends.get(backend, {})) for contract in contracts]
+        paths = [path for path, *_ in differences(*profiles)]
+        named = f" in {', '.join(paths[:_MOST_PATHS])}" if paths else ""
+        more = f" and {len(paths) - _MOST_PATHS} more" if len(paths) > _MOST_PATHS else ""
+        yield f"The profiles of {backend} differ{named}{more}. That may cause any of the differences."
+    if a.manifest["delays"] != b.manifest["delays"]:
+        yield "The injected delays differ. That may cause any of the differences."
 
 
 def _wrappers(run: Run) -> list[dict[str, Any]]:

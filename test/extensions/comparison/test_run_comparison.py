@@ -585,6 +585,25 @@ def test_wrapper_without_recorded_arguments_is_noted(run_of):
     assert found.terms.notes == ("some:Wrapper does not record its arguments, so they may differ.",)
 
 
+def on_mujoco(template, contract, **manifest):
+    recorded = {**template[0]["contract"], "text": dump_contract(contract), "fingerprint": contract.fingerprint}
+    fingerprint = contract.backend_fingerprint("mujoco")
+    return {"contract": recorded, "backend": "mujoco", "backend_fingerprint": fingerprint, **manifest}
+
+
+def test_worlds_of_one_backend_that_differ_are_noted(run_of, a_template):
+    plain = embodied_env.load_contract("arm_reach")
+    noisy = changed_contract("arm_reach", {"backends.mujoco.sources.tcp.noise": {"position": 0.1}})
+    assert noisy.fingerprint == plain.fingerprint
+    first = run_of("a", manifest=on_mujoco(a_template, plain))
+    found = compare_runs(first, run_of("b", manifest=on_mujoco(a_template, noisy, delays={})))
+    assert found.terms.notes == (
+        "The profiles of mujoco differ in sources.tcp.noise. That may cause any of the differences.",
+        "The injected delays differ. That may cause any of the differences.",
+    )
+    assert compare_runs(first, run_of("c", manifest=on_mujoco(a_template, plain))).terms.notes == ()
+
+
 def test_manifests_without_wrappers_are_rejected(run_of):
     with pytest.raises(RecordError, match=r"manifest\.json: wrappers"):
         compare_runs(run_of("a", manifest={"wrappers": None}), run_of("b", manifest={"wrappers": None}))
