@@ -228,12 +228,14 @@ class EmbeddedSimBackend(ABC):
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the current world of the simulator, shape (height, width, 3).
 
+        The simulator opens its renderer for the first image.
+
         Raises:
-            BackendLostError: before the first reset, or if no image arrives within `step_timeout_s`.
+            BackendLostError: before the first reset, or if no image arrives within `reset_timeout_s`.
             MissingDependencyError: if the simulator cannot render.
         """
         receiver = self._check_usable().receiver
-        end = time.monotonic() + self.step_timeout_s
+        end = time.monotonic() + self.reset_timeout_s
         stamp = self._request_image(end)
         while time.monotonic() < end:
             for message in self._receive_images(receiver):
@@ -243,7 +245,7 @@ class EmbeddedSimBackend(ABC):
                 if len(message.data) == math.prod(shape):
                     return np.frombuffer(message.data, dtype=np.uint8).reshape(shape).copy()
             self._raise_if_exited()
-        raise BackendLostError("timeout", f"no image received within {self.step_timeout_s} s")
+        raise BackendLostError("timeout", f"no image received within {self.reset_timeout_s} s")
 
     def _request_image(self, end: float) -> int:
         """Request an image before `end`, monotonic s, and return its stamp, ns."""
