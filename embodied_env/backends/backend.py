@@ -1,4 +1,4 @@
-"""The `Backend` protocol, which connects the stepper to a robot or simulator, and the optional abilities of a backend.
+"""The `Backend` protocol between stepper and robot or simulator, and optional abilities.
 
 A lockstep world moves exactly one control period per `advance`; a free-running world moves by itself. `target_ns` and
 `after_ns` are times of the world clock, that of `Snapshot.now_ns`; `deadline_ns` is a time of the steady clock, that of

@@ -1,4 +1,4 @@
-"""Backends by name and pacing, built in or of other packages, whose errors become errors of ours."""
+"""Backends by name and pacing, also of other packages, whose errors become ours."""
 
 from __future__ import annotations
 

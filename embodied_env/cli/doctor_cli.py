@@ -1,4 +1,4 @@
-"""``embodied-env doctor`` checks a contract and a backend, or the installation, with a remedy for each failure."""
+"""``embodied-env doctor`` checks a contract and a backend, or the installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``embodied-env doctor --install`` checks whether interpreter, packages, ROS 2 and extras fit together."""
+"""``embodied-env doctor --install`` checks interpreter, packages, ROS 2 and extras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entry point of the command line with the table of verbs, the parser, and the exit status of each error."""
+"""The command line, with its table of verbs, parser, and the exit status of each error."""
 
 from __future__ import annotations
 

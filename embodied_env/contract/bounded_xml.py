@@ -1,4 +1,4 @@
-"""Read untrusted XML with bounded size, depth and number of elements, and without DOCTYPE and thus entities."""
+"""Read untrusted XML with bounded size, depth and elements, without DOCTYPE or entities."""
 
 from __future__ import annotations
 

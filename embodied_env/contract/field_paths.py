@@ -1,4 +1,4 @@
-"""Paths of message fields, as ``pose.pose.position.x`` and ``points[0].positions``, resolved by types alone."""
+"""Paths of message fields, such as ``points[0].positions``, resolved by types alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a MuJoCo model, with those that it includes, its meshes and textures, found without compiling it."""
+"""The files of a MuJoCo model, includes, meshes and textures, found without compiling it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of a robot from a MuJoCo model as JSON, recorded so that its workspace can be checked without the model."""
+"""The shape of a robot from its MuJoCo model as JSON, to check its workspace without it."""
 
 from __future__ import annotations
 

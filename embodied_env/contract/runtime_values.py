@@ -1,4 +1,4 @@
-"""Reset options, prompts and joint limits that a caller sets at run time, checked against the contract."""
+"""Reset options, prompts and limits set at run time, checked against the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol of action stages, which may replace or translate an action before the safety gate."""
+"""The protocol of action stages, which may replace an action before the safety gate."""
 
 from __future__ import annotations
 

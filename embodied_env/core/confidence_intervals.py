@@ -1,4 +1,4 @@
-"""Confidence intervals of a share (Wilson), of the difference of two shares (Newcombe), and of a median."""
+"""Confidence intervals of shares (Wilson), their differences (Newcombe), and medians."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load contract blocks, which are the keys of a contract under ``blocks.<plug-in>`` that this plug-in owns.
+"""Load contract blocks, the keys under ``blocks.<plug-in>`` that this plug-in owns.
 
 Reading, showing and fingerprinting a contract take a block as plain data. Using the contract takes the plug-in.
 """

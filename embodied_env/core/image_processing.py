@@ -1,4 +1,4 @@
-"""Resizing of images, bit for bit as Pillow does it, for the images of a contract and of a policy file."""
+"""Resize images of contracts and policy files, bit for bit as Pillow does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire format of Protocol Buffers, so that messages can be written and read without generated code."""
+"""The wire format of Protocol Buffers, read and written without generated code."""
 
 from __future__ import annotations
 

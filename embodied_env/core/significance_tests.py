@@ -1,4 +1,4 @@
-"""Tests of differences between two samples of outcomes or values, and the sizes of samples that they need."""
+"""Tests of differences between two samples, and the sample sizes that they need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print text of unknown origin (a run, a contract, a policy) with control characters escaped, and report progress."""
+"""Print text of unknown origin with control characters escaped, and report progress."""
 
 from __future__ import annotations
 

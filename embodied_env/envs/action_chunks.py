@@ -1,4 +1,4 @@
-"""The wrapper `ActionChunks`, which executes chunks of actions, and the step with an action of a `ChunkRunner`."""
+"""The wrapper `ActionChunks`, and the step with an action of a `ChunkRunner`."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class ActionStages:
 
 
 class PlayedStages(ActionStages):
-    """The stages of an environment that only plays recorded episodes, which are not made because none acts."""
+    """The stages of an environment that only plays recorded episodes, of which none is made."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """Keep the names."""

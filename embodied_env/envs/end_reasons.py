@@ -1,4 +1,4 @@
-"""Decide whether the task, the contract's limits, or a failure outside the task ends an episode."""
+"""Decide whether task, limits of the contract or an outside failure end an episode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of environments, declared once for Python, for the command line and for the reference.
+"""The options of environments, declared once for Python, command line and reference.
 
 A key of a TypedDict has its type and, as an `Option`, all else. Importing this module imports no environment, because
 the help of the command line needs it. Types of other modules are therefore in quotes.

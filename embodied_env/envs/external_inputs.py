@@ -1,4 +1,4 @@
-"""The external inputs of a step, measured or replayed, such as time, e-stops and latches of other threads."""
+"""External inputs of a step, measured or replayed, such as time, e-stops and latches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build the workspace filter of a contract, and find the files that a replay of its filters needs."""
+"""Build a contract's workspace filter, and find the files that a replay of filters needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the age and the values of each reading, and replace a faulty one by the last valid one (the gap policy)."""
+"""Replace a faulty reading, by its age or values, by the last valid one (the gap policy)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands between steps from the watchdog and its thread, the thread of the setpoints, and braking to rest."""
+"""Commands between steps from the threads of watchdog and setpoints, and braking to rest."""
 
 from __future__ import annotations
 

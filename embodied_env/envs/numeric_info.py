@@ -1,4 +1,4 @@
-"""``info`` in numbers of one fixed structure for `reset` and `step`, for libraries that stack infos.
+"""``info`` in numbers of one fixed structure, for libraries that stack infos.
 
 The structure is generated from the schema of info and the names of the contract, so that simulation and robot have the
 same.

@@ -1,4 +1,4 @@
-"""Reset the world of one robot, drive home, ask for confirmation, verify, and let the task judge."""
+"""Reset a robot's world, drive home, ask for confirmation, verify, and let the task judge."""
 
 from __future__ import annotations
 

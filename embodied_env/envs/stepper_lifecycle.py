@@ -45,7 +45,7 @@ class Lifecycle:
         self._pid = 0  # process that opened the backend
 
     def check_open(self, call: str) -> None:
-        """Raise ClosedError for `call` after `close`, or in a fork, whose commands would mix with the parent's."""
+        """Raise ClosedError for `call` after `close`, or in a fork, which would mix commands."""
         check_open(self.state is State.CLOSED, call)
         if self.is_inherited:
             raise ClosedError(

@@ -1,4 +1,4 @@
-"""Fields of any message type by their path, such as ``pose.pose.position.x`` and ``points[0].positions``."""
+"""Fields of any message type by path, such as ``points[0].positions``."""
 
 from __future__ import annotations
 

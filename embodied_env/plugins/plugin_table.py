@@ -1,4 +1,4 @@
-"""Declare the built-in plug-ins by kind and name, as strings, so that nothing is imported before it is used."""
+"""Declare the built-in plug-ins as strings, so that nothing is imported before its use."""
 
 from __future__ import annotations
 

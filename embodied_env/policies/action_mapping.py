@@ -1,4 +1,4 @@
-"""Actions of a contract from the outputs of a policy with other joint orders, units, modes or control periods."""
+"""Actions of a contract from a policy with other orders, units, modes or control periods."""
 
 from __future__ import annotations
 

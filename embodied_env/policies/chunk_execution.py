@@ -1,4 +1,4 @@
-"""Execution of action chunks, one action per step, with the next chunk computed in between or during the motion."""
+"""Execution of action chunks, with the next one computed in between or during the motion."""
 
 from __future__ import annotations
 

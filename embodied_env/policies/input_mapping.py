@@ -1,4 +1,4 @@
-"""Inputs of a policy from the observation of a contract by component name and unit, with images as in training."""
+"""Inputs of a policy from an observation by component and unit, with images as trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features, names, rate and statistics in the files of a LeRobot policy and its dataset, read without LeRobot.
+"""Features, names, rate and statistics of LeRobot policies and datasets, without LeRobot.
 
 Formats of LeRobot 0.1 to 0.6: ``config.json``, ``train_config.json``, the processors of 0.4 and newer, the buffers in
 ``model.safetensors`` of older ones, and a dataset's ``meta/info.json`` and ``meta/stats.json``. Pickle is never read.

@@ -1,4 +1,4 @@
-"""Statistics of training data for the normalisation of a policy's inputs and outputs, in numbers or in files."""
+"""Statistics of training data for a policy's inputs and outputs, in numbers or in files."""
 
 from __future__ import annotations
 

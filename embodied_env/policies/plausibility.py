@@ -1,4 +1,4 @@
-"""Limits of the first inputs and actions of an episode, which a wrong unit or wrong statistics exceed by far."""
+"""Limits of an episode's first inputs and actions, which wrong units or statistics exceed."""
 
 from __future__ import annotations
 

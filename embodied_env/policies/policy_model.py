@@ -1,4 +1,4 @@
-"""Models, learned policies with inputs and outputs of their own, and the policy that connects one to a contract."""
+"""Models with inputs and outputs of their own, and the policy that connects one."""
 
 from __future__ import annotations
 

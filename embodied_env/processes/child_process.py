@@ -120,7 +120,7 @@ def _as_arguments(options: Mapping[str, str | None]) -> Iterator[str]:
 
 
 class Child:
-    """Running child process, whose output goes to an unnamed file and is quoted in errors when it dies."""
+    """Running child process, whose output is quoted in errors when it dies."""
 
     _living: ClassVar[weakref.WeakSet[Child]] = weakref.WeakSet()  # forked processes close their pipes
 

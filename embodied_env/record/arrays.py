@@ -1,4 +1,4 @@
-"""Images and large arrays of a row, stored outside it as bytes, once per content, and referred to by hash.
+"""Images and large arrays of a row, stored outside it once per content, named by hash.
 
 A reference is ``{"sha256": "...", "dtype": "uint8", "shape": [96, 96, 3]}``. Its bytes are those of the array in C
 order, little-endian, and `sha256` is the hash of these bytes. They are the field ``data`` of a protobuf message,

@@ -1,4 +1,4 @@
-"""Pairs of episodes of two runs that have the same initial conditions, and the differences of their outcomes."""
+"""Pairs of episodes with the same initial conditions, and differences of their outcomes."""
 
 from __future__ import annotations
 

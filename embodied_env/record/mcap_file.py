@@ -1,4 +1,4 @@
-"""Read whole or cut MCAP files of unknown origin, with or without chunks, without trust in a declared length."""
+"""Read whole or cut MCAP files of unknown origin, without trust in a declared length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare the index of an MCAP file with its chunks, so that readers that seek find what a reader of the data finds."""
+"""Compare the index of an MCAP file with its chunks, which readers that seek rely on."""
 
 from __future__ import annotations
 

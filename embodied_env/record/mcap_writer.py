@@ -1,4 +1,4 @@
-"""Write indexed MCAP files in chunks, each of which survives a SIGKILL of the writer once it is written.
+"""Write indexed MCAP files in chunks, each of which survives a SIGKILL once written.
 
 The records of the `mcap` library are used, but not its `Writer`, which copies each message five times, compresses at
 one level, and cannot store a single chunk without compression. Whether a chunk survives a power failure depends on the

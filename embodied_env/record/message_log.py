@@ -1,4 +1,4 @@
-"""The raw ROS 2 messages of a run in ``messages.mcap``, which rosbag2, ``rosbags`` and Foxglove can read.
+"""The raw messages of a run in ``messages.mcap``, for rosbag2, ``rosbags`` and Foxglove.
 
 The file is separate from the rows because rosbag2 refuses a file with several serializations ("json" and "cdr") or with
 a channel without a schema.

@@ -1,4 +1,4 @@
-"""`RecordTransitions`, the outermost wrapper, which writes every reset and every step to a run directory."""
+"""`RecordTransitions`, the outermost wrapper, which writes resets and steps to a run."""
 
 from __future__ import annotations
 

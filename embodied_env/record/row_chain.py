@@ -1,4 +1,4 @@
-"""The hash chain of the rows of a run, in which each row has the hash of the previous one, so that one covers all.
+"""The hash chain of the rows of a run, in which each row has the hash of the previous one.
 
 The first row has the hash of the run's name, start, contract and backend. Arrays are covered by the hashes in the rows.
 The hash of the last row is the head of the run.

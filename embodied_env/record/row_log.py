@@ -1,4 +1,4 @@
-"""The log of a run, an MCAP file of JSON rows in which every flushed row survives a SIGKILL of the writer.
+"""The log of a run, an MCAP file in which every flushed row survives a SIGKILL.
 
 An array that rows refer to is a separate message before the first of them.
 """

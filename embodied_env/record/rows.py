@@ -1,4 +1,4 @@
-"""Rows of one transition or one reset in JSON types only, so that a log can be read without this package.
+"""Rows of a transition or reset in JSON types, to be read without this package.
 
 The six fields of a transition are the values that the outermost wrapper received and returned, ``info`` with the
 durations of the host. ``inner`` is the account of the environment itself.

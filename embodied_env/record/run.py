@@ -1,4 +1,4 @@
-"""Reading of runs, complete or truncated, whose content is all validated here before it is used."""
+"""Reading of runs, complete or truncated, whose content is validated before its use."""
 
 from __future__ import annotations
 

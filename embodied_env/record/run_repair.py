@@ -1,4 +1,4 @@
-"""Repair of runs that ended uncleanly, whose whole records become complete, indexed files that stay unsound.
+"""Repair of runs that ended uncleanly into indexed files, which stay unsound.
 
 A file is copied message by message into a temporary one, which is read back, synced, and renamed to the name of the
 file. Until then a failure, or the end of the process, leaves the file as it is.

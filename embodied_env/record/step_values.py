@@ -1,4 +1,4 @@
-"""Values of a recorded step by joint and gate, with commanded joints, readings, actions and findings of the gates."""
+"""Commands, readings, actions and findings of a recorded step, by joint and gate."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Safety gate with its limits and filters, the arbiter of the last published command, and the watchdog."""
+"""Safety gate, limits, filters, arbiter of the last published command, and watchdog."""

@@ -1,4 +1,4 @@
-"""Parsing of actions, which turns any object into a list of finite floats or refuses it, without writing to it."""
+"""Turn any object into a list of finite floats or refuse it, without writing to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arbiter of the last published command, through which steps, setpoints, the watchdog and `close` publish."""
+"""Arbiter of the last published command, through which everything publishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stops that the agent's time alone explains, with each required reading valid when its snapshot was frozen."""
+"""Stops that the agent's time alone explains, since all required readings were valid."""
 
 from __future__ import annotations
 

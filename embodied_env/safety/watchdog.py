@@ -1,4 +1,4 @@
-"""Threads of a free-running robot, of which the watchdog brakes without steps and the other sends setpoints."""
+"""The threads of a free-running robot that brake it without steps and send setpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of commands to controls of the position servos, velocity servos and base drives of a MuJoCo model."""
+"""Conversion of commands to controls of a MuJoCo model's servos and base drives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A MuJoCo model for a profile without one, so that the emulator runs before the robot's own model is there.
+"""A generated MuJoCo model for the emulator of a robot without a model of its own.
 
 A servo for each commanded joint, with the contract's limits, along a chain of small balls; a chassis for a twist,
 on two wheels or on casters alone; and the sites, cameras, mocap bodies and sensors that the profile names. Only wheels

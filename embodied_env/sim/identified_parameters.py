@@ -1,4 +1,4 @@
-"""Identified parameters of a simulated world, with their file, their values in a model and their draws at resets.
+"""Identified parameters of a world, with their file, their values and draws at resets.
 
 `embodied-env identify` writes the file ``NAME.identified.yaml``, and a contract names it as
 ``backends.mujoco.identified: {file: NAME.identified.yaml, draw: intervals}``. A file from a stranger is data: its size

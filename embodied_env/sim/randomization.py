@@ -1,4 +1,4 @@
-"""Effects of reset options in a world on places, moving bodies, start positions, physical parameters and delays."""
+"""Effects of reset options in a world on places, movers, starts, physics and delays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offscreen rendering of a MuJoCo world, by EGL or the library that ``MUJOCO_GL`` names, and a viewer window.
+"""Offscreen rendering of a MuJoCo world by EGL or ``MUJOCO_GL``, and a viewer window.
 
 Lights, shadows, reflections and anti-aliasing are those of the model (``<visual>``, ``reflectance``, ``castshadow``).
 They dominate the cost of software rendering.

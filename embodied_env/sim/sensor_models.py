@@ -1,4 +1,4 @@
-"""Sensors that are computed from several values of MuJoCo, such as laser scanner, wheel odometer and bumper."""
+"""Sensors computed from several values of MuJoCo, such as scanner, odometer and bumper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulate the robot and the world of a contract in MuJoCo through resets, commands, control periods and readings.
+"""Simulate a contract's robot and world in MuJoCo, with resets, commands and readings.
 
 Its time never decreases. A reset takes one control period, so that the readings after it are newer. Equal seeds and
 commands give equal bytes, independent of earlier episodes.

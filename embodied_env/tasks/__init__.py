@@ -1,4 +1,4 @@
-"""Tasks, which compute reward and verdict from snapshots, as `embodied_env.tasks.task` explains."""
+"""Tasks, which compute reward and verdict from snapshots (`embodied_env.tasks.task`)."""
 
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.tasks.loading import describe_task, find_task, is_shipped, load_task

@@ -1,4 +1,4 @@
-"""Call a task, a function or a class, and check its result, with file and line of the task in every error."""
+"""Call a task and check its result, with its file and line in every error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensor checks, fresh readings, visible sensors and Cartesian motion for tasks and scripted policies."""
+"""Sensor checks, fresh readings and Cartesian motion for tasks and scripted policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conformance suites for backends and environments, test classes to derive from, and test doubles."""
+"""Conformance suites to derive from, for backends and environments, and test doubles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``embodied-env launch`` starts the processes of a launch target, which all end when the first one does."""
+"""``embodied-env launch`` starts processes, which all end when the first one does."""
 
 from __future__ import annotations
 

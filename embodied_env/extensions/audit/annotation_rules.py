@@ -1,4 +1,4 @@
-"""Rules of the accounts of action chunks, setpoints between steps and grippers in ``info.annotations``."""
+"""Rules of the accounts of chunks, setpoints and grippers in ``info.annotations``."""
 
 from __future__ import annotations
 

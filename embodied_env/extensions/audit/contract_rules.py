@@ -1,4 +1,7 @@
-"""Rules of one row under its contract, each of which takes a row that fits its schema and yields its violations."""
+"""Rules of one row under its contract.
+
+Each takes a row that fits its schema and yields its violations.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``embodied-env calibrate``, which measures latencies with small motions through the gate."""
+"""The command ``embodied-env calibrate``, which measures latencies with small motions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``embodied-env profile``, which writes the latency profile of a run for delay injection in simulation."""
+"""The command ``embodied-env profile``, which writes the latency profile of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``embodied-env compare``, which finds the differences between recorded runs of one contract."""
+"""The command ``embodied-env compare``, which finds differences between recorded runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order the differences of two runs in each feature by their size, by what matters and by their evidence."""
+"""Order the differences of two runs by size, by what matters and by evidence."""
 
 from __future__ import annotations
 

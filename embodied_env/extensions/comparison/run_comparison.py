@@ -1,4 +1,4 @@
-"""Compare outcomes and paired episodes of runs of one contract, and order their differences by importance."""
+"""Compare runs of one contract, and order their differences by importance."""
 
 from __future__ import annotations
 

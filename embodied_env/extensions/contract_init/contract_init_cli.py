@@ -1,4 +1,4 @@
-"""The command ``contract init``, which drafts a contract from a robot, URDF, MuJoCo model, SDF world or robot file."""
+"""The command ``contract init``, which drafts a contract from a robot or its description."""
 
 from __future__ import annotations
 

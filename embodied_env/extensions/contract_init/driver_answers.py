@@ -1,4 +1,4 @@
-"""The units of a driver as the user gives them to `contract init`, and the questions that only the user answers."""
+"""The user's answers to `contract init` on a driver's units, and its open questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Represent a ROS graph as plain values, select the topics of one robot, and find the topic of each joint."""
+"""Represent a ROS graph as values, and select the topics of one robot and of its joints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the joints, limits and actuators of a MuJoCo model into a draft contract, and its simulation profile."""
+"""Read a MuJoCo model's joints, limits and actuators into a draft and a profile."""
 
 from __future__ import annotations
 

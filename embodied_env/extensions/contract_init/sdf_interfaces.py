@@ -1,4 +1,4 @@
-"""Find the topics of an SDF model that its plug-ins and sensors declare, or the defaults of gz-sim and sdformat.
+"""Find the topics of an SDF model, as declared or the defaults of gz-sim and sdformat.
 
 The tables hold facts of gz-sim 8 to 10 and of ros_gz_bridge. Nothing that they do not have is guessed.
 """

@@ -1,4 +1,4 @@
-"""Read an SDF world as data, with the joints, sensors and plug-ins of its models and of includes by path.
+"""Read an SDF world as data, with joints, sensors, plug-ins and includes by path.
 
 Nothing is downloaded, and no plug-in is loaded. The size, number and nesting of files and the time are limited.
 """

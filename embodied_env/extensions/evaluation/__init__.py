@@ -1,1 +1,1 @@
-"""Evaluate policies by recorded episodes, in this process, in worker processes or on a Ray cluster."""
+"""Evaluate policies by recorded episodes, in one process or in workers, also of Ray."""

@@ -1,4 +1,4 @@
-"""The command ``embodied-env demo``, which compares a learned policy with the scripted one over ROS 2."""
+"""The command ``embodied-env demo``, a learned and a scripted policy over ROS 2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo with ROS 2 discovery on this host only, unless an environment variable changes it."""
+    """Run the demo with discovery on this host, unless an environment variable changes it."""
     from embodied_env.extensions.evaluation.episode_runner import PolicySource
     from embodied_env.extensions.evaluation.evaluation_display import run_policies
 

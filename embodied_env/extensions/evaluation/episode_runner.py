@@ -1,4 +1,4 @@
-"""Record episodes of policies that depend neither on the process nor on the episodes before them."""
+"""Record episodes that depend neither on the process nor on the episodes before them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distribute the episodes of an evaluation to workers, one by one, and repeat those of workers that end or hang."""
+"""Distribute episodes to workers one by one, and repeat those of workers that end or hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``embodied-env evaluate``, which records episodes of policies and prints the results."""
+"""The command ``embodied-env evaluate``, which records episodes of policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluation of policies with a progress display and printed results, for ``demo`` and ``evaluate``."""
+"""Evaluation with a progress display and printed results, for ``demo`` and ``evaluate``."""
 
 from __future__ import annotations
 

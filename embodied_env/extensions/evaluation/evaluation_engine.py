@@ -1,4 +1,4 @@
-"""Run the episodes of an evaluation in worker processes, on this machine or on a Ray cluster, and merge their runs.
+"""Run the episodes of an evaluation in local or Ray workers, and merge their runs.
 
 Each worker has its own environment, run directory and ROS domain, and receives episodes one by one. Its run keeps
 every finished episode, however the worker ends; another worker repeats the episode that was running.

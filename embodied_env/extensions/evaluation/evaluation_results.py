@@ -1,4 +1,4 @@
-"""Results of an evaluation for each policy, and their comparison over the same initial conditions."""
+"""Results of each policy, and their comparison over the same initial conditions."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _REQUIRED_KEYS = {"episode_index", "step_index", "wrapper_version", "backend", "
 
 
 def explain(info: Mapping[str, Any]) -> str:
-    """Describe in words how one step or reset was changed, by which gate, how late it was, and why the episode ended.
+    """Describe a step or reset in words, with gates, delays and the end of the episode.
 
     Args:
         info: the info of `step` or `reset` of a single environment, as returned or as in a recorded row.

@@ -1,4 +1,4 @@
-"""Read a run as steps for learning, each with the observation that its action was based on, and its results.
+"""Read a run as learning steps, each with the observation of its action and its results.
 
 The row of a transition has the observation that its step returned. An `ExportedStep` has the one before its action, so
 that the last observation of an episode comes with its `EpisodeEnd`.

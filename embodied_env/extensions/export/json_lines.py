@@ -1,4 +1,4 @@
-"""Export to ``transitions.jsonl``, one step per line, with images and other large arrays in separate files.
+"""Export to ``transitions.jsonl``, one step per line, with large arrays in separate files.
 
 It needs no library. Values are those of the rows of the run; a malformed action is only in ``info``. Images are PNG
 files, other arrays ``.npy`` files. Each content is stored once, under its hash.

@@ -1,4 +1,4 @@
-"""Assign fields of observation and action to the columns of a LeRobot dataset, and compute their statistics."""
+"""Assign observation and action fields to columns of a LeRobot dataset, with statistics."""
 
 from __future__ import annotations
 

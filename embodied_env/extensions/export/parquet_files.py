@@ -1,4 +1,4 @@
-"""Export to ``transitions.parquet`` with one step per row and ``episodes.parquet`` with the last observations."""
+"""Export to ``transitions.parquet``, and the last observations to ``episodes.parquet``."""
 
 from __future__ import annotations
 

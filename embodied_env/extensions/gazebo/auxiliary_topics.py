@@ -1,4 +1,4 @@
-"""Receive the entity poses, contact forces and command echoes of a simulator, which no sensor of the contract reads."""
+"""Receive poses, contact forces and command echoes of a simulator that no sensor reads."""
 
 from __future__ import annotations
 

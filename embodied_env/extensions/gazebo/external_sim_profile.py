@@ -1,4 +1,4 @@
-"""The profile of an external simulator, ``backends.gazebo`` of a contract, and the poses that a reset samples by it."""
+"""The profile ``backends.gazebo`` of an external simulator, and poses sampled at resets."""
 
 from __future__ import annotations
 

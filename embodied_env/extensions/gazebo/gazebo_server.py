@@ -1,4 +1,4 @@
-"""Start a Gazebo server for one environment, by `embodied-env launch gazebo`, in its own domain and partition."""
+"""Start a Gazebo server for one environment, in its own domain and partition."""
 
 from __future__ import annotations
 

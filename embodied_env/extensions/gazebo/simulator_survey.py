@@ -1,4 +1,4 @@
-"""Check the services, clock, topics, control periods and controllers of a running simulator for `embodied-env doctor`.
+"""Check services, clock, topics, periods and controllers of a simulator for ``doctor``.
 
 The survey publishes no command. It steps the world, if it is at rest: most sensors publish only while time passes.
 """

@@ -1,4 +1,4 @@
-"""Fit the embedded model to recorded runs, and find the intervals of its values and which stay undetermined.
+"""Fit the model to recorded runs, with intervals and which values stay undetermined.
 
 Rollouts of recorded segments are compared with the readings, by least squares. The intervals are those of a bootstrap
 of segments: each replicate draws segments, and centres of the priors, and takes one step of the fit with them.

@@ -1,4 +1,4 @@
-"""The command ``embodied-env identify``, which records runs that excite a robot and fits the simulator to runs."""
+"""The command ``embodied-env identify``, which excites a robot and fits the simulator."""
 
 from __future__ import annotations
 

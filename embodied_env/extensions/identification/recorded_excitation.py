@@ -1,4 +1,4 @@
-"""Record the runs of an identification, in which a robot makes brisk moves within the limits of its contract."""
+"""Record the runs of an identification, with brisk moves within a contract's limits."""
 
 from __future__ import annotations
 

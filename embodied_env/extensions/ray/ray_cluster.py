@@ -1,4 +1,4 @@
-"""The Ray cluster of ``--engine ray``, in the only module that imports ray, when a `RayCluster` is made."""
+"""The Ray cluster of ``--engine ray``, in the only module that imports ray."""
 
 from __future__ import annotations
 

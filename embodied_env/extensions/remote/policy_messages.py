@@ -1,4 +1,4 @@
-"""The message formats of openpi and GR00T, which are MessagePack with arrays, bounded and without pickle.
+"""Message formats of openpi and GR00T, MessagePack with bounded arrays, without pickle.
 
 openpi sends an array as a map of its bytes, dtype and shape; GR00T as a map with the bytes of an npy file. Only arrays
 of numbers, booleans and text are decoded, and only if their bytes have exactly the size of their shape.

@@ -1,4 +1,4 @@
-"""Models on policy servers, with addresses, deadlines, the checks of an answer, and the account of an inference.
+"""Models on policy servers, with addresses, deadlines, checked answers and accounts.
 
 A step never waits beyond its deadline, and the failure of a server is never an exception: `RemoteModel.infer` returns
 `NoAction`, counts the failure and drops the connection, so that a later answer belongs to no request.

@@ -1,4 +1,4 @@
-"""The command ``embodied-env replay``, which re-runs recorded actions or compares the actions of another policy."""
+"""The command ``embodied-env replay``, for recorded actions or those of another policy."""
 
 from __future__ import annotations
 

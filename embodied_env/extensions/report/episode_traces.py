@@ -1,4 +1,4 @@
-"""Collect joints, rewards, sensor ages, events and camera frames over the steps of each episode of a run."""
+"""Collect joints, rewards, ages, events and frames over the steps of each episode."""
 
 from __future__ import annotations
 

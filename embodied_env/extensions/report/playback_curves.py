@@ -1,4 +1,4 @@
-"""Charts of how a playback deviated from its recorded run, from ``playback.json`` in the directory of a run."""
+"""Charts of how a playback deviated from its run, from its ``playback.json``."""
 
 from __future__ import annotations
 

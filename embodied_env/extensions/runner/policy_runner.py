@@ -1,4 +1,4 @@
-"""Keep one policy and one robot ready, and run goals with them in a thread, without a ROS interface of its own."""
+"""Keep a policy and a robot ready, and run goals in a thread, without a ROS interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``embodied-env runner``, which keeps a policy loaded and runs goals with it as a managed ROS 2 node."""
+"""The command ``embodied-env runner``, a managed ROS 2 node that runs goals with a policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lifecycle node of the runner with the action ``run_policy``, or with its replacement without types."""
+"""The lifecycle node of the runner with ``run_policy``, or its replacement without types."""
 
 from __future__ import annotations
 

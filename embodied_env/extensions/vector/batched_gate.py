@@ -1,4 +1,4 @@
-"""Judge ordinary actions of several slots as arrays, bit for bit as the safety gate of each slot would."""
+"""Judge ordinary actions of several slots as arrays, bit for bit as each slot's gate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limit the commands of several slots as arrays, as `CommandLimiter.limit` does in steps that it does not refuse.
+"""Limit commands of slots as arrays, as `CommandLimiter.limit` does where it refuses none.
 
 The formulas are those of `embodied_env.safety.joint_limits`, bit for bit: rows are slots, columns are joints. They use
 only + - * / sqrt, comparisons and `where`, in the order of the scalar formulas, and minimum and maximum where the

@@ -1,4 +1,4 @@
-"""Control periods of several MuJoCo worlds in one call of `mujoco.batch.Batch`, and their readings as arrays."""
+"""Control periods of several MuJoCo worlds in one call, and their readings as arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record steps taken as arrays in a run for each slot, with rows equal to those of a single recorded environment.
+"""Record steps taken as arrays in a run for each slot, as a single environment would.
 
 A row is laid out once for all slots by `embodied_env.record.rows`, with arrays in place of values, and then split. Its
 durations of the host are those of the step of all slots: the times of one slot alone are not known.

@@ -1,4 +1,4 @@
-"""Step the MuJoCo worlds of several slots in one `World` with the state of any of them, or as arrays of all."""
+"""Step the MuJoCo worlds of slots in one `World` with the state of any, or all as arrays."""
 
 from __future__ import annotations
 

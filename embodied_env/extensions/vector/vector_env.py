@@ -1,4 +1,4 @@
-"""Step many environments as one `gymnasium.vector.VectorEnv` by beginning all steps before finishing any.
+"""Step environments as a `VectorEnv` by beginning all steps before finishing any.
 
 Each slot is an environment of `make`, with its own world, clock, gate and ledger. Results equal those of
 `gymnasium.vector.SyncVectorEnv` over the same environments (`docs/reference/vector.md`), but worlds over a middleware

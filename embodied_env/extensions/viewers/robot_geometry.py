@@ -1,4 +1,4 @@
-"""Read the robot from MJCF or URDF as triangles in the frames of its links, and these frames for joint positions.
+"""Read a robot's triangles by link from MJCF or URDF, and the links' frames by positions.
 
 MuJoCo compiles both. The links of an MJCF model are the bodies of each kinematic tree with an actuated joint, and their
 named sites; what else is in the world is not drawn, since rows do not have its state.

@@ -1,4 +1,4 @@
-"""Drawings of steps for viewers, with curves, images, poses, points, joints, the robot's links and its tool's path.
+"""Drawings of steps for viewers, such as curves, images, links and the tool's path.
 
 A sensor is drawn by the column of its fields (`embodied_env.messages.declaration.Column`), so that a new type of sensor
 needs no entry here.

@@ -1,4 +1,4 @@
-"""Base of both backends over the embedded simulator, with its process, services, resets and rendered images."""
+"""Base of the backends over the embedded simulator, with its process, resets and images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base of the ROS 2 nodes that host a world, with sensor and command topics, and reset and rendering services.
+"""Base of the ROS 2 nodes that host a world, with its topics and services.
 
 `ros.embedded_sim.lockstep_node` hosts a world in lockstep, `realtime_node` a free-running one.
 """

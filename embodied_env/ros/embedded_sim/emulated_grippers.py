@@ -1,4 +1,4 @@
-"""Action servers of the grippers of an emulated robot, which drive their joints at the speed in the contract."""
+"""Action servers of an emulated robot's grippers, which move at the contract's speed."""
 
 from __future__ import annotations
 

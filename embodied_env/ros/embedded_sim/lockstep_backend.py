@@ -1,4 +1,4 @@
-"""The embedded simulator in its own process, over ROS 2, in lockstep (`ros.embedded_sim.lockstep_protocol`)."""
+"""The embedded simulator in its own process, in lockstep over ROS 2 (`lockstep_protocol`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Monitor what a profile requires to be active, such as lifecycle nodes, controllers, or a value on a topic.
+"""Monitor the lifecycle nodes, controllers or values that a profile requires as active.
 
 `ActivationMonitor` subscribes and polls the services; `ActivationStates` holds the result of each, without ROS. A
 source without messages or responses counts as inactive.

@@ -1,4 +1,4 @@
-"""Publish commands to a robot's actuators, and detect from a controller's state when a command takes effect."""
+"""Publish commands to a robot's actuators, and detect when a command takes effect."""
 
 from __future__ import annotations
 

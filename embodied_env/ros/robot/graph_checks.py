@@ -1,4 +1,4 @@
-"""Check the publishers and subscriptions of a contract's topics before the first motion and during motion."""
+"""Check publishers and subscriptions of a contract's topics, before and during motion."""
 
 from __future__ import annotations
 

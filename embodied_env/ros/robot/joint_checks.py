@@ -1,4 +1,4 @@
-"""Compare the joints of a contract with those that the controllers of a robot declare in their parameters."""
+"""Compare a contract's joints with those in the parameters of a robot's controllers."""
 
 from __future__ import annotations
 

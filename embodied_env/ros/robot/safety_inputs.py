@@ -1,4 +1,4 @@
-"""Monitor the safety inputs of a robot, which are e-stops, inactive controllers and foreign publishers."""
+"""Monitor a robot's e-stops, inactive controllers and foreign publishers."""
 
 from __future__ import annotations
 

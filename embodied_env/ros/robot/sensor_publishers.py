@@ -1,4 +1,4 @@
-"""Monitor the publishers of a robot's readings, which are one per topic or several for different joints."""
+"""Monitor a robot's publishers of readings, one per topic or several by joints."""
 
 from __future__ import annotations
 

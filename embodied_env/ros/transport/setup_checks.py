@@ -1,4 +1,4 @@
-"""Check the ROS 2 environment and node options, of which some invalid values would end the process inside rcl."""
+"""Check ROS 2 environment and node options, whose invalid values may end the process."""
 
 from __future__ import annotations
 

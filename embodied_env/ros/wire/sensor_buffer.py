@@ -1,4 +1,4 @@
-"""Buffer of a sensor's newest reading, with lost, repeated and reordered messages by the middleware's numbers."""
+"""Buffer of a sensor's newest reading, which counts lost, repeated and reordered messages."""
 
 from __future__ import annotations
 

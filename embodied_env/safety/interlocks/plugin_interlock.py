@@ -21,7 +21,7 @@ _MOST_DETAIL = 500  # characters
 
 
 def make_interlocks(contract: Contract, layout: ActionLayout) -> tuple[Interlock, ...]:
-    """Return the interlocks that `contract` declares, in the order of their gates, after the safety inputs.
+    """Return the interlocks of `contract` by the order of their gates, after the safety inputs.
 
     Those of other packages come last. Raises ContractError for one that cannot be made.
     """

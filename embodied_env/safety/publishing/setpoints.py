@@ -1,4 +1,4 @@
-"""Setpoints between control steps, for the motion from the last published setpoint towards an approved one.
+"""Setpoints between control steps, from the last published one towards an approved one.
 
 A step approves a position p that is one control period T away. With n setpoints per step, h = T / n apart, the command
 changes its velocity in equal parts from the last published position x and velocity w::

@@ -1,4 +1,6 @@
-"""The state machine of the relay, without ROS. It validates commands and publishes through a `RelayPublisher`.
+"""The state machine of the relay, without ROS.
+
+It validates commands and publishes through a `RelayPublisher`.
 
 Disarmed, it publishes only braking. `arm` begins an epoch at the measured positions. Commands of that epoch, with
 increasing numbers, pass the joint limits and filters. ``hold_steps`` periods after the last one, each `tick` brakes;

@@ -1,4 +1,4 @@
-"""Fault injection by a seeded relay between two topics that drops, delays or corrupts messages.
+"""Fault injection by a seeded relay that drops, delays or corrupts messages.
 
 As a context manager, in tests::
 

@@ -1,4 +1,4 @@
-"""Kinds of faults, and the channel that applies them to messages, without a thread, clock or ROS.
+"""Kinds of faults, and the channel that applies them, without a thread, clock or ROS.
 
 Whether a fault hits a message depends only on the seed, the fault's place in the list, the number of the message and
 the time since the faults began, never on other messages or earlier draws.

@@ -1,4 +1,4 @@
-"""Steps an external simulator in lockstep through any `SimulatorApi`, and verifies each request on its clock.
+"""Step an external simulator by any `SimulatorApi`, and verify requests on its clock.
 
 The rules are in `api`; `service_session` sends the requests.
 """

@@ -1,4 +1,4 @@
-"""`SimulatorApi` with the requests of one family of simulators, and `FAULTS` with the reasons why one counts as lost.
+"""`SimulatorApi`, the requests of a family of simulators, and `FAULTS`, reasons of a loss.
 
 A reply proves at most that a request was accepted. `LockstepControl` reads from the simulator's clock whether it was
 carried out, in the same way for every family. Its rules:
