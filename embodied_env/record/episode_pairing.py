@@ -21,7 +21,7 @@ MOST_EPISODES = 50_000
 """Episodes of a run that are kept for pairing."""
 
 InitialConditions = tuple[int, str, int]
-"""Seed that the backend applied, hash of the reset options, and how many earlier episodes had both."""
+"""Seed that the backend applied, hash of the reset options, and the number of the episode among those that had both."""
 
 
 class EndedEpisode(NamedTuple):
@@ -76,12 +76,13 @@ class Episodes:
         self._sampled = ""
 
     def begin(self, row: RecordedReset) -> None:
-        """Start the episode of the row of a reset."""
-        inner = row["inner"]
+        """Start the episode of the row of a reset, which replaces one before it that began equally and did not end."""
+        inner, before = row["inner"], self._conditions
         self._sampled, self._conditions = _hash(None if inner is None else inner["sampled"]), None
         if (seed := None if inner is None else inner["seed_applied"]) is not None:
             options = _hash(row["options"] or None)
-            self._seen[seed, options] += 1
+            is_repeated = before is not None and before not in self.ended and before[:2] == (seed, options)
+            self._seen[seed, options] += not is_repeated
             self._conditions = seed, options, self._seen[seed, options]
             if self._resets < MOST_EPISODES:
                 self.began[self._conditions] = self._resets
