@@ -157,7 +157,8 @@ class RowTally:
         self._counts: Counter[str] = Counter()
         self._end_reasons: Counter[str] = Counter()
         self.held: Counter[tuple[str, str]] = Counter()
-        self._sum = self._return = 0.0
+        self._returns: list[float] = []
+        self._return = 0.0
         self._open_steps = 0
         self._solved: bool | None = None
         self._has_ended = True
@@ -190,7 +191,7 @@ class RowTally:
         self._counts.update(("episodes", ended, apart or f"rated_{ended}"))
         self._counts["successes"] += success and not apart
         self._end_reasons[info["end_reason"] or OUTSIDE] += 1
-        self._sum += self._return
+        self._returns.append(self._return)
         self._open_steps, self._return, self._has_ended = 0, 0.0, True
 
     def apart(self) -> dict[str, int]:
@@ -199,7 +200,7 @@ class RowTally:
 
     def as_summary(self) -> dict[str, Any]:
         """Return the part of a summary that is counted here."""
-        count, episodes = self._counts, self._counts["episodes"]
+        count, returns = self._counts, self._returns
         rated, rated_terminated = count["rated_terminated"] + count["rated_truncated"], count["rated_terminated"]
         return {
             **{key: count[key] for key in ("episodes", "terminated", "truncated")},
@@ -215,8 +216,15 @@ class RowTally:
             "missed_actions": count["missed_actions"],
             "held_readings": by_sensor(self.held),
             "end_reasons": dict(self._end_reasons),
-            "return": {"mean": self._sum / episodes if episodes else None},
+            "return": _moments(returns) if returns else dict.fromkeys(("mean", "min", "max", "std")),
         }
+
+
+def _moments(values: list[float]) -> dict[str, float]:
+    """Return the statistics of one return or more, which are infinite or NaN beyond floats."""
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) * (value - mean) for value in values) / len(values)
+    return {"mean": mean, "min": min(values), "max": max(values), "std": math.sqrt(variance)}
 
 
 def warn_held(tally: RowTally, contract: Contract | None) -> Iterator[Violation]:
@@ -241,7 +249,7 @@ def check_summary(folder: Path, tally: RowTally, manifest: Manifest) -> Iterator
     try:
         summary = read_json(file)
         written = {key: summary[key] for key in counted}
-        written["return"] = {"mean": written["return"]["mean"]}
+        written["return"] = {key: written["return"][key] for key in counted["return"]}
     except (ValueError, KeyError, TypeError) as error:
         text = f"{SUMMARY} cannot be read: {type(error).__name__}: {error}"
         yield make_violation("summary.differs", SUMMARY, None, text)

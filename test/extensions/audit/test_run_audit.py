@@ -273,6 +273,15 @@ def test_manifest_without_a_readable_contract_is_reported(path, contract, proble
     assert the_problem(path).startswith(f"manifest.json: contract.text {problem}")
 
 
+@pytest.mark.parametrize("statistic", ["mean", "min", "max", "std"])
+def test_changed_return_in_the_summary_is_detected(path, statistic):
+    file = path / "summary.json"
+    summary = json.loads(file.read_text())
+    summary["return"][statistic] = 0.5  # of no episode
+    file.write_text(json.dumps(summary))
+    assert the_problem(path).startswith(f"summary.json: return.{statistic} is ")
+
+
 @pytest.mark.parametrize("count", ["successes", "clipped", "truncated", "steps"])
 def test_wrong_summary_is_detected(tmp_path, monkeypatch, count):
     """The independent count of the audit reveals errors in the writer of the summary."""
