@@ -75,8 +75,9 @@ def known_robots() -> dict[str, Path]:
 
 def _check_unique(robot: str) -> None:
     """Raise ContractError for the name of a robot file that two packages register."""
-    packages = ["embodied_env"] if robot in shipped_files(ROBOTS) else []
-    packages += [plugin.package for plugin in installed_plugins("robots") if plugin.name == robot]
+    packages = [plugin.package for plugin in installed_plugins("robots") if plugin.name == robot]
+    if packages and robot in shipped_files(ROBOTS):
+        packages.insert(0, "embodied_env")
     if len(packages) > 1:
         problem = f"{robot!r} is registered twice in the group embodied_env.robots: by {' and '.join(packages)}"
         raise ContractError("robot", f"{problem}; uninstall one of them")

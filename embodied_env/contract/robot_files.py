@@ -254,10 +254,12 @@ _TIMES_OF_TRACKING = ("delay_steps", "debounce_steps", "stop_steps")
 def _loosened_times(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
     """Check that a longer control period than the robot file was written for makes no time in steps longer."""
     own_s, longest_s = contract.control_period_s, robot.control_period_s
+    if own_s <= longest_s:
+        return
     theirs, ours = to_plain(robot.safety), to_plain(contract.safety)
     keys = _TIMES + tuple(f"tracking.{key}" for key in _TIMES_OF_TRACKING if theirs["tracking"] and ours["tracking"])
     for group, key in (path.split(".") for path in keys):
-        if own_s > longest_s and ours[group][key] * own_s > theirs[group][key] * longest_s * (1.0 + 1e-9):
+        if ours[group][key] * own_s > theirs[group][key] * longest_s * (1.0 + 1e-9):
             yield "control_period_s", longest_s, own_s
 
 
