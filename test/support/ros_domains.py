@@ -4,7 +4,7 @@ import itertools
 import os
 
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _RUN = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
 _COUNT = 98  # from 1; processes of a test in the next three domains still stay below the ephemeral ports of Linux
 _SHARE = _COUNT // WORKERS
@@ -12,7 +12,7 @@ _RESERVED = 7  # three for the workers of an evaluation in the last domain of a 
 
 
 def _domain(index):
-    return 1 + (_RUN + _WORKER * _SHARE + index) % _COUNT
+    return 1 + (_RUN + WORKER * _SHARE + index) % _COUNT
 
 
 FOR_TESTS = itertools.cycle([_domain(index) for index in range(max(1, _SHARE - _RESERVED))])
