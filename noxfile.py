@@ -115,7 +115,7 @@ def format_code(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types."""
-    session.install("-e", ".[all,lint]")
+    session.install("-e", ".[all,lint,test]")
     session.run("mypy")
 
 

@@ -128,7 +128,7 @@ def vector_case(env: Any, steps: int, cost_us: Cost = mean_us, *, are_kept: bool
         yield lambda: cost_us(env.step, actions, per_call=env.num_envs)
 
 
-def drawn_actions(env: Any, steps: int, *, are_kept: bool) -> Sequence[Any]:  # noqa: ANN401
+def drawn_actions(env: Any, steps: int, *, are_kept: bool) -> Any:  # noqa: ANN401
     """Return actions of all environments for so many steps over all of them."""
     count = max(2, steps // env.num_envs)
     env.action_space.seed(0)
@@ -218,8 +218,8 @@ def measure_memory(*, smoke: bool) -> Samples:
     """Return the resident memory of one environment more, and that of a simulation more of a bare `Batch`, kB."""
     few, many = (4, 16) if smoke else (64, 1024)
 
-    def case(*kind: str) -> float:
-        return (resident_kb(*kind, many) - resident_kb(*kind, few)) / (many - few)
+    def case(kind: str, contract: str) -> float:
+        return (resident_kb(kind, contract, many) - resident_kb(kind, contract, few)) / (many - few)
 
     kinds = {"arm_reach": ("make_vec", "arm_reach"), "mujoco.batch": ("Batch", "arm_reach")}
     kinds |= {"every model drawn": ("make_vec", str(DRAWN)), "mujoco.batch, every model drawn": ("Batch", str(DRAWN))}

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from contextlib import redirect_stdout
+from typing import Any
 
 import eagerx
 import gymnasium
@@ -38,7 +40,8 @@ class ForEagerx(PlainEnv):
 
 def make_env(model: str, substeps: int) -> EagerxGym:
     """Return an EAGERx environment with a graph of one object."""
-    gymnasium.register("Plain-v0", entry_point=ForEagerx, kwargs={"model": model, "substeps": substeps})
+    maker: Callable[..., Any] = ForEagerx
+    gymnasium.register("Plain-v0", entry_point=maker, kwargs={"model": model, "substeps": substeps})
     graph = eagerx.Graph.create()
     arm = GymObject.make("arm", env_id="Plain-v0", rate=RATE_HZ, default_action=[0.0] * 6)
     graph.add(arm)

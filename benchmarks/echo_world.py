@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,7 @@ class EchoWorld:
         """Store the command to echo."""
         self.target = values
 
-    def step(self) -> None:
+    def step(self, _commands: Sequence[tuple[int, FloatArray]] = ()) -> None:
         """Advance by a control period."""
         self.now_ns += self._period_ns
         for values in self._joints:
@@ -75,7 +76,8 @@ def main() -> None:
     contract = parse_contract(read_first_line(), source="standard input")
     stop = threading.Event()
     watch_parent(stop.set)
-    run_simulator(contract, EchoWorld(contract), namespace=sys.argv[1], stop=stop)
+    world: Any = EchoWorld(contract)
+    run_simulator(contract, world, namespace=sys.argv[1], stop=stop)
 
 
 if __name__ == "__main__":

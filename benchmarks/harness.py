@@ -12,7 +12,7 @@ import gc
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ def median_cpu_us(step: Callable[[Any], Any], inputs: Iterable[Any]) -> float:
 
 def mean_us(
     step: Callable[[Any], Any],
-    inputs: Sequence[Any],
+    inputs: Collection[Any],
     *,
     per_call: int = 1,
     now_ns: Callable[[], int] = time.perf_counter_ns,

@@ -115,7 +115,7 @@ def rtgym_loop(steps: int) -> dict[str, float]:
     returned = np.zeros(steps, dtype=np.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # timeouts of steps, which are counted here
-        env = gymnasium.make("real-time-gym-ts-v1", config=config, disable_env_checker=True).unwrapped
+        env: Any = gymnasium.make("real-time-gym-ts-v1", config=config, disable_env_checker=True).unwrapped
         env.reset()
         for step in range(steps):
             env.step(np.zeros(6))

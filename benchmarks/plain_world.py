@@ -63,7 +63,7 @@ class PlainEnv(gymnasium.Env[NDArray[np.float64], NDArray[np.float64]]):
             model = mujoco.MjModel.from_binary_path(model)
         self._world = PlainWorld(model, substeps)
         size, seen = model.nu, self._world.observe().size
-        self.action_space = gymnasium.spaces.Box(-np.pi, np.pi, (size,), np.float64)
+        self.action_space: gymnasium.spaces.Box = gymnasium.spaces.Box(-np.pi, np.pi, (size,), np.float64)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (seen,), np.float64)
         self._horizon, self._count = horizon, 0
 

@@ -14,8 +14,8 @@ Start the server first: embodied-env launch gazebo contract:=arm_reach policy:=n
 For the embedded simulator, which has no such request, the four in the middle are one, ``world``. All are medians in
 milliseconds, with the 99th percentile. ``messages`` are those that a step took through rclpy.
 
-``--stand-in`` starts test/extensions/gazebo/mujoco_as_gazebo.py instead of Gazebo, with the physics of MuJoCo and no
-bridge: what it measures is the share of this package, not that of Gazebo.
+``--stand-in`` starts test/extensions/gazebo/support/mujoco_as_gazebo.py instead of Gazebo, with the physics of MuJoCo
+and no bridge: what it measures is the share of this package, not that of Gazebo.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ import embodied_env
 from embodied_env.errors import EmbodiedEnvError
 from embodied_env.timing.clock import NS_PER_S
 
-STAND_IN = Path(__file__).parents[1] / "test" / "extensions" / "gazebo" / "mujoco_as_gazebo.py"
+STAND_IN = Path(__file__).parents[1] / "test" / "extensions" / "gazebo" / "support" / "mujoco_as_gazebo.py"
 STAGES = ("command", "request", "physics", "clock", "sensors", "world", "account", "total")
 
 

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,11 @@ def drive(
         yield clock.now_ns(), action[0]
 
 
+def append_position(published: list[tuple[int, float]], now_ns: int, command: ApprovedCommand) -> None:
+    """Append the time and the position of the first joint."""
+    published.append((now_ns, float(command.values[0])))
+
+
 def print_table(*columns: str) -> None:
     """Print the head of a table in Markdown."""
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
@@ -112,12 +118,7 @@ def print_setpoints() -> None:
             continue
         published = [(0, 0.0)]
         per_step = 1 if setpoint_hz is None else setpoint_hz // control_hz
-        actions = drive(
-            control_hz,
-            lambda now_ns, command, to=published: to.append((now_ns, float(command.values[0]))),
-            jitter,
-            setpoints_per_step=per_step,
-        )
+        actions = drive(control_hz, partial(append_position, published), jitter, setpoints_per_step=per_step)
         policy, seen = held(list(actions), times), held(published, times)
         width = 2 if setpoint_hz is None else round(NS_PER_S / setpoint_hz / TICK_NS)
         velocities = np.diff(seen[::width]) / (width * TICK_NS / NS_PER_S)
@@ -136,14 +137,15 @@ def interpolated(jitter: float, late: float, *, has_trajectories: bool) -> np.nd
         due = [(now_ns + period_ns, command.values[0])]
         if trajectory is not None:
             due = [(trajectory.first_ns + k * period_ns, p.positions[0]) for k, p in enumerate(trajectory.points)]
-        here = np.interp(now_ns, *zip(*corners, strict=True))
+        here = float(np.interp(now_ns, [at_ns for at_ns, _ in corners], [position for _, position in corners]))
         corners[:] = [*(each for each in corners if each[0] < now_ns), (now_ns, here), *due]
 
     for _ in drive(CHUNKS_HZ, follow, jitter, late, has_trajectories=has_trajectories):
         pass
     times = np.arange(period_ns, round(DURATION_S * NS_PER_S), TICK_NS)
     policy = [wanted(time_ns / NS_PER_S - 1.0 / CHUNKS_HZ)[0] for time_ns in times]
-    return np.array([np.interp(times, *zip(*corners, strict=True)), policy])
+    times_ns, positions = np.array(corners).T
+    return np.array([np.interp(times, times_ns, positions), policy])
 
 
 def print_trajectories() -> None:
@@ -187,9 +189,9 @@ def emulate(setpoint_hz: int | None, lag_s: float) -> tuple[np.ndarray, list[flo
         stamp_ns = message.header.stamp.sec * NS_PER_S + message.header.stamp.nanosec
         seen[stamp_ns] = message.velocity[list(message.name).index("shoulder_pan_joint")]
 
-    emulator = simulator("-", namespace=namespace, source=contract.source, free_running=True)
+    process = simulator("-", namespace=namespace, source=contract.source, free_running=True)
     with ExitStack() as stack:
-        stack.callback(Child(emulator, first_line=dump_contract(contract)).stop)
+        stack.callback(Child(process, first_line=dump_contract(contract)).stop)
         ros = RosNode("probe", namespace=namespace, clock=SteadyClock())
         stack.callback(ros.close)
         listener = ReceiveThread(ros.node, SteadyClock())

@@ -95,7 +95,9 @@ def read(task: str, algorithm: str, seed: int, args: argparse.Namespace) -> Trai
             result = evaluate_policy(load_contract(task), policy, backend, episodes, folder)
             success[backend] = result.summary["success_rate"]
             file.write_text(json.dumps(success), encoding="utf-8")
-    return Trained(task, algorithm, seed, [tuple(map(float, row.split(","))) for row in rows], success)
+    values = ([float(value) for value in row.split(",")] for row in rows)
+    points = [(steps, taken_s, cpu_s, rate) for steps, taken_s, cpu_s, rate in values]
+    return Trained(task, algorithm, seed, points, success)
 
 
 def table(found: Sequence[Trained]) -> Iterator[str]:

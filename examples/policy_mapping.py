@@ -69,12 +69,12 @@ class MappedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - Gymnasium's
         """Take one step."""
-        observation, *rest = self.env.step(self.action_of(action))
-        return self.features(observation), *rest
+        observation, reward, terminated, truncated, info = self.env.step(self.action_of(action))
+        return self.features(observation), reward, terminated, truncated, info
 
     def features(self, observation: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Return the input of the policy, shape (n,)."""
-        return self._interface.to_inputs(observation)[INPUT]
+        return np.asarray(self._interface.to_inputs(observation)[INPUT], np.float32)
 
     def action_of(self, output: NDArray[Any]) -> Any:  # noqa: ANN401 - of the action space
         """Return the action of the output of a policy."""
@@ -93,9 +93,10 @@ class MappedVectorEnv(gymnasium.vector.VectorWrapper):
         self.single_observation_space, self.single_action_space = _mapped_spaces(contract, file)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
         self.action_space = batch_space(self.single_action_space, env.num_envs)
-        self._parts, self._statistics = file.inputs[INPUT].parts, file.inputs[INPUT].normalize
+        given: Any = file.inputs[INPUT]
+        self._parts, self._statistics = given.parts, given.normalize
         (output,), self._range = file.outputs[OUTPUT].parts, file.outputs[OUTPUT].normalize
-        known, relative = find_positions(contract), output.joints if output.mode == "relative" else ()
+        known, relative = find_positions(contract), output.joints or () if output.mode == "relative" else ()
         self._positions = [(f"{known[joint][0]}_position", known[joint][1]) for joint in relative]
         self._measured, self._scale = np.zeros(0), ActionLayout(contract).scale
 
@@ -169,7 +170,7 @@ def measure_policy_file(
     vectors = _vectors({key: np.stack([each[key] for each in seen]) for key in seen[0]}, parts)
     spread = np.std(vectors, axis=0)
     std = np.where(spread > CONSTANT, spread, 1.0)
-    statistics = {"mean": _numbers(np.mean(vectors, axis=0)), "std": _numbers(std), "clip": BOUND}
+    statistics: dict[str, Any] = {"mean": _numbers(np.mean(vectors, axis=0)), "std": _numbers(std), "clip": BOUND}
     trained, files = trained_on(contract)
     return PolicyFile(
         name=name,
@@ -209,8 +210,8 @@ def input_part(contract: Contract, key: str) -> InputPart:
     """Return the vector `key` of the observation as it is, with joints by name."""
     if (field := observed_fields(contract).get(key)) is None:  # a mask
         return InputPart(field=key)
-    joints, quaternion = field.spec.joints, "xyzw" if field.is_rotation else None
-    return InputPart(field=key, joints=joints, unit=field.spec.unit if joints else None, quaternion=quaternion)
+    joints, unit = field.spec.joints, field.spec.unit if field.spec.joints else None
+    return InputPart(field=key, joints=joints, unit=unit, quaternion="xyzw" if field.is_rotation else None)
 
 
 def action_output(contract: Contract) -> OutputSpec:
@@ -221,21 +222,22 @@ def action_output(contract: Contract) -> OutputSpec:
 
 def _input_parts(contract: Contract, direction: str | None) -> tuple[InputPart, ...]:
     """Return the vectors of the observation without its images."""
-    vectors = (key for key, box in contract.observation_space.items() if len(box.shape) <= 1)
+    vectors = (key for key, box in contract.observation_space.items() if len(box.shape or ()) <= 1)
     if not (parts := tuple(input_part(contract, key) for key in vectors)):
         raise UsageError(f"{contract.name}: every observation is an image (expected at least one vector)")
-    keys = {f"{name}_ranges": "reciprocal_from" for name, each in contract.sensors.items() if each.type == LASER_SCAN}
+    scans = (name for name, each in contract.sensors.items() if each.type == LASER_SCAN)
+    changes: dict[str, dict[str, Any]] = {f"{name}_ranges": {"reciprocal_from": NEAREST_M} for name in scans}
     if direction is not None:
         if direction not in (fields := [str(part.field) for part in parts]):
             raise UsageError(f"--direction: {one_of(direction, fields)}")
-        keys[direction] = "direction_from"
-    return tuple(replace(part, **{keys[part.field]: NEAREST_M}) if part.field in keys else part for part in parts)
+        changes[direction] = {"direction_from": NEAREST_M}
+    return tuple(replace(part, **changes.get(str(part.field), {})) for part in parts)
 
 
 def _output(contract: Contract, actions: gymnasium.spaces.Box) -> OutputSpec:
     """Return the output from -1 to 1 that spans the action space, or a motion from the measured position."""
     output, ((name, actuator),) = action_output(contract), contract.actuators.items()
-    bounds = {"min": _numbers(actions.low), "max": _numbers(actions.high)}
+    bounds: dict[str, Any] = {"min": _numbers(actions.low), "max": _numbers(actions.high)}
     if actuator.command == "position" and find_positions(contract).keys() >= actuator.joints.keys():
         units = tuple(joint.unit for joint in actuator.joints.values())
         output = OutputSpec(parts=(OutputPart(actuator=name, joints=(*actuator.joints,), unit=units, mode="relative"),))
@@ -248,7 +250,8 @@ def _output(contract: Contract, actions: gymnasium.spaces.Box) -> OutputSpec:
 
 def _mapped_spaces(contract: Contract, file: PolicyFile) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Box]:
     """Return the spaces of the input and the output of a policy."""
-    bound = np.full(len(file.inputs[INPUT].normalize.mean), BOUND, dtype=np.float32)
+    normalize: Any = file.inputs[INPUT].normalize
+    bound = np.full(len(normalize.mean), BOUND, dtype=np.float32)
     return (
         gymnasium.spaces.Box(-bound, bound),
         gymnasium.spaces.Box(-1.0, 1.0, action_box(contract).shape, dtype=np.float32),
@@ -261,5 +264,5 @@ def _numbers(array: NDArray[Any]) -> tuple[float, ...]:
 
 def _vectors(observations: Mapping[str, NDArray[Any]], parts: Sequence[InputPart]) -> NDArray[np.float64]:
     """Return the inputs before normalisation, a row for each observation."""
-    values = [transform(part, np.asarray(observations[part.field], np.float64)) for part in parts]
+    values = [transform(part, np.asarray(observations[str(part.field)], np.float64)) for part in parts]
     return np.concatenate([each.reshape(len(each), -1) for each in values], axis=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from embodied_env.policies.policy_file import (
     write_policy_file,
 )
 
-CHANNELS = {"rgb8": "rgb", "bgr8": "bgr", "mono8": "mono", "32FC1": "depth", "16UC1": "depth"}
+CHANNELS: dict[str, Any] = {"rgb8": "rgb", "bgr8": "bgr", "mono8": "mono", "32FC1": "depth", "16UC1": "depth"}
 
 
 def save_policy(folder: Path, model: BaseAlgorithm, contract: Contract, statistics: VecNormalize | None = None) -> None:
@@ -63,13 +64,13 @@ def policy_file_of(model: BaseAlgorithm, contract: Contract, statistics: VecNorm
 def _input(contract: Contract, key: str, statistics: VecNormalize | None) -> PolicyInputSpec:
     """Return the input `key` of the model, which is an unchanged image or a vector."""
     measured = {} if statistics is None or not statistics.norm_obs else statistics.obs_rms
-    shape = contract.observation_space[key].shape
-    if len(shape) > 1:
+    rows, *others = contract.observation_space[key].shape or (1,)
+    if others:
         if key in measured:
             raise UsageError(f"{key} is normalised by pixel (expected vectors only); leave it out of norm_obs_keys")
-        channels = CHANNELS[observed_fields(contract)[key].sensor.encoding]
-        return PolicyInputSpec(image=ImageSpec(field=key, size=shape[:2], channels=channels))
-    if key not in measured:
+        channels = CHANNELS[observed_fields(contract)[key].sensor.encoding or ""]
+        return PolicyInputSpec(image=ImageSpec(field=key, size=(rows, others[0]), channels=channels))
+    if statistics is None or key not in measured:
         return PolicyInputSpec(parts=(input_part(contract, key),))
     mean, std = measured[key].mean, np.sqrt(measured[key].var + statistics.epsilon)
     found = NormalizeSpec(
@@ -81,7 +82,8 @@ def _input(contract: Contract, key: str, statistics: VecNormalize | None) -> Pol
 def _save_onnx(path: Path, model: BaseAlgorithm, contract: Contract) -> None:
     """Write the network that maps a batch of named observations to actions without exploration noise."""
     network = Actor(model, contract)
-    examples = tuple(torch.zeros((2, *box.shape)).to(DTYPES[box.dtype.kind]) for box in network.boxes.values())
+    boxes: list[Any] = [*network.boxes.values()]
+    examples = tuple(torch.zeros((2, *box.shape)).to(DTYPES[box.dtype.kind]) for box in boxes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter, about its own parts
         torch.onnx.export(

@@ -25,7 +25,9 @@ class SlotsVecEnv(VecEnv):
         """Take the vector environment `worlds`, or make one with the `options` of `make_vec`."""
         if not isinstance(worlds, VectorEnv):
             worlds = embodied_env.make_vec(worlds, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
-        self.slots, self._env, self._actions = worlds.unwrapped, DictInfoToList(worlds), np.zeros(0)
+        self.slots: Any = worlds.unwrapped
+        self._env: Any = DictInfoToList(worlds)
+        self._actions: NDArray[Any] = np.zeros(0)
         super().__init__(worlds.num_envs, worlds.single_observation_space, worlds.single_action_space)
 
     def reset(self) -> Any:  # noqa: ANN401 - an array, or arrays by key

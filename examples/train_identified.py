@@ -59,7 +59,8 @@ def train(contract: str, seed: int, generations: int) -> Array:
     rng = np.random.default_rng(seed)
     with contextlib.closing(embodied_env.make_vec(contract, num_envs=CANDIDATES)) as worlds:
         observation, _ = worlds.reset(seed=seed)
-        shape = (worlds.single_action_space.shape[0], features(observation).shape[-1])
+        (size,) = worlds.single_action_space.shape or ()
+        shape = (size, features(observation).shape[-1])
         mean, spread = np.zeros(shape), np.full(shape, SPREAD)
         for generation in range(generations):
             weights = mean + spread * rng.standard_normal((CANDIDATES, *shape))

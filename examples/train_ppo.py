@@ -182,7 +182,10 @@ def train(training: Training) -> Path:
     torch.set_num_threads(1)
     worlds = training.make_worlds(args.num_envs)
     try:
-        agent = Agent(worlds.single_observation_space.shape[0], worlds.single_action_space.shape[0])
+        (seen,), (acting,) = (
+            space.shape or () for space in (worlds.single_observation_space, worlds.single_action_space)
+        )
+        agent = Agent(seen, acting)
         optimiser = torch.optim.Adam(agent.parameters(), lr=LEARNING_RATE, eps=1e-5, fused=True)
         if args.resume is not None:
             state = torch.load(Path(args.resume) / STATE, weights_only=True)

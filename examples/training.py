@@ -42,7 +42,7 @@ from policy_mapping import (
 from torch import nn
 
 import embodied_env
-from embodied_env.backends.backend_registry import known_backends, unknown_backend
+from embodied_env.backends.backend_registry import unknown_backend
 from embodied_env.cli.main import print_error
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.contract_loader import dump_contract
@@ -50,6 +50,7 @@ from embodied_env.errors import EmbodiedEnvError, UsageError
 from embodied_env.extensions.evaluation.evaluation_display import print_table
 from embodied_env.extensions.evaluation.evaluation_results import PolicyResult
 from embodied_env.extensions.evaluation.live_table import LiveTable
+from embodied_env.plugins.plugin_lookup import known_backends
 from embodied_env.policies.policy_file import SUFFIX, PolicyFile, write_policy_file
 from embodied_env.processes.child_process import Child, simulator
 from embodied_env.record.manifest import version_of, write_json
@@ -95,7 +96,8 @@ class Curve:
     def __init__(self, file: Path, worlds: Callable[[], MappedVectorEnv], every: int, start_s: FloatArray) -> None:
         """Measure after each `every` steps, if any, one episode in each of `worlds`."""
         self._file, self._make, self._every, self._due = file, worlds, every, every
-        self._start_s, self._worlds = start_s, None
+        self._start_s = start_s
+        self._worlds: MappedVectorEnv | None = None
 
     @property
     def training_s(self) -> FloatArray:
@@ -248,8 +250,7 @@ def evaluate_policy(
 
     On ``real`` it runs on the robot in the namespace `robot`, or on the robot emulator.
     """
-    robot_options = _robot(contract, robot) if backend == "real" else contextlib.nullcontext({})
-    with robot_options as options, LiveTable(contract, policy, episodes, episodes) as view:
+    with _robot(contract, backend, robot) as options, LiveTable(contract, policy, episodes, episodes) as view:
         evaluation = embodied_env.evaluate(
             contract,
             [policy],
@@ -265,13 +266,13 @@ def evaluate_policy(
 
 
 @contextlib.contextmanager
-def _robot(contract: Contract, robot: str | None) -> Iterator[dict[str, Any]]:
+def _robot(contract: Contract, backend: str, robot: str | None) -> Iterator[dict[str, Any]]:
     """Yield the options of `make` for the robot of --robot, or for a robot emulator that runs meanwhile.
 
     The emulator has its own namespace, so that no robot on the network receives its commands.
     """
-    if robot is not None:
-        yield {"namespace": robot}
+    if backend != "real" or robot is not None:
+        yield {} if backend != "real" else {"namespace": robot}
         return
     namespace = f"/emulator_{os.getpid()}"
     process = simulator("-", namespace=namespace, source=contract.source, free_running=True)

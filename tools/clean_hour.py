@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from typing import Any
 
 import embodied_env
 from embodied_env.core.code_types import Severity
@@ -31,7 +32,8 @@ def findings_of(name: str, seconds: float) -> tuple[int, Counter[str]]:
         observation, _, terminated, truncated, _ = env.step(policy(observation))
         ended = terminated or truncated
         steps += 1
-        found.update(f"{f.severity.name} {f.code}" for f in env.unwrapped.last_transition.report.findings)
+        taken: Any = env.unwrapped.last_transition
+        found.update(f"{finding.severity.name} {finding.code}" for finding in taken.report.findings)
     env.close()
     return steps, found
 

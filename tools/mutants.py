@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SUPPORT = ("test/support", "test/extensions/vector")
+SUPPORT = ("test/support", "test/extensions/vector/support")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +48,9 @@ def read_mutants(text: str) -> Iterator[Mutant]:
         file, *hunks = re.split(r"\n@@ ", section)
         for hunk in hunks:
             head, *lines = hunk.splitlines()
-            name, tests, by = re.fullmatch(r"(.*): (\S+)(?: -k (.*))?", head).groups()
+            ((name, tests, by),) = re.findall(r"^(.*): (\S+)(?: -k (.*))?$", head)
             old, new = ("\n".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
-            yield Mutant(name=name, file=file, old=old, new=new, tests=f"test/{tests}", by=by or "")
+            yield Mutant(name=name, file=file, old=old, new=new, tests=f"test/{tests}", by=by)
 
 
 MUTANTS = tuple(read_mutants(Path(__file__).with_suffix(".diff").read_text()))

@@ -161,7 +161,7 @@ def test_a_value_that_was_not_measured_is_that_of_the_contract(
     tmp_path: Path, sensor: str, field: str, values: Any, expected: list[float]
 ) -> None:
     sample = sample_of(tmp_path, sensor, values, field)
-    np.testing.assert_array_equal(sample.values[field].ravel(), np.float32(expected))
+    np.testing.assert_array_equal(sample.values[field].ravel(), np.asarray(expected, np.float32))
 
 
 @pytest.mark.parametrize(

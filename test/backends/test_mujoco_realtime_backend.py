@@ -1,4 +1,5 @@
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,7 +214,7 @@ def test_steps_on_the_steady_clock_keep_the_grid(close_later):
 
 def followed(tick_ns, cost_ns, patience_ns):
     clock = ManualClock()
-    world = TickingWorld(clock, tick_ns, cost_ns)
+    world: Any = TickingWorld(clock, tick_ns, cost_ns)
     return clock, world, RealtimeStepper(world, clock, patience_ns=patience_ns)
 
 

@@ -98,9 +98,7 @@ def test_usage_error_prints_one_line_and_exits_2(arguments, message, capsys):
 @pytest.fixture
 def replace_verb(monkeypatch):
     def install(act):
-        module = types.ModuleType("a_verb")
-        module.add_arguments = lambda _: None
-        module.run = act
+        module = types.SimpleNamespace(add_arguments=lambda _: None, run=act)
         monkeypatch.setitem(sys.modules, "embodied_env.extensions.evaluation.demo_cli", module)
 
     return install

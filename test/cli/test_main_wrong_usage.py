@@ -16,7 +16,7 @@ from embodied_env.errors import ContractError, UsageError
 from embodied_env.timing.clock import VirtualClock
 
 ARM = embodied_env.load_contract("arm_reach")
-NO_PATH = ["", "\0", "a\0b", "\ud800", 5, b"runs", [], object(), True]
+NO_PATH: list = ["", "\0", "a\0b", "\ud800", 5, b"runs", [], object(), True]
 NO_CLOCK = ["", "\0", "noon", 5, math.nan, object(), [], VirtualClock]
 NO_FLAG = ["", "no", 0, 1, None, [], math.nan]
 NO_COUNT = [0, -1, 1.5, True, "5", math.nan, math.inf, []]
@@ -110,7 +110,7 @@ def test_invalid_run_path_is_a_usage_error():
 
 
 JOINT = "actuators.arm.joints.j1"
-NUMBERS = {
+NUMBERS: dict = {
     "control_period_s": [5e-324, 1e-310, 1e-12, 1e18, 1e308],
     f"{JOINT}.velocity": [5e-324, 1e-310, 1e308],
     f"{JOINT}.acceleration": [5e-324, 1e308],

@@ -161,7 +161,7 @@ def test_check_of_inputs_far_from_their_statistics_exits_1(capsys, write, model)
     assert line.startswith("input joints_position[j1] is ")
 
 
-WRONG = {
+WRONG: dict = {
     "another robot": (
         {},
         ("--contract", "so101_reach"),

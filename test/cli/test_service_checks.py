@@ -68,7 +68,7 @@ def test_a_failed_unit_fails_the_check_with_its_log(systemctl):
 
 @pytest.mark.parametrize(("limit", "user", "passed"), [(0, 1000, None), (80, 1000, True), (0, 0, True)])
 def test_the_limit_of_the_priority_is_shown(limit, user, passed, monkeypatch):
-    monkeypatch.setattr(services.resource, "getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr("resource.getrlimit", lambda _: (limit, limit))
     monkeypatch.setattr(os, "geteuid", lambda: user)
     check = next(services.service_checks())
     assert check.passed is passed
@@ -76,6 +76,6 @@ def test_the_limit_of_the_priority_is_shown(limit, user, passed, monkeypatch):
 
 
 def test_a_machine_without_units_passes(monkeypatch):
-    monkeypatch.setattr(services.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     *_, units = services.service_checks()
     assert (units.name, units.passed) == ("units", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def check_entry(topic, text):
     """Parse the text, and check that a value can be used and written, and that an error is one line with the topic."""
     kind, problem = type(MESSAGES[topic]), ""
     try:
-        message = kind.from_text(text)
+        message: Any = kind.from_text(text)
     except ValueError as error:
         problem = str(error)
     if problem:

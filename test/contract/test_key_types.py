@@ -25,7 +25,7 @@ HAND = {"topic": "hand", "type": "std_msgs/msg/Float64", "command": "position", 
 HAND |= {"joints": {"finger": {"position": [0.0, 1.0], "velocity": 1.0, "acceleration": 1.0}}}
 HAND |= {"gripper": {"open": 1.0, "closed": 0.0}}
 
-BAD = {  # path: bad values, and a part of the expectation
+BAD: dict = {  # path: bad values, and a part of the expectation
     "name": (["Arm", "1arm", "", 3], ""),
     "version": ([0, 1.5, True], ""),
     "control_period_s": ([0, -0.1, 1e-7, 1001.0, math.nan], ""),

@@ -1,5 +1,7 @@
 """A file has its whole content or its old one, and a new file replaces none."""
 
+from typing import Any
+
 import pytest
 
 from embodied_env.contract.output_files import write_file
@@ -7,8 +9,9 @@ from embodied_env.contract.output_files import write_file
 
 def test_interrupted_write_leaves_the_old_file(tmp_path):
     (tmp_path / "file").write_text("old")
+    text: Any = object()
     with pytest.raises(TypeError):
-        write_file(tmp_path / "file", object())  # fails when the new file is open
+        write_file(tmp_path / "file", text)  # fails when the new file is open
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "old")]
 
 

@@ -36,5 +36,6 @@ def test_default_qos_of_sensors_and_commands():
 
 
 def test_only_transient_local_is_latched():
-    assert [name for name in PRESETS if is_latched(name)] == ["latched"]
+    presets: dict = PRESETS
+    assert [name for name in presets if is_latched(name)] == ["latched"]
     assert not is_latched(None)

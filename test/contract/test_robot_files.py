@@ -340,7 +340,7 @@ def hand(**gripper):
     return arm("c", **keys, gripper={"open": 1.0, "closed": 0.0, **gripper})
 
 
-ROUTES = {
+ROUTES: dict = {
     "renamed joints": (
         {},
         {

@@ -12,7 +12,7 @@ FILES = Path(__file__).parents[2] / "config" / "robots"
 
 PI = 3.14159  # as in the files, rounded inwards
 
-JOINTS = {  # low, high, velocity, acceleration; `deceleration` and `jerk` where the file has them
+JOINTS: dict = {  # low, high, velocity, acceleration; `deceleration` and `jerk` where the file has them
     # libfranka, rate_limiting.h; the tighter positions of franka_description 1.0.1 and franka_hardware/test/fr3.urdf
     "fr3": {
         "fr3_joint1": (-2.7437, 2.7437, 2.62, 10, 6.0, 5000),

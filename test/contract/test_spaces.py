@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -39,20 +41,17 @@ def test_the_observation_is_a_flat_dict_of_boxes_named_sensor_field():
     )
 
 
-def test_one_number_bounds_every_component():
-    box = parse(changed(f"{FIELD}.low", -3)).observation_space["joints_position"]
-    assert box.low.tolist() == [-3.0, -3.0]
-
-
-def test_a_list_bounds_each_component():
-    box = parse(changed(f"{FIELD}.low", [-3, -2])).observation_space["joints_position"]
-    assert box.low.tolist() == [-3.0, -2.0]
+@pytest.mark.parametrize(("low", "bounds"), [(-3, [-3.0, -3.0]), ([-3, -2], [-3.0, -2.0])])
+def test_one_number_bounds_every_component_and_a_list_each(low, bounds):
+    box: Any = parse(changed(f"{FIELD}.low", low)).observation_space["joints_position"]
+    assert box.low.tolist() == bounds
 
 
 def test_an_infinite_bound_is_that_of_the_box_and_survives_json():
     contract = parse(changed(f"{FIELD}.low", [-np.inf, -2]))
     again = parse_contract(dump_contract(contract))
-    assert again.observation_space["joints_position"].low.tolist() == [-np.inf, -2.0]
+    box: Any = again.observation_space["joints_position"]
+    assert box.low.tolist() == [-np.inf, -2.0]
     assert again == contract
     assert again.fingerprint == contract.fingerprint == parse(changed(f"{FIELD}.low", ["-.inf", -2])).fingerprint
 
@@ -131,10 +130,7 @@ def test_a_field_with_a_path_alone_is_one_float64():
 def test_applied_actions_are_unbounded():
     source = changed("actuators.arm.scale", "physical", changed("applied_actions", 3))
     box = parse(changed("actuators.arm.joints.b.position", [-0.5, 0.5], source)).observation_space["applied_actions"]
-    assert box.dtype == np.float64
-    assert box.shape == (6,)
-    assert np.isinf(box.low).all()
-    assert np.isinf(box.high).all()
+    assert box == spaces.Box(-np.inf, np.inf, (6,), np.float64)
 
 
 def test_applied_actions_are_absent_by_default():

@@ -112,7 +112,7 @@ def test_recorded_run_of_a_contract_with_a_block_is_audited_and_replayed_without
 
 def test_blocks_of_a_robot_file_are_merged(tmp_path):
     whole = document()
-    keys = {key: whole.pop(key) for key in ("sensors", "actuators", "safety", "backends") if key in whole}
+    keys: dict = {key: whole.pop(key) for key in ("sensors", "actuators", "safety", "backends") if key in whole}
     robot = {"robot": "embodied_env/1", "name": "r", **keys, "blocks": {"lamp": {"colour": "red", "watts": 2}}}
     (tmp_path / "r.yaml").write_text(yaml.safe_dump(robot))
     whole |= {"robot": "r.yaml", "blocks": {"lamp": {"colour": "blue"}}}

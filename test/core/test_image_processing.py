@@ -25,8 +25,9 @@ def picture(height, width, channels, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
 
 
-def by_pillow(image, height, width, method, resampling):
+def by_pillow(image, size, method, resampling):
     source = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+    height, width = size
     size = (width, height)
     made = {
         "stretch": lambda: source.resize(size, resampling),
@@ -45,7 +46,7 @@ def test_a_resized_image_is_that_of_pillow(channels, resample, method, size):
     found = resize_image(image, ResizeSpec(size=size, method=method, resample=resample))
     assert found.dtype == np.uint8
     assert found.flags.owndata or found.base.flags.writeable
-    assert np.array_equal(found, by_pillow(image, *size, method, FILTERS[resample]))
+    assert np.array_equal(found, by_pillow(image, size, method, FILTERS[resample]))
 
 
 def test_rows_with_padding_are_resized_like_rows_without():

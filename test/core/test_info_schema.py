@@ -67,7 +67,8 @@ def monitored():
     return dataclasses.replace(contract, safety=dataclasses.replace(contract.safety, mode="monitor"))
 
 
-FAULTS = tuple(ScriptedFault(kind=kind, step=2 + i) for i, kind in enumerate(("drop", "nan", "stale", "future")))
+KINDS: list = ["drop", "nan", "stale", "future"]
+FAULTS = tuple(ScriptedFault(kind=kind, step=2 + i) for i, kind in enumerate(KINDS))
 CASES = {
     "fake": lambda: EmbodiedEnv("arm_reach", backend="fake", host_timing=True),
     "fake, evaluator": lambda: EmbodiedEnv("arm_reach", backend="fake", evaluator_info=True),

@@ -133,8 +133,8 @@ def test_percentiles_of_a_short_stream_are_exact(values):
     sample = StreamSample()
     for value in values:
         sample.add(value)
-    exact = np.percentile(values, (50, 95, 99)).tolist()
-    assert sample.percentiles() == Percentiles(len(values), *exact, min(values), max(values))
+    p50, p95, p99 = np.percentile(values, (50, 95, 99)).tolist()
+    assert sample.percentiles() == Percentiles(len(values), p50, p95, p99, min(values), max(values))
 
 
 def test_sample_of_a_long_stream_is_bounded_with_exact_extremes():

@@ -85,7 +85,7 @@ def contract_with_gate(**parameters):
     return scripted_tasks.contract(safety={**safety, "gates": {"party": parameters}})
 
 
-MAKERS = {
+MAKERS: dict = {
     "backend": (lambda: embodied_env.make("arm_reach", backend="party"), UsageError, "backend 'party' cannot be "),
     "policy": (lambda: embodied_env.load_policy("party:x", load_contract("arm_reach")), UsageError, "policy .*'party"),
     "gate": (lambda: make_command_filters(contract_with_gate()), ContractError, r"safety\.gates\.party: "),
@@ -115,7 +115,8 @@ def test_a_gate_that_exits_stops_the_robot(install_party, fails):
 
 def env_with(install_party, call, error, **options):
     install_party("a_party:backend")
-    return embodied_env.make("arm_reach", backend="party", call=call, error=error, **options)
+    options |= {"call": call, "error": error}
+    return embodied_env.make("arm_reach", backend="party", **options)
 
 
 @pytest.mark.parametrize("pacing", ["lockstep", "realtime"])
@@ -225,7 +226,8 @@ def test_the_close_of_a_vector_closes_every_slot_after_an_error(backend, error):
             first.close()
             raise error
 
-    env.envs[0] = Failing()
+    slots: list = env.envs
+    slots[0] = Failing()
     with pytest.raises(error):
         env.close()
     assert env.closed
@@ -234,7 +236,7 @@ def test_the_close_of_a_vector_closes_every_slot_after_an_error(backend, error):
             other.step(other.action_space.sample())
 
 
-LIMITS = {"position": (-1.0, 1.0), "velocity": 0.1, "acceleration": 1.0}
+LIMITS: dict = {"position": (-1.0, 1.0), "velocity": 0.1, "acceleration": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,8 @@ def test_comparison_of_means_is_that_of_scipy(paired):
 
 
 def test_few_values_have_no_p_value():
-    one, two, three = (compare_means(np.arange(n) * 1.0, np.arange(n) * 2.0, paired=True) for n in (1, 2, 3))
+    numbers = np.arange(3, dtype=float)
+    one, two, three = (compare_means(numbers[:n], 2.0 * numbers[:n], paired=True) for n in (1, 2, 3))
     assert (one.interval, one.p_value, two.p_value) == (None, None, None)
     assert two.interval is not None
     assert three.p_value is not None

@@ -126,7 +126,7 @@ def test_malformed_chunks_in_a_row_end_the_episode(env):
 
 
 def test_a_malformed_chunk_brakes_through_wrappers_that_transform_actions(base):
-    env = ActionChunks(RescaleAction(base, -2.0, 2.0), 4)
+    env = ActionChunks(RescaleAction(base, np.float64(-2), np.float64(2)), 4)
     env.reset(seed=1)
     assert env.step("go")[-1]["safety"]["disposition"] == Severity.HOLD
 

@@ -13,7 +13,7 @@ from evidence import assert_sound
 import embodied_env
 from embodied_env.envs.embodied_env import EmbodiedEnv
 
-COPIES = {
+COPIES: dict = {
     "deepcopy": copy.deepcopy,
     "pickle": lambda env: pickle.loads(pickle.dumps(env)),  # noqa: S301 - our own bytes
     "cloudpickle": lambda env: cloudpickle.loads(cloudpickle.dumps(env)),  # as SuperSuit and Gymnasium copy
@@ -105,7 +105,7 @@ def test_chunks_are_copied_with_their_recorder(close_later, tmp_path):
 
 @pytest.mark.needs("vector")
 def test_a_copied_vector_steps_like_the_original():
-    options = {"num_envs": 2, "backend": "mujoco", "clock": "virtual", "autoreset_mode": "SameStep"}
+    options: dict = {"num_envs": 2, "backend": "mujoco", "clock": "virtual", "autoreset_mode": "SameStep"}
     env = embodied_env.make_vec("arm_reach", threads=2, **options)
     env.reset(seed=4)
     twin = duplicate(env)

@@ -120,7 +120,7 @@ def test_batched_steps_omit_them_as_single_ones_do(monkeypatch):
 
 
 def test_real_time_always_has_them():
-    options = {"backend": "fake", "free_running": True}
+    options: dict = {"backend": "fake", "free_running": True}
     assert "latency_ms" in play(embodied_env.make("arm_reach", **options))[1]
     with pytest.raises(UsageError, match="unsupported host_timing"):
         embodied_env.make("arm_reach", host_timing=False, **options)

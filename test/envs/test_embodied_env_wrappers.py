@@ -137,7 +137,7 @@ TABLE = [
     ),
     Row("RenderCollection", RENDERED, wrappers.RenderCollection, refusal="Expected env.render_mode to be not None"),
     Row("RepeatAction", AS_IT_IS, lambda env: wrappers.RepeatAction(env, 2)),
-    Row("RescaleAction", AS_IT_IS, lambda env: wrappers.RescaleAction(env, *np.float32([-2, 2]))),
+    Row("RescaleAction", AS_IT_IS, lambda env: wrappers.RescaleAction(env, np.float32(-2), np.float32(2))),
     Row("RescaleObservation", FLAT, rescaled, refusal="requires a Box observation space"),
     Row(
         "ReshapeObservation",

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,8 @@ def test_no_action_moves_a_link_through_a_wall(close_later, seed):
     pytest.importorskip("mujoco")
     contract = beside_a_wall(0.45)
     env = close_later(embodied_env.make(contract, backend="mujoco"))
-    workspace = make_command_filters(contract)["workspace"]._workspace
+    made: Any = make_command_filters(contract)["workspace"]
+    workspace = made._workspace
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
     codes = set()
@@ -121,6 +123,7 @@ def test_the_workspace_filter_allows_for_a_late_command_in_a_free_running_world(
     latencies_s = []
     for free_running in (False, True):
         env = embodied_env.make(beside_a_wall(0.45), backend="fake", free_running=free_running)
-        latencies_s.append(env.unwrapped.stepper.gate._filters["workspace"]._latency_s)
+        made: Any = env.unwrapped.stepper.gate._filters["workspace"]
+        latencies_s.append(made._latency_s)
         env.close()
     assert latencies_s == [0.0, OWN.control_period_s]

@@ -74,7 +74,7 @@ def assert_encodes(numeric, info, codes):
             assert not isinstance(value, np.ndarray) or number.dtype == value.dtype, key
 
 
-OPTIONS = {
+OPTIONS: dict = {
     "lockstep": {},
     "evaluator": {"evaluator_info": True},
     "free running": {"pacing": "realtime"},
@@ -84,7 +84,7 @@ FAULTS = [
     ScriptedFault(kind=kind, step=step) for kind in ("drop", "nan", "stale", "future", "refuse") for step in (1, 2, 3)
 ]
 ACTIONS = ["sample", None, "what?", float("nan"), NoAction("late"), NoAction("lost")]
-CASES = [(name, "lockstep") for name in ("arm_reach", "cart_goal", "door_open", "two actuators")]
+CASES: list = [(name, "lockstep") for name in ("arm_reach", "cart_goal", "door_open", "two actuators")]
 CASES += [
     pytest.param(name, "lockstep", marks=pytest.mark.long)
     for name in sorted(shipped_files().keys() - {"arm_reach", "cart_goal", "door_open"})
@@ -149,7 +149,8 @@ def test_absent_values_are_documented_numbers_and_all_worlds_have_the_same_struc
     assert (reset["latency.actuation_behind"], step["reset.seed_applied"]) == (-(2**63), -(2**63))
     assert (reset["safety.code"] == -1).all()
     pytest.importorskip("mujoco")
-    for options in ({"backend": "mujoco"}, {"backend": "fake", "pacing": "realtime"}):
+    others: list[dict] = [{"backend": "mujoco"}, {"backend": "fake", "pacing": "realtime"}]
+    for options in others:
         with NumericInfo(embodied_env.make("arm_reach", **options)) as env:
             assert structure(env.reset(seed=1)[1]) == structure(reset)
 
@@ -177,11 +178,12 @@ def test_an_end_reason_has_the_number_of_its_code_or_kind():
 
 def test_keys_of_inner_wrappers_are_left_out(tmp_path):
     env = gymnasium.wrappers.RecordEpisodeStatistics(embodied_env.make("arm_reach", backend="fake"))
-    with NumericInfo(embodied_env.RecordTransitions(env, tmp_path)) as numeric:
+    recorder = embodied_env.RecordTransitions(env, tmp_path)
+    with NumericInfo(recorder) as numeric:
         first = structure(numeric.reset(seed=1)[1])
         for _ in range(3):
             assert structure(numeric.step("what?")[4]) == first
-    assert_sound(numeric.env.path)
+    assert_sound(recorder.path)
 
 
 @pytest.mark.needs("explain")

@@ -91,7 +91,7 @@ def test_supersuit_trains_a_team_with_stable_baselines3(is_open):
     code = code.replace("import supersuit", "import embodied_env, supersuit")
     if is_open:
         code = code.replace('parallel_env("two_carts")\n', 'parallel_env("two_carts")\nenv.reset(seed=1)\n')
-    names: dict[str, object] = {}
+    names: dict = {}
     exec(code, names)  # noqa: S102 - our own page
     env = names["env"]
     assert isinstance(env.action_space, gymnasium.spaces.Box)

@@ -1,5 +1,7 @@
 """Shipped contracts stay within their observation spaces, and what is unknown is absent from ``info``."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
@@ -21,7 +23,7 @@ BLIND = {
 def leave_space(contract, *, num_envs, steps):
     """Return the keys of observations that leave their space in random steps of several slots."""
     left = set()
-    env = embodied_env.make_vec(contract, num_envs=num_envs)
+    env: Any = embodied_env.make_vec(contract, num_envs=num_envs)
     env.reset(seed=0)
     env.action_space.seed(0)
     for _ in range(steps):

@@ -66,7 +66,8 @@ def test_the_error_of_an_observer_that_ends_names_it(method):
 
 
 class Swapping:
-    version, terms = 1, ()
+    version = 1
+    terms: tuple = ()
 
     def judge(self, previous, current, applied):
         for snapshot in (previous, current):

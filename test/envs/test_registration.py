@@ -1,7 +1,7 @@
 import inspect
 import json
 import warnings
-from typing import get_args
+from typing import Any, get_args
 
 import gymnasium
 import numpy as np
@@ -65,9 +65,10 @@ def test_spec_has_the_given_options():
 def test_registered_contract_is_made_by_gymnasium(close_later, kind, tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text(changed_text(ARM))
     monkeypatch.chdir(tmp_path)
-    name = embodied_env.register({"name": "arm_reach", "path": "mine.yaml", "contract": ARM}[kind], "my/Arm-v3")
+    given: dict = {"name": "arm_reach", "path": "mine.yaml", "contract": ARM}
+    name = embodied_env.register(given[kind], "my/Arm-v3")
     monkeypatch.chdir("/")
-    env = gymnasium.make(name, backend="fake", max_episode_steps=7)
+    env: Any = gymnasium.make(name, backend="fake", max_episode_steps=7)
     assert env.unwrapped.contract.fingerprint == ARM.fingerprint
     assert json.loads(env.spec.to_json())["id"] == "my/Arm-v3"
     env.close()
@@ -133,16 +134,17 @@ def closed_env():
     return env
 
 
+FRAMESKIP: dict = {"frameskip": 4}
 UNEXPECTED = {
     "make": lambda: make(frameskip=4),
     "gymnasium.make": lambda: gymnasium.make("embodied_env/ArmReach-v0", backend="fake", frameskip=4),
-    "make_vec": lambda: embodied_env.make_vec("arm_reach", num_envs=1, frameskip=4),
+    "make_vec": lambda: embodied_env.make_vec("arm_reach", num_envs=1, **FRAMESKIP),
     "make_vec with options of slots": lambda: embodied_env.make_vec(
         "arm_reach", num_envs=1, per_slot=[{"frameskip": 4}]
     ),
     "gymnasium.make_vec": lambda: gymnasium.make_vec("embodied_env/ArmReach-v0", num_envs=1, frameskip=4),
-    "the constructor": lambda: embodied_env.EmbodiedEnv("arm_reach", frameskip=4),
-    "parallel_env": lambda: embodied_env.parallel_env("two_carts", frameskip=4),
+    "the constructor": lambda: embodied_env.EmbodiedEnv("arm_reach", **FRAMESKIP),
+    "parallel_env": lambda: embodied_env.parallel_env("two_carts", **FRAMESKIP),
 }
 
 
@@ -179,7 +181,7 @@ WRONG_CALLS = {  # call, error, what the message names
         r"make\(\) got .* 'out' .*record.*mean 'record'",
     ),
     "option of evaluate": (
-        lambda: embodied_env.evaluate("arm_reach", "hold", episode=3),
+        lambda: embodied_env.evaluate("arm_reach", "hold", episode=3),  # type: ignore[call-arg]
         UsageError,
         r"evaluate\(\) got .* 'episode' .*mean 'episodes'",
     ),
@@ -187,16 +189,20 @@ WRONG_CALLS = {  # call, error, what the message names
     "a team": (lambda: embodied_env.make("two_arms"), ContractError, "'two_arms', which is a team"),
     "misspelt record": (lambda: make(recrd="runs"), UsageError, "'recrd'.*mean 'record'"),
     "misspelt option of a vector": (
-        lambda: embodied_env.make_vec("arm_reach", num_envs=1, thread=1),
+        lambda: embodied_env.make_vec("arm_reach", num_envs=1, thread=1),  # type: ignore[call-arg]
         UsageError,
         "'thread'.*mean 'threads'",
     ),
     "misspelt option of a team": (
-        lambda: embodied_env.parallel_env("two_carts", evaluator_inf=True),
+        lambda: embodied_env.parallel_env("two_carts", evaluator_inf=True),  # type: ignore[call-arg]
         UsageError,
         "'evaluator_inf'.*mean 'evaluator_info'",
     ),
-    "unknown fault": (lambda: make(faults=[ScriptedFault(kind="dely", step=1)]), UsageError, "'dely'.*mean 'delay'"),
+    "unknown fault": (
+        lambda: make(faults=[ScriptedFault(kind="dely", step=1)]),  # type: ignore[arg-type]
+        UsageError,
+        "'dely'.*mean 'delay'",
+    ),
     "option of another backend": (lambda: make(domain_id=5), UsageError, "backend 'fake' got .*'domain_id'"),
     "pacing of another backend": (lambda: make(pacing="realtime", clock="virtual"), UsageError, "clock .*'virtual'"),
     "messages without a folder": (lambda: make(record_messages=True), UsageError, "record_messages.*expected a folder"),

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -285,7 +286,7 @@ def test_each_slot_of_a_vector_has_its_own_task_state():
     def slots(slot):
         return {"max_episode_steps": 3 + 2 * slot}
 
-    options = {"backend": "mujoco", "clock": "virtual"}
+    options: dict = {"backend": "mujoco", "clock": "virtual"}
     vector = embodied_env.make_vec(DWELL, num_envs=2, per_slot=slots, **options)
     makers = [lambda slot=slot: embodied_env.make(DWELL, **options, **slots(slot)) for slot in range(2)]
     single = SyncVectorEnv(makers)
@@ -297,7 +298,8 @@ def test_each_slot_of_a_vector_has_its_own_task_state():
         actions = vector.action_space.sample()
         rewards.append([env.step(actions)[1].tolist() for env in (vector, single)])
     assert all(ours == theirs for ours, theirs in rewards)
-    assert len({id(env.unwrapped.stepper.task) for env in vector.envs}) == 2
+    envs: Any = vector.envs
+    assert len({id(env.unwrapped.stepper.task) for env in envs}) == 2
     for env in (vector, single):
         env.close()
 

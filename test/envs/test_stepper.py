@@ -5,6 +5,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -381,7 +382,8 @@ def test_observers_receive_each_transition_in_order_also_of_a_lost_world(make_sc
     observers = [Listener("first", received), Listener("second", received)]
     scene = make_scene(observers=observers, faults=[ScriptedFault(kind="refuse", step=2)])
     scene.reset()
-    assert scene.stepper.last_transition is None
+    first = scene.stepper.last_transition
+    assert first is None
     done = [scene.step() for _ in range(2)]
     assert [(name, step) for name, step, _ in received] == [("first", 1), ("second", 1), ("first", 2), ("second", 2)]
     assert [transition for _, _, transition in received] == [done[0], done[0], done[1], done[1]]
@@ -531,6 +533,8 @@ def test_close_in_another_thread_brakes_to_rest_during_steps():
 
 class ClosedInReset(FakeBackend):
     """Another thread closes during its second reset."""
+
+    close_stepper: Callable[[], None]
 
     def reset(self, request, deadline_ns):
         snapshot = super().reset(request, deadline_ns)

@@ -1,7 +1,8 @@
 """`NoAction` and annotations are held, recorded, audited and replayed."""
 
 import contextlib
-import functools
+import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,11 +107,12 @@ def test_annotations_are_in_the_info_of_their_step_alone_and_are_copies():
 def test_slots_of_a_vector_have_annotations_of_their_own():
     with contextlib.closing(embodied_env.make_vec(IMPATIENT, num_envs=2, backend="fake", clock="virtual")) as envs:
         envs.reset(seed=1)
-        for env, value in zip(envs.envs, (1, None), strict=True):
+        slots: Any = envs.envs
+        for env, value in zip(slots, (1, None), strict=True):
             env.unwrapped.annotate("chunk", {"age": value})
         infos = envs.step([NOW, NOW])[-1]
         assert "annotations" not in infos  # no array holds a number and None
-        noted = [env.unwrapped.last_transition.info["annotations"] for env in envs.envs]
+        noted = [env.unwrapped.last_transition.info["annotations"] for env in slots]
         assert noted == [{"chunk": {"age": 1}}, {"chunk": {"age": None}}]
 
 
@@ -176,7 +178,7 @@ def test_audit_finds_a_wrong_end(tmp_path, most, forge):
         for _ in range(3):
             env.step(NOW)
         path = env.path
-    rows = list(embodied_env.read_run(path).rows())
+    rows: Any = list(embodied_env.read_run(path).rows())
     forge(rows[-1]["inner"])
     rule = SequenceRule(changed_contract(ARM, {"policy": {"max_missed": most}}))
     assert {found.rule for row in rows for found in rule.add(row)} == {"ending.policy"}
@@ -233,7 +235,7 @@ def test_one_agent_may_have_no_action():
         ("grippers", {}, "reserved name of an annotation"),
         ("chunk", {"text": "x" * 20000}, "20012 characters"),
         ("chunk", {"seed": 2**140}, "an integer of 43 digits"),
-        ("chunk", {"nested": functools.reduce(lambda inner, _: [inner], range(20))}, "nested deeper"),
+        ("chunk", {"nested": json.loads("[" * 19 + "0" + "]" * 19)}, "nested deeper"),
     ],
 )
 def test_an_invalid_annotation_or_one_too_many_is_wrong_usage(name, values, problem):

@@ -17,7 +17,8 @@ from embodied_env.envs.transition_builder import copy_info, copy_observation
 from embodied_env.tasks import load_task
 
 ARM = load_contract("arm_reach")
-FAULTS = tuple(ScriptedFault(kind=kind, step=1 + i) for i, kind in enumerate(("drop", "nan", "stale", "future")))
+KINDS: list = ["drop", "nan", "stale", "future"]
+FAULTS = tuple(ScriptedFault(kind=kind, step=1 + i) for i, kind in enumerate(KINDS))
 
 
 def stepper(contract, backend=FakeBackend, *, evaluator_info=False, **options):

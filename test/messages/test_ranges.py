@@ -24,7 +24,7 @@ def scan(ranges):
 
 
 def ray(value):
-    return to_message(sensor(RANGE, {"range": {}}), {"range": np.float32([value])}, 1, EXTRAS)
+    return to_message(sensor(RANGE, {"range": {}}), {"range": np.array([value], np.float32)}, 1, EXTRAS)
 
 
 @pytest.mark.parametrize(

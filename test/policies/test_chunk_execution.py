@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -328,6 +329,7 @@ def test_actions_are_convex_blends_of_chunks_of_the_episode_at_their_index(
     from embodied_env.extensions.audit.annotation_rules import AccountRules
 
     policy, rule = Planned(plan, n_action_steps), AccountRules(None)
+    reset_row: Any = {"schema": RESET}
     begun, before, steps = 0, None, 0
     with Timed(policy, mode, 1, overlap=overlap) as timed:
         for number in range(60):
@@ -335,7 +337,7 @@ def test_actions_are_convex_blends_of_chunks_of_the_episode_at_their_index(
                 timed.reset()
                 begun, before, steps = len(policy.made), None, 0
             if not steps:
-                list(rule.add({"schema": RESET}))
+                list(rule.add(reset_row))
             timed.latency = latencies[len(policy.made) % len(latencies)]
             action, account = timed.take(), timed.steps.account
             steps += 1
@@ -442,7 +444,7 @@ def test_an_error_of_the_policy_is_raised_at_the_next_call(error):
 
 
 def test_an_error_of_an_observer_is_raised_at_a_later_call():
-    policy = Scripted(8)
+    policy: Any = Scripted(8)
     policy.observe = lambda _: policy.missing
     with Timed(policy, "replace", 8) as timed:
         timed.take()
@@ -620,7 +622,7 @@ def test_invalid_modes_are_wrong_usage():
 
 @pytest.mark.parametrize("mode", ["wait", *MODES])
 def test_the_actions_of_a_chunk_are_in_the_account_of_its_first_step(mode):
-    policy = Scripted(bias=0.5)
+    policy: Any = Scripted(bias=0.5)
     policy.n_action_steps, policy.identity = 10, PolicyIdentity(name="reserve", format="python")
     steps, found = Steps(ChunkRunner(policy, mode)), []
     for _ in range(40):
@@ -851,8 +853,9 @@ def test_slots_of_a_vector_environment_act_as_single_environments(mode):
         expected = [each.take() for each in with_chunks]
         np.testing.assert_array_equal(actions, expected)
         for accounts, each in zip(policies.take_accounts().values(), with_chunks, strict=True):
-            assert (accounts["chunk"].pop("actions", None) is None) == (each.actions is None)
-            assert accounts == {"chunk": each.account}
+            chunk = dict(accounts["chunk"])
+            assert (chunk.pop("actions", None) is None) == (each.actions is None)
+            assert (accounts.keys(), chunk) == ({"chunk"}, each.account)
         observations, *_, infos = envs.step(actions)
         results = observations, infos
     envs.close()

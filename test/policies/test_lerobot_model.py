@@ -82,7 +82,7 @@ def processor(kind, *statistics, **options):
 
 STATE = ("observation.state.mean", "observation.state.std")
 ACTION = ("action.min", "action.max")
-LOST = {
+LOST: dict = {
     "nothing": (STATE, ACTION, {}, None),
     "what only the other direction has": ((*STATE, *ACTION), STATE, {}, r"no action\.min in policy_postprocessor"),
     "one of two": (STATE[:1], ACTION, {}, r"no observation\.state\.std in policy_preprocessor"),

@@ -12,6 +12,7 @@ from policy_files import BENCH, FILE, bench, interface, write
 import embodied_env
 from embodied_env.errors import UsageError
 from embodied_env.policies.policy_file import dump_policy_file, read_policy_file, trained_on, write_policy_file
+from embodied_env.policies.policy_file_interface import PolicyFileInterface
 
 
 def changed(old, new):
@@ -147,13 +148,13 @@ def test_another_contract_is_refused_with_the_difference(tmp_path):
         dataclasses.replace(read_policy_file(write(tmp_path)), contract=contract, files=files),
     )
     file = read_policy_file(path)
-    policy_files.PolicyFileInterface(file, BENCH)
+    PolicyFileInterface(file, BENCH)
     other = bench([("velocity: 0.5, acceleration: 2.0", "velocity: 0.7, acceleration: 2.0")])
     with pytest.raises(
         UsageError,
         match=r"bench is not the contract of the training: actuators.gripper.*velocity: 0.7 \(trained under 0.5\)",
     ):
-        policy_files.PolicyFileInterface(file, other)
+        PolicyFileInterface(file, other)
     (tmp_path / "contract.json").write_text(json.dumps({"schema": "other"}))
     with pytest.raises(UsageError, match="has another fingerprint"):
         read_policy_file(path).difference(other)
@@ -162,7 +163,8 @@ def test_another_contract_is_refused_with_the_difference(tmp_path):
 
 
 def safetensors(**tensors):
-    header, data = {"__metadata__": {"format": "pt"}}, b""
+    header: dict = {"__metadata__": {"format": "pt"}}
+    data = b""
     for name, values in tensors.items():
         array = np.asarray(values, dtype=np.float32)
         header[name] = {

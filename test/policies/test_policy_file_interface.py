@@ -20,6 +20,7 @@ from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import BatchPolicy, NoAction, PolicyIdentity, find_n_action_steps
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.policies.chunk_execution import ChunkRunner
+from embodied_env.policies.policy_address import parse_address
 from embodied_env.policies.policy_file import PolicyFile
 from embodied_env.policies.policy_file_interface import PolicyFileInterface
 from embodied_env.policies.policy_model import ArraySpec, ModelPolicy, connect, plausible_observation
@@ -763,9 +764,7 @@ def test_policy_file_is_found_and_named(model, tmp_path, where, monkeypatch):
     if where == "directory":
         address, name = f"onnx:{tmp_path}", "policy.policy.yaml"
         load = loader._load_model
-        monkeypatch.setattr(
-            loader, "_load_model", lambda _, options: load(loader.parse_address(f"onnx:{model}"), options)
-        )
+        monkeypatch.setattr(loader, "_load_model", lambda _, options: load(parse_address(f"onnx:{model}"), options))
     (tmp_path / name).write_text(ARM)
     policy = embodied_env.load_policy(address, arm, **options)
     assert policy.identity.policy_file == str(tmp_path / name)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,10 +173,10 @@ def test_a_callable_gets_its_prompt_and_keeps_its_required_sensors():
         def __call__(self, observation):
             return np.zeros(6)
 
-    policy = as_policy(follower := Follower())
+    policy: Any = as_policy(follower := Follower())
     assert policy.instruct("wave")
     assert (follower.prompts, find_required_sensors(policy)) == (["wave"], ("joints",))
-    plain = as_policy(lambda _: np.zeros(6))
+    plain: Any = as_policy(lambda _: np.zeros(6))
     assert (plain.instruct("wave"), find_required_sensors(plain)) == (False, ())
 
 

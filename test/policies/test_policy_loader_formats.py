@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from typing import Any
 
 import numpy as np
 import onnx_models
@@ -51,7 +52,7 @@ def test_onnx_policy_of_the_flat_observation(write):
 
 @pytest.mark.parametrize("batch", ["n", 1])
 def test_batch_of_an_onnx_policy_equals_single_inferences(write, batch):
-    policy = embodied_env.load_policy(write(onnx_models.linear(WEIGHTS, batch=batch)), ARM)
+    policy: Any = embodied_env.load_policy(write(onnx_models.linear(WEIGHTS, batch=batch)), ARM)
     rows = [observation(seed) for seed in range(3)]
     stacked = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
     first, second, third = policy.act_batch(stacked, np.array([True, False, True]))

@@ -32,7 +32,7 @@ def may_be_fifo():
 
 def in_a_thread(do):
     """Return the result of `do` in a separate thread, or raise its exception."""
-    done = []
+    done: list = []
 
     def run():
         try:

@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import embodied_env
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SPEC = importlib.util.spec_from_file_location("benchmarks", FOLDER / "__init__.py")
 sys.modules["benchmarks"] = importlib.util.module_from_spec(SPEC)  # without the folder of the sources in sys.path
 
 from benchmarks import __main__ as command  # noqa: E402
 from benchmarks import harness, memory, network_delay, pacing, page, single_step, step_counts  # noqa: E402
+from benchmarks.arm import arm_model, endless_arm, kept_actions  # noqa: E402
 from benchmarks.targets import BENCHMARKS, Benchmark, Target  # noqa: E402
 
 
@@ -61,7 +64,7 @@ def test_smoke_edition_fails_after_two_regressions(monkeypatch, found, status):
     target = Target("", harness.figure("a"), at_most=1.0, smoke_factor=1.5)
     left = [{"a": [value]} for value in found]
     monkeypatch.setattr(Benchmark, "measure", lambda *_, **__: left.pop(0))
-    monkeypatch.setitem(command.BENCHMARKS, "a", Benchmark("", [target]))
+    monkeypatch.setitem(BENCHMARKS, "a", Benchmark("", [target]))
     monkeypatch.setattr(command, "read_results", lambda: {"a": {"samples": {"a": [1.0]}}})
     assert command.smoke("a") == status
 
@@ -91,8 +94,8 @@ def test_lateness_is_measured_from_deadlines():
 
 
 def test_step_in_process_computes_what_bare_loop_does():
-    with single_step.embodied_env.make(single_step.endless_arm(), backend="mujoco") as env:
-        single_step.cases_of("kept", single_step.kept_actions(3), env, single_step.arm_model())
+    with embodied_env.make(endless_arm(), backend="mujoco") as env:
+        single_step.cases_of("kept", kept_actions(3), env, arm_model())
 
 
 def test_step_makes_few_python_calls():

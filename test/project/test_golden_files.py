@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -173,6 +174,7 @@ def wire(_):
         "hold": relay.write_command(tag, Severity.HOLD, arm),
         "stop": relay.write_command(tag, Severity.STOP, arm),
     }
+    model: Any = Model()
     return {
         **{
             name: {key: text for key, text in constants.items() if key.isupper() and isinstance(text, str | int)}
@@ -182,7 +184,7 @@ def wire(_):
         "command": {name: dataclasses.asdict(fields) for name, fields in commands.items()},
         "step": embedded.StepRequest(epoch=1, step=2, digests=(embedded.command_crc32(np.array([0.5])),)).to_data(),
         "stepped": embedded.StepAck(epoch=1, step=2, newest=((10, 1), (20, 2))).to_data(),
-        "policy_server": unpack(PolicyServer(Model(), contract=load_contract("arm_reach"))._metadata),
+        "policy_server": unpack(PolicyServer(model, contract=load_contract("arm_reach"))._metadata),
     }
 
 

@@ -21,17 +21,17 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def setup_arguments(tmp_path_factory):
     """Return the arguments of ``setup`` in setup.py, which writes the executables into a folder of the test."""
-    given = {}
-    setuptools = types.ModuleType("setuptools")
-    setuptools.find_packages = lambda **_: []
-    setuptools.Distribution = type("Distribution", (), {"has_data_files": None})
-    command = types.ModuleType("build_py")
-    command.build_py = object
+    given: dict = {}
+    setuptools = types.SimpleNamespace(
+        find_packages=lambda **_: [],
+        Distribution=type("Distribution", (), {"has_data_files": None}),
+        setup=lambda **arguments: given.update(arguments),
+    )
+    command = types.SimpleNamespace(build_py=object)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "setuptools", setuptools)
         patch.setitem(sys.modules, "setuptools.command.build_py", command)
         patch.chdir(folder := tmp_path_factory.mktemp("setup"))
-        setuptools.setup = lambda **arguments: given.update(arguments)
         runpy.run_path(str(ROOT / "setup.py"))
     executables = [folder / file for file in dict(given["data_files"])["lib/embodied_env"]]
     return {**given, "executables": {file.name: file for file in executables}}

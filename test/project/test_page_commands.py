@@ -11,6 +11,7 @@ from extension_marks import needing
 from embodied_env.cli import main as command_line
 from embodied_env.cli.launch.launch_arguments import complete_values
 from embodied_env.cli.launch.targets import TARGETS
+from embodied_env.core.plugin_loading import load_extension
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -66,7 +67,7 @@ def check_arguments(args):
 @pytest.fixture
 def parse(monkeypatch, tmp_path):
     """Return a function that parses a command line whose run directories and folders of files exist."""
-    load = command_line.load_extension
+    load = load_extension
     monkeypatch.setattr(
         command_line,
         "load_extension",

@@ -48,4 +48,4 @@ def test_names_of_test_files_are_unique():
 def test_every_folder_of_tests_mirrors_a_package():
     folders = {place_of(file.parent) for file in TESTS.rglob("*.py")} - {"."}
     alone = {folder for folder in folders if not (PACKAGE / folder / "__init__.py").is_file()}
-    assert {folder for folder in alone if folder.split("/")[0] not in HELPERS} == set()
+    assert {folder for folder in alone if {*folder.split("/")}.isdisjoint(HELPERS)} == set()

@@ -1,5 +1,7 @@
 import json
+from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import gymnasium
 import numpy as np
@@ -8,6 +10,14 @@ from learnable_tasks import follow
 
 import embodied_env
 from embodied_env.contract.contract_loader import dump_contract
+from embodied_env.policies.policy_file import write_policy_file
+
+if TYPE_CHECKING:  # a fixture imports them
+    import policy_mapping
+    import torch
+    import train_ppo
+    import train_sac
+    import training
 
 NEEDED = ("torch", "stable_baselines3", "onnx", "onnxruntime")
 pytestmark = [
@@ -20,13 +30,8 @@ IDS = [f"embodied_env:embodied_env/{name}-v0" for name in ("ArmReach", "CartGoal
 @pytest.fixture(scope="module", autouse=True)
 def imported_modules():
     """Import what only the worker that runs this file needs, and not each one that collects it."""
-    global env_checker, policy_mapping, torch, train_ppo, train_sac, training  # noqa: PLW0603 - as imports at the top
-    import policy_mapping
-    import torch
-    import train_ppo
-    import train_sac
-    import training
-    from stable_baselines3.common import env_checker
+    for name in ("policy_mapping", "torch", "train_ppo", "train_sac", "training"):
+        globals()[name] = import_module(name)
 
 
 @pytest.fixture
@@ -195,7 +200,9 @@ def test_stable_baselines3_trains_saves_resumes_and_evaluates(begin):
     with begin("sac", "--resume", str(final)) as resumed:
         train_sac.run(resumed)
     finals = [path / "checkpoints" / "final" for path in (run.path, resumed.path)]
-    before, after = (train_sac.SAC.load(folder / "policy.zip").num_timesteps for folder in finals)
+    from stable_baselines3 import SAC
+
+    before, after = (SAC.load(folder / "policy.zip").num_timesteps for folder in finals)
     assert after >= before + 64
     first, then = ((folder / "policy.policy.yaml").read_bytes() for folder in finals)
     assert first == then
@@ -234,7 +241,9 @@ def test_unknown_direction_is_named(begin, capsys):
 )  # a depth image is not an image for a CNN
 @pytest.mark.parametrize("env_id", IDS)
 def test_stable_baselines3_env_checker_passes(close_later, env_id):
-    env_checker.check_env(close_later(gymnasium.make(env_id, backend="fake", clock="virtual")))
+    from stable_baselines3.common.env_checker import check_env
+
+    check_env(close_later(gymnasium.make(env_id, backend="fake", clock="virtual")))
 
 
 def test_policy_file_has_the_statistics_of_vec_normalize(tmp_path):
@@ -251,9 +260,7 @@ def test_policy_file_has_the_statistics_of_vec_normalize(tmp_path):
     expected, _ = model.predict(worlds.normalize_obs(seen), deterministic=True)
     worlds.close()
     model.save(tmp_path / "policy.zip")
-    sb3_export.write_policy_file(
-        tmp_path / "policy.policy.yaml", sb3_export.policy_file_of(model, contract, statistics=worlds)
-    )
+    write_policy_file(tmp_path / "policy.policy.yaml", sb3_export.policy_file_of(model, contract, statistics=worlds))
     policy = embodied_env.load_policy(f"sb3:{tmp_path / 'policy.zip'}", contract, trust=True)
     assert policy({key: values[0] for key, values in seen.items()}) == pytest.approx(expected[0], abs=1e-5)
 
@@ -262,7 +269,7 @@ def test_slots_step_like_environments_of_stable_baselines3(close_later):
     import sb3_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    options = {"backend": "fake", "clock": "virtual"}
+    options: dict = {"backend": "fake", "clock": "virtual"}
     ours = close_later(sb3_vec_env.SlotsVecEnv(follow(), 2, **options))
     theirs = close_later(DummyVecEnv([lambda: embodied_env.make(follow(), **options)] * 2))
     rng, ends = np.random.default_rng(0), 0
@@ -289,14 +296,16 @@ def test_slots_step_like_environments_of_stable_baselines3(close_later):
 
 
 def test_wrapped_env_passes_checks_without_warnings(begin, close_later):
+    from stable_baselines3.common.env_checker import check_env
+
     with begin("checked") as run:
-        env_checker.check_env(close_later(run.make_env()))
+        check_env(close_later(run.make_env()))
 
 
 @pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
 def test_slots_are_mapped_like_single_environments(close_later, name):
     contract = policy_mapping.without_images(embodied_env.load_contract(name))
-    options = {"backend": "fake", "clock": "virtual"}
+    options: dict = {"backend": "fake", "clock": "virtual"}
     direction = {"cart_goal": "goal_position"}.get(name)
     file = policy_mapping.measure_policy_file(contract, "fake", name=name, seed=0, steps=2, direction=direction)
     worlds = close_later(training.make_worlds(contract, file, 2, max_episode_steps=3, **options))

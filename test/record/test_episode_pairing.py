@@ -1,5 +1,7 @@
 """Pairs of episodes of two runs."""
 
+from typing import Any
+
 from embodied_env.record.episode_pairing import Episodes, pair_episodes
 from embodied_env.record.summary import EpisodeOutcome
 
@@ -8,7 +10,8 @@ def episodes_of(story):
     """Return the episodes of a run, each with its seed and whether it ended."""
     episodes = Episodes()
     for number, (seed, has_ended) in enumerate(story, start=1):
-        episodes.begin({"options": None, "inner": {"seed_applied": seed, "sampled": {}}})
+        reset: Any = {"options": None, "inner": {"seed_applied": seed, "sampled": {}}}
+        episodes.begin(reset)
         if has_ended:
             episodes.end(EpisodeOutcome(number=number, seed=seed, solved=False, ended="terminated", reward=number))
     return episodes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pytest
 from mcap.data_stream import RecordBuilder
@@ -87,7 +88,7 @@ def count_more(found, _):
 
 
 def add_message_outside(found, records):
-    message = breakup_chunk(found[Chunk][0])[0]
+    message: Any = breakup_chunk(found[Chunk][0])[0]
     records.insert(records.index(found[DataEnd][0]), message)
     found[Statistics][0].channel_message_counts[message.channel_id] += 1
     builder = RecordBuilder()

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -482,7 +483,7 @@ def test_manifest_has_contract_backend_and_wrappers(env):
 
 
 def test_manifest_has_the_reset_distributions(env):
-    option = load_contract("arm_reach").reset_options["target"]
+    option: Any = load_contract("arm_reach").reset_options["target"]
     assert manifest_of(env)["distributions"] == {
         "target": {
             "distribution": "uniform", "type": "vector", "low": list(option.low), "high": list(option.high),

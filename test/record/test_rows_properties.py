@@ -97,7 +97,9 @@ def test_too_wide_integers_are_described_in_an_encoded_row(value):
 
 @pytest.mark.parametrize("depth", [40, 200, 2000])
 def test_deeply_nested_values_can_be_read(depth):
-    cyclic, deep = [], functools.reduce(lambda inner, _: [inner], range(depth), 1.0)
+    cyclic, deep = [], [1.0]
+    for _ in range(depth - 1):
+        deep = [deep]
     cyclic.append(cyclic)
     assert parse_row(encode_row({"deep": deep, "cyclic": cyclic if depth == 40 else None}))["deep"]
 

@@ -146,9 +146,9 @@ while True:
 def test_flushed_rows_of_a_killed_agent_pass_the_audit(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", AGENT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     path = process.stdout.readline().strip()
-    output = [process.stdout.readline() for _ in range(30)]
+    lines = [process.stdout.readline() for _ in range(30)]
     os.kill(process.pid, signal.SIGKILL)
-    output = [tuple(map(int, line.split())) for line in (*output, *process.stdout.readlines())]
+    output = [tuple(map(int, line.split())) for line in (*lines, *process.stdout.readlines())]
     process.wait(30)
     process.stdout.close()
     run = read_run(path)

@@ -12,6 +12,7 @@ import random
 import re
 import shutil
 import traceback
+from typing import Any
 
 import damaged_runs
 import lz4.frame
@@ -357,16 +358,17 @@ def test_lone_surrogates_are_recorded_as_question_marks(tmp_path):
 
 @pytest.mark.parametrize("observation", ["x", 1, None, [0.0]])
 def test_reset_with_a_non_mapping_observation_is_not_decoded(observation):
-    decoder = RowDecoder(load_contract("arm_reach"), dict.__getitem__)
-    row = {"schema": RESET, "observation": {}, "inner": {"observation": observation}}
+    decoder = RowDecoder(load_contract("arm_reach"), np.asarray)
+    row: Any = {"schema": RESET, "observation": {}, "inner": {"observation": observation}}
     with pytest.raises(RecordError, match="cannot read"):
         decoder.observation(row)
 
 
 def test_a_number_beyond_the_precision_of_its_field_is_not_decoded():
     contract = load_contract("cart_goal")
-    decoder = RowDecoder(contract, dict.__getitem__)
+    decoder = RowDecoder(contract, np.asarray)
     observation = {key: np.zeros(box.shape, box.dtype).tolist() for key, box in contract.observation_space.items()}
     observation["scan_ranges"][0] = 1e39
+    row: Any = {"schema": RESET, "observation": {}, "inner": {"observation": observation}}
     with pytest.raises(RecordError, match="cannot read scan_ranges"):
-        decoder.observation({"schema": RESET, "observation": {}, "inner": {"observation": observation}})
+        decoder.observation(row)

@@ -222,7 +222,7 @@ def test_reader_finds_arrays_after_a_repair(run):
 
 
 def test_repair_leaves_the_disk_to_the_runs_that_are_recorded(run, monkeypatch):
-    monkeypatch.setattr(repair.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(RecordError, match=r"cannot be repaired: 1000 bytes are free on its disk \(expected at least"):
         repair_run(run.cut)
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def gate():
 def test_jobs_run_in_order_up_to_the_last():
     done = []
     worker = WriterThread()
-    assert all(worker.submit(lambda n=n: done.append(n)) for n in range(100))
+    assert all(worker.submit(partial(done.append, n)) for n in range(100))
     assert worker.close(lambda: done.append("last"))
     assert done == [*range(100), "last"]
 
@@ -149,7 +150,7 @@ def test_close_when_idle_runs_the_queued_jobs():
     worker = WriterThread()
     worker.submit(lambda: done.append(1))
     worker.close_when_idle()
-    assert worker.close(lambda: done.append("too late"))
+    assert worker.close(lambda: done.append(2))
     assert done == [1]
 
 
@@ -159,7 +160,7 @@ def test_jobs_of_many_threads_run_once():
 
     def submit(first):
         for n in range(first, first + 200):
-            assert worker.submit(lambda n=n: done.append(n))
+            assert worker.submit(partial(done.append, n))
 
     threads = [threading.Thread(target=submit, args=(1000 * k,)) for k in range(4)]
     for thread in threads:

@@ -98,7 +98,8 @@ class Plant:
 
     def position(self, now_ns):
         if self.kind == "trajectory":
-            return float(np.interp(now_ns, *zip(*self.line, strict=True)))
+            times_ns, positions = zip(*self.line, strict=True)
+            return float(np.interp(now_ns, times_ns, positions))
         at_ns, target, start = self.messages[-1]
         return start + (target - start) * min(1.0, (now_ns - at_ns) / PERIOD_NS)
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -361,7 +362,7 @@ def test_no_plugins_without_names_in_the_contract():
 @pytest.mark.usefixtures("installed")
 def test_plugin_is_created_with_the_contract_and_its_parameters():
     contract = contract_naming(slow={"share": 0.25})
-    made = make_command_filters(contract)["slow"]
+    made: Any = make_command_filters(contract)["slow"]
     assert (made.contract, made.share) == (contract, 0.25)
 
 

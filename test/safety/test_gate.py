@@ -224,7 +224,8 @@ def test_latched_gate_brakes_for_any_action(gate, latch):
 def test_writing_to_a_recorded_finding_does_not_clear_the_latch(gate):
     finding = Finding(gate="estop", severity=Severity.ESTOP, code="estop.active")
     gate.latch(finding)
-    for recorded in (finding, gate.latched):
+    both: list = [finding, gate.latched]
+    for recorded in both:
         recorded.severity = Severity.PASS
     gate.reset()
     assert gate.latched.severity is Severity.ESTOP

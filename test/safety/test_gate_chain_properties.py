@@ -86,7 +86,7 @@ from embodied_env.safety.interlocks.tracking import Tracking
 from embodied_env.safety.publishing import make_publishing
 from embodied_env.timing.clock import ManualClock, SteadyClock
 
-STRICT = {
+STRICT: dict = {
     "tracking": Tracking(tolerance=0.05, delay_steps=1, debounce_steps=1, stop_steps=4),
     "observation": ObservationAge(stop_steps=4),
     "latency": LatencyBudget(budget_s=0.15, misses=1, action="hold"),
@@ -429,7 +429,7 @@ def _check_equal(one, other, g, legs) -> None:
         reference = next_reference(reference, first, dt)
 
 
-COUNTED = {
+COUNTED: dict = {
     "silent sensors": ([0.0], {"sensors": {}}),
     "tracking errors": ([0.0], {"measured": np.ones(1)}),
     "misses of the budget": ([0.0], {"latency_s": 1.0}),
@@ -443,7 +443,7 @@ COUNTED = {
 def test_p17_counts_are_cleared_by_a_reset(what, steps):
     """After steps, a reset and the same steps, the gate reports what a new gate reports."""
     action, changes = COUNTED[what]
-    settings = {
+    settings: dict = {
         "tracking": Tracking(tolerance=0.05, delay_steps=2, debounce_steps=2, stop_steps=4),
         "observation": ObservationAge(stop_steps=3),
         "latency": LatencyBudget(budget_s=0.1, misses=3, window_steps=5, action="hold"),
@@ -570,7 +570,7 @@ class _Still:
     """A task that never ends."""
 
     version = 1
-    terms = ("zero",)
+    terms: tuple[str, ...] = ("zero",)
 
     def judge(self, previous, current, applied):
         return TaskResult(reward=0.0, verdict=Verdict.running(), terms={"zero": 0.0})

@@ -165,7 +165,8 @@ def test_changed_accelerations_have_no_effect_in_motion(key):
     robot = Robot(dataclasses.replace(OWN, jerk=50.0))
     for _ in range(12):
         robot.step(1.0)
-    assert not robot.gate.change_limits({"j0": dataclasses.replace(OWN, **{"jerk": 50.0, key: 1.0})})
+    changes: dict = {"jerk": 50.0, key: 1.0}
+    assert not robot.gate.change_limits({"j0": dataclasses.replace(OWN, **changes)})
     for _ in range(12):
         robot.step(-1.0)
     check_rates(robot)

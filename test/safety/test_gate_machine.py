@@ -285,7 +285,7 @@ class _Still:
     """A task that never ends."""
 
     version = 1
-    terms = ("zero",)
+    terms: tuple[str, ...] = ("zero",)
 
     def judge(self, previous, current, applied):
         return TaskResult(reward=0.0, verdict=Verdict.running(), terms={"zero": 0.0})

@@ -252,9 +252,10 @@ def test_joint_measured_at_rest_stays_at_rest_despite_noise():
 
 
 def test_noise_does_not_lower_a_following_joint():
-    world = driven(measured_velocities=lambda: (measured, np.array([0.05, 0.05, 0.05, np.inf])))
-    measured = world.sent[-1].values - 0.01
+    measured = []
+    world = driven(measured_velocities=lambda: (measured[0], np.array([0.05, 0.05, 0.05, np.inf])))
     before = world.sent[-1].values
+    measured.append(before - 0.01)
     world.clock.advance_ns(900_000_000)
     with world.arbiter.exclusive as (state, _):
         assert state.velocities[AXES].tolist() == before[AXES].tolist()

@@ -1,6 +1,7 @@
 """Homing goes slowly through the gate to the home position, and may end early for several reasons."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from embodied_env.core.reset_draws import ResetRoutine, validate_home
 from embodied_env.core.types import EpisodeStart
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError
 from embodied_env.safety.command_filters import FilterDecision
-from embodied_env.timing.clock import NS_PER_S
+from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 HOME = {"shoulder": 0.6, "elbow": -0.4}
 ROUTINE = ResetRoutine(home=HOME, speed=0.5)
@@ -140,6 +141,7 @@ class SlowServo(Servo):
     """A control period of the world takes `period_s` of real time."""
 
     share, period_s = 0.45, 0.3
+    _clock: ManualClock
 
     def advance(self, target_ns, deadline_ns):
         self._clock.advance_ns(round(self.period_s * NS_PER_S))
@@ -328,7 +330,7 @@ def dropped(first, end, sensor="joints"):
     return {"faults": [ScriptedFault(kind="drop", sensor=sensor, step=step) for step in range(first, end)]}
 
 
-FAILURES = {
+FAILURES: dict = {
     "blocked near home": (
         {"backend": Blocked},
         r"not home 2.0 s after the last command: elbow is at -0\.37, 0\.03 from home -0\.4 \(tolerance 0\.02\)",
@@ -396,6 +398,8 @@ def test_lost_backend_ends_homing():
 
 class Stalling(DisplacedBackend):
     """The program hangs at the tenth period and calls `meanwhile`."""
+
+    meanwhile: Callable[[], None]
 
     def advance(self, target_ns, deadline_ns):
         super().advance(target_ns, deadline_ns)

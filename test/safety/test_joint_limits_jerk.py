@@ -33,8 +33,8 @@ def limits(*jerks, most=4.0, braking=4.0) -> EffectiveLimits:
 
 
 def limited(desired, velocity=0.0, acceleration=0.0, **changes) -> float:
-    vectors = [np.array([float(value)]) for value in (desired, velocity, acceleration)]
-    return float(limit_jerk(*vectors, limits(JERK, **changes), DT_S)[0])
+    target, v, a = (np.array([float(value)]) for value in (desired, velocity, acceleration))
+    return float(limit_jerk(target, v, a, limits(JERK, **changes), DT_S)[0])
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -272,5 +272,6 @@ def test_rounding_never_exceeds_the_speed_limit():
         jerk=np.array([100.0]),
     )
     for sign in (1.0, -1.0):
-        state = (np.array([value]) for value in (sign * 1.9, -sign * 1.4250000000000003, -sign * 14.500000000000004))
-        assert np.abs(limit_jerk(*state, found, 0.05)) <= found.fastest
+        values = sign * 1.9, -sign * 1.4250000000000003, -sign * 14.500000000000004
+        target, v, a = (np.array([value]) for value in values)
+        assert np.abs(limit_jerk(target, v, a, found, 0.05)) <= found.fastest

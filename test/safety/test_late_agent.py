@@ -1,6 +1,7 @@
 """Ends that the time of the agent alone explains are the policy's, and audit and replay agree."""
 
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def silent(since):
     return [ScriptedFault(kind="drop", step=step, sensor="joints") for step in range(since, since + 9)]
 
 
-ENDS = {
+ENDS: dict = {
     "the watchdog": ([0, 0, 12], {}, "policy_lost:late"),
     "the watchdog after the reset": ([12], {}, "policy_lost:late"),
     "old readings": ([0, 4, 4, 4], {"safety": STALE}, "policy_lost:late"),
@@ -118,7 +119,7 @@ def test_audit_finds_a_late_end_that_was_none(tmp_path, gaps, options, reason):
     from embodied_env.extensions.audit.row_history_rules import SequenceRule
 
     path, _ = run(tmp_path, gaps, **options)
-    rows = list(embodied_env.read_run(path).rows())
+    rows: Any = list(embodied_env.read_run(path).rows())
     rows[-1]["inner"]["end_reasons"] = [reason]
     rule = SequenceRule(embodied_env.load_contract("arm_reach"))
     assert "ending.policy" in {found.rule for row in rows for found in rule.add(row)}

@@ -573,7 +573,7 @@ RGB = 'image: {unit: "1", shape: [4, 6, 3], low: 0, high: 255}'
 IMAGE, BOOL = "sensor_msgs/msg/Image", 'data: {unit: "1", low: 0, high: 1}'
 WITH_COVARIANCE = "geometry_msgs/msg/PoseWithCovarianceStamped"
 IT, ITS = "backends.mujoco.sources.it", "sensors.it"
-WRONG_SOURCES = {  # type, fields, keys of the sensor, source, path of the error, part of the problem
+WRONG_SOURCES: dict = {  # type, fields, keys of the sensor, source, path of the error, part of the problem
     "another size": (POSE, ["position"], "", {"sensors": {"position": "seven"}}, f"{IT}.sensors.position", "'seven': 7 values (expected 3"),
     "no model sensor": (POSE, ["position"], "", {"sensors": {"position": "palce"}}, f"{IT}.sensors.position", "did you mean 'place'?"),
     "no field": (POSE, ["position"], "", {"sensors": {"positon": "place"}}, f"{IT}.sensors.positon", "did you mean 'position'?"),

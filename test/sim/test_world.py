@@ -102,7 +102,7 @@ def cart_contract(folder: Path, kp: float = KP_N_PER_M) -> Contract:
     return parse_contract(CART, source=str(folder / "cart.yaml"))
 
 
-def values(world: World) -> dict[str, dict[str, np.ndarray]]:
+def values(world: World) -> dict[str, Mapping[str, np.ndarray]]:
     return {name: reading.values for name, reading in world.read().items()}
 
 

@@ -17,7 +17,7 @@ LOG, MANIFEST, SUMMARY, FIRST = "transitions.mcap", "manifest.json", "summary.js
 FILES = (LOG, MANIFEST, SUMMARY, FIRST)
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp.exe\u2066\x7f</script><script>alert(1)</script>"
 DEEP = "@deep@"
-VALUES = (
+VALUES: tuple = (
     None, True, False, 0, 1, -1, 255, 2**31, 2**63, -(2**63), 2**64, 10**39, 10**400, 0.0, -0.0, 0.5, 1e-320, 1e308, -1e308,
     float("nan"), float("inf"), "", "x", "OK", "success", "1", "\ud800", "a\0b", "x" * 5000, ESCAPES, "../../etc/passwd",
     [], {}, [[]], [None], [1e308], ["x"], [1, 2], [[1], [1, 2]], {"repr": 1}, {"x": 1}, {"": {}}, DEEP,

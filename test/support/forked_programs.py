@@ -81,7 +81,7 @@ def forked_programs(imports: str) -> Iterator[ForkedPrograms]:
     """Start the process that runs `imports` once and then forks."""
     requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-c", _SERVER.format(limit=_LIMIT)]
-    with requests, theirs, subprocess.Popen(command, stdin=theirs) as server:
+    with requests, theirs, subprocess.Popen(command, stdin=theirs.fileno()) as server:
         theirs.close()
         requests.send(json.dumps(imports).encode())
         yield ForkedPrograms(requests)

@@ -83,7 +83,8 @@ class Gripper(Spinning):
 
     def __init__(self, kind: str, arm: Arm, namespace: str, domain_id: int) -> None:
         super().__init__("gripper", namespace, domain_id)
-        self.mode, self.delay_s, self.goals, self._arm, self._type = "reach", 0.0, [], arm, message_class(kind)
+        self.mode, self.delay_s, self._arm, self._type = "reach", 0.0, arm, message_class(kind)
+        self.goals: list = []
         self._server = ActionServer(
             self.node,
             self._type,

@@ -7,18 +7,25 @@ import strategies
 
 import embodied_env
 from embodied_env.contract import Contract
-from embodied_env.sim.identified_parameters import IdentifiedModel, IdentifiedParameter, IdentifiedRun, write_identified
+from embodied_env.sim.identified_parameters import (
+    IdentifiedModel,
+    IdentifiedParameter,
+    IdentifiedRun,
+    Kind,
+    write_identified,
+)
 
+FITTED: dict[Kind, tuple] = {
+    "gain": (("j1", "j2"), 1500.0, 1400.0, 1600.0, 8000.0),
+    "damping": (("j3",), 90.0, 80.0, 95.0, 2.0),
+    "friction_loss": (("j1",), 2.0, 1.0, 3.0, 0.0),
+    "armature": (("j2", "j3"), 0.5, 0.4, 0.6, 0.3),
+    "mass": (("link6",), 1.5, 1.2, 1.8, 0.365),
+    "command_delay": ((), 0.03, 0.02, 0.04, 0.0),
+}
 PARAMETERS = tuple(
     IdentifiedParameter(kind=kind, of=of, value=value, low=low, high=high, model=model)
-    for kind, of, value, low, high, model in (
-        ("gain", ("j1", "j2"), 1500.0, 1400.0, 1600.0, 8000.0),
-        ("damping", ("j3",), 90.0, 80.0, 95.0, 2.0),
-        ("friction_loss", ("j1",), 2.0, 1.0, 3.0, 0.0),
-        ("armature", ("j2", "j3"), 0.5, 0.4, 0.6, 0.3),
-        ("mass", ("link6",), 1.5, 1.2, 1.8, 0.365),
-        ("command_delay", (), 0.03, 0.02, 0.04, 0.0),
-    )
+    for kind, (of, value, low, high, model) in FITTED.items()
 )
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parents[2] / "launch"
 OURS = "embodied_env.cli.launch.ros_launch"
@@ -18,7 +19,8 @@ class LaunchDescription:
 
 
 class Substitution:
-    pass
+    def perform(self, context):
+        raise NotImplementedError
 
 
 class LaunchConfiguration(Substitution):
@@ -38,6 +40,8 @@ class DeclareLaunchArgument:
 
 
 class ExecuteProcess:
+    role: str
+
     def __init__(self, *, cmd, name=None, **options):
         self.cmd, self.name, self.options = list(map(words, cmd)), name, options
         self.process_details = {}
@@ -111,7 +115,7 @@ def text(value, context):
 
 
 def description_of(name):
-    spec = importlib.util.spec_from_file_location(f"{name}_launch", FOLDER / f"{name}.launch.py")
+    spec: Any = importlib.util.spec_from_file_location(f"{name}_launch", FOLDER / f"{name}.launch.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.generate_launch_description()
@@ -152,7 +156,7 @@ def install(monkeypatch):
         module = types.ModuleType(module_name)
         vars(module).update({each.__name__: each for each in classes})
         monkeypatch.setitem(sys.modules, module_name, module)
-    sys.modules["launch.utilities"].normalize_to_list_of_substitutions = words
+    vars(sys.modules["launch.utilities"])["normalize_to_list_of_substitutions"] = words
     monkeypatch.delitem(sys.modules, OURS, raising=False)
     ours = importlib.import_module(OURS)
     monkeypatch.setitem(sys.modules, OURS, ours)  # so that it is removed with its stand-ins

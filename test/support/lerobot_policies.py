@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ COMMON = {
     "device": "cpu",
 }
 SMALL = {"dim_model": 32, "n_heads": 2, "dim_feedforward": 64, "n_encoder_layers": 1, "n_vae_encoder_layers": 1}
-POLICIES = {
+POLICIES: dict = {
     "chunks": ("act", {**SMALL, "chunk_size": 4, "n_action_steps": 4}),
     "averaged": ("act", {**SMALL, "chunk_size": 4, "n_action_steps": 1, "temporal_ensemble_coeff": 0.01}),
     "history": (
@@ -60,7 +61,7 @@ for name, (kind, options) in POLICIES.items():
     settings.pretrained_backbone_weights = "ResNet18_Weights.IMAGENET1K_V1"  # as trained; never downloaded to load it
     for each in (policy, before, after):
         each.save_pretrained(folder)
-    model = load_model(f"lerobot:{folder}")
+    model: Any = load_model(f"lerobot:{folder}")
     policy.reset()
     model.reset(seed=3, episode_index=0)
     for step in range(12):

@@ -68,5 +68,5 @@ def _generated(name, *, with_actions):
 
 def _installed():
     """Return the installed packages needed to build a generated one, and their newest modification time."""
-    specs = [importlib.util.find_spec(name) for name in ("numpy", "rclpy", "rosidl_generator_py")]
-    return [(spec.origin, Path(spec.origin).stat().st_mtime_ns) for spec in specs]
+    modules = [importlib.import_module(name).__file__ or "" for name in ("numpy", "rclpy", "rosidl_generator_py")]
+    return [(file, Path(file).stat().st_mtime_ns) for file in modules]

@@ -44,7 +44,7 @@ def new_message(message_type, **fields):
 
 def sample_of(declaration, encoding=None):
     """Return a sensor with all fields of a message type."""
-    fields = {}
+    fields: dict = {}
     for name, known in declaration.fields.items():
         if known.shape is None:
             fields[name] = {"joints": JOINTS}

@@ -38,7 +38,7 @@ class MiddlewareBackend(FakeBackend):
     def _snapshot(self):
         snapshot = super()._snapshot()
         arrival_ns = self._clock.system_ns()
-        stamps = {"source_ns": arrival_ns - 300, "received_ns": arrival_ns - 100} if self._step != 3 else {}
+        stamps: dict = {"source_ns": arrival_ns - 300, "received_ns": arrival_ns - 100} if self._step != 3 else {}
         samples = {
             name: dataclasses.replace(sample, arrival_system_ns=arrival_ns, **stamps)
             for name, sample in snapshot.samples.items()

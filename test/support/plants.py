@@ -21,7 +21,7 @@ def _move(rng, dead_s, poles, jitter_s, noise, *, period_s=0.05, read_s=0.004, s
     commands = np.cumsum(profile) * period_s if shape == "line" else profile
     at_s = period_s * np.arange(len(profile)) + rng.uniform(0.0, 4e-4, len(profile))
     acting_s = at_s + dead_s + rng.uniform(-jitter_s, jitter_s, len(profile)) / 2.0
-    grid_s = STEP_S * np.arange(int((at_s[-1] + 0.1) / STEP_S))
+    grid_s = np.arange(int((at_s[-1] + 0.1) / STEP_S), dtype=np.float64) * STEP_S
     acting = _as_move(acting_s, commands)
     motion = _filtered(command_trajectory(acting, period_s, shape).at(grid_s), poles)
     stamps_s = np.arange(rng.uniform(0.0, read_s), at_s[-1] + 0.05, read_s)
@@ -37,7 +37,7 @@ def _there_and_back(rng, period_s):
     return np.concatenate([there, rest, -there[::-1], rest])
 
 
-def _as_move(at_s, commands):
+def _as_move(at_s, commands) -> Move:
     none = np.zeros(1)
     return Move(joint="j", commanded_s=at_s, commands=commands, read_s=none, readings=none)
 

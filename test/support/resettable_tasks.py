@@ -57,6 +57,7 @@ class ArgumentVerdicts(Running):
     """Returns a verdict that contains all of its arguments."""
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, Any]) -> Verdict | None:
+        assert snapshot.reset is not None
         samples = {name: field_values(sample) for name, sample in sorted(snapshot.samples.items())}
         arguments = [options, snapshot.now_ns, samples, snapshot.clock, snapshot.injected, field_values(snapshot.reset)]
         return Verdict.failed(json.dumps(to_json_types(arguments), sort_keys=True))

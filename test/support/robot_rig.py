@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import ros_domains
@@ -46,7 +47,7 @@ ATTEMPTS = 10
 ROUNDING = 1e-9
 ZERO, SLOW, FAST = np.zeros(6), np.array([0.2, 0, 0, 0, 0, 0]), np.array([1.0, 0, 0, 0, 0, 0])
 AUTOMATIC, PROTECTIVE = 7, 3
-ESTOPS = {
+ESTOPS: dict[str, dict] = {
     "button": {"topic": "button", "timeout_s": 0.5},
     "mode": {
         "topic": "mode",
@@ -128,9 +129,9 @@ class SinkSpy:
         self.passed.append((time.monotonic_ns(), command))
         return self.outlet.send(command)
 
-    @property
+    @property  # type: ignore[misc] # for isinstance
     def __class__(self):
-        return type(self.outlet)  # for isinstance
+        return type(self.outlet)
 
     def __getattr__(self, name):
         return getattr(self.outlet, name)
@@ -150,7 +151,7 @@ class Episode:
         if isinstance(backend._connection.sink, SinkSpy):
             backend._connection.sink = backend._connection.sink.outlet
         self.spy = backend._connection.sink = SinkSpy(backend._connection.sink)
-        self.published = []
+        self.published: list = []
         if monitor is not None:
             monitor.commands = self.published
         self.ended = ""
@@ -267,7 +268,8 @@ class Rig:
         self.chaos = ChaosNode(
             "joint_states", "chaos/joint_states", "sensor_msgs/msg/JointState", seed=SEED, namespace=NAMESPACE
         )
-        self.env, self._is_closed = None, False
+        self.env: Any = None
+        self._is_closed = False
         self.chaos.__enter__()
         try:
             options = {"namespace": NAMESPACE, "domain_id": DOMAIN_ID, "record": folder}

@@ -1,6 +1,7 @@
 """Rewriting the files of a recorded run, so that it is consistent except for the intended change."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from embodied_env.record.arrays import encode_array, references
@@ -40,7 +41,7 @@ def relink(path: Path) -> None:
     rewrite_log(path, LogReader(path / "transitions.mcap"))
 
 
-def unlinked(row: dict) -> dict:
+def unlinked(row: Mapping) -> dict:
     """Return a row without the fields that link it to the previous one."""
     return {key: value for key, value in row.items() if key not in (PREVIOUS, LOG_TIME)}
 

@@ -85,7 +85,7 @@ def _finite_bounds(
     acceleration: float,
     deceleration: float | None,
 ) -> JointBounds:
-    start = {"zero is low": 0.0, "zero is high": -width}.get(low, low) if isinstance(low, str) else low
+    start = {"zero is low": 0.0, "zero is high": -width}[low] if isinstance(low, str) else low
     return _continuous_bounds(velocity, shares, acceleration, deceleration, low=start, high=start + width)
 
 
@@ -276,8 +276,8 @@ def journeys(*, quick: bool = False) -> st.SearchStrategy[SimpleNamespace]:
 
 def contract_of(
     *limits: JointLimits,
-    command: str = "position_delta",
-    scale: str = "normalized",
+    command: Any = "position_delta",
+    scale: Any = "normalized",
     split: int = 0,
     control_period_s: float = 0.05,
     margins: Margins | None = None,
@@ -401,7 +401,7 @@ INPUT_STATES = (
 )
 
 _AGES = st.one_of(st.sampled_from([0.0, 0.15, 0.2, -0.005, -1.0, math.nan, math.inf, -math.inf]), st.floats(-0.1, 0.3))
-_SENSORS = st.one_of(
+_SENSORS: st.SearchStrategy[dict] = st.one_of(
     st.just({}),
     st.fixed_dictionaries(
         {"joints": st.builds(lambda q, a: SensorStatus(quality=q, age_s=a), st.sampled_from(Quality), _AGES)}
@@ -527,14 +527,14 @@ class _TornTensor:
         return self
 
 
-class _Vanishes(dict):  # type: ignore[type-arg]
+class _Vanishes(dict):
     """A mapping whose values are missing when they are read."""
 
     def __getitem__(self, key: Any) -> Any:
         raise KeyError(key)
 
 
-class _Endless(dict):  # type: ignore[type-arg]
+class _Endless(dict):
     """A mapping that cannot be listed."""
 
     def __iter__(self) -> Any:

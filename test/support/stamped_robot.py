@@ -3,12 +3,12 @@
 from embodied_env.contract.safety_schema import ObservationAge
 from embodied_env.ros.wire.stamp_translation import StampTranslator
 from embodied_env.ros.wire.world_clock import ClockSpec, SimTimeTracker, SystemClockMonitor
-from embodied_env.timing.clock import NS_PER_S
+from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 MS = 1_000_000
 
 
-class UtcClock:
+class UtcClock(ManualClock):
     """A steady clock and UTC ahead of it, with `reading_ns` between two readings."""
 
     virtual = False

@@ -250,7 +250,7 @@ def own_fields(draw: st.DrawFn, known: MessageField, encoding: str | None, joint
     result: Document = {"unit": unit or draw(st.sampled_from(units))}
     if known.shape is None:
         return {**result, "joints": joints, **draw(bounds(len(joints)))}
-    shape = [draw(st.integers(1, 3)) if size is None else size for size in known.shape]
+    shape: list = [draw(st.integers(1, 3)) if size is None else size for size in known.shape]
     if pixels is not None:
         shape = [shape[0] * pixels.divisor[0], shape[1] * pixels.divisor[1], pixels.channels]
     if list(known.shape) != shape:

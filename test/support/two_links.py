@@ -41,11 +41,12 @@ def contract_in(folder: Path, parameters: dict[str, float] = MODEL) -> Contract:
         kind, _, of = name.partition(".")
         if kind in _PLACES:
             tag, key, attribute = _PLACES[kind]
-            model.getroot().find(f".//{tag}[@{key}='{of}']").set(attribute, repr(value))
-    inertial = model.getroot().find(".//body[@name='forearm']/inertial")
+            (element,) = model.iterfind(f".//{tag}[@{key}='{of}']")
+            element.set(attribute, repr(value))
+    (inertial,) = model.iterfind(".//body[@name='forearm']/inertial")
     share = parameters["mass.forearm"] / MODEL["mass.forearm"]
     for key in ("mass", "diaginertia"):
-        inertial.set(key, " ".join(repr(share * float(each)) for each in inertial.get(key).split()))
+        inertial.set(key, " ".join(repr(share * float(each)) for each in inertial.attrib[key].split()))
     model.write(folder / "arm.xml")
     return load_contract(folder / "arm.yaml")
 

@@ -14,5 +14,6 @@ def display():
     with subprocess.Popen(
         ["Xvfb", "-displayfd", "1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as xvfb:
+        assert xvfb.stdout is not None
         yield f":{xvfb.stdout.readline().strip()}"
         xvfb.terminate()

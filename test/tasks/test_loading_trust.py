@@ -21,7 +21,8 @@ import embodied_env
 from embodied_env.cli import WRONG_USAGE
 from embodied_env.cli.main import main
 from embodied_env.contract.contract_loader import load_contract, save_contract
-from embodied_env.envs.embodied_env import EmbodiedEnv, resolve_contract
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.envs.option_checks import resolve_contract
 from embodied_env.envs.registration import make
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.record import RecordTransitions, read_run

@@ -160,7 +160,7 @@ def test_the_scripted_policy_stays_in_the_action_space() -> None:
     ],
 )
 def test_the_scripted_policy_moves_around_the_lever(
-    tip: tuple[float, ...], lever_rad: float, low: tuple[float, ...], high: tuple[float, ...]
+    tip: tuple[float, float, float], lever_rad: float, low: tuple[float, ...], high: tuple[float, ...]
 ) -> None:
     motion = moved(tip, pose(lever_rad=lever_rad))
     assert (np.array(low) < motion).all()

@@ -2,6 +2,8 @@
 
 import contextlib
 import itertools
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -58,6 +60,9 @@ class TestMujocoRosBackend(BackendContract):
     @pytest.fixture(autouse=True)
     def name_of_the_test(self, request):
         self.name = request.function.__name__
+
+    epochs: Iterator[int]
+    kept: Any
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
@@ -137,6 +142,8 @@ class TestEnvOverMujocoRos(EnvContract):
     @pytest.fixture(autouse=True)
     def name_of_the_test(self, request):
         self.name = request.function.__name__
+
+    kept: Any
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod

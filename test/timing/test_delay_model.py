@@ -1,4 +1,6 @@
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -299,15 +301,9 @@ def test_a_run_with_delays_replays_bit_for_bit(recorded):
 def test_a_run_of_few_steps_has_no_profile(tmp_path):
     from embodied_env.extensions.calibration.profile_from_run import profile_of_run
 
-    class Empty:
-        def __init__(self):
-            self.manifest = {}
-
-        def rows(self):
-            return iter(())
-
+    empty: Any = SimpleNamespace(manifest={}, rows=lambda: iter(()))
     with pytest.raises(LatencyProfileError, match="latencies measured: 0"):
-        profile_of_run(Empty())
+        profile_of_run(empty)
 
 
 @pytest.mark.needs("calibration")
@@ -381,16 +377,12 @@ def test_calibration_profile_delays_readings():
         (lambda: constant(-0.1), "0 to"),
         (lambda: constant(float("nan")), "0 to"),
         (lambda: DelayDistribution(kind="lognormal", values=(0.1,)), "expected 2"),
-        (lambda: DelayDistribution(kind="uniform", values=(0.1,)), "constant, empirical, lognormal"),
-        (lambda: DelayModel(order="shuffled"), "as_drawn"),
+        (lambda: DelayDistribution(kind="uniform", values=(0.1,)), "constant, empirical, lognormal"),  # type: ignore[arg-type]
+        (lambda: DelayModel(order="shuffled"), "as_drawn"),  # type: ignore[arg-type]
         (lambda: load_delays("/nowhere.json"), "cannot read"),
-        (lambda: load_delays(7), "expected a file"),
+        (lambda: load_delays(7), "expected a file"),  # type: ignore[arg-type]
         (
-            lambda: delays_of(
-                LatencyProfile(
-                    **dict.fromkeys(("contract", "fingerprint", "backend", "created_utc", "host"), ""), seed=0
-                )
-            ),
+            lambda: delays_of(LatencyProfile(contract="", fingerprint="", backend="", created_utc="", host="", seed=0)),
             "no sensors",
         ),
     ],

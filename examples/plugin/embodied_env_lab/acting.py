@@ -15,7 +15,7 @@ from embodied_env.core.types import CommandState, Snapshot
 
 def make_gain(location: str, contract: Contract, *, trust: bool = False) -> Any:
     """Return the policy ``lab_gain``, which always acts with the value in its address."""
-    return lambda observation: np.full(contract.action_space.shape, float(location))
+    return lambda observation: np.full(contract.action_space.shape or (), float(location))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 import json
 import shutil
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -85,7 +86,8 @@ def test_a_run_with_cameras_passes_and_its_rows_refer_to_their_images(tmp_path, 
     env.close()
     assert audit_run(env.path).problems == ()
     run = read_run(env.path)
-    (row,) = run.transitions()
+    rows: Any = run.transitions()
+    (row,) = rows
     assert np.array_equal(run.array(row["observation"]["front_image"]), observation["front_image"])
     assert row["inner"]["observation"]["front_image"] == row["observation"]["front_image"]
     depth = env.unwrapped.last_transition.snapshot.samples["truth"].values["image"]

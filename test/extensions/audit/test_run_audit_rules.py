@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,12 +59,13 @@ def with_camera():
 def slow_paced():
     """Return a paced world whose pacer has another period than its contract."""
     env = EmbodiedEnv("arm_reach", backend="fake", free_running=True, clock=ManualClock())
-    env.stepper.backend.pacer._period_ns += 2 * MS
+    backend: Any = env.stepper.backend
+    backend.pacer._period_ns += 2 * MS
     return env
 
 
 def paced():
-    delays = FakeDelays(driver_s=0.002, transport_s=0.001, queue_s=0.0005, publish_s=0.003, actuation_s=0.02)
+    delays: Any = FakeDelays(driver_s=0.002, transport_s=0.001, queue_s=0.0005, publish_s=0.003, actuation_s=0.02)
     return EmbodiedEnv("arm_reach", backend="delayed_fake", clock=OneClock(start_ns=1), delays=delays)
 
 
@@ -245,7 +247,7 @@ def end(row, *reasons, terminated=False, truncated=False):
     both(row, terminated=terminated, truncated=truncated)
 
 
-PLAIN = {
+PLAIN: dict = {
     "observation": [1.0],
     "action": 0,
     "reward": 1.0,
@@ -675,7 +677,7 @@ def test_actions_of_a_chunk(is_sound, account, array, requested):
     account = {"mode": "crossfade", **place, **dict.fromkeys(("underruns", "expired", "failed"), 0)}
     inputs = {} if array is None else {"chunk": {"id": 1, "born": account["born"], "actions": None}}
     inner = {"action": requested, "report": {"requested": requested}, "external_inputs": inputs}
-    row = {"schema": TRANSITION, "info": {"step_index": 4, "annotations": {"chunk": account}}, "inner": inner}
+    row: Any = {"schema": TRANSITION, "info": {"step_index": 4, "annotations": {"chunk": account}}, "inner": inner}
     found = {violation.rule for violation in AccountRules(None, lambda _: array).add(row)}
     assert found == (set() if is_sound else {"chunk.actions"})
 
@@ -813,7 +815,7 @@ def test_an_impossible_record_of_the_robot_file_is_a_violation(tmp_path, contrac
 
 
 def test_a_run_on_a_robot_needs_confirmation_of_chosen_values():
-    run = {"contract": {"robot": describe_robot(of_robot())}, "backend": "real", "capabilities": {}}
+    run: Any = {"contract": {"robot": describe_robot(of_robot())}, "backend": "real", "capabilities": {}}
     assert [violation.rule for violation in check_robot(run, of_robot())] == ["manifest.robot"]
     for flag in ({"chosen_confirmed": True}, {"emulated": True}, {"actuates": False}):
         assert list(check_robot({**run, "capabilities": flag}, of_robot())) == []

@@ -26,7 +26,7 @@ from embodied_env.record import RecordTransitions, read_run
 from embodied_env.timing.clock import ManualClock
 
 STEP = info_schema()["$defs"]["step"]
-PLAIN = {
+PLAIN: dict = {
     "observation": {"position": 3},
     "action": "right",
     "reward": 1.0,
@@ -149,7 +149,8 @@ def arm(**options):
     return EmbodiedEnv("arm_reach", **{"backend": "fake", **options})
 
 
-FAULTS = [ScriptedFault(kind=kind, step=2 + i) for i, kind in enumerate(("drop", "nan", "stale", "future"))]
+KINDS: list = ["drop", "nan", "stale", "future"]
+FAULTS = [ScriptedFault(kind=kind, step=2 + i) for i, kind in enumerate(KINDS)]
 DELAYS = FakeDelays(driver_s=0.002, transport_s=0.001, queue_s=0.0005, publish_s=0.003, actuation_s=0.02)
 SAME = {"tcp": [0.3, 0.3, 0.3], "target": [0.3, 0.3, 0.3]}
 MALFORMED = [[math.nan] * 6, np.zeros(3), "left", None, [1e308] * 6, np.full(6, 2.0), object(), [True] * 6, {"arm": 1}]

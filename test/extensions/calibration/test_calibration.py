@@ -39,7 +39,7 @@ def test_move_is_slow_and_ends_at_its_start(seed, fastest, change, way):
 def test_joint_motion_is_read_from_its_sensor():
     assert find_joint_readings(ARM, ["j3"])["j3"].field == "position"
     turn = find_joint_readings(CART, ["angular.z"])["angular.z"]
-    assert turn == find_joint_readings(CART, CART.actuators["base"].joints)["angular.z"]
+    assert turn == find_joint_readings(CART, list(CART.actuators["base"].joints))["angular.z"]
     assert (turn.field, turn.component) == ("angular", 2)
 
 
@@ -91,10 +91,10 @@ def test_usage_errors_write_nothing(arguments, tmp_path, monkeypatch, capsys):
 
 def quick_arm(max_age_s):
     """Return an arm with short periods that a busy machine does not hold."""
-    watchdog = replace(ARM.safety.watchdog, hold_steps=50, stop_steps=100)
-    safety = replace(ARM.safety, watchdog=watchdog, action=replace(ARM.safety.action, max_age_steps=50))
+    steps = {"watchdog.hold_steps": 50, "watchdog.stop_steps": 100, "action.max_age_steps": 50}
+    contract = changed_contract(ARM, {f"safety.{key}": value for key, value in steps.items()})
     sensors = {name: replace(sensor, max_age_s=max_age_s) for name, sensor in ARM.sensors.items()}
-    return replace(ARM, control_period_s=0.02, safety=safety, sensors=sensors)
+    return replace(contract, control_period_s=0.02, sensors=sensors)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shipped_contracts import changed_contract
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -43,13 +44,11 @@ def contract():
         "mujoco_ros": {**arm.backends["mujoco_ros"], "emulator": EMULATOR},
         "real": {**arm.backends["real"], "discovery_s": 0.0, "step_timeout_s": 5.0, "controller_state": state},
     }
-    safety = replace(  # a busy machine must not end the episode
-        arm.safety,
-        action=replace(arm.safety.action, max_age_steps=40),
-        watchdog=replace(arm.safety.watchdog, hold_steps=40, stop_steps=80),
-    )
+    # a busy machine must not end the episode
+    steps = {"action.max_age_steps": 40, "watchdog.hold_steps": 40, "watchdog.stop_steps": 80}
+    patient = changed_contract(arm, {f"safety.{key}": value for key, value in steps.items()})
     sensors = {name: replace(sensor, max_age_s=2.0) for name, sensor in arm.sensors.items()}
-    return replace(arm, backends=backends, safety=safety, sensors=sensors)
+    return replace(patient, backends=backends, sensors=sensors)
 
 
 def drive(steps, *, thinking_s=0.0, **options):

@@ -355,7 +355,7 @@ def test_hidden_delay_and_weak_servo_are_named_first(tmp_path):
         inference=constant(0.0),
         actuation=constant(0.06),
     )
-    options = {"backend": "mujoco", "episodes": 5, "seed": 0}
+    options: dict = {"backend": "mujoco", "episodes": 5, "seed": 0}
     a = embodied_env.evaluate("arm_reach", ["scripted"], record=tmp_path / "a", **options)
     b = embodied_env.evaluate(weak, ["scripted"], record=tmp_path / "b", delay_profile=late, **options)
     found = compare_runs(a.results[0].path, b.results[0].path)
@@ -376,7 +376,7 @@ def test_hidden_delay_and_weak_servo_of_an_emulated_robot_are_named_first(tmp_pa
     emulator = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert "simulating" in emulator.stdout.readline()
-        options = {"episodes": 8, "seed": 0}
+        options: dict = {"episodes": 8, "seed": 0}
         a = embodied_env.evaluate("arm_reach", ["scripted"], backend="mujoco", record=tmp_path / "a", **options)
         b = embodied_env.evaluate(
             "arm_reach", ["scripted"], backend="real", emulator=True, record=tmp_path / "b", **options

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -180,10 +179,10 @@ def test_controllers_of_a_shared_node_in_simulated_time_are_asked_for_their_join
             joints={**contract.actuators[arm].joints, "lift": contract.actuators[arm].joints["a1"]},
         )
         with contextlib.closing(RosNode("asking", namespace="/", clock=SteadyClock())) as ros:
-            (check,) = joint_checks(SimpleNamespace(actuators={"arm": wrong}), ros)
+            (check,) = joint_checks(replace(contract, actuators={"arm": wrong}), ros)
             assert (check.passed, check.code) == (False, "joints")
             unknown = replace(wrong, topic="nowhere/joint_trajectory")
-            (check,) = joint_checks(SimpleNamespace(actuators={"arm": unknown}), ros)
+            (check,) = joint_checks(replace(contract, actuators={"arm": unknown}), ros)
             assert (check.passed, check.detail.startswith("not compared")) == (None, True)
     finally:
         robot.close()

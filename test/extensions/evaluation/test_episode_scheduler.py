@@ -1,5 +1,8 @@
 """Episodes of workers that end or hang are repeated, and each worker has its own ROS domain."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from embodied_env.errors import BackendError, BackendNotReadyError, PolicyError
@@ -24,9 +27,9 @@ class FakePool:
         return []
 
 
-class FakeChild:
-    def note_shared_memory(self):
-        pass
+def worker_of(number):
+    child: Any = SimpleNamespace(note_shared_memory=lambda: None)
+    return LocalWorker(number=number, child=child)
 
 
 @pytest.fixture
@@ -38,10 +41,10 @@ def scheduler(monkeypatch):
 def test_episode_that_kills_every_worker_raises(scheduler):
     pool = FakePool()
     for _ in range(MOST_ATTEMPTS - 1):
-        worker = LocalWorker(number=0, child=FakeChild())
+        worker = worker_of(0)
         scheduler._handle(pool, worker, {"worker": 0})
         scheduler._handle(pool, worker, None)
-    worker = LocalWorker(number=0, child=FakeChild())
+    worker = worker_of(0)
     scheduler._handle(pool, worker, {"worker": 0})
     with pytest.raises(BackendError, match=r"episode 0 failed: .* in 3 attempts: killed by signal 9"):
         scheduler._handle(pool, worker, None)
@@ -51,13 +54,13 @@ def test_episode_that_kills_every_worker_raises(scheduler):
 def test_workers_that_never_start_raise(scheduler):
     pool = FakePool()
     for _ in range(MOST_ATTEMPTS - 1):
-        scheduler._handle(pool, LocalWorker(number=0, child=FakeChild()), None)
+        scheduler._handle(pool, worker_of(0), None)
     with pytest.raises(BackendNotReadyError, match="in 3 attempts"):
-        scheduler._handle(pool, LocalWorker(number=0, child=FakeChild()), None)
+        scheduler._handle(pool, worker_of(0), None)
 
 
 def test_worker_error_is_raised_with_its_output_as_note(scheduler):
-    worker = LocalWorker(number=0, child=FakeChild())
+    worker = worker_of(0)
     with pytest.raises(PolicyError, match="out of ideas") as raised:
         scheduler._handle(FakePool(), worker, {"failed": "PolicyError", "message": "out of ideas"})
     assert "killed by signal 9" in raised.value.__notes__[0]
@@ -81,13 +84,13 @@ class HungPool(FakePool):
 
     def start(self, number, domain_id):
         super().start(number, domain_id)
-        self.workers.append(LocalWorker(number=number, child=FakeChild()))
+        self.workers.append(worker_of(number))
         self.workers[-1].messages = [{"worker": number}, {"ready": f"run_{len(self.started)}"}]
 
     def busy(self):
         return [worker for worker in self.workers if worker.trial is not None]
 
-    def reap(self, worker, *, grace_s):
+    def reap(self, worker, *, grace_s=0.0):
         self.workers.remove(worker)
         self.graces = [*getattr(self, "graces", []), grace_s]
         return super().reap(worker)

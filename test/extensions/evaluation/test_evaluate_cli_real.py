@@ -93,6 +93,6 @@ def test_ctrl_c_to_all_processes_of_a_launch_ends_the_work_then_the_relay_then_t
     run = embodied_env.read_run(path)
     rows = list(run.transitions())
     assert run.clean
-    assert max(np.abs(row["info"]["action"]["applied"]).max() for row in rows) > 0.1
+    assert max(np.abs(np.asarray(row["info"]["action"]["applied"])).max() for row in rows) > 0.1
     summary = json.loads((path / "summary.json").read_text())
     assert {"period_s", "jitter_s", "overrun_s", "driver_s[joints]", "data_age_s[joints]"} <= set(summary["latency"])

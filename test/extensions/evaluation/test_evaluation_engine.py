@@ -15,8 +15,9 @@ import pytest
 import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.contract.contract_loader import dump_contract
+from embodied_env.core.policy import policy_seed
 from embodied_env.errors import RecordError, UsageError
-from embodied_env.extensions.evaluation.episode_runner import EpisodeRunner, EvaluationJob, PolicySource, policy_seed
+from embodied_env.extensions.evaluation.episode_runner import EpisodeRunner, EvaluationJob, PolicySource
 from embodied_env.extensions.evaluation.evaluation_engine import (
     Engine,
     longest_episode_s,
@@ -98,7 +99,7 @@ def run_evaluate(capsys, *words):
 
 
 def job(**changes):
-    values = {
+    values: dict = {
         "contract": ARM,
         "backend": "fake",
         "policies": (PolicySource(address="random"),),

@@ -11,7 +11,7 @@ from embodied_env.core.policy import NoAction
 from embodied_env.errors import UsageError
 from embodied_env.extensions.evaluation.evaluation import evaluate
 
-QUICK = {"episodes": 2, "seed": 3, "clock": "virtual"}
+QUICK: dict = {"episodes": 2, "seed": 3, "clock": "virtual"}
 ARM = changed_contract("arm_reach", {"episode.horizon_steps": 20})
 
 

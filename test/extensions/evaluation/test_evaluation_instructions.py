@@ -15,7 +15,7 @@ from embodied_env.extensions.evaluation.evaluation_arguments import read_instruc
 
 ARM = embodied_env.load_contract("arm_reach")
 SHORT = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
-QUICK = {"backend": "fake", "seed": 3, "clock": "virtual"}
+QUICK: dict = {"backend": "fake", "seed": 3, "clock": "virtual"}
 PROMPTS = ("wave", "point at the door", "rest")
 
 

@@ -22,7 +22,7 @@ from embodied_env.processes.child_process import Child, simulator
 
 ARM = embodied_env.load_contract("arm_reach")
 SHORT = replace(ARM, episode=replace(ARM.episode, horizon_steps=6))
-QUICK = {"backend": "fake", "episodes": 3, "seed": 3, "clock": "virtual"}
+QUICK: dict = {"backend": "fake", "episodes": 3, "seed": 3, "clock": "virtual"}
 
 
 def outcome(result):
@@ -80,7 +80,7 @@ def test_the_sensors_of_a_policy_are_required_while_it_runs(tmp_path):
 
 
 def test_each_policy_has_the_results_that_it_has_alone(tmp_path):
-    policies = ["random", "scripted", PolicySource(address="random")]
+    policies: list = ["random", "scripted", PolicySource(address="random")]
     together = evaluate(SHORT, policies, record=tmp_path, **QUICK)
     assert [result.policy for result in together.results] == ["random (1)", "scripted", "random (3)"]
     for name, result in zip(("random", "scripted", "random"), together.results, strict=True):
@@ -93,7 +93,7 @@ def test_each_policy_has_the_results_that_it_has_alone(tmp_path):
 
 def test_workers_give_the_results_of_one_process(tmp_path, monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "7")
-    quick = {**QUICK, "episodes": 1, "instructions": ["wave", "rest", "point"]}
+    quick: dict = {**QUICK, "episodes": 1, "instructions": ["wave", "rest", "point"]}
     one = evaluate(SHORT, ["random", "hold"], record=tmp_path, **quick)
     two = evaluate(SHORT, ["random", "hold"], record=tmp_path, engine=Engine(2), **quick)
     assert all(list(result.summary["instructions"]) == quick["instructions"] for result in two.results)
@@ -206,7 +206,7 @@ def test_policies_take_turns_on_one_robot(tmp_path, domain_id):
     namespace = f"/turns_{os.getpid()}"
     arm = Child(simulator("-", namespace=namespace, free_running=True), first_line=dump_contract(contract))
     try:
-        options = {
+        options: dict = {
             "backend": "real",
             "namespace": namespace,
             "emulator": True,

@@ -47,8 +47,8 @@ def needs(*modules):
 
 
 def recorded(folder, contract=SHORT, *, episodes=2, wrap=lambda env: env, actions=None, **options):
-    env = EmbodiedEnv(contract, backend="fake", clock="virtual", **options)
-    env = RecordTransitions(wrap(env), folder, policy="test")
+    made = EmbodiedEnv(contract, backend="fake", clock="virtual", **options)
+    env = RecordTransitions(wrap(made), folder, policy="test")
     rng = np.random.default_rng(0)
     with env:
         for episode in range(episodes):
@@ -129,7 +129,7 @@ def test_action_without_a_valid_request_is_what_was_applied(run_with_gaps):
     assert [step.action_source for step in steps] == SOURCES
     assert np.all(steps[2].action[""])  # the cart was braking
     for step, row in zip(steps[2:4], rows[2:4], strict=True):
-        np.testing.assert_array_equal(step.action[""], np.float32(row["info"]["action"]["applied"]))
+        np.testing.assert_array_equal(step.action[""], np.asarray(row["info"]["action"]["applied"], np.float32))
 
 
 def test_action_that_was_not_executed_is_marked(tmp_path, capsys):
@@ -247,7 +247,7 @@ def test_export_has_the_agents_observation_and_action_of_wrapped_runs(tmp_path):
     path = recorded(
         tmp_path,
         wrap=lambda env: gymnasium.wrappers.RescaleAction(
-            gymnasium.wrappers.FlattenObservation(env), *np.float32([-2, 2])
+            gymnasium.wrappers.FlattenObservation(env), np.float32(-2), np.float32(2)
         ),
     )
     step, row = steps_of(path)[0], next(read_run(path).transitions())
@@ -430,9 +430,11 @@ def test_lerobot_has_the_documented_layout(run, tmp_path):
         frames = [frame for frame in table.to_pylist() if frame["episode_index"] == episode["episode_index"]]
         assert [frame["index"] for frame in frames] == list(range(part.start, part.stop))
         assert [frame["timestamp"] for frame in frames] == [float(np.float32(k * 0.05)) for k in range(4)]
-        np.testing.assert_array_equal([f["action"] for f in frames], np.float32([s.action[""] for s in steps[part]]))
         np.testing.assert_array_equal(
-            [f["applied_action"] for f in frames], np.float32([s.action_applied[""] for s in steps[part]])
+            [f["action"] for f in frames], np.asarray([s.action[""] for s in steps[part]], np.float32)
+        )
+        np.testing.assert_array_equal(
+            [f["applied_action"] for f in frames], np.asarray([s.action_applied[""] for s in steps[part]], np.float32)
         )
         assert [f["next.done"] for f in frames] == [False, False, False, True]
         assert [f["evaluator.true_distance.range"] for f in frames] == [
@@ -450,7 +452,7 @@ def test_lerobot_has_the_documented_layout(run, tmp_path):
     assert units["observation.environment_state"] == {"target_position": "m", "tcp_position": "m"}
     stats = json.loads((out / "meta" / "stats.json").read_text())
     np.testing.assert_allclose(stats["action"]["mean"], np.mean([s.action[""] for s in steps], axis=0), atol=1e-7)
-    low, high = (np.quantile(np.float32([s.action[""] for s in steps]), share, axis=0) for share in (0.01, 0.99))
+    low, high = np.quantile(np.asarray([s.action[""] for s in steps], np.float32), (0.01, 0.99), axis=0)
     np.testing.assert_allclose([stats["action"]["q01"], stats["action"]["q99"]], [low, high], atol=1e-7)
     assert episodes[0]["stats/action/count"] == [4]
     assert len(episodes[0]["stats/action/q50"]) == 6
@@ -515,7 +517,7 @@ def as_hugging_face(datasets, feature):
 
 def columns_of(contract, environment=None):
     action = leaves_of_space(contract.action_space)
-    leaves = {"observation": leaves_of_space(contract.observation_space), "action": action, "applied": action}
+    leaves: dict = {"observation": leaves_of_space(contract.observation_space), "action": action, "applied": action}
     return Columns(EpisodeReader(run=None, contract=contract, evaluator={}, has_wrappers=False, **leaves), environment)
 
 
@@ -617,7 +619,7 @@ def test_lerobot_continues_in_the_next_file(run, tmp_path, monkeypatch):
     source = open_episodes(read_run(run))
     writer = lerobot.LerobotDataset(tmp_path / "out", source, ExitStack())
     for item in source:
-        (writer.step if isinstance(item, ExportedStep) else writer.end)(item)
+        writer.step(item) if isinstance(item, ExportedStep) else writer.end(item)
     writer.close({})
     assert sorted(file.name for file in (tmp_path / "out" / "data").rglob("*.parquet")) == [
         "file-000.parquet",

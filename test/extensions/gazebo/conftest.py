@@ -12,8 +12,8 @@ from gazebo_server import GazeboServer
 
 import embodied_env
 
-_STAND_IN = Path(__file__).parent / "mujoco_as_gazebo.py"
-_DRAFTED = Path(__file__).parent / "drafted_stand_in.py"
+_STAND_IN = Path(__file__).parent / "support" / "mujoco_as_gazebo.py"
+_DRAFTED = Path(__file__).parent / "support" / "drafted_stand_in.py"
 _SERVERS = {
     "arm_reach": f"exec {sys.executable} {_STAND_IN}",
     # the last argument is the world, next to which are the drafted contract and its bridge

@@ -1,5 +1,7 @@
 """Auxiliary topics of a simulator are stamped entity poses, and forces that show contacts."""
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
@@ -17,7 +19,8 @@ from embodied_env.ros.transport.receiver import ReceivedMessage
 def topics_of(name) -> EntityTopics:
     contract = load_contract(name)
     topics = EntityTopics(load_simulator_profile(contract, "gazebo")[0])
-    topics.subscribe(NoMessages())
+    receiver: Any = NoMessages()
+    topics.subscribe(receiver)
     return topics
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,6 +75,8 @@ class TestSimulatorBackend(BackendContract):
     """The public conformance suite, with one backend for all tests but those that end it."""
 
     contract = arm_with()
+    domain_id: int
+    kept: Any
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod

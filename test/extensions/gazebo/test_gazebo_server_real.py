@@ -81,7 +81,7 @@ def replayed(env, actions, options):
 def episode(env, reference):
     """The reset options and scripted actions of one episode, and what MuJoCo measured."""
     _, info = env.reset(seed=1)
-    options = {name: np.asarray(value) for name, value in info["reset"]["sampled"].items()}
+    options: dict = {name: np.asarray(value) for name, value in info["reset"]["sampled"].items()}
     in_reference = {**options, **({"obstacle_phase": np.array(0.0)} if "start" in options else {})}
     return options, *actions_of_scripted(reference, in_reference)
 
@@ -205,7 +205,7 @@ def test_a_vector_of_two_servers_steps_both(server, tmp_path, monkeypatch):
         each.start()
     try:
         per_slot = [{"domain_id": each} for each in domains]
-        options = {"num_envs": 2, "backend": "gazebo", "reset_timeout_s": 90.0, "per_slot": per_slot}
+        options: dict = {"num_envs": 2, "backend": "gazebo", "reset_timeout_s": 90.0, "per_slot": per_slot}
         with contextlib.closing(embodied_env.make_vec(server.contract, **options)) as envs:
             envs.reset(seed=0)
             _, _, _, truncations, _ = envs.step(np.zeros((2, *envs.single_action_space.shape)))

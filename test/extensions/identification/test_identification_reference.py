@@ -30,12 +30,15 @@ def test_mujoco_sysid_finds_the_same_values(tmp_path: Path) -> None:
         [before + np.arange(1, 11)[:, np.newaxis] / 10.0 * (after - before) for before, after in lines]
     )
     # the sensors of `mj_step` are those before the step
-    times = {"control_s": 0.005 * np.arange(len(controls)), "read_s": 0.005 + 0.05 * np.arange(1, 1 + len(readings))}
+    times: dict = {
+        "control_s": 0.005 * np.arange(len(controls)),
+        "read_s": 0.005 + 0.05 * np.arange(1, 1 + len(readings)),
+    }
     np.savez(tmp_path / "run.npz", controls=controls, readings=readings, **times)
     model = tmp_path / "named.xml"
     text = (tmp_path / "model" / "fitted.xml").read_text(encoding="utf-8")
     model.write_text(text.replace('size="0.02" mass', 'name="lower" size="0.02" mass'), encoding="utf-8")
-    command = [python, sysid_reference.__file__, str(tmp_path / "run.npz"), str(model)]
+    command = [str(python), sysid_reference.__file__, str(tmp_path / "run.npz"), str(model)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     reference = json.loads(done.stdout.splitlines()[-1])
     fitted = identify([run], contract, [Parameter(kind=kind, of=(name,)) for kind, name in SIMPLE]).model.parameters

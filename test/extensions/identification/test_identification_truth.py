@@ -55,7 +55,7 @@ def delays_of(robot, truth):
 
 def record_in_lockstep(robot, truth, moves, seed, folder):
     """Record a simulator with the parameters and the delay of the robot."""
-    options = {"backend": "mujoco", "delay_profile": delays_of(robot, truth)}
+    options: dict = {"backend": "mujoco", "delay_profile": delays_of(robot, truth)}
     return record_excitation(robot, moves, record=folder, seed=seed, **options).path
 
 
@@ -64,7 +64,7 @@ def record_on_emulator(robot, own, moves, seed, folder):
     spec = simulator("-", namespace=NAMESPACE, source=robot.source, free_running=True)
     child = Child(spec, first_line=dump_contract(robot))
     try:
-        options = {"backend": "real", "emulator": True, "namespace": NAMESPACE}
+        options: dict = {"backend": "real", "emulator": True, "namespace": NAMESPACE}
         return record_excitation(own, moves, record=folder, seed=seed, **options).path
     finally:
         child.stop()

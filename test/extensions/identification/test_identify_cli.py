@@ -15,7 +15,7 @@ from embodied_env.sim.identified_parameters import read_identified
 def test_writes_the_file_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     contract = fitted_arm(tmp_path)
     (tmp_path / "contract.yaml").write_text(contract.text, encoding="utf-8")
-    truth = {key: TRUTH[key] for key in (("gain", "j1"), ("damping", "j1"))}
+    truth = {key: value for key, value in TRUTH.items() if key in {("gain", "j1"), ("damping", "j1")}}
     run = record_motion(fitted_arm(tmp_path / "truth", truth), tmp_path / "runs", seconds=7.0)
     out, page = tmp_path / "arm.identified.yaml", tmp_path / "page.html"
     arguments = ["identify", str(run), "--contract", str(tmp_path / "contract.yaml"), "--out", str(out)]
@@ -25,7 +25,8 @@ def test_writes_the_file_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "gain.j1" in printed
     assert f"{out}: " in printed
     model = read_identified(out)
-    assert {each.kind for each in (*model.parameters, *model.undetermined)} == {"gain", "damping"}
+    kinds = {each.kind for each in model.parameters} | {each.kind for each in model.undetermined}
+    assert kinds == {"gain", "damping"}
     html = page.read_text(encoding="utf-8")
     for text in ("gain.j1", "Nearer to held-out data", "measured", "before", "after", run.name, "RMS before"):
         assert text in html

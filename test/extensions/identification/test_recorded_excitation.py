@@ -26,8 +26,8 @@ ARM = embodied_env.load_contract("arm_reach")
 def backend_with(world, confirm):
     """Return a fake robot, or another world, with this channel to an operator."""
     backend = FakeBackend(ARM, clock=SteadyClock())
-    flags = {"robot": {"simulated": False}, "emulator": {"emulated": True}, "dry run": {"actuates": False}}[world]
-    backend.capabilities = replace(backend.capabilities, **flags)
+    flags: dict = {"robot": {"simulated": False}, "emulator": {"emulated": True}, "dry run": {"actuates": False}}
+    backend.capabilities = replace(backend.capabilities, **flags[world])
     backend.routine = ResetRoutine(confirm=confirm)
     backend.confirm = backend.verify = lambda *_: None
     return backend
@@ -54,7 +54,7 @@ def test_moves_stay_within_the_limits_and_end_at_their_start(seed, amplitude):
 def test_excitation_is_recorded_through_the_gate(tmp_path):
     contract, done, resets = two_links.contract_in(tmp_path / "arm"), [], []
     moves = brisk_moves(contract, ["elbow"], repeats=1)
-    report = {"progress": lambda *counts: done.append(counts), "resetting": lambda: resets.append(len(done))}
+    report: dict = {"progress": lambda *counts: done.append(counts), "resetting": lambda: resets.append(len(done))}
     found = record_excitation(contract, moves, backend="mujoco", record=tmp_path / "runs", **report)
     assert resets == [0]
     assert found.missing == {}

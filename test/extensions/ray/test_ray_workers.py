@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from embodied_env.record import read_run
 
 ARM = embodied_env.load_contract("arm_reach")
 SHORT = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
-VALUES = {"contract": SHORT, "backend": "fake", "policies": (PolicySource(address="random"),), "seed": 3}
+VALUES: dict = {"contract": SHORT, "backend": "fake", "policies": (PolicySource(address="random"),), "seed": 3}
 
 
 class FakeCluster:
@@ -131,7 +132,7 @@ def test_cluster_without_free_cpus_raises(tmp_path, monkeypatch):
 
 
 def test_unwritable_folder_is_found_before_joining(tmp_path):
-    cluster = FakeCluster()
+    cluster: Any = FakeCluster()
     team = RayWorkers(job(), tmp_path / "absent", cluster)
     with pytest.raises(RecordError, match="cannot write to"), team:
         pass

@@ -61,7 +61,7 @@ def test_openpi_messages_are_those_of_its_own_code():
     request = {"observation/image": IMAGE, "observation/state": STATE, "prompt": "pick up the fork"}
     assert pack(request).hex() == OPENPI_REQUEST
     assert pack({**request, "observation/image": np.asfortranarray(IMAGE)}).hex() == OPENPI_REQUEST
-    scalars = {
+    scalars: dict = {
         "a": np.float32(1.5),
         "b": np.int64(-7),
         "c": np.zeros((0, 2), np.int8),
@@ -87,7 +87,7 @@ def test_gr00t_messages_are_those_of_its_own_code():
     data = {"observation": observation, "options": None}
     assert pack_gr00t({"endpoint": "get_action", "data": data, "api_token": "secret"}).hex() == GR00T_REQUEST
     action, information = unpack_gr00t(bytes.fromhex(GR00T_ANSWER))
-    np.testing.assert_array_equal(action["arm"], np.float32([[[0.1, 0.2], [0.3, 0.4]]]))
+    np.testing.assert_array_equal(action["arm"], np.array([[[0.1, 0.2], [0.3, 0.4]]], np.float32))
     assert information == {}
 
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgpack
 import numpy as np
@@ -21,7 +21,7 @@ from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.cli.main import main
-from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity, find_n_action_steps
+from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity, find_continuing, find_n_action_steps
 from embodied_env.errors import UsageError
 from embodied_env.extensions.remote.policy_server import PolicyServer, ServedPolicy
 from embodied_env.policies.chunk_execution import ChunkRunner
@@ -78,13 +78,15 @@ def serve():
     def start(model, **options):
         ready, ports = threading.Event(), []
 
+        def on_ready(port):
+            ports.append(port)
+            ready.set()
+
         def run():
             async def until_stopped():
                 stop = asyncio.Event()
                 threads.append((threading.current_thread(), asyncio.get_running_loop(), stop))
-                await PolicyServer(model, **options).run(
-                    "127.0.0.1", 0, stop=stop, on_ready=lambda port: (ports.append(port), ready.set())
-                )
+                await PolicyServer(model, **options).run("127.0.0.1", 0, stop=stop, on_ready=on_ready)
 
             asyncio.run(until_stopped())
 
@@ -266,6 +268,7 @@ class Continuing:
     """A policy that returns chunks, and may continue them."""
 
     identity, continues_chunks = IDENTITY, True
+    n_action_steps: int
 
     def __init__(self):
         self.prefixes = []
@@ -286,7 +289,7 @@ class Continuing:
 def test_served_policy_continues_its_chunk_if_the_client_executes_it(serve):
     policy = Continuing()
     port = serve(ServedPolicy(policy, ARM), contract=ARM)
-    remote = embodied_env.load_policy(f"openpi://127.0.0.1:{port}", ARM)
+    remote: Any = embodied_env.load_policy(f"openpi://127.0.0.1:{port}", ARM)
     runner = ChunkRunner(remote, "rtc")
     runner.reset(seed=0, episode_index=0)
     ARM.observation_space.seed(3)
@@ -299,7 +302,7 @@ def test_served_policy_continues_its_chunk_if_the_client_executes_it(serve):
     assert len(policy.prefixes) == 2
     runner.close()
     with contextlib.closing(load_model(f"openpi://127.0.0.1:{serve(Doubling())}?rtc=True")) as model:
-        assert not model.continues_chunks
+        assert find_continuing(model) is None
         assert find_n_action_steps(model) is None
 
 
@@ -333,7 +336,7 @@ def test_served_onnx_file_ends_by_a_signal_with_a_client_connected(tmp_path, num
     (tmp_path / "a.onnx").write_bytes(onnx_models.linear(WEIGHTS))
     (tmp_path / "a.policy.yaml").touch()
     command = [sys.executable, "-m", "embodied_env.cli", "serve", "onnx:a.onnx", "--port", "0"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes: dict = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=tmp_path, text=True, **pipes) as process:
         try:
             with open_client(wait_for_line(process)) as client:

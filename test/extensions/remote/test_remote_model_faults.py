@@ -167,7 +167,7 @@ def test_fault_at_load(stand_in, name):
 
 
 def test_every_fault_is_in_the_table():
-    page = (policy_server_faults.PROGRAM.parents[3] / "docs" / "reference" / "policy_server_faults.md").read_text()
+    page = (policy_server_faults.PROGRAM.parents[4] / "docs" / "reference" / "policy_server_faults.md").read_text()
     rows = {
         name for cell in re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE) for name in re.findall(r"\w+", cell)
     }

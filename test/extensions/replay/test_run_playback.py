@@ -2,8 +2,9 @@
 
 import json
 import shutil
+from argparse import Namespace
 from dataclasses import replace
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from unit_contracts import driver_units_contract
 
 import embodied_env
 from embodied_env.contract import load_contract
-from embodied_env.core.policy import NoAction, find_start
+from embodied_env.core.policy import AccountedPolicy, NoAction, find_start
 from embodied_env.core.reset_draws import ResetRoutine
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, PolicyError, RecordError, UsageError
@@ -136,6 +137,7 @@ def test_after_the_recorded_episode_there_is_no_action(recorded):
     policy.reset(seed=0, episode_index=0)
     observation = plausible_observation(SHORT)
     actions = [policy(observation) for _ in range(STEPS + 1)]
+    assert isinstance(policy, AccountedPolicy)
     assert actions[-1] == NoAction("the recorded episode 1 has ended")
     assert not any(isinstance(action, NoAction) for action in actions[:-1])
     assert policy.take_account() == {"row": STEPS, "index": STEPS - 1}
@@ -143,6 +145,7 @@ def test_after_the_recorded_episode_there_is_no_action(recorded):
 
 def test_a_gate_that_changes_a_command_is_named(tmp_path, recorded):
     policy = embodied_env.load_policy(f"run:{recorded}#1", SHORT)
+    assert isinstance(policy, AccountedPolicy)
     env = RecordTransitions(EmbodiedEnv(SHORT, backend="mujoco"), tmp_path)
     with env:
         policy.reset(seed=0, episode_index=0)
@@ -219,9 +222,12 @@ def test_what_was_played_before_an_evaluation_ended_early_has_its_deviations(tmp
 
     (tmp_path / "failing_policy.py").write_text("def act(observation):\n    raise ValueError\n")
     monkeypatch.syspath_prepend(tmp_path)
-    args = SimpleNamespace(out=str(tmp_path / "runs"), backend="mujoco", episodes=1, seed=0, json=False)
+    contract: Any = SHORT
+    args = Namespace(out=str(tmp_path / "runs"), backend="mujoco", episodes=1, seed=0, json=False)
     with pytest.raises(PolicyError, match="failing_policy:act"):
-        run_policies(SHORT, [PolicySource(address=each) for each in (f"run:{recorded}#1", "failing_policy:act")], args)
+        run_policies(
+            contract, [PolicySource(address=each) for each in (f"run:{recorded}#1", "failing_policy:act")], args
+        )
     assert "episode 1: all 15 commands equal bit for bit" in capsys.readouterr().out
     assert len(list(tmp_path.glob(f"runs/*/{DEVIATIONS}"))) == 1
 
@@ -236,7 +242,7 @@ def test_a_team_plays_no_run(recorded):
 def test_no_run_is_served(recorded):
     from embodied_env.extensions.remote import serve_cli
 
-    args = SimpleNamespace(contract=None, policy_file=None, address=f"run:{recorded}#1", trust_policy=False)
+    args = Namespace(contract=None, policy_file=None, address=f"run:{recorded}#1", trust_policy=False)
     with pytest.raises(UsageError, match="plays a recorded run, and a client cannot begin at its start"):
         serve_cli.run(args)
 

@@ -11,7 +11,7 @@ from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.core.action_stage import StagedAction
-from embodied_env.core.policy import NoAction
+from embodied_env.core.policy import NoAction, find_start
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
 from embodied_env.extensions.replay.run_replay import replay_policy
@@ -25,7 +25,7 @@ PARTY = """
 from dataclasses import dataclass
 from embodied_env.core.action_stage import StagedAction
 from embodied_env.core.contract_blocks import ContractBlock
-from embodied_env.core.policy import NoAction
+from embodied_env.core.policy import NoAction, find_start
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -95,7 +95,7 @@ def test_the_stages_act_again_in_the_episode_after_a_playback(contract, recorded
     policy = embodied_env.load_policy(f"run:{recorded}#1", contract)
     policy.reset(seed=0, episode_index=0)
     with EmbodiedEnv(contract, backend="mujoco") as env:
-        env.start_from(policy.start)
+        env.start_from(find_start(policy))
         for is_played in (True, False):
             env.reset(seed=0)
             *_, info = env.step(np.full(6, 0.1))
@@ -109,7 +109,7 @@ def test_the_question_to_the_operator_names_the_stages_and_the_rehearsal_makes_n
     policy.reset(seed=0, episode_index=0)
     with EmbodiedEnv(contract, backend="real", armed=False) as env:
         made = importlib.import_module("a_mirror").Mirror.made
-        env.start_from(policy.start)
+        env.start_from(find_start(policy))
         assert importlib.import_module("a_mirror").Mirror.made == made
     assert "commands equal bit for bit; without the action stages mirror" in caplog.text
 

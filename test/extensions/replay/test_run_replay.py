@@ -5,6 +5,7 @@ import shutil
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,15 +129,19 @@ def test_replayed_images_are_equal_and_owned_by_the_agent(close_later, tmp_path)
 
 def test_changed_image_differs_in_its_hash():
     image = {"sha256": "a" * 64, "dtype": "uint8", "shape": [2, 2, 3]}
-    recorded = {"schema": TRANSITION, "inner": {"observation": {"front": image}}, "info": {}}
-    replayed = {"schema": TRANSITION, "inner": {"observation": {"front": {**image, "sha256": "b" * 64}}}, "info": {}}
+    recorded: Any = {"schema": TRANSITION, "inner": {"observation": {"front": image}}, "info": {}}
+    replayed: Any = {
+        "schema": TRANSITION,
+        "inner": {"observation": {"front": {**image, "sha256": "b" * 64}}},
+        "info": {},
+    }
     assert list(row_differences(recorded, replayed)) == [("inner.observation.front.sha256", "a" * 64, "b" * 64)]
 
 
 @pytest.mark.parametrize(("one", "other"), [(0.0, -0.0), (1, 1.0), (None, 0.0), ([1.0], [1.0, 2.0]), (True, 1)])
 def test_changed_record_differs(one, other):
-    recorded = {"schema": TRANSITION, "inner": {"reward": one}, "info": {}}
-    replayed = {"schema": TRANSITION, "inner": {"reward": other}, "info": {}}
+    recorded: Any = {"schema": TRANSITION, "inner": {"reward": one}, "info": {}}
+    replayed: Any = {"schema": TRANSITION, "inner": {"reward": other}, "info": {}}
     assert [path for path, _, _ in row_differences(recorded, replayed)] == ["inner.reward"]
     assert list(row_differences(recorded, recorded)) == []
 
@@ -196,8 +201,9 @@ def test_out_of_range_readings_are_validated_again(tmp_path):
 
 def test_timing_decisions_are_replayed_from_the_record(tmp_path):
     budget = replace(ARM.safety.latency, budget_s=0.1, misses=1, action="hold")
-    contract = replace(ARM, safety=replace(ARM.safety, latency=budget, tracking=Tracking()))
-    world = {"backend": "delayed_fake", "delays": FakeDelays(driver_s=0.002)}
+    keys: dict = {"latency": budget, "tracking": Tracking()}
+    contract = replace(ARM, safety=replace(ARM.safety, **keys))
+    world: dict = {"backend": "delayed_fake", "delays": FakeDelays(driver_s=0.002)}
     with RecordTransitions(EmbodiedEnv(contract, **world), tmp_path) as env:
         env.reset(seed=1)
         for step in range(8):
@@ -210,7 +216,7 @@ def test_timing_decisions_are_replayed_from_the_record(tmp_path):
     assert {"act.late", "lat.budget"} <= codes
     assert seen.watchdog_trips >= 1
     assert replay_run(env.path).difference is None
-    relaxed = replace(contract, safety=replace(contract.safety, latency=LatencyBudget()))
+    relaxed = replace(contract, safety=replace(contract.safety, **{**keys, "latency": LatencyBudget()}))
     found = replay_run(env.path, contract=relaxed).difference
     assert found.field.startswith("inner.findings")
     assert found.step == 1 + next(step for step, codes in enumerate(codes_by_step) if "lat.budget" in codes)
@@ -219,7 +225,7 @@ def test_timing_decisions_are_replayed_from_the_record(tmp_path):
 def test_estop_and_its_clearing_are_replayed(tmp_path):
     env = EmbodiedEnv(ARM, backend="fake")
     recorded = RecordTransitions(env, tmp_path)
-    world = env.stepper.backend
+    world: Any = env.stepper.backend
     with recorded:
         recorded.reset(seed=1)
         recorded.step(np.ones(6))
@@ -324,7 +330,7 @@ def test_valid_action_that_json_cannot_represent_is_replayed_from_the_gate_repor
 def test_wrapped_run_replays_the_inner_transitions(tmp_path):
     def wrap(env):
         shifted = TransformObservation(env, lambda seen: {**seen, "tcp_position": seen["tcp_position"] + 1}, None)
-        return RescaleAction(shifted, *np.float32([-5, 5]))
+        return RescaleAction(shifted, np.float32(-5), np.float32(5))
 
     path = record(tmp_path, [[np.full(6, 2.0)] * 3], wrap=wrap)
     replay = replay_run(path)
@@ -524,5 +530,5 @@ def test_malformed_recorded_options_and_limits_give_one_error(tmp_path, row, fie
 
 
 def test_recorded_capabilities_without_reset_levels_are_readable():
-    run = SimpleNamespace(path="run", manifest={"capabilities": {"seedable": True}})
+    run: Any = SimpleNamespace(path="run", manifest={"capabilities": {"seedable": True}})
     assert replay_backend._capabilities(run).reset_levels == ()

@@ -1,5 +1,6 @@
 import copy
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,8 +122,9 @@ def ended(number, reason):
 def test_every_reason_of_an_end_is_among_the_kept_episodes(order):
     reasons = ["success"] * 90 + ["failure:a"] * 60 + ["failure:b"]
     traces = EpisodeTraces(None)
+    reset: Any = {"schema": "", "observation": {}}
     for number, reason in enumerate(reasons[::order], start=1):
-        traces.begin(ended(number, reason), {"schema": "", "observation": {}})
+        traces.begin(ended(number, reason), reset)
     traces.close()
     kept = [trace.outcome.reason for trace in traces.kept]
     assert len(kept) == MOST_TRACED

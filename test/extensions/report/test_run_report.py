@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -196,10 +197,10 @@ def test_steps_added_by_an_outer_wrapper_count_in_the_outcome_only(recorded):
 
 
 def test_kinds_of_resets_are_counted(recorded):
-    row = rows_of(recorded)[0]
-    made = {"level": "robot", "routine": "home", "confirmed_by": "prompt", "options_ignored": ""}
+    row: Any = rows_of(recorded)[0]
+    row["info"]["reset"] |= {"level": "robot", "routine": "home", "confirmed_by": "prompt", "options_ignored": ""}
     outcomes = Outcomes()
-    outcomes.add({**row, "info": {**row["info"], "reset": {**row["info"]["reset"], **made}}})
+    outcomes.add(row)
     assert dict(outcomes.reset_kinds) == {"robot, by home, confirmed by prompt": 1}
 
 
@@ -209,7 +210,8 @@ def test_excess_end_reasons_are_counted_together(recorded):
     for number in range(MOST_REASONS + 50):
         outcomes.add(reset)
         info = {**step["info"], "end_reason": f"failure:{number}" * 99}
-        outcomes.add({**step, "terminated": True, "info": info})
+        ended: Any = {**step, "terminated": True, "info": info}
+        outcomes.add(ended)
     reasons = outcomes.summary()["end_reasons"]
     assert reasons[OTHER] == 50
     assert max(map(len, reasons)) < 300
@@ -430,9 +432,9 @@ def test_any_image_becomes_a_small_jpeg(image):
 def test_picture_has_the_colours_of_the_camera(encoding):
     image = pytest.importorskip("PIL.Image", reason="images need Pillow")
     red = np.full((8, 8, 3), [200, 0, 0] if encoding == "rgb8" else [0, 0, 200], np.uint8)
-    reference = {"sha256": "a", "dtype": "uint8", "shape": [8, 8, 3]}
+    reset: Any = {"observation": {"camera_image": {"sha256": "a", "dtype": "uint8", "shape": [8, 8, 3]}}}
     traces = EpisodeTraces(changed_contract("door_open", {"sensors.camera.encoding": encoding}))
-    traces.begin(EpisodeOutcome(number=1, seed=None, solved=None), {"observation": {"camera_image": reference}})
+    traces.begin(EpisodeOutcome(number=1, seed=None, solved=None), reset)
     traces.close()
     (picture,) = traces.kept[0].frames.pictures(lambda _: red)["camera_image"]
     pixel = image.open(io.BytesIO(base64.b64decode(picture.jpeg))).getpixel((4, 4))

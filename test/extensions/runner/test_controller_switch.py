@@ -64,7 +64,7 @@ def manager(message_package, domain_id):
 
 def test_a_switch_has_the_time_limit_of_the_contract_and_an_end(manager):
     controllers = RunnerControllers(activate=("forward",), manager=MANAGER, timeout_s=1.5)
-    options = {"name": "switch", "namespace": "/"}
+    options: dict = {"name": "switch", "namespace": "/"}
     with pytest.raises(BackendNotReadyError, match="switch_controller did not respond in time"):
         switch_controllers(controllers, **options)
     manager.release.set()

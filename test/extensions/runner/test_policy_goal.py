@@ -10,7 +10,7 @@ from embodied_env.errors import UsageError
 from embodied_env.extensions.runner.policy_goal import GoalResult, PolicyGoal, check_goal
 
 ARM = embodied_env.load_contract("arm_reach")
-J1 = {"limit_joints": ("j1",)}
+J1: dict = {"limit_joints": ("j1",)}
 
 
 def test_a_goal_may_have_another_instruction_and_tighter_limits():

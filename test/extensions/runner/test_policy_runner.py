@@ -38,8 +38,8 @@ def test_a_goal_begins_at_the_start_of_the_recorded_run(tmp_path):
     runner._env.close()
     played, recorded = start_of(result.run), start_of(env.path)
     assert (played["routine"], played["seed_applied"]) == ("home", recorded["seed_applied"])
-    positions = (each["observation"]["joints_position"] for each in (played, recorded))
-    np.testing.assert_allclose(*positions, atol=ResetRoutine().tolerance)
+    found, expected = (each["observation"]["joints_position"] for each in (played, recorded))
+    np.testing.assert_allclose(found, expected, atol=ResetRoutine().tolerance)
 
 
 def test_only_the_policy_that_hangs_is_not_closed():

@@ -265,7 +265,7 @@ def test_an_estop_prevents_the_activation_and_ends_a_goal(rig):
 
 def test_sigterm_brakes_switches_back_and_answers_every_goal(rig):
     """It is the last test of this runner."""
-    from runner_rig import RunPolicy
+    from embodied_env_interfaces.action import RunPolicy
 
     handle = rig.run_to_full_speed()
     future = handle.get_result_async()

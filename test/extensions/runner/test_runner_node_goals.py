@@ -41,7 +41,7 @@ def node(tmp_path):
     runner._env.close()
     executor.shutdown()
     node.destroy_node()
-    vars(node).clear()  # the state machine, while pytest holds the node
+    node.__dict__.clear()  # the state machine, while pytest holds the node
     gc.collect()
     context.try_shutdown()
 

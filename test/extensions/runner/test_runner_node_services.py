@@ -132,7 +132,7 @@ def test_a_runner_that_is_killed_leaves_a_robot_at_rest_that_the_next_one_drives
         assert not any(row["info"]["end_reason"] for row in rows)
         repair_run(run)
         assert len(list(embodied_env.read_run(run).rows())) == len(rows)
-    rig.start()
+    rig.restart()
     rig.client.wait_until(lambda: rig.client.status.get("state") == "unconfigured", timeout_s=60.0)
     assert len(rig.commands) <= sent + 1  # one may have been on its way
     rig.activate()

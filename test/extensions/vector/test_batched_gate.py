@@ -1,6 +1,7 @@
 """The batched gate decides as the gate of each slot, bit for bit, which `drive` compares over sequences of steps."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +63,8 @@ def counters(gate: SafetyGate) -> list:
 
 def is_ordinary(gate: SafetyGate) -> bool:
     """Return whether the batched gate may decide the next step of a gate."""
-    return gate.is_ordinary and not gate.interlocks[0].in_a_row
+    first: Any = gate.interlocks[0]
+    return gate.is_ordinary and not first.in_a_row
 
 
 def draw_actions(rng, size: int, faults: float) -> np.ndarray:
@@ -207,13 +209,15 @@ def test_array_formulas_equal_the_scalar_ones(each, is_velocity, part):
     with np.errstate(all="ignore"):
         steps = limit_joint_batch(x, v, wanted, batched, dt_s)
         wrong = steps.positions + part * dt_s, steps.velocities + part
-        kept = [keep_limits(x, v, *after, batched, dt_s) for after in (steps[:2], wrong, (steps.positions, wrong[1]))]
+        ends = (steps[:2], wrong, (steps.positions, wrong[1]))
+        kept = [keep_limits(x, v, after, velocities, batched, dt_s) for after, velocities in ends]
     for at in np.ndindex(x.shape):
         state, b = (float(x[at]), float(v[at])), bound_list[at[1]]
         single = (limit_velocity if is_velocity else limit_joint)(*state, float(wanted[at]), b, dt_s)
         assert steps.are_feasible[at] == (single.code != "limits.infeasible")
         if steps.are_feasible[at]:
-            assert [steps.positions[at].hex(), steps.velocities[at].hex()] == [a.hex() for a in single[:2]]
+            found = float(steps.positions[at]), float(steps.velocities[at])
+            assert [value.hex() for value in found] == [value.hex() for value in single[:2]]
             assert steps.codes[at] == CODES[single.code]
             moved, ahead = (float(rows[at]) for rows in wrong)
             for are_kept, after in zip(kept, (single[:2], (moved, ahead), (single[0], ahead)), strict=True):
@@ -265,11 +269,11 @@ def test_goals_of_a_gripper_are_decided(tmp_path, scale):
 
 def test_grippers_turning_joints_and_own_tolerances_are_tracked_alike(tmp_path):
     turning = JointLimits(position=None, velocity=1.0, acceleration=4.0)
-    spec = Tracking(debounce_steps=1, stop_steps=2, joints={"j2": 0.3}, actuators={"gripper": 0.1})
+    keys: dict = {"tracking": Tracking(debounce_steps=1, stop_steps=2, joints={"j2": 0.3}, actuators={"gripper": 0.1})}
     contracts = [contract_of(turning, turning, command="position_delta", tracking=Tracking(debounce_steps=1))]
     for text in (gripper_text(TOPIC), gripper_text(TOPIC).replace("open: 0.8, closed: 0.0", "open: 0.0, closed: 0.8")):
         made = gripper_contract(tmp_path, text)
-        contracts.append(dataclasses.replace(made, safety=dataclasses.replace(made.safety, tracking=spec)))
+        contracts.append(dataclasses.replace(made, safety=dataclasses.replace(made.safety, **keys)))
     for contract in contracts:
         assert sum(drive(contract, seed, faults=0.3) for seed in range(20)) > 0.0
 

@@ -6,7 +6,7 @@ import operator
 import os
 import signal
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -27,6 +27,7 @@ from embodied_env.errors import ResetNeededError, TaskError, UsageError
 from embodied_env.extensions.vector import vector_env
 from embodied_env.extensions.vector.batched_judging import judge_steps
 from embodied_env.extensions.vector.batched_physics import BatchedPhysics
+from embodied_env.extensions.vector.batched_steps import FEWEST_SLOTS
 from embodied_env.processes.signals import Terminated
 from embodied_env.sim.world import World
 from embodied_env.tasks.reach import Reach
@@ -34,7 +35,6 @@ from embodied_env.tasks.reach import Reach
 pytestmark = pytest.mark.usefixtures("batch_few_slots")
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
-FEWEST_SLOTS = vector_env.FEWEST_SLOTS
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_injected_delays(pair):
 
 
 def test_delays_of_one_slot_leave_the_others_as_they_are(close_later):
-    options = {"num_envs": 4, "clock": "virtual"}
+    options: dict = {"num_envs": 4, "clock": "virtual"}
     one_late = embodied_env.make_vec("arm_reach", per_slot=lambda i: {"delays": VARYING} if i == 2 else {}, **options)
     both = [close_later(env) for env in (one_late, embodied_env.make_vec("arm_reach", **options))]
     for env in both:
@@ -175,7 +175,7 @@ class OneByOne(Reach):
         self.steps = 0
         return Verdict.running()
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: object) -> TaskResult:
+    def judge(self, previous: Snapshot, current: Snapshot, applied: np.ndarray) -> TaskResult:
         self.steps += 1
         assert (self.steps == 1) == (previous.reset is not None)
         result = super().judge(previous, current, applied)
@@ -199,7 +199,7 @@ class SharesTerms(OneByOne):
     terms = ("distance",)
     shared: ClassVar = {}
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: object) -> TaskResult:
+    def judge(self, previous: Snapshot, current: Snapshot, applied: np.ndarray) -> TaskResult:
         result = Reach.judge(self, previous, current, applied)
         self.shared["distance"] = result.terms["distance"]
         return dataclasses.replace(result, terms=self.shared)
@@ -229,14 +229,15 @@ def test_sigterm_in_a_task_ends_the_program():
     def terminate(*_: object) -> None:
         raise Terminated(143)
 
+    task: Any = SimpleNamespace(evaluate=terminate)
     with pytest.raises(Terminated):
-        judge_steps(SimpleNamespace(evaluate=terminate), *[None] * 4)
+        judge_steps(task, *[None] * 4)
 
 
 class FailsOnce(OneByOne):
     """A task that fails in its third step, and would not fail if it were called again."""
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: object) -> TaskResult:
+    def judge(self, previous: Snapshot, current: Snapshot, applied: np.ndarray) -> TaskResult:
         result = super().judge(previous, current, applied)
         if self.steps == 3:
             raise RuntimeError("once")
@@ -246,7 +247,7 @@ class FailsOnce(OneByOne):
 class Writes(Reach):
     """A task that writes into its arguments, which are those of the record."""
 
-    def evaluate(self, previous: object, current: object, applied: np.ndarray) -> TaskResult:
+    def evaluate(self, previous: Any, current: Any, applied: np.ndarray) -> TaskResult:
         if previous is current:
             return super().evaluate(previous, current, applied)  # of a reset
         if applied.ndim == 1:

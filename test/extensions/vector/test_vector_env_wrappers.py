@@ -105,7 +105,7 @@ TABLE = [
         warns="Recorded episodes will not contain the last frame",
         warns_in=(AutoresetMode.SAME_STEP,),
     ),
-    Row("RescaleAction", AS_IT_IS, EVERYWHERE, lambda env: wrappers.RescaleAction(env, *np.float32([-2, 2]))),
+    Row("RescaleAction", AS_IT_IS, EVERYWHERE, lambda env: wrappers.RescaleAction(env, -2, 2)),
     Row("RescaleObservation", FLAT, OF_OBSERVATIONS, rescaled, bare=BOX),
     Row("ReshapeObservation", FLAT, OF_OBSERVATIONS, lambda env: wrappers.ReshapeObservation(env, (19, 1)), bare=BOX),
     Row("ResizeObservation", NEVER, (BOX, NOT_SAME_STEP, BOX), lambda env: wrappers.ResizeObservation(env, (8, 8))),

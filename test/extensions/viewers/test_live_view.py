@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -226,8 +227,9 @@ def test_the_address_of_the_page_is_logged_and_the_page_stays(monkeypatch, logge
 def test_several_robots_are_refused():
     with pytest.raises(UsageError, match="view shows a single robot"):
         embodied_env.make_vec("arm_reach", num_envs=2, backend="fake", view=True)
+    engine: Any = object()
     with pytest.raises(UsageError, match="view shows a single robot"):
-        embodied_env.evaluate("arm_reach", "hold", backend="fake", view=True, engine=object())
+        embodied_env.evaluate("arm_reach", "hold", backend="fake", view=True, engine=engine)
 
 
 @pytest.mark.long

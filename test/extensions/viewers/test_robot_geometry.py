@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def volume(part):
 @pytest.mark.parametrize("name", ["arm_reach", "so101_reach"])
 def test_links_and_tool_are_where_the_kinematics_of_the_contract_has_them(name):
     contract = load_contract(name)
-    geometry = find_geometry(contract)
+    geometry: Any = find_geometry(contract)
     kinematics = MujocoKinematics(contract, load_profile(contract, "mujoco"))
     for positions in np.random.default_rng(1).uniform(-0.5, 0.5, (5, len(kinematics.joints))):
         values = dict(zip(kinematics.joints, positions.tolist(), strict=True))

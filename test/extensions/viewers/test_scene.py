@@ -1,5 +1,7 @@
 """A drawing has every sensor by the column of its fields, and the newest action chunk next to the applied actions."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from mcap.reader import make_reader
@@ -151,8 +153,8 @@ def test_a_chunk_of_positions_is_drawn_as_curves_and_as_the_path_of_the_tool(tmp
         path = [kinematics.position_m("tcp", positions) for positions in chunk]
         np.testing.assert_allclose(drawing.paths["intended"], path, atol=1e-6)
         assert len(drawing.paths["done"]) == step + 1
-        measured = [drawing.curves["joints", joint, "measured"] for joint in kinematics.joints]
-        np.testing.assert_allclose(drawing.paths["done"][-1], kinematics.position_m("tcp", measured), atol=1e-6)
+        measured = np.array([drawing.curves["joints", joint, "measured"] for joint in kinematics.joints])
+        assert drawing.paths["done"][-1] == pytest.approx(kinematics.position_m("tcp", measured), abs=1e-6)
 
 
 def test_a_chunk_of_displacements_is_added_up_from_where_it_took_effect(tmp_path):
@@ -174,8 +176,8 @@ def test_a_plan_ends_with_its_episode(tmp_path):
     rows = list(run.transitions())
     scene = scene_of_run(run)
     assert len([scene.draw(step, row, run.array) for step, row in enumerate(rows)][-1].paths["intended"]) == 3
-    first = dict(rows[0])
-    first["inner"] = {**first["inner"], "external_inputs": {**first["inner"]["external_inputs"], "chunk": None}}
+    first: Any = rows[0]
+    first["inner"]["external_inputs"]["chunk"] = None
     again = scene.draw(3, first, run.array)
     assert len(again.paths["intended"]) == 0
     assert len(again.paths["done"]) == 1

@@ -15,9 +15,6 @@ from unit_contracts import driver_units_contract
 
 import embodied_env
 from embodied_env.errors import UsageError
-from embodied_env.sim.mujoco_kinematics import MujocoKinematics
-from embodied_env.sim.world_profile import load_profile
-from embodied_env.tasks import load_task
 from embodied_env.timing.delay_model import DelayDistribution, DelayModel
 
 pytestmark = pytest.mark.ros
@@ -135,7 +132,7 @@ def test_the_first_steps_of_a_scripted_episode_are_bit_identical(pair):
 def scripted(env, seed, *, most_steps=None):
     """Return the results of a scripted episode, and its end reason."""
     contract = env.unwrapped.contract
-    policy = load_task(contract).scripted(MujocoKinematics(contract, load_profile(contract, "mujoco")))
+    policy = embodied_env.load_policy("scripted", contract)
     observation, info = env.reset(seed=seed)
     accounts, ended = [], False
     while not ended and len(accounts) != most_steps:

@@ -74,8 +74,8 @@ class WatchedWorld(World):
 class Driver:
     """A node at the other end of a world's topics, without an environment."""
 
-    def __init__(self, contract):
-        self.contract = contract
+    def __init__(self, contract, world):
+        self.contract, self.world = contract, world
         self.ros = RosNode("driver", namespace=NAMESPACE, clock=SteadyClock())
         self.readers = {name: SensorReader(name, sensor) for name, sensor in contract.sensors.items()}
         for name, sensor in contract.sensors.items():
@@ -146,8 +146,7 @@ def driven(contract, world_class=World, command_timeout_s=None):
     thread.start()
     try:
         assert ready.wait(PATIENCE_S)
-        driver = Driver(contract)
-        driver.world = world
+        driver = Driver(contract, world)
         yield driver
         driver.ros.close()
     finally:

@@ -23,9 +23,6 @@ from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.wire.command_messages import to_command
 from embodied_env.ros.wire.reset_protocol import RESET_SERVICE, ResetReply
 from embodied_env.ros.wire.sensor_readers import stamp_ns
-from embodied_env.sim.mujoco_kinematics import MujocoKinematics
-from embodied_env.sim.world_profile import load_profile
-from embodied_env.tasks import load_task
 from embodied_env.timing.clock import SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
@@ -184,7 +181,7 @@ def test_the_scripted_policies_solve_every_contract_on_the_emulator(domain_id, n
     spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True, emulator_settings=declared)
     child = Child(spec, first_line=dump_contract(contract))
     env = embodied_env.make(contract, backend="real", namespace=NAMESPACE)
-    policy = load_task(contract).scripted(MujocoKinematics(contract, load_profile(contract, "mujoco")))
+    policy = embodied_env.load_policy("scripted", contract)
     try:
         ends = [end_of(env, policy, seed) for seed in SEEDS]
     finally:

@@ -40,7 +40,7 @@ def contract(request, domain_id):
 @pytest.mark.parametrize("contract", ["so101_reach", pytest.param("ur5e_reach", marks=pytest.mark.long)], indirect=True)
 def test_a_reset_homes_the_arm(contract):
     home = contract.backends["real"]["reset"]["home"]
-    options = {"confirm_chosen": True, "connect_timeout_s": 60.0}
+    options: dict = {"confirm_chosen": True, "connect_timeout_s": 60.0}
     env = embodied_env.make(contract, backend="real", namespace=NAMESPACE, **options)
     try:
         env.reset(seed=1)

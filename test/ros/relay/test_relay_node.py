@@ -69,6 +69,8 @@ COMMANDS = {
 class Bench:
     """A robot that reports its joints, and a client, in one plain rclpy node that the test spins."""
 
+    process: subprocess.Popen
+
     def __init__(self, contract=ARM, *, domain_id):
         self.contract, self.layout = contract, ActionLayout(contract)
         self.context = Context()

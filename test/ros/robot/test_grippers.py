@@ -300,7 +300,7 @@ def test_simulators_drive_the_gripper_alike(kind, tmp_path, domain_id):
         finally:
             env.close()
         found.append(np.array(rows))
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])
     positions, applied = found[0][:, 1], found[0][:, 3]
     assert positions[11] == pytest.approx(0.8, abs=0.05)
     assert positions.max() > positions[-1]

@@ -7,6 +7,7 @@ import pty
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -184,7 +185,8 @@ class LateListener:
 
 
 def test_a_message_from_before_the_question_that_arrives_after_it_is_ignored(nodes):
-    asking = RosConfirmation(ResetSpec(confirm="topic"), LateListener(nodes.ours.node), CLOCK)
+    listener: Any = LateListener(nodes.ours.node)
+    asking = RosConfirmation(ResetSpec(confirm="topic"), listener, CLOCK)
     with pytest.raises(BackendNotReadyError, match=r"in time; .* sent [01]\.\d{3} s before the question"):
         asking.ask("now?", in_s(PATIENCE_S))
 

@@ -3,7 +3,9 @@
 import json
 import threading
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,12 +97,12 @@ class FakeRelay:
     """A relay that arms, and responds to commands as configured, where None is no response."""
 
     def __init__(self):
-        self.armed = dict(fingerprint=ARM.fingerprint, limits=limits_fingerprint(LAYOUT), outside=())
+        self.armed: dict = dict(fingerprint=ARM.fingerprint, limits=limits_fingerprint(LAYOUT), outside=())
         self.refusal_of_arming, self.arms_from_ns, self.message = "", 0, ""
         self.begins, self.commands, self.armings = START, [], 0
         self.answer = self.report
-        self.channel = Channel(self)
-        self.client = RelayClient(ARM, self.channel, self.channel.clock)
+        channel: Any = Channel(self)
+        self.channel, self.client = channel, RelayClient(ARM, channel, channel.clock)
 
     def arm(self, now_ns):
         self.armings += 1
@@ -195,7 +197,7 @@ def test_each_command_has_the_result_of_its_report_and_silence_is_a_hold_until_t
     for k, name in enumerate(answers):
         asked = approve(ARM, np.full(6, np.nan if k == brakes else 0.1 + 0.001 * k))
         is_braking = asked.report.disposition >= Severity.HOLD
-        fake.answer, sent_before = (lambda fields, name=name: ANSWERS[name](fake, fields)), len(fake.commands)
+        fake.answer, sent_before = partial(ANSWERS[name], fake), len(fake.commands)
         silent = silent + 1 if name in ("silent", "of another command") else 0
         if name == "taken" or silent == MOST_SILENT:
             with pytest.raises(BackendLostError, match="relay_silent" if silent else "relay_taken"):

@@ -16,6 +16,8 @@ import ros_domains
 from evidence import assert_sound
 from shipped_contracts import with_slow_emulator
 
+import embodied_env
+
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from builtin_interfaces.msg import Time
@@ -34,7 +36,6 @@ from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Bool, Int32, String
 from std_srvs.srv import SetBool, Trigger
 
-import embodied_env
 from embodied_env.backends.backend_registry import make_backend
 from embodied_env.cli.main import main
 from embodied_env.contract.contract_loader import dump_contract
@@ -59,9 +60,6 @@ from embodied_env.ros.transport.qos import LATCHED as LATCHED_QOS
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.wire.stamp_translation import StampTranslator, Sync
 from embodied_env.ros.wire.world_clock import ClockSpec, SystemClockMonitor
-from embodied_env.sim.mujoco_kinematics import MujocoKinematics
-from embodied_env.sim.world_profile import load_profile
-from embodied_env.tasks import load_task
 from embodied_env.testing import approve
 from embodied_env.timing.clock import NS_PER_S, ManualClock, SteadyClock
 
@@ -88,7 +86,7 @@ SAFETY_INPUTS = {
 
 
 def scripted(contract):
-    return load_task(contract).scripted(MujocoKinematics(contract, load_profile(contract, "mujoco")))
+    return embodied_env.load_policy("scripted", contract)
 
 
 def start_emulator(contract, namespace):

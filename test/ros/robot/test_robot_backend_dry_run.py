@@ -5,6 +5,7 @@ import json
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,11 +172,13 @@ def test_a_dry_run_of_a_solved_task_does_not_count_as_success(lasting_domain, tm
 
 
 def test_armed_must_be_a_boolean():
+    options: dict = {"armed": "no"}
     with pytest.raises(UsageError, match="invalid armed='no'"):
-        embodied_env.make(ARM, backend="real", armed="no")
+        embodied_env.make(ARM, backend="real", **options)
 
 
 def test_an_unarmed_relay_is_not_a_safety_input():
     env = embodied_env.make(with_relay(True), backend="real", armed=False)
-    assert RELAY_STATE not in env.unwrapped.stepper.backend.estops()
+    backend: Any = env.unwrapped.stepper.backend
+    assert RELAY_STATE not in backend.estops()
     env.close()

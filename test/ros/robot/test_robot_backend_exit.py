@@ -337,9 +337,10 @@ def test_robot_brakes_and_the_program_keeps_its_exit_status(robots, tmp_path, wa
     ids=["end", "uncaught exception", "freed", "one freed"],
 )
 def test_both_robots_brake(robots, tmp_path, text, status):
-    for robot in robots.each:
+    first, other = robots.each
+    for robot in (first, other):
         robot.connect()
-    returned, output = run(text, *robots.each[:1], tmp_path, robots.each[1])
+    returned, output = run(text, first, tmp_path, other)
     assert returned == status, output
     for robot in robots.each:
         check_it_braked(robot, output)

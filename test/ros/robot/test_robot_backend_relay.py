@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import psutil
@@ -39,9 +40,6 @@ from embodied_env.ros.transport.receive_thread import ReceiveThread
 from embodied_env.ros.transport.service_calls import ServiceCaller
 from embodied_env.ros.wire.sensor_readers import SensorReader, stamp_ns
 from embodied_env.safety.relay.relay_protocol import CommandId, RelayReport, RelayState, write_command
-from embodied_env.sim.mujoco_kinematics import MujocoKinematics
-from embodied_env.sim.world_profile import load_profile
-from embodied_env.tasks import load_task
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
@@ -651,8 +649,7 @@ def test_homing_goes_through_the_relay_slowly_and_the_episode_starts_there(make,
 
 def test_a_relayed_episode_passes_the_audit_and_records_what_the_relay_published(make, monitor, tmp_path):
     env = make(record=tmp_path)
-    kinematics = MujocoKinematics(ARM, load_profile(ARM, "mujoco"))
-    policy = load_task(ARM).scripted(kinematics)
+    policy = embodied_env.load_policy("scripted", ARM)
     observation, _ = env.reset(seed=1)
     accounts, speeds, missed, ended = [], [], [], False
     while not ended:
@@ -685,7 +682,7 @@ def test_a_relayed_episode_passes_the_audit_and_records_what_the_relay_published
     [(ARM, None, False), (ARM, True, True), (RELAYED, None, True), (RELAYED, False, False)],
 )
 def test_the_option_overrides_the_profile(contract, option, is_relayed):
-    backend = make_backend("real", contract, clock=SteadyClock(), relay=option)
+    backend: Any = make_backend("real", contract, clock=SteadyClock(), relay=option)
     assert backend.capabilities.acknowledges_commands == is_relayed
     assert (RELAY_STATE in backend.estops()) == is_relayed
 

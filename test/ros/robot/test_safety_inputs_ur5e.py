@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,7 +169,7 @@ def test_an_input_that_cannot_be_read_is_ignored_only_by_name(without_messages):
     assert estop_specs(estop, "estop", ignored=["safety_mode"]) == ()
     (with_variant,) = estop_specs(real["estop"], "estop")
     assert (with_variant.type, with_variant.path) == ("std_msgs/msg/UInt8", "data")
-    robot = make_backend("real", contract, clock=SteadyClock(), ignore_inputs=["safety_mode"])
+    robot: Any = make_backend("real", contract, clock=SteadyClock(), ignore_inputs=["safety_mode"])
     assert robot.capabilities.ignored_inputs == ("safety_mode",)
     assert robot.capabilities.variants == ("robot_mode",)
     assert "safety_mode" not in robot.estops()

@@ -1,5 +1,7 @@
 """The publishers of a topic, separated by the numbers and joint names of its messages."""
 
+import itertools
+
 import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
@@ -13,23 +15,20 @@ from embodied_env.timing.clock import NS_PER_S
 pytestmark = pytest.mark.ros
 
 ARM, FINGER, ALL = ("j1", "j2"), ("finger",), ("j1", "j2", "finger")
+STAMPS_NS = itertools.count(1)
 
 
 def receive(publishers, *numbers, names=ARM, at=0.0, source_ns=None):
     """Add messages of these publication numbers, and return the states after each, without reasons."""
     states = []
     for number in numbers:
-        receive.ns += 1
-        info = {"publication_sequence_number": number, "source_timestamp": source_ns or receive.ns}
+        info = {"publication_sequence_number": number, "source_timestamp": source_ns or next(STAMPS_NS)}
         message = JointState(name=list(names), position=[at] * len(names))
         publishers.add(
             ReceivedMessage(key="joints", message=message, info=info, arrival_ns=NS_PER_S, arrival_system_ns=0)
         )
         states.append(publishers.state.status)
     return states
-
-
-receive.ns = 0
 
 
 @pytest.fixture

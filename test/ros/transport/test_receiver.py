@@ -205,7 +205,8 @@ def take_until(receiver, condition):
 
 def test_an_async_response_arrives_with_a_later_receive(receiver, server):
     answer = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
-    assert answer.response is None
+    first = answer.response
+    assert first is None
     server.serve(1)
     take_until(receiver, lambda: answer.response is not None)
     assert answer.response.message == "answer 1"

@@ -2,12 +2,13 @@
 
 from concurrent.futures import Future
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.transport.service_calls import ServiceCaller
-from embodied_env.timing.clock import NS_PER_S
+from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 pytestmark = pytest.mark.ros
 
@@ -33,20 +34,17 @@ class LossyClient:
         self.removed += 1
 
 
-class FastClock:
+class FastClock(ManualClock):
     """Advances by 0.3 s at each reading."""
 
-    def __init__(self):
-        self._ns = 0
-
     def now_ns(self):
-        self._ns += 3 * NS_PER_S // 10
-        return self._ns
+        self.advance_ns(3 * NS_PER_S // 10)
+        return super().now_ns()
 
 
 def caller_of(client):
     node = SimpleNamespace(resolve_service_name=lambda name: f"/{name}", create_client=lambda *_: client)
-    listener = SimpleNamespace(node=node, raise_if_failed=lambda: None)
+    listener: Any = SimpleNamespace(node=node, raise_if_failed=lambda: None)
     return ServiceCaller(listener, "reset", FastClock())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,7 +114,8 @@ def test_readings_are_bit_identical_in_process_and_over_ros_and_recorded(contrac
     assert_replays(env.path, transitions=STEPS)
     run = read_run(env.path)
     decoder = RowDecoder(contract, run.array)
-    for row in run.rows():
+    rows: Any = run.rows()
+    for row in rows:
         image = run.array(row["observation"]["camera_image"])
         assert image.shape == (2, 16, 16, 3)
         assert np.array_equal(image[-1], by_hash[row["inner"]["sensors"]["camera"]["raw_sha256"]["image"]])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from stamped_robot import MS, StampedRobot
@@ -256,7 +257,7 @@ def test_a_utc_step_does_not_affect_the_minimum():
 
 @pytest.fixture
 def simulated():
-    scene = Scene(simulated=True, host=None)
+    scene: Any = Scene(simulated=True, host=None)
     for sim_ns in range(0, NS_PER_S, 10 * MS):
         scene.clock.steady_ns += 10 * MS
         scene.simulated.on_clock(sim_ns, scene.clock.now_ns())

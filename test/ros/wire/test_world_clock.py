@@ -7,13 +7,13 @@ import itertools
 import pytest
 
 from embodied_env.ros.wire.world_clock import GOOD_PAIR_NS, STEP_NS, SimTimeTracker, SystemClockMonitor, read_clock_pair
-from embodied_env.timing.clock import NS_PER_S, SteadyClock
+from embodied_env.timing.clock import NS_PER_S, ManualClock, SteadyClock
 
 MS = 1_000_000
 UTC_NS = 1_700_000_000 * NS_PER_S
 
 
-class FreeClock:
+class FreeClock(ManualClock):
     """Three clocks advanced by the test, with `reading_ns` between two readings."""
 
     virtual = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def gate_of(kind, **safety):
     return found
 
 
-def codes_of(findings: list[Finding]) -> list[tuple[str, Severity]]:
+def codes_of(findings: Iterable[Finding]) -> list[tuple[str, Severity]]:
     return [(finding.code, finding.severity) for finding in findings]
 
 

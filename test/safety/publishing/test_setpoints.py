@@ -1,5 +1,6 @@
 import json
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -392,7 +393,8 @@ class FailingArbiter:
 
 
 def test_a_setpoint_that_raises_brakes_at_once_and_latches_a_stop():
-    arbiter, gate = FailingArbiter(), SafetyGate(contract())
+    gate = SafetyGate(contract())
+    arbiter: Any = FailingArbiter()
     thread = SetpointThread(arbiter, gate, clock=ManualClock())
     thread.start()
     while not arbiter.braked:

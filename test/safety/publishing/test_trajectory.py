@@ -99,8 +99,9 @@ def test_consecutive_points_keep_the_limits_and_the_last_is_at_rest(command, chu
         assert 0 <= trajectory.previewed < len(chunk)
         for before, after in pairwise(trajectory.points):
             states = (before.positions, before.velocities, after.positions, after.velocities)
-            for *row, limits in zip(*(each.tolist() for each in states), bounds, strict=True):
-                assert limit_violation(*row, limits, PERIOD_S) == ""
+            for at, limits in enumerate(bounds):
+                x, v, next_x, next_v = (float(each[at]) for each in states)
+                assert limit_violation(x, v, next_x, next_v, limits, PERIOD_S) == ""
         assert not trajectory.points[-1].velocities.any()
         assert np.abs(trajectory.points[-1].positions - trajectory.points[-2].positions).max() < 1e-9
         bench.clock.advance_ns(wait_ns)

@@ -15,8 +15,7 @@ from embodied_env.contract.urdf import UrdfRobot, parse_urdf
 from embodied_env.core.code_types import Severity
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.safety.command_filters import ProposedCommand
-from embodied_env.safety.command_limiter import joint_bounds
-from embodied_env.safety.joint_limits import JointBounds
+from embodied_env.safety.joint_limits import JointBounds, joint_bounds
 from embodied_env.safety.workspace.filter import Scaling, Workspace, WorkspaceFilter
 from embodied_env.sim.mujoco_kinematics import MujocoKinematics
 from embodied_env.sim.world_profile import load_profile
@@ -75,7 +74,7 @@ def test_adjacent_links_are_not_checked():
 
 
 def test_ignored_pair_is_not_checked():
-    spec = {"self_collision": True, "ignore_pairs": (("fore", "post"),)}
+    spec: dict = {"self_collision": True, "ignore_pairs": (("fore", "post"),)}
     assert workspace(**spec).nearest(np.array([-1.5, 3.0]))[1] == "upper to keep_out.wall"
 
 

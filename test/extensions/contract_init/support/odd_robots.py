@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from collections.abc import Callable
 
 import rclpy
 from geometry_msgs.msg import Twist
@@ -45,6 +46,8 @@ class OddRobot:
     """A node in a separate context and thread."""
 
     namespace, period_s = "/", 0.02
+    build: Callable
+    publish: Callable
 
     def __init__(self, domain_id):
         self._context = Context()
@@ -260,9 +263,9 @@ class SharedNode(OddRobot):
         self._states = self.node.create_publisher(JointState, "joint_states", 10)
         self._description = self.node.create_publisher(String, "robot_description", LATCHED)
         limit = '<limit lower="-1" upper="1" velocity="1" effort="1"/>'
-        joints = "".join(joint(name, "revolute", "b", f"{name}_link", limit) for name in self.positions)
+        body = "".join(joint(name, "revolute", "b", f"{name}_link", limit) for name in self.positions)
         links = "".join(f'<link name="{name}"/>' for name in ("b", *(f"{each}_link" for each in self.positions)))
-        self._description.publish(String(data=f'<robot name="r">{links}{joints}</robot>'))
+        self._description.publish(String(data=f'<robot name="r">{links}{body}</robot>'))
         self.received, self.controllers = [], []
         self._clock = self.node.create_publisher(Clock, "/clock", 10)
         self._start_s = time.monotonic()

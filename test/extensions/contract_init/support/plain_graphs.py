@@ -38,12 +38,10 @@ def urdf(joints=JOINTS, *, velocity=2.0, kind="revolute", extra=""):
     return {"/robot_description": f'<robot name="r">{body}{extra}</robot>'}
 
 
-def described(*topics, namespace=None, answers=None, **graph):
+def described(*topics, namespace=None, answers=None, **values):
     """Return the contract of these topics, and the gaps."""
-    draft, graph = (
-        Draft(name="robot", answers=answers or Answers()),
-        Graph(topics=list(topics), listened_s=5.0, **graph),
-    )
+    draft = Draft(name="robot", answers=answers or Answers())
+    graph = Graph(topics=list(topics), listened_s=5.0, **values)
     add_graph(draft, graph, topics_of_robot(draft, graph, namespace), namespace or "/")
     finish_draft(draft)
     return parse_contract(dump_draft(draft)), [f"{what} -> {where}" for what, where in draft.gaps]

@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -111,15 +112,15 @@ AT_LOAD = {  # reason of the refusal
 
 class StandIn:
     def __init__(self, folder, rows=0):
-        self.folder, self.rows, self.port, self.process = folder, rows, 0, None
+        self.folder, self.rows, self.port = folder, rows, 0
         self.start()
 
     def start(self):
         """Start it, again on its port."""
         command = [sys.executable, str(PROGRAM), str(self.port), str(self.rows)]
-        pipes = {"stdin": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, **pipes)
-        self.port = int(self.process.stdout.readline())
+        pipes: dict = {"stdin": subprocess.PIPE, "text": True}
+        process: Any = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, **pipes)
+        self.process, self.port = process, int(process.stdout.readline())
 
     def set(self, fault, count=None):
         """Set the fault of the answers that follow, or the metadata."""

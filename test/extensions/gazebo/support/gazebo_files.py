@@ -12,7 +12,7 @@ from sdf_world import SdfWorld
 
 from embodied_env.contract import Contract, load_contract
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 FOLDER = ROOT / "config" / "gazebo"
 MODELS = ROOT / "embodied_env" / "sim" / "models"
 NAMES = ("arm_reach", "cart_goal", "door_open")

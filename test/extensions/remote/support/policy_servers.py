@@ -1,8 +1,10 @@
 """Small policy servers of openpi and GR00T for tests, written against their public protocols."""
 
 import contextlib
+import importlib
 import io
 import threading
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -83,8 +85,7 @@ def serve_gr00t(answer):
 
     The address is ``host:port``.
     """
-    import zmq
-
+    zmq: Any = importlib.import_module("zmq")
     requests, ends = [], threading.Event()
     with zmq.Context() as context, context.socket(zmq.REP) as replies:
         replies.setsockopt(zmq.LINGER, 0)

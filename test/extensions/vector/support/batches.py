@@ -1,6 +1,7 @@
 """Comparison of two vector environments that are called alike, and contracts and actions with everything unusual."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -47,7 +48,8 @@ class Failing(Reach):
     def evaluate(self, previous: object, current: object, applied: np.ndarray) -> TaskResult:
         result = super().evaluate(previous, current, applied)
         if applied.ndim > 1:
-            return dataclasses.replace(result, reward=np.where(applied[:, 0] > 0, np.nan, result.reward))
+            rewards: Any = np.where(applied[:, 0] > 0, np.nan, result.reward)
+            return dataclasses.replace(result, reward=rewards)
         if applied[0] > 0:
             raise RuntimeError("the task has an error")
         return result

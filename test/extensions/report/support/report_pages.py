@@ -52,10 +52,11 @@ class Html(HTMLParser):
 
 def record(folder, contract="arm_reach", steps=12, resets=2):
     env = RecordTransitions(EmbodiedEnv(contract, backend="fake"), folder, policy="swaying")
+    (action_size,) = env.action_space.shape or ()
     for episode in range(resets):
         env.reset(seed=5 if episode == 0 else None)
         for step in range(steps):
-            _, _, terminated, truncated, _ = env.step(0.9 * np.sin(step + np.arange(env.action_space.shape[0])))
+            _, _, terminated, truncated, _ = env.step(0.9 * np.sin(step + np.arange(action_size)))
             if terminated or truncated:
                 break
     env.close()

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import rclpy
@@ -168,7 +169,7 @@ class StandIn:
             response = service.srv_type.Response()
             self.requests.append(service.srv_name)
             waits = serve(request, response)
-            self._answer(lambda s=service, r=response, h=header.request_id: s.send_response(r, h), waits=waits)
+            self._answer(partial(service.send_response, response, header.request_id), waits=waits)
         return taken
 
     def _answer(self, send: Callable[[], None], *, waits: bool) -> None:

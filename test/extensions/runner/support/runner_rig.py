@@ -78,7 +78,8 @@ class Client:
     def __init__(self, process):
         self.process = process
         self.ros = RosNode("client", namespace=NAMESPACE, clock=SteadyClock(), domain_id=DOMAIN_ID)
-        self.node, self.statuses = self.ros.node, []
+        self.node = self.ros.node
+        self.statuses: list = []
         self.executor = SingleThreadedExecutor(context=self.node.context)
         self.executor.add_node(self.node)
         self.changing = self.node.create_client(ChangeState, "runner/change_state")
@@ -146,7 +147,8 @@ class Manager:
         from controller_manager_msgs.msg import ControllerState
         from controller_manager_msgs.srv import ListControllers, SwitchController
 
-        self.states, self.requests, self.refuses = {"forward": "inactive", "trajectory": "active"}, [], False
+        self.states, self.refuses = {"forward": "inactive", "trajectory": "active"}, False
+        self.requests: list = []
 
         def listed(_, response):
             response.controller = [ControllerState(name=name, state=state) for name, state in self.states.items()]
@@ -170,6 +172,7 @@ class RunnerRig:
     """An emulated robot, its e-stop, a runner that can be killed and started again, and a client."""
 
     SUCCEEDED, ABORTED, CANCELED = SUCCEEDED, ABORTED, CANCELED
+    manager: Manager
 
     def __init__(self, folder, *options, policy=POLICY, has_types=True, has_relay=False, blocks=None, **profile):
         self.folder, self.mode_file = folder, folder / "mode"
@@ -187,7 +190,7 @@ class RunnerRig:
         places = [Path(__file__).parent, *(each for each in generated if has_types or ACTION_PACKAGE not in each)]
         self.environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(map(str, places))}
         self.environment[MODE_FILE] = str(self.mode_file)
-        self.process, self.client, self.first = None, None, 0
+        self.first = 0
         self.start()
 
     @property
@@ -196,11 +199,13 @@ class RunnerRig:
         return self.monitor.commands
 
     def start(self):
-        if self.client is not None:
-            self.process.stop(by_input=False)
-            self.client.close()
         self.process = Child(self.spec, environment=self.environment)
         self.client = Client(self.process)
+
+    def restart(self):
+        self.process.stop(by_input=False)
+        self.client.close()
+        self.start()
 
     def select(self, mode):
         """Select what the policy does from its next reset on."""
