@@ -22,6 +22,7 @@ import embodied_env
 from embodied_env.cli.main import VERBS
 from embodied_env.extensions import REQUIRES
 
+pytestmark = pytest.mark.usefixtures("parsing")
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(embodied_env.__file__).parent
 PUBLIC: Any = embodied_env  # a type checker does not see its `__all__`

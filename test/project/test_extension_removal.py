@@ -16,6 +16,7 @@ import embodied_env
 from embodied_env.core.plugin_loading import find_extension
 from embodied_env.extensions import REQUIRES
 
+pytestmark = pytest.mark.usefixtures("parsing")
 PACKAGE = Path(embodied_env.__file__).parent
 EXTENSIONS = sorted(folder.parent.name for folder in PACKAGE.glob("extensions/*/__init__.py"))
 WITHOUT = """
