@@ -73,8 +73,8 @@ def overlays(comparison: Comparison) -> list[str]:
     """
     a, b = comparison.a.features, comparison.b.features
     joints = [found.name.component for found in comparison.differences if found.name.kind in _MOTION]
-    kept = [(i, j) for i, j in comparison.pairing.indices if i < len(a.drawn) and j < len(b.drawn)]
-    pairs = kept[:_MOST_PAIRS] or [(0, 0)] * bool(a.drawn and b.drawn)
+    kept = [(i, j) for i, j in comparison.pairing.indices if i in a.drawn and j in b.drawn]
+    pairs = kept[:_MOST_PAIRS] or list(zip(a.drawn, b.drawn, strict=False))[:1]
     drawn = []
     for joint in list(dict.fromkeys(joints))[:_MOST_JOINTS]:
         tracked = a.tracked[joint]

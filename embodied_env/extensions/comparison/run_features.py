@@ -146,7 +146,7 @@ class RunFeatures:
         self._joints = Joints(contract)
         self.tracked = {name: joint for name, joint in self._joints.by_name.items() if joint.sensor}
         self.untracked = [name for name, joint in self._joints.by_name.items() if not joint.sensor]
-        self.drawn: list[list[Motion]] = []
+        self.drawn: dict[int, list[Motion]] = {}  # by episode, from 0
         self.ranges: dict[FeatureName, float] = {}
         self.injected: set[str] = set()
         self._period_s = 0.0 if contract is None else contract.control_period_s
@@ -242,7 +242,7 @@ class RunFeatures:
             return
         motions = self._motion.motions()
         if len(self.drawn) < MOST_DRAWN:
-            self.drawn.append(motions)
+            self.drawn[self._episode] = motions
         for joint, motion in zip(self.tracked.values(), motions, strict=True):
             if (response := fit_joint_response(motion, joint, self._period_s)) is None:
                 continue

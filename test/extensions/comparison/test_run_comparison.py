@@ -16,7 +16,7 @@ from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.extensions.comparison.comparability import NotComparableError
-from embodied_env.extensions.comparison.comparison_page import name_of_side, write_comparison
+from embodied_env.extensions.comparison.comparison_page import name_of_side, overlays, write_comparison
 from embodied_env.extensions.comparison.run_comparison import compare_runs, compare_with_first, comparisons_as_json
 from embodied_env.extensions.comparison.run_features import MOST_STREAMS, FeatureName, RunFeatures
 from embodied_env.record import RecordTransitions, read_run
@@ -112,6 +112,29 @@ def fake_run(folder, contract="arm_reach", wrap=lambda env: env):
     env.step(env.action_space.sample())
     env.close()
     return env.path
+
+
+def seeded_run(folder, seeds, unstepped=()):
+    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", clock="virtual"), folder)
+    for seed in seeds:
+        env.reset(seed=seed)
+        for step in range(0 if seed in unstepped else 12):
+            env.step(np.full(6, np.sin(seed + step)))
+    env.close()
+    return env.path
+
+
+def test_overlaid_episodes_have_equal_seeds_though_one_has_no_step(tmp_path):
+    first, other = seeded_run(tmp_path / "a", [9, 1, 2], unstepped=[9]), seeded_run(tmp_path / "b", [1, 2])
+    comparison = compare_runs(first, other)
+    assert comparison.pairing.indices == ((1, 0), (2, 1))
+    drawn = [[side.features.drawn[index] for side, index in zip((comparison.a, comparison.b), pair, strict=True)]
+             for pair in comparison.pairing.indices]  # fmt: skip
+    for in_a, in_b in drawn:
+        assert all(np.array_equal(a.commands, b.commands) for a, b in zip(in_a, in_b, strict=True))
+    page = "".join(overlays(comparison))
+    assert "episode 2 and 1" in page
+    assert "episode 3 and 2" in page
 
 
 def steps_only(change):
