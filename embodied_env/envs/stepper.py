@@ -27,7 +27,7 @@ from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.observation_builder import Observation, begin_history
 from embodied_env.envs.remedies import warn_of_malformed_action
 from embodied_env.envs.reset_procedure import ResetProcedure
-from embodied_env.envs.stepper_lifecycle import Lifecycle, State, latched_estop
+from embodied_env.envs.stepper_lifecycle import Lifecycle, State, latched_estop, one_at_a_time
 from embodied_env.envs.stepper_state import EpisodeState, PendingStep, SavedStepper
 from embodied_env.envs.transition_builder import Info, TransitionBuilder, copy_action, copy_observation
 from embodied_env.errors import (
@@ -293,6 +293,7 @@ class Stepper:
         checked_instruction(self.contract, options)
         return checked_options(self.contract, options)
 
+    @one_at_a_time
     def reset(
         self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool, start: EpisodeStart | None = None
     ) -> tuple[Observation, Info]:
@@ -303,8 +304,7 @@ class Stepper:
         if was_running and self._free_running:
             self.lifecycle.brake("reset() during an episode")
         self._arbiter.end_motion()  # a lost backend did not receive the braking
-        self._step = None
-        self.epoch += 1
+        self._step, self.epoch = None, self.epoch + 1
         self._episode_index = 0 if seeded else self._episode_index + 1
         entered_ns = self.clock.now_ns()
         self.lifecycle.open()

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from enum import Enum
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from embodied_env.backends.backend import Backend
 from embodied_env.core.code_table import CODE_TABLE
 from embodied_env.core.code_types import AFTER_ESTOP, Severity
 from embodied_env.envs.motion_guard import MotionGuard
-from embodied_env.errors import ClosedError
+from embodied_env.errors import ClosedError, ResetNeededError
 from embodied_env.processes.signals import deferred_signals
 from embodied_env.safety.gate import SafetyGate
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class State(Enum):
@@ -33,10 +39,12 @@ class Lifecycle:
 
     Attributes:
         state: the current state.
+        resetting: held during a reset.
     """
 
     def __init__(self, backend: Backend, guard: MotionGuard) -> None:
         """Start nothing."""
+        self.resetting = threading.Lock()
         self.state = State.NEW
         self._backend, self._guard = backend, guard
         self._free_running = backend.capabilities.free_running
@@ -149,6 +157,22 @@ class Lifecycle:
                 self._guard.brake("close()")
         finally:
             self._backend.close()
+
+
+def one_at_a_time(reset: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Refuse a reset of a stepper during another one, which may be driving the robot home."""
+
+    @wraps(reset)
+    def only_reset(stepper: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: ANN401 - a stepper
+        resetting = stepper.lifecycle.resetting
+        if not resetting.acquire(blocking=False):
+            raise ResetNeededError("reset() during a reset: wait for its end, or call close()")
+        try:
+            return reset(stepper, *args, **kwargs)
+        finally:
+            resetting.release()
+
+    return only_reset
 
 
 def check_open(is_closed: bool, call: str) -> None:  # noqa: FBT001 - the condition

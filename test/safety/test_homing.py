@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -444,6 +445,30 @@ def test_next_reset_retries_failed_homing():
             scene.reset()
         scene.backend._faults = ()
         scene.reset()
+        assert positions_of(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
+
+
+class ResetFromOutside(DisplacedBackend):
+    """Another thread resets while the robot drives home."""
+
+    reset_again: Callable[[], object] | None = None
+    refused: BaseException | None = None
+
+    def advance(self, target_ns, deadline_ns):
+        super().advance(target_ns, deadline_ns)
+        if len(self.sent) == 12 and self.reset_again is not None:
+            again, self.reset_again = self.reset_again, None
+            with ThreadPoolExecutor() as other:
+                self.refused = other.submit(again).exception()
+
+
+def test_a_second_reset_while_the_robot_drives_home_is_refused():
+    """It would take the moving robot to be at rest."""
+    with closing(scene_of(backend=ResetFromOutside)) as scene:
+        scene.backend.reset_again = scene.reset
+        scene.reset()
+        assert isinstance(scene.backend.refused, ResetNeededError)
+        assert {command.epoch for command in scene.sent} == {0}
         assert positions_of(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
 
 
