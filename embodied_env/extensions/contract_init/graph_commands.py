@@ -244,12 +244,17 @@ def _is_omnidirectional(reading: GraphReading) -> bool:
 
 def _add_timeout(reading: GraphReading, topic: Topic, name: str) -> None:
     """Declare the time after which the controller ends a velocity that is not commanded again."""
-    timeout_s = _parameter(reading, topic, *TIMEOUTS)
+    timeout_s, path = _parameter(reading, topic, *TIMEOUTS), "backends.real.downstream_timeout_s"
     if isinstance(timeout_s, float) and 1e-3 <= timeout_s <= 10.0:
-        reading.draft.real["downstream_timeout_s"] = timeout_s
+        known_s = reading.draft.real.setdefault("downstream_timeout_s", timeout_s)
+        reading.draft.real["downstream_timeout_s"] = min(known_s, timeout_s)
+        if known_s != timeout_s:
+            reading.draft.choose(path, f"the smaller of {known_s:g} s and the {timeout_s:g} s of {name}")
+            where = "set the timeouts of all controllers to the same value"
+            reading.draft.gap(f"{topic.name} stops after {timeout_s:g} s, another one after {known_s:g} s", where)
         return
     reading.draft.real.setdefault("downstream_timeout_s", 0.5)
-    path, where = "backends.real.downstream_timeout_s", "publish one slow command and measure when it stops"
+    where = "publish one slow command and measure when it stops"
     reading.draft.choose(path, f"assumed; the robot may not stop {name} by itself")
     reading.draft.gap(f"time after which {topic.name} stops without a command (0.5 s written)", where)
 

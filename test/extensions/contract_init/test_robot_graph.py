@@ -298,6 +298,20 @@ def test_limits_and_timeout_of_the_controller_behind_a_multiplexer(timeout):
     assert any("/platform/cmd_vel" in gap and "used instead: /cmd_vel" in gap for gap in gaps)
 
 
+@pytest.mark.parametrize("timeouts_s", [(0.2, 2.0), (2.0, 0.2)])
+def test_of_two_timeouts_the_smaller_is_written_and_has_to_be_confirmed(timeouts_s):
+    odometry, command = base()
+    arm_s, base_s = timeouts_s
+    parameters = {
+        "/velocity_controller": {"cmd_timeout": arm_s, "joints": list(JOINTS)},
+        command.subscribers[0].node: {"cmd_vel_timeout": base_s},
+    }
+    fast = subscribed("/velocity_controller/commands", node="/velocity_controller")
+    contract, _ = described(states(), fast, odometry, command, parameters=parameters)
+    assert contract.backends["real"]["downstream_timeout_s"] == 0.2
+    assert "backends.real.downstream_timeout_s" in contract.unconfirmed
+
+
 @pytest.mark.parametrize(
     ("slowest", "found"),
     [(-0.2, (-0.2, 1.5)), (0.0, (0.0, 1.5)), (-1.5, 1.5), (-3.0, 1.5), (0.5, 1.5), (math.nan, 1.5)],
