@@ -34,7 +34,7 @@ class ActionStage(Protocol):
         """Return None to let the action pass unchanged.
 
         `action` is a copy of what the agent or the stage before returned, of any type. `snapshot` is a copy of
-        the readings that the agent acted on, `commanded` is the last published command.
+        the readings that the agent acted on, `commanded` one of the last published command.
         """
         ...
 
