@@ -119,7 +119,7 @@ class GripperClient:
 
     def _is_ready(self) -> bool:
         """Return whether there is a server, with which a goal that it had not finished is lost."""
-        is_ready = bool(self._goals.service_is_ready())
+        is_ready = bool(self._goals.service_is_ready() and self._results.service_is_ready())
         if is_ready:
             self._absent_ns = None
         elif self._absent_ns is None:
