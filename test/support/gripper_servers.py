@@ -18,6 +18,7 @@ from embodied_env.timing.clock import SteadyClock
 
 NAMESPACE = "/cell"
 PERIOD_S = 0.04
+PATIENCE_S = 30.0
 
 
 class Spinning:
@@ -26,7 +27,7 @@ class Spinning:
     def __init__(self, name: str, namespace: str, domain_id: int) -> None:
         self.ros = RosNode(name, namespace=namespace, clock=SteadyClock(), domain_id=domain_id)
         self.node = self.ros.node
-        self.pause, self._done = threading.Event(), threading.Event()
+        self.pause, self.is_paused, self._done = threading.Event(), threading.Event(), threading.Event()
         self._executor = SingleThreadedExecutor(context=self.node.context)
         self._executor.add_node(self.node)
         self._thread = threading.Thread(target=self._run)
@@ -37,6 +38,7 @@ class Spinning:
     def _run(self) -> None:
         while not self._done.is_set():
             if self.pause.is_set():
+                self.is_paused.set()
                 self._done.wait(PERIOD_S)
             else:
                 self._executor.spin_once(timeout_sec=PERIOD_S)
@@ -135,7 +137,7 @@ def relaying(contract, namespace=NAMESPACE):
     thread = threading.Thread(target=run_relay, args=(contract,), kwargs=options)
     thread.start()
     try:
-        assert is_ready.wait(10.0)
+        assert is_ready.wait(PATIENCE_S)
         yield
     finally:
         stop.set()

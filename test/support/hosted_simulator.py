@@ -18,7 +18,8 @@ def hosted_simulator(contract, world_class=World, run=run_simulator, **options):
     thread = threading.Thread(target=run, args=(contract, world), kwargs={"namespace": NAMESPACE, "stop": stop})
     thread.start()
     try:
-        made = embodied_env.make(contract, backend="mujoco_ros", spawn=False, namespace=NAMESPACE, **options)
+        given = {"spawn": False, "namespace": NAMESPACE, "step_timeout_s": 60.0, **options}
+        made = embodied_env.make(contract, backend="mujoco_ros", **given)
         with contextlib.closing(made) as env:
             yield env
     finally:

@@ -1,14 +1,18 @@
 """A robot in the process of the test, which publishes sensors and stores commands."""
 
+import re
 import threading
 import time
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from rclpy.node import Node
+from shipped_contracts import unhurried
 
 import embodied_env
 from embodied_env.core.types import ResetRequest
+from embodied_env.errors import BackendNotReadyError
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.embedded_sim.message_encoder import to_message
 from embodied_env.ros.transport.node import RosNode
@@ -29,11 +33,14 @@ def wait_for(condition, timeout_s=PATIENCE_S):
 
 
 def with_profile(contract=ARM, **keys):
-    """Return the contract with only these profile keys and no settling time of the graph."""
-    return replace(contract, backends={**contract.backends, "real": {"discovery_s": 0.0, **keys}})
+    """Return the contract with only these profile keys, no settling time of the graph and patience for its discovery."""
+    patient = {"discovery_s": 0.0, "connect_timeout_s": PATIENCE_S, "step_timeout_s": PATIENCE_S}
+    return replace(contract, backends={**contract.backends, "real": {**patient, **keys}})
 
 
-SIMPLE = with_profile(replace(ARM, sensors={name: ARM.sensors[name] for name in ("joints", "tcp", "target")}))
+SIMPLE = with_profile(
+    unhurried(replace(ARM, sensors={name: ARM.sensors[name] for name in ("joints", "tcp", "target")}))
+)
 
 
 class InProcessRobot:
@@ -80,3 +87,14 @@ def in_s(seconds):
 
 def reset(backend, timeout_s=PATIENCE_S):
     return backend.reset(ResetRequest(epoch=0, seed=1), in_s(timeout_s))
+
+
+def check_reset_fails(backend, why, timeout_s=0.5):
+    """Reset until discovery is complete, and assert that the last reset fails for this reason."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        with pytest.raises(BackendNotReadyError) as caught:
+            reset(backend, timeout_s)
+        if re.search(why, str(caught.value)) or time.monotonic() > end:
+            assert re.search(why, str(caught.value))
+            return

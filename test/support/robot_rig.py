@@ -248,8 +248,8 @@ def severe_codes(report):
 
 
 def holds(rows):
-    """Return the codes of the held steps."""
-    return {code for row in rows if row.report.disposition >= Severity.HOLD for code in codes(row)}
+    """Return the codes that held a step."""
+    return {code for row in rows for code in severe_codes(row.report)}
 
 
 def wait_for(condition, timeout_s=TIMEOUT_S):

@@ -51,6 +51,15 @@ def with_slow_emulator(contract: Contract) -> Contract:
     return replace(contract, backends={**contract.backends, "mujoco_ros": slow})
 
 
+def unhurried(contract: Contract) -> Contract:
+    """Return the contract with old readings, late actions and pauses of the agent allowed, as a stall of the machine causes them."""
+    safety = contract.safety
+    action = replace(safety.action, max_age_steps=1000)
+    watchdog = replace(safety.watchdog, hold_steps=1000, stop_steps=2000)
+    sensors = {name: replace(sensor, max_age_s=60.0) for name, sensor in contract.sensors.items()}
+    return replace(contract, sensors=sensors, safety=replace(safety, action=action, watchdog=watchdog))
+
+
 def arm_of(actuator: Mapping[str, object], **changes: object) -> Contract:
     """Return the shipped arm with these keys of its actuator, and changes at its top level."""
     return changed_contract("arm_reach", {**changes, **{f"actuators.arm.{key}": actuator[key] for key in actuator}})

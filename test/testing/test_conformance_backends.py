@@ -137,7 +137,8 @@ class TestEnvOverMujocoRos(EnvContract):
     own = ("test_step_before_reset_raises", "test_step_after_close_raises")
 
     def make_env(self, **options):
-        return embodied_env.make(self.contract, backend="mujoco_ros", **{"clock": "virtual", **options})
+        given = {"clock": "virtual", "step_timeout_s": 60.0, **options}
+        return embodied_env.make(self.contract, backend="mujoco_ros", **given)
 
     @pytest.fixture(autouse=True)
     def name_of_the_test(self, request):

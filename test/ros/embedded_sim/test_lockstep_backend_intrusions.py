@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
+from rclpy.duration import Duration
+
 import embodied_env
 from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageError
 from embodied_env.messages.message_types import message_class
@@ -74,9 +76,9 @@ def publish_foreign(env, topic, message):
     )
     try:
         publisher = other.node.create_publisher(type(message), topic, RELIABLE)
-        assert other.wait_until(lambda: publisher.get_subscription_count() > 0, 5.0)
+        assert other.wait_until(lambda: publisher.get_subscription_count() > 0, PATIENCE_S)
         publisher.publish(message)
-        time.sleep(0.2)
+        assert publisher.wait_for_all_acked(Duration(seconds=PATIENCE_S))
     finally:
         other.close()
 
@@ -127,12 +129,12 @@ def test_acknowledgement_of_an_unrequested_step_is_ignored(env, foreign_node):
     env.reset(seed=1)
     backend = backend_of(env)
     stepped = foreign_node.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC, RELIABLE)
-    assert foreign_node.wait_until(lambda: stepped.get_subscription_count() > 0, 5.0)
+    assert foreign_node.wait_until(lambda: stepped.get_subscription_count() > 0, PATIENCE_S)
     newest = tuple((0, 0) for _ in env.unwrapped.contract.sensors)
     stepped.publish(
         stepped.msg_type(data=array.array("q", StepAck(epoch=backend._epoch, step=99, newest=newest).to_data()))
     )
-    time.sleep(0.2)
+    assert stepped.wait_for_all_acked(Duration(seconds=PATIENCE_S))
     *_, info = env.step(ZERO)
     assert info["sensors"]["joints"]["age_s"] == 0.0
 
@@ -140,7 +142,7 @@ def test_acknowledgement_of_an_unrequested_step_is_ignored(env, foreign_node):
 def test_second_publisher_on_a_sensor_topic_is_reported_at_reset(env, foreign_node):
     env.reset(seed=1)
     joints = foreign_node.node.create_publisher(message_class("sensor_msgs/msg/JointState"), "joint_states", RELIABLE)
-    assert foreign_node.wait_until(lambda: backend_of(env)._ros.node.count_publishers("joint_states") == 2, 5.0)
+    assert foreign_node.wait_until(lambda: backend_of(env)._ros.node.count_publishers("joint_states") == 2, PATIENCE_S)
     patient, backend_of(env).reset_timeout_s = backend_of(env).reset_timeout_s, 0.3
     with pytest.raises(BackendNotReadyError, match=r"more than one publisher on \['joint_states'\]"):
         env.reset()
@@ -153,12 +155,12 @@ def test_foreign_image_is_not_used_as_a_reading(env, foreign_node):
     env.reset(seed=1)
     backend = backend_of(env)
     pictures = foreign_node.node.create_publisher(message_class("sensor_msgs/msg/Image"), IMAGE_TOPIC, RELIABLE)
-    assert foreign_node.wait_until(lambda: pictures.get_subscription_count() > 0, 5.0)
+    assert foreign_node.wait_until(lambda: pictures.get_subscription_count() > 0, PATIENCE_S)
     small = pictures.msg_type(encoding="rgb8", height=2, width=2)
     seconds, small.header.stamp.nanosec = divmod(backend._origin_ns, 1_000_000_000)
     small.header.stamp.sec = seconds
     pictures.publish(small)
-    time.sleep(0.2)
+    assert pictures.wait_for_all_acked(Duration(seconds=PATIENCE_S))
     assert env.render().shape == (480, 640, 3)
 
 
@@ -250,7 +252,7 @@ def test_invalid_environment_prints_one_line_and_exits_with_2(variable, value, t
         [sys.executable, "-m", "embodied_env.cli", "demo", "--out", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env={**os.environ, variable: value},
     )

@@ -20,6 +20,7 @@ from embodied_env.timing.clock import SteadyClock
 
 pytestmark = pytest.mark.ros
 
+PATIENCE_S = 60.0
 ACTIONS = np.random.default_rng(3).uniform(-1, 1, size=(25, 6))
 
 
@@ -42,7 +43,7 @@ def reference():
 @pytest.fixture(scope="module")
 def env(lasting):
     """A simulator shared by all tests, each of which resets it."""
-    return lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros")
+    return lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros", step_timeout_s=PATIENCE_S)
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def publish_command(foreign_node, positions):
     publisher = foreign_node.node.create_publisher(
         message_class("std_msgs/msg/Float64MultiArray"), "arm_controller/commands", RELIABLE
     )
-    assert foreign_node.wait_until(lambda: publisher.get_subscription_count() > 0, 5.0)
+    assert foreign_node.wait_until(lambda: publisher.get_subscription_count() > 0, PATIENCE_S)
     return lambda: publisher.publish(publisher.msg_type(data=array.array("d", positions)))
 
 
@@ -147,7 +148,7 @@ def last_token(backend, tokens):
 def test_token_of_an_old_step_or_a_foreign_epoch_causes_no_step(env, foreign_node, reference, epochs, is_old):
     backend = env.unwrapped.stepper.backend
     tokens = foreign_node.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
-    assert foreign_node.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
+    assert foreign_node.wait_until(lambda: tokens.get_subscription_count() > 0, PATIENCE_S)
 
     def intrude():
         last = last_token(backend, tokens)
@@ -159,7 +160,7 @@ def test_token_of_an_old_step_or_a_foreign_epoch_causes_no_step(env, foreign_nod
 
 def test_malformed_token_is_ignored(env, foreign_node, reference):
     tokens = foreign_node.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
-    assert foreign_node.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
+    assert foreign_node.wait_until(lambda: tokens.get_subscription_count() > 0, PATIENCE_S)
     rows = readings(env, seed=8, between=lambda: tokens.publish(tokens.msg_type(data=array.array("q", [1, 2, 3]))))
     assert rows == reference(8)
 

@@ -33,7 +33,7 @@ def pair(request, lasting):
 
     here = make(backend="mujoco")
     here.reset(seed=0)
-    yield here, lasting(make, backend="mujoco_ros")
+    yield here, lasting(make, backend="mujoco_ros", step_timeout_s=60.0)
     here.close()
 
 
@@ -198,7 +198,7 @@ def drawn_action(space, rng):
 
 
 def in_a_process(contract, **options):
-    return embodied_env.make(contract, backend="mujoco_ros", **options)
+    return embodied_env.make(contract, backend="mujoco_ros", step_timeout_s=60.0, **options)
 
 
 def test_a_base_that_moves_sideways_is_bit_identical():

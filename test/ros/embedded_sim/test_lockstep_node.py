@@ -69,7 +69,7 @@ def test_a_world_that_cannot_be_reset_is_an_error_with_its_reason(hosted):
 def test_a_reset_without_its_parameters_is_rejected(hosted):
     hosted(World)
     foreign_node = RosNode("foreign_node", namespace=NAMESPACE, clock=SteadyClock())
-    response = foreign_node.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), 10.0, lambda: None)
+    response = foreign_node.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), 30.0, lambda: None)
     foreign_node.close()
     assert not response.success
     assert "reset.epoch" in response.message

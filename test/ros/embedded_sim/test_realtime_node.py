@@ -178,15 +178,17 @@ def arm(lasting_arm, domain_id):
 
 
 def test_the_world_moves_without_a_client(arm):
-    received = arm.collect(0.5)
-    assert all(len(arrivals) > 10 for arrivals in received.values())  # of 50
+    first = arm.newest("joints")
+    assert arm.newest("joints").keys() == first.keys()
+    received = arm.collect(0.3)
+    assert all(received.values())
 
 
 def test_stamps_are_increasing_system_times_and_never_in_the_future(arm):
     for arrivals in arm.collect(0.3).values():
         stamps = [stamp_ns(arrival.message) for arrival in arrivals]
         ages_s = [(a.arrival_system_ns - stamp) / 1e9 for a, stamp in zip(arrivals, stamps, strict=True)]
-        assert all(0.0 <= age_s < 1.0 for age_s in ages_s)
+        assert all(0.0 <= age_s < PATIENCE_S for age_s in ages_s)
         assert all(a < b for a, b in pairwise(stamps))
 
 
@@ -308,7 +310,7 @@ def test_a_position_is_held_beyond_the_timeout(hosted):
     home = arm.newest("joints")["position"]
     arm.command(*(home + 0.1))
     arm.collect(0.5)
-    np.testing.assert_allclose(arm.newest("joints")["position"], home + 0.1, atol=0.02)
+    arm.wait_for(lambda q: np.allclose(q, home + 0.1, atol=0.02), "joints", "position")
 
 
 def test_a_diverged_world_publishes_nothing_until_a_reset(hosted):

@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 ARM = embodied_env.load_contract("arm_reach")
 NAMESPACE = f"/emulator_{os.getpid()}"
 PATIENCE_S = 20.0
+ATTEMPTS = 5  # of observations without a stall of the machine
 STATE = "state"
 SLACK_S = 0.05  # for a busy machine
 COMMAND_DELAY_S = 0.3
@@ -44,6 +45,9 @@ EMULATOR = f"""{{
         "true_distance": {{"stamp": "zero"}}
     }}
 }}"""
+
+
+MEDIANS_S = {"joints": DRIVER_DELAY_S, "tcp": 0.0, "target": -SKEW_S}
 
 
 @dataclass
@@ -62,6 +66,19 @@ class Observations:
         """Return how much later than its header stamp each message was published."""
         return np.array([(a.info["source_timestamp"] - stamp_ns(a.message)) / 1e9 for a in self.arrivals[sensor]])
 
+    def taken_s(self, number):
+        """Return how long after each command the controller first reported it, or nothing if it never did."""
+        sent_ns, values = self.commands[number]
+        states = [a.message for a in self.arrivals[STATE] if np.allclose(a.message.position, values, atol=1e-9)]
+        return {(stamp_ns(each) - sent_ns) / 1e9 for each in states}
+
+    def is_undisturbed(self):
+        """Return whether no stall of the machine delayed the commands, the reset, or half of the messages."""
+        waited_s = [max(self.taken_s(number), default=np.inf) - COMMAND_DELAY_S for number in range(2)]
+        waited_s.append(abs(stamp_ns(self.after[-1].message) - self.reset.stamp_ns) / 1e9)
+        waited_s += [np.median(self.late_s(name)) - delay_s for name, delay_s in MEDIANS_S.items()]
+        return max(waited_s) < SLACK_S
+
 
 def collect(ros, seconds, observed):
     end = time.monotonic() + seconds
@@ -71,14 +88,19 @@ def collect(ros, seconds, observed):
     return observed
 
 
-def observe(ros):
-    """Command the robot twice, reset it with a third command in transit, and return everything it publishes."""
+def connect(ros):
     actuator = ARM.actuators["arm"]
     for name, sensor in ARM.sensors.items():
         ros.receiver.subscribe(name, message_class(sensor.type), sensor.topic)
     ros.receiver.subscribe(STATE, message_class(JOINT_SENSOR), "simulator/controller_state")
     publisher = ros.node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE)
     assert ros.wait_until(publisher.get_subscription_count, PATIENCE_S)
+    return publisher
+
+
+def observe(ros, publisher):
+    """Command the robot twice, reset it with a third command in transit, and return everything it publishes."""
+    actuator = ARM.actuators["arm"]
     observed, end = {}, time.monotonic() + PATIENCE_S
     while len(observed) < len(ARM.sensors) + 1:
         assert time.monotonic() < end
@@ -105,7 +127,12 @@ def observed():
         child = Child(spec, first_line=dump_contract(ARM))
         ros = RosNode("observer", namespace=NAMESPACE, clock=SteadyClock())
         try:
-            return observe(ros)
+            publisher = connect(ros)
+            for _ in range(ATTEMPTS):
+                found = observe(ros, publisher)
+                if found.is_undisturbed():
+                    break
+            return found
         finally:
             ros.close()
             child.stop()
@@ -138,10 +165,9 @@ def test_a_sensor_has_the_rate_of_its_driver_and_the_others_the_tick_rate(observ
 
 def test_a_command_takes_effect_after_its_delay_as_the_controller_reports(observed):
     states = observed.arrivals[STATE]
-    for sent_ns, values in observed.commands[:2]:
-        stamps = {stamp_ns(a.message) for a in states if np.allclose(a.message.position, values, atol=1e-9)}
-        (stamp,) = stamps  # over many messages
-        assert -0.001 < (stamp - sent_ns) / 1e9 - COMMAND_DELAY_S < SLACK_S
+    for number in range(2):
+        (taken_s,) = observed.taken_s(number)  # in many messages
+        assert -0.001 < taken_s - COMMAND_DELAY_S < SLACK_S
     assert all(list(a.message.name) == list(ARM.actuators["arm"].joints) for a in states)
     assert all(stamp_ns(a.message) <= stamp_ns(b.message) for a, b in pairwise(states))
 

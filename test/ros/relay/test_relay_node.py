@@ -60,6 +60,7 @@ ARM = embodied_env.load_contract("arm_reach")
 WITH_BUTTON = changed_text(ARM, {"backends.real.estop": {"button": {"topic": "button", "timeout_s": 2.0}}})
 CONTRACT_OF_ALL = parse_contract(WITH_BUTTON, source="test")
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+DEEP = QoSProfile(depth=1000)  # a stall of the machine loses no message
 COMMANDS = {
     "arm_reach": (Float64MultiArray, "arm_controller/commands", lambda message: list(message.data)),
     "cart_goal": (TwistStamped, "cmd_vel", lambda message: [message.twist.linear.x, message.twist.angular.z]),
@@ -95,7 +96,7 @@ class Bench:
         self.epoch = self.seq = 0
         self.published_s = 0.0
 
-    def _listen(self, kind, topic, take, qos=10):
+    def _listen(self, kind, topic, take, qos=DEEP):
         self.node.create_subscription(kind, topic, take, qos)
 
     def spin(self, timeout_s=0.01):
@@ -128,7 +129,9 @@ class Bench:
         if self.contract is ARM:
             self.until(self.joints.get_subscription_count)
         self.until(lambda: self.node.count_publishers("relay/report") and self.node.count_publishers("relay/applied"))
+        self.until(lambda: self.reports or self.send(None, epoch=1, seq=1) is None)  # refused, and reported
         self.wait_for_rest(0.1)
+        self.reports.clear()
 
     def call(self, name):
         future = self.services[name].call_async(Trigger.Request())
@@ -392,6 +395,7 @@ def test_a_terminated_relay_brakes_the_robot_first(own_relay, number):
         armed.drive(1)
     armed.process.send_signal(number)
     armed.until(lambda: armed.process.poll() is not None)
+    armed.until(lambda: at_rest(armed))
     armed.wait_for_rest(0.2)
     published = check_account(armed)
     assert armed.process.returncode == 0

@@ -11,10 +11,12 @@ from evidence import assert_sound
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from gripper_servers import NAMESPACE, Arm, Gripper, relaying
+from gripper_servers import NAMESPACE, PATIENCE_S, Arm, Gripper, relaying
 from grippers import ACTION, ARM, PARALLEL, TOPIC, gripper_contract, gripper_text
+from shipped_contracts import unhurried
 
 import embodied_env
+from embodied_env.core.code_types import Severity
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.robot.relay_client import RelayClient
 from embodied_env.ros.transport.node import RosNode
@@ -25,7 +27,7 @@ from embodied_env.timing.clock import NS_PER_S, SteadyClock
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 SILENT_S = 0.7
-PATIENCE_S = 10.0  # where silence is not the subject, since a busy machine is silent too
+ATTEMPTS = 10
 LONG = pytest.mark.long
 OPEN, HALF, CLOSE = 0.8, 0.4, 0.0
 
@@ -43,13 +45,13 @@ class Cell:
         units="",
         record=None,
         relay=False,
-        silent_s=PATIENCE_S,
     ):
-        text = gripper_text(kind, scale="physical", more=f"max_silent_s: {silent_s}, {more}")
+        text = gripper_text(kind, scale="physical", more=f"max_silent_s: {PATIENCE_S}, {more}")
         text = text.replace("velocity: 2.0", f"velocity: 2.0{units}")
         contract = gripper_contract(folder, text)
-        profile = {"discovery_s": 0.0, "reset_timeout_s": 5.0, "relay": relay}
-        self.contract = replace(contract, backends={**contract.backends, "real": profile})
+        profile = {"discovery_s": 0.0, "connect_timeout_s": PATIENCE_S, "relay": relay}
+        contract = replace(contract, backends={**contract.backends, "real": profile})
+        self.contract = contract if relay else unhurried(contract)
         self.kind, self.domain_id, self.info = kind, domain_id, {}
         with contextlib.ExitStack() as cleanup:
             self.arm = Arm(NAMESPACE, domain_id)
@@ -74,7 +76,7 @@ class Cell:
             count += 1
         return self.info["annotations"]["grippers"]["gripper"]
 
-    def step_until(self, goal, state, patience=60):
+    def step_until(self, goal, state, patience=600):
         for _ in range(patience):
             found = self.step(goal)
             assert not self.info["end_reason"] or state in found["state"], self.info
@@ -86,7 +88,7 @@ class Cell:
         """Step until the episode ends, and return the time, s, and the last account before the end."""
         started_s, publish_s = time.monotonic(), []
         while not self.info["end_reason"]:
-            assert time.monotonic() - started_s < 10.0
+            assert time.monotonic() - started_s < PATIENCE_S
             before = self.info["annotations"]["grippers"]["gripper"]
             self.step(goals[len(publish_s) % len(goals)])
             publish_s.append(self.info["latency"]["publish_s"])
@@ -99,18 +101,22 @@ class Cell:
     def start_gripper(self):
         self.gripper = Gripper(self.kind, self.arm, NAMESPACE, self.domain_id)
 
-    def begin(self, mode):
-        """Start an episode at a reached goal, after which the server has `mode`."""
+    def begin(self, mode, *, silent_s=PATIENCE_S):
+        """Start an episode at a reached goal, after which the server has `mode` and may be silent for `silent_s`."""
+        (client,) = self.env.unwrapped.stepper.backend._connection.sink._grippers.values()
+        client._gripper = replace(client._gripper, max_silent_s=PATIENCE_S)
         self.gripper.pause.clear()
+        self.gripper.is_paused.clear()
         self.gripper.mode, self.gripper.delay_s = "reach", 0.0
         self.arm.positions["j2"] = 0.1
         self.env.reset(seed=0)
         self.step_until(HALF, "reached")
         self.gripper.goals.clear()
         self.gripper.mode = mode
+        client._gripper = replace(client._gripper, max_silent_s=silent_s)
         if mode == "mute":
             self.gripper.pause.set()
-            time.sleep(0.05)
+            assert self.gripper.is_paused.wait(PATIENCE_S)
         elif mode == "gone":  # for good: its thread would outlive the test
             self.gripper.close()
         return self
@@ -120,7 +126,7 @@ class Cell:
 def shared_cell(lasting_domain, tmp_path_factory, message_package):
     message_package("control_msgs")
     with lasting_domain() as domain_id:
-        cell = Cell(tmp_path_factory.mktemp("cell"), domain_id, silent_s=SILENT_S)
+        cell = Cell(tmp_path_factory.mktemp("cell"), domain_id)
         yield cell
         cell.close()
 
@@ -146,7 +152,7 @@ def test_a_goal_that_ends_by_itself_is_sent_once_and_the_episode_goes_on(mode, s
 
 @pytest.mark.parametrize("mode", ["reject", "mute"])
 def test_a_policy_that_toggles_does_not_hide_a_server_without_an_answer(mode, shared_cell):
-    robot = shared_cell.begin(mode)
+    robot = shared_cell.begin(mode, silent_s=SILENT_S)
     robot.step_to_the_end(goals=(OPEN, CLOSE))
     assert robot.info["end_reason"] == "safety_stop:gripper.silent"
 
@@ -183,7 +189,7 @@ def test_a_stop_sends_the_declared_goal(shared_cell):
 
 
 def wait_for(condition):
-    end_s = time.monotonic() + 5.0
+    end_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end_s
         time.sleep(0.01)
@@ -194,7 +200,7 @@ def wait_for(condition):
     [("reject", "rejected"), ("abort", "failed"), ("accept", "accepted"), ("mute", "sent"), ("gone", "unsent")],
 )
 def test_a_server_without_an_answer_never_delays_a_step_and_ends_the_episode_by_name(mode, state, shared_cell):
-    robot = shared_cell.begin(mode)
+    robot = shared_cell.begin(mode, silent_s=SILENT_S)
     taken_s, account = robot.step_to_the_end()
     assert taken_s > SILENT_S
     assert robot.info["end_reason"] == "safety_stop:gripper.silent"
@@ -247,9 +253,12 @@ def check_a_client_that_falls_silent(robot):
     client = RelayClient(robot.contract, listener, SteadyClock())
     listener.start()
     try:
-        client.arm(time.monotonic_ns() + 10 * NS_PER_S)
         robot.gripper.goals.clear()
-        client.send(approve(robot.contract, {"arm": np.zeros(1), "gripper": np.array([CLOSE])}, epoch=1))
+        for _ in range(ATTEMPTS):  # a relay refuses a command that a stall of the machine makes late
+            client.arm(time.monotonic_ns() + round(PATIENCE_S * NS_PER_S))
+            sent = client.send(approve(robot.contract, {"arm": np.zeros(1), "gripper": np.array([CLOSE])}, epoch=1))
+            if sent.report is not None and sent.report.disposition < Severity.HOLD:
+                break
         wait_for(lambda: robot.gripper.positions() == [CLOSE, OPEN])
         wait_for(lambda: robot.arm.positions["j2"] == OPEN)
     finally:
@@ -269,8 +278,10 @@ def test_goals_are_in_the_units_of_the_driver_and_accounts_in_those_of_the_contr
 def test_a_missing_server_is_refused_before_any_motion(make_cell):
     robot = make_cell()
     robot.gripper.close()
-    time.sleep(0.2)
-    robot.env.unwrapped.stepper.backend.reset_timeout_s = 1.0
+    backend = robot.env.unwrapped.stepper.backend
+    (client,) = backend._connection.sink._grippers.values()
+    wait_for(lambda: not client._goals.service_is_ready())
+    backend.reset_timeout_s = 1.0
     with pytest.raises(BackendNotReadyError, match=r"service\.none.*gripper/command/_action/send_goal: no service"):
         robot.env.reset()
 

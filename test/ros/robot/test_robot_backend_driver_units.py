@@ -9,7 +9,7 @@ from evidence import assert_replays, assert_sound
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from gripper_servers import NAMESPACE, PERIOD_S, Spinning, relaying
+from gripper_servers import NAMESPACE, PATIENCE_S, PERIOD_S, Spinning, relaying
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
@@ -53,9 +53,10 @@ actuators:
 {more}
 safety: {{margins: {{joints: {{finger: {{position: 0.0}}}}}}}}
 backends:
-  real: {{discovery_s: 0.0, reset_timeout_s: 8.0, relay: {relay}}}
+  real: {{discovery_s: 0.0, connect_timeout_s: {patience_s}, relay: {relay}}}
 """
 PLAIN = {"position": "", "velocity": "", "arm": "", "hand": "", "type": "std_msgs/msg/Float64MultiArray"}
+PLAIN |= {"patience_s": PATIENCE_S}
 PLAIN |= {"hand_type": "std_msgs/msg/Float64", "relay": "false", "command": "position_delta", "more": ""}
 DEGREES = ", driver: [{unit: deg}, {unit: deg, sign: -1}, {}]"
 IN_DEGREES = {"position": DEGREES, "velocity": DEGREES, "arm": ", driver: {unit: deg}"}
@@ -122,6 +123,16 @@ def cell(domain_id, folder, text, **driver):
     assert_replays(run, contract=contract)
 
 
+def step_until(env, action, condition):
+    """Step until the robot is where the condition says, and return the last observation."""
+    for _ in range(200):  # a busy machine holds some steps
+        observation, *_, info = env.step(action)
+        assert not info["end_reason"], info
+        if condition():
+            return observation
+    raise AssertionError("the robot does not get there")
+
+
 def account_of(env):
     transition = env.unwrapped.last_transition
     return transition.info["action"]["applied_si"], transition.info["action"]["applied_driver"], transition.snapshot
@@ -135,11 +146,11 @@ def test_a_gripper_in_percent_keeps_its_position_at_zero_actions(relay, domain_i
         for _ in range(5):
             env.step({"arm": np.zeros(2), "hand": np.zeros(1)})
         assert robot.q == pytest.approx([0.5, -0.4, 0.02], abs=1e-9)
-        for _ in range(10):
-            env.step({"arm": np.array([0.2, 0.0]), "hand": np.array([0.5])})
+        step_until(
+            env, {"arm": np.array([0.2, 0.0]), "hand": np.array([0.5])}, lambda: robot.q[0] > 0.5 < robot.q[2] * 20.0
+        )
         applied, published, _ = account_of(env)
         assert published == {"finger": pytest.approx(100.0 * applied["finger"] / 0.04)}
-        assert robot.q[0] > 0.5 < robot.q[2] * 20.0
 
 
 @pytest.mark.parametrize("relay", [False, True])
@@ -148,11 +159,8 @@ def test_a_driver_in_degrees_moves_and_is_recorded_in_radians(relay, domain_id, 
     with cell(domain_id, tmp_path, text, degrees=True) as (robot, env):
         observation, _ = env.reset(seed=0)
         assert observation["joints_position"] == pytest.approx([0.5, -0.4, 0.02])
-        for _ in range(60):  # a relay that is late lets the robot brake
-            observation, *_, info = env.step({"arm": np.array([0.5, -0.5]), "hand": np.zeros(1)})
-            assert not info["end_reason"], info
-            if robot.q[0] > 0.6:
-                break
+        action = {"arm": np.array([0.5, -0.5]), "hand": np.zeros(1)}
+        observation = step_until(env, action, lambda: robot.q[0] > 0.6)  # a relay that is late lets the robot brake
         applied, published, snapshot = account_of(env)
         assert 0.6 < robot.q[0] < 0.7
         assert -0.6 < robot.q[1] < -0.5
@@ -171,9 +179,7 @@ def test_two_fingers_of_one_message_are_one_gripper(domain_id, tmp_path):
     with cell(domain_id, tmp_path, text) as (robot, env):
         env.reset(seed=0)
         assert env.action_space["hand"].shape == (1,)
-        for _ in range(12):
-            env.step({"arm": np.zeros(2), "hand": np.array([-1.0])})
-        assert robot.q[2] == pytest.approx(0.0, abs=1e-6)
+        step_until(env, {"arm": np.zeros(2), "hand": np.array([-1.0])}, lambda: abs(robot.q[2]) < 1e-6)
         assert all(right == -left for left, right in robot.taken)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evidence import assert_sound
-from shipped_contracts import with_slow_emulator
+from shipped_contracts import unhurried, with_slow_emulator
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -31,7 +31,7 @@ from embodied_env.timing.clock import SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
-ARM = with_slow_emulator(embodied_env.load_contract("arm_reach"))
+ARM = with_slow_emulator(unhurried(embodied_env.load_contract("arm_reach")))
 NAMESPACE = "/dry"
 FORWARD = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
 STEPS = 12

@@ -1,5 +1,6 @@
 """Safety inputs of a UR5e on the emulator, with the manufacturer's messages and with stand-ins for missing ones."""
 
+import re
 import sys
 import time
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shipped_contracts import unhurried
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -46,10 +48,10 @@ UR_ORDER = [
 def ur5e(**keys):
     """Return the UR5e in the joint order of its driver, with a short graph check."""
     contract = embodied_env.load_contract("ur5e_reach")
-    real = {**contract.backends["real"], "discovery_s": 0.0, **keys}
+    real = {**contract.backends["real"], "discovery_s": 0.0, "connect_timeout_s": PATIENCE_S, **keys}
     emulator = {"joint_order": UR_ORDER, "robot_description": "generated"}
     sim = {**contract.backends["mujoco_ros"], "emulator": emulator}
-    return replace(contract, backends={**contract.backends, "real": real, "mujoco_ros": sim})
+    return unhurried(replace(contract, backends={**contract.backends, "real": real, "mujoco_ros": sim}))
 
 
 @pytest.fixture
@@ -94,8 +96,12 @@ def switch(node, name, *, on):
     request = SetBool.Request(data=on)
     reply = node.receiver.call(SetBool, f"simulator/{name}", request, PATIENCE_S, lambda: None)
     assert reply.success
-    time.sleep(0.1)  # the message on the topic may arrive after the reply
     return reply.message
+
+
+def wait_for_input(env, name, *, permits):
+    """Wait for the message on the topic of an input, which may arrive after the reply of its switch."""
+    wait_for(lambda: env.unwrapped.stepper.backend.estops()[name].is_ok is permits)
 
 
 def test_the_estop_ends_the_episode_at_rest_and_the_robot_does_not_move_without_its_program(robot, messages):
@@ -115,21 +121,24 @@ def test_the_estop_ends_the_episode_at_rest_and_the_robot_does_not_move_without_
         while not info["end_reason"]:
             *_, info = env.step(action)
         assert info["end_reason"] == "safety_stop:robot.protective_stop"
-        time.sleep(0.3)  # braking continues in the background
-        found = received(robot)
-        np.testing.assert_array_equal(found["commands"][-1].data, found["commands"][-2].data)
+        found, end = received(robot), time.monotonic() + PATIENCE_S
+        while not np.array_equal(*(message.data for message in found["commands"][-2:])):  # it brakes in the background
+            assert time.monotonic() < end
+            found |= received(robot)
         assert set(parse_urdf(found["description"][-1].data).joints) == set(UR_ORDER)
         assert found["joints"][-1].name == UR_ORDER
         assert env.unwrapped.capabilities.variants == messages
         assert switch(robot, "estop/safety_mode", on=False) == "released"
+        wait_for_input(env, "safety_mode", permits=True)
         env.unwrapped.clear_estop()
 
         assert switch(robot, "active/program", on=False) == "inactive"
+        wait_for_input(env, "program", permits=False)
         with pytest.raises(BackendNotReadyError, match=r"program is .*: .*robot_program_running is False"):
             env.reset(seed=1)
         assert "commands" not in received(robot)
         assert switch(robot, "active/program", on=True) == "active"
-        env.reset(seed=1)
+        reset_once_active(env)
         *_, info = env.step(action)
         assert info["end_reason"] == ""
 
@@ -140,12 +149,34 @@ def test_a_robot_with_its_own_messages_does_not_move_for_a_stand_in(domain_id, w
     robot.node.create_publisher(Int32, "io_and_status_controller/safety_mode", LATCHED)
     robot.receiver.subscribe("commands", Float64MultiArray, "forward_position_controller/commands", RELIABLE)
     env = close_later(
-        embodied_env.make(ur5e(), backend="real", namespace=NAMESPACE, emulator=True, connect_timeout_s=1.0)
+        embodied_env.make(ur5e(), backend="real", namespace=NAMESPACE, emulator=True, connect_timeout_s=0.5)
     )
     mismatch = r"safety_mode.*has type std_msgs/msg/Int32 \(expected std_msgs/msg/UInt8"
-    with pytest.raises(BackendNotReadyError, match=mismatch):
-        env.reset(seed=0)
+    found, end = "", time.monotonic() + PATIENCE_S
+    while not re.search(mismatch, found):  # once it is discovered
+        assert time.monotonic() < end, found
+        with pytest.raises(BackendNotReadyError) as caught:
+            env.reset(seed=0)
+        found = str(caught.value)
     assert "commands" not in received(robot)
+
+
+def wait_for(condition):
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def reset_once_active(env):
+    """Reset, although the message that the program runs may arrive later than the reply of the switch."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return env.reset(seed=1)
+        except BackendNotReadyError as error:
+            if "robot_program_running is False" not in str(error) or time.monotonic() > end:
+                raise
 
 
 def received(node):

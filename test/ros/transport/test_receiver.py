@@ -18,6 +18,8 @@ from embodied_env.timing.clock import ManualClock, SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
+PATIENCE_S = 30.0
+
 
 @pytest.fixture
 def nodes(domain_id):
@@ -42,7 +44,7 @@ def publish_to(nodes):
     _, _, theirs = nodes
 
     def make(topic, message_type=String, qos=RELIABLE):
-        publisher, end = theirs.create_publisher(message_type, topic, qos), time.monotonic() + 5
+        publisher, end = theirs.create_publisher(message_type, topic, qos), time.monotonic() + PATIENCE_S
         while not publisher.get_subscription_count() and time.monotonic() < end:
             time.sleep(0.01)
         return publisher
@@ -58,7 +60,7 @@ def connected(receiver, publish_to):
 
 
 def take_all(receiver, count):
-    arrivals, end = [], time.monotonic() + 5
+    arrivals, end = [], time.monotonic() + PATIENCE_S
     while len(arrivals) < count and time.monotonic() < end:
         arrivals += receiver.receive(0.1)
     return arrivals
@@ -84,7 +86,7 @@ def test_receive_times_out(connected):
     receiver, _ = connected
     started = time.monotonic()
     assert receiver.receive(0.05) == []
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < PATIENCE_S
 
 
 def test_arrivals_are_stamped_by_the_injected_clock(nodes, publish_to):
@@ -112,7 +114,7 @@ def test_an_error_of_check_liveness_ends_a_call(receiver):
         raise RuntimeError("the simulator has died")
 
     with pytest.raises(RuntimeError, match="has died"):
-        receiver.call(Trigger, "nothing", Trigger.Request(), 5.0, alarm)
+        receiver.call(Trigger, "nothing", Trigger.Request(), PATIENCE_S, alarm)
 
 
 def test_closing_a_node_is_idempotent(domain_id):
@@ -135,7 +137,7 @@ def test_a_selective_wait_ends_with_its_key_and_takes_one_message_per_key(pair):
     joints.publish(JointState(name=["a"], position=[2.0]))
     assert [a.key for a in receiver.receive(0.2, until=["words"])] == ["joints"]
     words.publish(String(data="end"))
-    assert [a.key for a in receiver.receive(5.0, until=["words"])] == ["joints", "words"]
+    assert [a.key for a in receiver.receive(PATIENCE_S, until=["words"])] == ["joints", "words"]
 
 
 def test_a_raw_message_decodes_to_what_was_published(pair):
@@ -164,9 +166,8 @@ def test_a_selective_wait_ignores_other_keys(pair):
 def test_a_selective_wait_also_returns_other_messages(pair):
     receiver, joints, words = pair
     joints.publish(JointState(name=["a"]))
-    time.sleep(0.1)
     words.publish(String(data="b"))
-    assert {arrival.key for arrival in receiver.receive(5.0, ["words"])} == {"joints", "words"}
+    assert {arrival.key for arrival in receiver.receive(PATIENCE_S, ["words"])} == {"joints", "words"}
 
 
 class TriggerServer:
@@ -185,7 +186,7 @@ class TriggerServer:
         response.message = f"answer {self.requests}"
         return response
 
-    def serve(self, requests, within_s=5.0):
+    def serve(self, requests, within_s=PATIENCE_S):
         end = time.monotonic() + within_s
         while self.requests < requests and time.monotonic() < end:
             self._executor.spin_once(timeout_sec=0.01)
@@ -198,13 +199,13 @@ def server(nodes):
 
 
 def take_until(receiver, condition):
-    end = time.monotonic() + 5
+    end = time.monotonic() + PATIENCE_S
     while not condition() and time.monotonic() < end:
         receiver.receive(0.1)
 
 
 def test_an_async_response_arrives_with_a_later_receive(receiver, server):
-    answer = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
+    answer = receiver.call_async(Trigger, "work", Trigger.Request(), PATIENCE_S)
     first = answer.response
     assert first is None
     server.serve(1)
@@ -213,7 +214,7 @@ def test_an_async_response_arrives_with_a_later_receive(receiver, server):
 
 
 def test_an_async_request_is_sent_once(receiver, server):
-    answer = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
+    answer = receiver.call_async(Trigger, "work", Trigger.Request(), PATIENCE_S)
     end = time.monotonic() + 1.2 * RETRY_S
     while time.monotonic() < end:
         receiver.receive(0.05)
@@ -224,8 +225,8 @@ def test_an_async_request_is_sent_once(receiver, server):
 
 
 def test_a_response_to_an_abandoned_request_is_dropped(receiver, server):
-    old = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
-    new = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
+    old = receiver.call_async(Trigger, "work", Trigger.Request(), PATIENCE_S)
+    new = receiver.call_async(Trigger, "work", Trigger.Request(), PATIENCE_S)
     server.serve(2)
     take_until(receiver, lambda: new.response is not None)
     assert (old.response, new.response.message) == (None, "answer 2")
@@ -233,7 +234,7 @@ def test_a_response_to_an_abandoned_request_is_dropped(receiver, server):
 
 def test_messages_arrive_while_a_response_is_pending(connected, server):
     receiver, publisher = connected
-    receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
+    receiver.call_async(Trigger, "work", Trigger.Request(), PATIENCE_S)
     publisher.publish(String(data="meanwhile"))
     assert [a.message.data for a in take_all(receiver, 1)] == ["meanwhile"]
 
