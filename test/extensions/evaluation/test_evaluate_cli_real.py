@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from evidence import assert_sound
+from shipped_contracts import unhurried
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -26,9 +27,10 @@ from embodied_env.timing.clock import SteadyClock
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
-QUICK = replace(ARM, backends={**ARM.backends, "real": {**ARM.backends["real"], "discovery_s": 0.0}})
 NAMESPACE = "/evaluated"
 PATIENCE_S = 60.0
+REAL = {**ARM.backends["real"], "discovery_s": 0.0, "connect_timeout_s": PATIENCE_S}
+QUICK = unhurried(replace(ARM, backends={**ARM.backends, "real": REAL}))
 POLICY = """
 import numpy as np
 steps = 0

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import time
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from grippers import gripper_contract, gripper_text
+from rclpy.duration import Duration
 from service_stepping import RESTART, stepped_world
 from std_srvs.srv import Trigger
 
@@ -25,6 +25,7 @@ from embodied_env.timing.clock import SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("stepped_by_services")]
 
+PATIENCE_S = 30.0
 PROFILE = {
     "world": "arm_reach",
     "step_s": 0.05,
@@ -50,7 +51,7 @@ def simulated(lasting_domain):
 def foreign_node(simulated):
     """Another client of the same simulator."""
     node = RosNode("foreign_node", namespace="/", clock=SteadyClock(), domain_id=simulated)
-    yield lambda name: node.receiver.call(Trigger, name, Trigger.Request(), 5.0, lambda: None)
+    yield lambda name: node.receiver.call(Trigger, name, Trigger.Request(), PATIENCE_S, lambda: None)
     node.close()
 
 
@@ -120,11 +121,11 @@ def test_a_reading_from_the_far_future_is_reported_and_the_next_reset_works(env,
     node = RosNode("forger", namespace="/", clock=SteadyClock(), domain_id=simulated)
     try:
         joints = node.node.create_publisher(message_class("sensor_msgs/msg/JointState"), "joint_states", RELIABLE)
-        assert node.wait_until(lambda: joints.get_subscription_count() > 0, 5.0)
+        assert node.wait_until(lambda: joints.get_subscription_count() > 0, PATIENCE_S)
         stamped = joints.msg_type()
         stamped.header.stamp.sec = 2**31 - 1  # in the year 2038
         joints.publish(stamped)
-        time.sleep(0.2)
+        assert joints.wait_for_all_acked(Duration(seconds=PATIENCE_S))
     finally:
         node.close()
     *_, truncated, info = env.step(np.zeros(6))

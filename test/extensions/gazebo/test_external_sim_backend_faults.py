@@ -1,5 +1,6 @@
 """Faults of a simulator end the episode, and normal variations do not."""
 
+import contextlib
 import dataclasses
 import time
 
@@ -16,13 +17,14 @@ import embodied_env
 pytestmark = [pytest.mark.ros, pytest.mark.realtime, pytest.mark.usefixtures("stepped_by_services")]
 
 ARM = embodied_env.load_contract("arm_reach")
+PATIENCE_S = 30.0  # a stall of the machine is no fault
 PROFILE = {
     "world": "toy",
     "step_s": 0.05,
     "settle_steps": 1,
     "reset": "world",
     "echo": {"arm": "arm_controller/echo"},
-    "sensor_grace_s": 0.3,
+    "sensor_grace_s": PATIENCE_S / 2,
 }
 
 
@@ -31,9 +33,8 @@ def stack(lasting_domain):
     """A small simulator, and an environment over it."""
     with lasting_domain() as domain_id, small_simulator(ARM, domain_id) as small:
         contract = dataclasses.replace(ARM, backends={"gazebo": PROFILE})
-        env = embodied_env.make(
-            contract, backend="gazebo", domain_id=domain_id, step_timeout_s=0.6, reset_timeout_s=3.0
-        )
+        patience = {"step_timeout_s": PATIENCE_S, "reset_timeout_s": PATIENCE_S}
+        env = embodied_env.make(contract, backend="gazebo", domain_id=domain_id, **patience)
         env.reset(seed=0)
         yield small, env
         env.close()
@@ -54,6 +55,20 @@ def exact(stack, small):
     env = stack[1]
     env.reset(seed=1)
     return env
+
+
+@contextlib.contextmanager
+def impatient(env):
+    """Await what never comes for a short time."""
+    stepper = env.unwrapped.stepper
+    backend, session = stepper.backend, stepper.backend._control.session
+    before = backend._profile, session.reply_timeout_s, stepper._timeout_ns
+    backend._profile = dataclasses.replace(backend._profile, sensor_grace_s=0.3)
+    session.reply_timeout_s, stepper._timeout_ns = 0.5, 600_000_000
+    try:
+        yield
+    finally:
+        backend._profile, session.reply_timeout_s, stepper._timeout_ns = before
 
 
 def end_of(env):
@@ -79,14 +94,18 @@ def end_of(env):
 def test_each_fault_truncates_the_episode_with_its_reason(exact, small, habit, why):
     assert end_of(exact) == ""
     small.faults = Faults(**habit)
-    assert end_of(exact) == f"backend_lost:{why}"
+    with impatient(exact):
+        assert end_of(exact) == f"backend_lost:{why}"
 
 
 @pytest.mark.parametrize(("to_s", "reason"), [(100, "extra_steps"), (0, "clock_rewound")])
 def test_a_clock_jump_between_two_steps_ends_the_episode_without_a_command(exact, small, to_s, reason):
     sent = len(small.commands)
-    small.now_ns = to_s * 1_000_000_000 + small.now_ns if to_s else 0
-    time.sleep(0.03)
+    small.now_ns = now_ns = to_s * 1_000_000_000 + small.now_ns if to_s else 0
+    control, end = exact.unwrapped.stepper.backend._control, time.monotonic() + PATIENCE_S
+    while control.now_ns() != now_ns:
+        assert time.monotonic() < end
+        control.session.receive(0.01)
     assert end_of(exact) == f"backend_lost:{reason}"
     time.sleep(0.03)
     assert len(small.commands) == sent
@@ -103,7 +122,8 @@ def test_an_old_stamp_is_counted_and_never_fresh(exact, small):
 
 def test_sensors_may_be_silent_until_the_first_step(exact, small):
     small.faults.is_silent_until_step = True
-    exact.reset(seed=2)
+    with impatient(exact):
+        exact.reset(seed=2)
     assert end_of(exact) == ""
 
 
@@ -121,7 +141,7 @@ def test_reset_options_without_a_draw_are_reported(exact, small):
 def test_a_simulator_takes_and_reports_si_whatever_the_driver_of_the_robot_has(domain_id):
     contract = arm_in_degrees(backends={"gazebo": PROFILE})
     with small_simulator(ARM, domain_id) as small:
-        env = embodied_env.make(contract, backend="gazebo", domain_id=domain_id, reset_timeout_s=3.0)
+        env = embodied_env.make(contract, backend="gazebo", domain_id=domain_id, reset_timeout_s=PATIENCE_S)
         env.reset(seed=1)
         observation, *_, info = env.step(np.full(6, 0.3))
         env.close()

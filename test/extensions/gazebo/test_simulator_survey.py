@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import time
 
 import pytest
 
@@ -60,13 +59,23 @@ def surveyed(timeout_s=0.8, arm=ARM, **profile):
     return {check.name: check for check in section}
 
 
+def surveyed_until(expected, **profile):
+    """Return the checks of the first survey with these failures, as a busy machine may discover a part too late."""
+    for timeout_s in (0.8, 3.0, 20.0):
+        checks = surveyed(timeout_s=timeout_s, **profile)
+        if failures(checks) == expected:
+            return checks
+    assert failures(checks) == expected
+    return checks
+
+
 def failures(checks):
     return {name: check.code for name, check in checks.items() if check.passed is False}
 
 
 def test_a_running_simulator_passes_and_is_stepped(stand_in):
     before_ns = stand_in.world.now_ns
-    checks = surveyed(timeout_s=5.0)
+    checks = surveyed(timeout_s=20.0)
     assert failures(checks) == {}
     assert "control periods of 0.05 s are exact" in checks["step"].detail
     assert stand_in.world.now_ns > before_ns
@@ -77,7 +86,7 @@ def test_a_running_simulator_passes_and_is_stepped(stand_in):
 
 def test_a_throttled_world_passes_with_the_ways_to_unthrottle_it(stand_in):
     stand_in.pace_s = 0.0012
-    step = surveyed(timeout_s=5.0)["step"]
+    step = surveyed(timeout_s=20.0)["step"]
     stand_in.pace_s = 0.0
     assert step.passed is True
     assert "the world is throttled, or its host is too slow; set <real_time_factor>0<" in step.remedy
@@ -95,24 +104,21 @@ def test_without_server_and_bridge_both_are_named_with_the_way_to_start_them(dom
 
 
 def test_another_world_is_named(stand_in):
-    checks = surveyed(world="other")
-    assert failures(checks) == {"services": "service.none"}
+    checks = surveyed_until({"services": "service.none"}, world="other")
     assert "available: /world/toy/control" in checks["services"].detail
 
 
 def test_a_world_that_runs_is_not_stepped(stand_in):
     stand_in.pace_s, stand_in.world.paused = 0.005, False
-    checks = surveyed()
+    checks = surveyed_until({"clock": "clock.moves"})
     stand_in.pace_s = 0.0
-    assert failures(checks) == {"clock": "clock.moves"}
     assert "without -r" in checks["clock"].remedy
     assert not [name for name in stand_in.requests if name.endswith("control")]
 
 
 def test_a_bridge_without_a_server_has_a_silent_clock(stand_in):
     stand_in.faults = Faults(silent=True)
-    checks = surveyed()
-    assert failures(checks) == {"clock": "clock.silent"}
+    checks = surveyed_until({"clock": "clock.silent"})
     assert "GZ_PARTITION" in checks["clock"].remedy
 
 
@@ -120,23 +126,21 @@ def test_a_second_publisher_may_be_a_dead_bridge(stand_in, lasting_stand_in):
     node = RosNode("bridge", namespace="/", clock=SteadyClock(), domain_id=lasting_stand_in[1])
     try:
         node.node.create_publisher(JointState, "joint_states", 1)
-        checks = surveyed()
+        checks = surveyed_until({"sensors.joints": "pub.multiple"})
     finally:
         node.close()
-        time.sleep(0.1)
-    assert failures(checks) == {"sensors.joints": "pub.multiple"}
     assert "killed stays in the graph" in checks["sensors.joints"].remedy
 
 
 @pytest.mark.parametrize(("sensors", "code"), [("never", "obs.silent"), ("old", "obs.stale")])
 def test_a_sensor_that_is_not_published_at_the_end_of_a_step_fails(stand_in, sensors, code):
     stand_in.faults = Faults(sensors=sensors)
-    assert failures(surveyed(timeout_s=5.0)) == {"readings.sensors.joints": code}
+    assert failures(surveyed(timeout_s=20.0)) == {"readings.sensors.joints": code}
 
 
 def test_a_slow_sensor_is_awaited_and_its_rate_is_named(stand_in):
     stand_in.faults = Faults(sensors="slow")
-    found = surveyed(timeout_s=5.0)["readings.sensors.joints"]
+    found = surveyed(timeout_s=20.0)["readings.sensors.joints"]
     assert (found.code, "about 1 Hz" in found.detail, "rate_hz, about 1" in found.remedy) == ("obs.stale", True, True)
 
 
@@ -144,12 +148,12 @@ def test_a_slow_sensor_of_a_declared_rate_passes(stand_in):
     stand_in.faults = Faults(sensors="slow")
     joints = dataclasses.replace(ARM.sensors["joints"], rate_hz=1.0)
     arm = dataclasses.replace(ARM, sensors={**ARM.sensors, "joints": joints})
-    assert failures(surveyed(timeout_s=5.0, arm=arm)) == {}
+    assert failures(surveyed(timeout_s=20.0, arm=arm)) == {}
 
 
 def test_repeats_of_a_stamp_are_no_messages(stand_in):
     stand_in.faults = Faults(sensors="repeated")
-    assert surveyed(timeout_s=5.0)["readings.sensors.joints"].detail == "50 messages per control period"
+    assert surveyed(timeout_s=20.0)["readings.sensors.joints"].detail == "50 messages per control period"
 
 
 def test_an_inactive_controller_is_named(stand_in, message_package):
@@ -164,16 +168,15 @@ def test_an_inactive_controller_is_named(stand_in, message_package):
         return False
 
     stand_in.run_between_iterations(lambda: stand_in.offer(ListControllers, "/manager/list_controllers", serve))
-    checks = surveyed(timeout_s=5.0)
+    checks = surveyed(timeout_s=20.0)
     assert failures(checks) == {"controllers": "controllers"}
     assert checks["controllers"].detail == "arm_controller inactive (expected active)"
     states["arm_controller"] = "active"
-    assert failures(surveyed(timeout_s=5.0)) == {}
+    assert failures(surveyed(timeout_s=20.0)) == {}
 
 
 def test_a_world_with_another_physics_step_fails(stand_in):
-    checks = surveyed(step_s=0.005)
-    assert failures(checks) == {"step": "step"}
+    checks = surveyed_until({"step": "step"}, step_s=0.005)
     assert "max_step_size" in checks["step"].remedy
 
 
@@ -182,7 +185,7 @@ def test_a_simulator_with_the_standard_interface_passes(domain_id, message_packa
     message_package("simulation_interfaces")
     contract = dataclasses.replace(ARM, backends={"simulation_interfaces": PROFILE})
     with hosted("simulation_interfaces"):
-        sections = examine(contract, "simulation_interfaces", namespace="/", timeout_s=5.0)
+        sections = examine(contract, "simulation_interfaces", namespace="/", timeout_s=20.0)
     checks = {check.name: check for check in sections["simulator"]}
     assert (failures(checks), "exact" in checks["step"].detail) == ({}, True)
 

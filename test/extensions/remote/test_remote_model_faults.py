@@ -20,7 +20,7 @@ from embodied_env.policies.chunk_execution import ChunkRunner
 
 pytest.importorskip("websockets", reason="needs websockets")
 
-MISSED, SHORT_S = 3, 0.06
+MISSED, SHORT_S, PATIENCE_S = 3, 0.06, 20.0
 ARM = changed_contract("arm_reach", {"policy.max_missed": MISSED, "episode.horizon_steps": 100})
 LIMITS = ActionLayout(ARM).limits
 
@@ -54,13 +54,17 @@ def mortal(tmp_path):
 class Episode:
     """An episode with the policy of the stand-in, whose prompt answers are in time on a busy machine."""
 
-    def __init__(self, env, stand_in, timeout_s=0.4):
-        address = f"openpi://127.0.0.1:{stand_in.port}?timeout_s={timeout_s}&connect_timeout_s=5"
+    def __init__(self, env, stand_in):
+        address = f"openpi://127.0.0.1:{stand_in.port}?timeout_s={PATIENCE_S}&connect_timeout_s={PATIENCE_S}"
         self.env, self.stand_in, self.policy = env, stand_in, embodied_env.load_policy(address, ARM)
         self.runner, self.backend = ChunkRunner(self.policy), env.unwrapped.stepper.backend
         self.observation, _ = env.reset(seed=1)
         self.runner.reset(seed=0, episode_index=0)
         self.first, self.missed, self.ended, self.account = len(self.backend.sent), [], "", {}
+
+    def set_timeout(self, timeout_s):
+        """Set the limit of the inferences that follow, without a delay of which a stall of the machine would be late."""
+        self.policy.model._timeout_s = timeout_s
 
     def __enter__(self):
         return self
@@ -103,11 +107,16 @@ class Episode:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault_of_a_server(env, stand_in, fault):
     stand_in.set(fault.metadata)
-    with Episode(env, stand_in, SHORT_S if fault.reason == LATE else 0.4) as episode:
+    with Episode(env, stand_in) as episode:
         fault_at = episode.move()
+        if fault.problem == "late":
+            episode.set_timeout(SHORT_S if fault.reason == LATE else 0.4)
         stand_in.set(fault.name.removesuffix("_once"), fault.count)
         is_lost = bool(fault.reason)
-        acted = episode.run(MISSED if is_lost else 8, pause_s=fault.pause_s)
+        acted = episode.run(MISSED if is_lost else 1, pause_s=fault.pause_s)
+        if not is_lost:
+            episode.set_timeout(PATIENCE_S)
+            acted += episode.run(7, pause_s=fault.pause_s)
         episode.check(fault_at, is_lost=is_lost)
         if is_lost:
             assert acted == 0
@@ -121,8 +130,9 @@ def test_fault_of_a_server(env, stand_in, fault):
 
 
 def test_frozen_server(env, stand_in):
-    with Episode(env, stand_in, SHORT_S) as episode:
+    with Episode(env, stand_in) as episode:
         fault_at = episode.move()
+        episode.set_timeout(SHORT_S)
         stand_in.freeze()
         try:
             assert episode.run(MISSED) == 0
@@ -162,8 +172,12 @@ def test_another_model_after_a_reconnection(env, stand_in):
 @pytest.mark.parametrize("name", AT_LOAD)
 def test_fault_at_load(stand_in, name):
     stand_in.set(name)
-    with pytest.raises(UsageError, match=AT_LOAD[name]):
-        embodied_env.load_policy(f"openpi://127.0.0.1:{stand_in.port}?connect_timeout_s=0.2", ARM)
+    for timeout_s in (0.2, 2.0, PATIENCE_S):  # again, since a busy machine may answer too late
+        with pytest.raises(UsageError) as caught:
+            embodied_env.load_policy(f"openpi://127.0.0.1:{stand_in.port}?connect_timeout_s={timeout_s}", ARM)
+        if re.search(AT_LOAD[name], str(caught.value)):
+            break
+    assert re.search(AT_LOAD[name], str(caught.value))
 
 
 def test_every_fault_is_in_the_table():

@@ -54,7 +54,10 @@ def test_a_run_over_ros_in_lockstep_replays_bit_for_bit(tmp_path):
 )
 def test_a_run_of_a_robot_replays_to_the_same_timing_decisions(tmp_path, relayed):
     keys = {"discovery_s": 0.0, "relay": relayed}
-    contract = replace(ARM, backends={**ARM.backends, "real": {**ARM.backends["real"], **keys}})
+    watchdog = replace(ARM.safety.watchdog, stop_steps=1000)  # a busy machine ends no episode
+    sensors = {name: replace(sensor, max_age_s=10.0) for name, sensor in ARM.sensors.items()}
+    backends = {**ARM.backends, "real": {**ARM.backends["real"], **keys}}
+    contract = replace(ARM, backends=backends, sensors=sensors, safety=replace(ARM.safety, watchdog=watchdog))
     children = [Child(simulator("-", namespace=NAMESPACE, free_running=True), first_line=dump_contract(contract))]
     if relayed:
         children.append(Child(relay("-", namespace=NAMESPACE), first_line=dump_contract(contract)))

@@ -1,6 +1,7 @@
 """The requests to a controller manager that leaves them unanswered or refuses them."""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,7 @@ from embodied_env.timing.clock import NS_PER_S, SteadyClock, VirtualClock
 pytestmark = pytest.mark.ros
 
 MANAGER = "/manager"
+PATIENCE_S = 30.0
 
 
 class StubManager:
@@ -31,7 +33,7 @@ class StubManager:
 
         def switch(request, response):
             self.timeouts.append(request.timeout.sec * 10**9 + request.timeout.nanosec)
-            self.release.wait(10.0)
+            self.release.wait(PATIENCE_S)
             self.refusals -= 1
             response.ok = self.refusals < 0
             if response.ok:
@@ -62,13 +64,24 @@ def manager(message_package, domain_id):
     ros.close()
 
 
+def problem_of(controllers, options):
+    """Return why a switch failed, without the name of the manager, or ""."""
+    try:
+        switch_controllers(controllers, **options)
+    except BackendNotReadyError as error:
+        return str(error).rpartition("/")[2]
+    return ""
+
+
 def test_a_switch_has_the_time_limit_of_the_contract_and_an_end(manager):
     controllers = RunnerControllers(activate=("forward",), manager=MANAGER, timeout_s=1.5)
     options: dict = {"name": "switch", "namespace": "/"}
-    with pytest.raises(BackendNotReadyError, match="switch_controller did not respond in time"):
-        switch_controllers(controllers, **options)
+    expected, end = "switch_controller did not respond in time", time.monotonic() + PATIENCE_S
+    while (found := problem_of(controllers, options)) != expected:  # a busy machine discovers the manager late
+        assert time.monotonic() < end, found
     manager.release.set()
-    switch_controllers(controllers, **options)
+    while found := problem_of(controllers, options):
+        assert time.monotonic() < end, found
     assert set(manager.timeouts) == {1_500_000_000}
     assert manager.state == "active"
 
@@ -91,7 +104,7 @@ def test_a_switch_back_that_a_manager_leaves_unanswered_is_not_repeated_after_th
 def test_a_refused_switch_back_is_repeated_and_tried_again_at_the_next_deactivation(manager):
     robot = {"node_name": "runner", "namespace": "/"}
     runner = PolicyRunner(RunnerOptions(contract="arm_reach", policy="hold", robot=robot))
-    runner._switched = RunnerControllers(activate=("forward",), manager=MANAGER)
+    runner._switched = RunnerControllers(activate=("forward",), manager=MANAGER, timeout_s=PATIENCE_S)
     manager.state, manager.refusals = "active", 99
     manager.release.set()
     expected = (
@@ -111,7 +124,7 @@ def test_an_activation_without_a_request_to_switch_has_nothing_to_switch_back(ma
     robot = {"node_name": "runner", "namespace": "/cell"}
     runner = PolicyRunner(RunnerOptions(contract="arm_reach", policy="hold", robot=robot))
     runner._profile = SimpleNamespace(active={})
-    runner._controllers = RunnerControllers(activate=("foward",), manager=MANAGER)
+    runner._controllers = RunnerControllers(activate=("foward",), manager=MANAGER, timeout_s=PATIENCE_S)
     monkeypatch.setattr(runner, "_check_robot", lambda _: None)
     with pytest.raises(BackendNotReadyError, match=r"^/manager has no controller foward \(expected one of: forward\)$"):
         runner.activate()

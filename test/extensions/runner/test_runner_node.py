@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from evidence import assert_sound
-from robot_rig import PERIOD_S
+from robot_rig import PERIOD_S, TIMEOUT_S
 
 import embodied_env
 
@@ -70,19 +70,22 @@ def test_goals_run_with_a_policy_that_stays_loaded(rig):
         before = len(rig.commands)
         status, result = rig.client.run(seconds=0.2, instruction="touch the target")
         assert (status, result.message, result.episodes, result.verdict) == (rig.SUCCEEDED, "", 1, "none")
-        assert len(rig.commands) - before >= result.steps > 0.2 / PERIOD_S - 2
+        assert result.steps > 0.2 / PERIOD_S - 2
+        rig.client.wait_until(lambda: len(rig.commands) - before >= result.steps)  # noqa: B023 - used at once
         assert_sound(result.run)
         first = json.loads((Path(result.run) / "first_transition.json").read_text())
         assert first["info"]["instruction"] == "touch the target"
         held.append((process.num_threads(), process.num_fds()))
-    assert held[1] == held[2]  # a long test looks at the memory
+    rig.client.wait_until(
+        lambda: (process.num_threads(), process.num_fds()) <= held[1]
+    )  # a long test looks at the memory
     assert rig.mode_file.with_suffix(".loads").read_text().count("loaded") <= 2  # one per configuration
 
 
 def test_feedback_has_steps_ages_and_progress(rig):
     rig.client.run(seconds=0.8)
     last = [each for each in rig.client.feedback if each.step][-1]
-    assert 0 < last.oldest_reading_s < 1.0
+    assert 0 < last.oldest_reading_s < TIMEOUT_S
     assert 0.2 < last.progress <= 1.0
 
 
@@ -103,8 +106,8 @@ def test_a_prompt_that_changes_during_a_goal_is_an_event_of_its_record(rig):
     handle = rig.run_to_full_speed()
     assert set_instruction(instruction="wave").success
     assert "invalid instruction" in set_instruction(instruction="").message
-    step = rig.client.feedback[-1].step
-    rig.client.wait_until(lambda: rig.client.feedback[-1].step > step + 2)
+    step = max((each.step for each in rig.client.feedback), default=0)
+    rig.client.wait_until(lambda: any(each.step > step + 2 for each in rig.client.feedback))
     rig.client.answer(handle.cancel_goal_async())
     run = rig.client.result(handle)[1].run
     rows = [row["info"] for row in embodied_env.read_run(run).rows()]
@@ -278,6 +281,6 @@ def test_sigterm_brakes_switches_back_and_answers_every_goal(rig):
     assert not rig.client.answer(late).accepted
     rig.check_braked()
     assert_sound(result.result.run)
-    rig.process.wait(10.0)
+    rig.process.wait(TIMEOUT_S)
     assert rig.process.exit_code == 0, rig.process.stderr_tail()
     assert rig.manager.states == {"forward": "inactive", "trajectory": "active"}

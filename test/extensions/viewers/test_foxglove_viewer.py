@@ -88,7 +88,7 @@ class Application:
         self._renewed_s = time.monotonic()
 
     def receive_until(self, is_enough):
-        end_s = time.monotonic() + 20
+        end_s = time.monotonic() + 30
         while not is_enough(self.received):
             assert time.monotonic() < end_s, sorted({topic for topic, *_ in self.received})
             try:

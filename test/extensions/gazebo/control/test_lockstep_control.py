@@ -24,7 +24,7 @@ PACKAGES = {"ros_gz": "ros_gz_interfaces", "simulation_interfaces": "simulation_
 PATIENCE_S = 0.25  # for a reply that never arrives
 
 
-def deadline(seconds=5.0):
+def deadline(seconds=30.0):
     return time.monotonic() + seconds
 
 
@@ -58,8 +58,8 @@ def begun(pair):
     """Return a function that resets the pair and then sets a misbehaviour of the stand-in."""
     _, stand_in, control = pair
 
-    def begin(reply_timeout_s=5.0, **faults):
-        control.session.reply_timeout_s = 5.0  # a machine that stalls loses no reply
+    def begin(reply_timeout_s=30.0, **faults):
+        control.session.reply_timeout_s = 30.0  # a machine that stalls loses no reply
         stand_in.run_between_iterations(stand_in.restore)
         while control.clock.now_ns != stand_in.world.now_ns:
             control.session.receive(0.05)
@@ -89,6 +89,19 @@ def error_of(call, *arguments):
     with pytest.raises(BackendLostError) as caught:
         call(*arguments)
     return caught.value.why, str(caught.value)
+
+
+def begin_step(control, has_arrived):
+    """Begin a step and receive until `has_arrived`, so that a stall of the machine is not taken for what never arrives."""
+    control.begin_step(PERIOD_NS, deadline())
+    pending = control._begun.pending
+    while not has_arrived(pending):
+        control.session.poll(pending, deadline())
+    control.session.reply_timeout_s = PATIENCE_S
+
+
+def has_reply(pending):
+    return pending.answered_s is not None
 
 
 def stepping(stand_in, control, steps):
@@ -179,30 +192,36 @@ def test_a_step_as_long_as_its_simulated_time_is_throttled(took_s, world, remedy
 
 @of_both
 def test_a_reply_without_its_step_does_not_end_a_step(begun, pair):
-    _, control = begun(PATIENCE_S, acts=False)
+    _, control = begun(acts=False)
+    begin_step(control, has_reply)
     promised = pair[0] == "simulation_interfaces"  # its reply is specified to come after the step
-    assert error_of(control.step, PERIOD_NS, deadline(0.6))[0] == ("step_unfinished" if promised else "clock_stopped")
+    assert error_of(control.finish_step, deadline(0.6))[0] == ("step_unfinished" if promised else "clock_stopped")
 
 
 @of_both
 @pytest.mark.parametrize(("acts", "detail"), [(True, "was carried out"), (False, "was not carried out")])
 def test_a_lost_reply_is_reported_and_no_request_is_repeated(begun, acts, detail):
-    stand_in, control = begun(PATIENCE_S, replies="never", acts=acts)
-    why, text = error_of(control.step, PERIOD_NS, deadline())
+    stand_in, control = begun(replies="never", acts=acts)
+    end_ns = control.now_ns() + acts * PERIOD_NS
+    begin_step(control, lambda _: control.now_ns() == end_ns)
+    why, text = error_of(control.finish_step, deadline())
     assert (why, len(stand_in.requests)) == ("reply_lost", 1)
     assert text.endswith(detail)
 
 
 @of_both
 def test_a_clock_that_stops_during_a_step_is_reported(begun):
-    _, control = begun(PATIENCE_S, stops_after=4)
-    assert error_of(control.step, PERIOD_NS, deadline(0.6))[0] == "clock_stopped"
+    _, control = begun(stops_after=4)
+    end_ns = control.now_ns() + 4 * STEP_NS
+    begin_step(control, lambda _: control.now_ns() == end_ns)
+    assert error_of(control.finish_step, deadline(0.6))[0] == "clock_stopped"
 
 
 @of("ros_gz")
 def test_a_clock_that_falls_silent_during_a_step_is_reported(begun):
-    _, control = begun(PATIENCE_S, silent=True)
-    assert error_of(control.step, PERIOD_NS, deadline(0.6))[0] == "clock_stopped"
+    _, control = begun(silent=True)
+    begin_step(control, has_reply)
+    assert error_of(control.finish_step, deadline(0.6))[0] == "clock_stopped"
 
 
 @of_both
@@ -279,7 +298,7 @@ def test_pending_steps_of_a_dead_client_are_awaited(message_package, domain_id, 
             control.session.receive(0.1)
         stand_in.run_between_iterations(stand_in.restore)
         stand_in.run_between_iterations(lambda: stand_in.request_steps(100))
-        control.connect(deadline(20.0))
+        control.connect(deadline())
         assert control.now_ns() == stand_in.world.now_ns >= 100 * STEP_NS
         stand_in.pace_s = 0.0
         assert stepping(stand_in, control, 2) == {0}
@@ -305,8 +324,8 @@ def test_a_step_lost_in_a_suspended_simulator_does_not_extend_a_later_one(begun)
         assert error_of(control.step, PERIOD_NS, deadline())[0] == "reply_lost"
         why, text = error_of(control.connect, deadline(1.0))
         stand_in.pace_s = 0.05
-    control.session.reply_timeout_s = 5.0
-    control.connect(deadline(10.0))
+    control.session.reply_timeout_s = 30.0
+    control.connect(deadline())
     control.reset(deadline())
     stand_in.pace_s = 0.0
     assert stepping(stand_in, control, 3) == {0}

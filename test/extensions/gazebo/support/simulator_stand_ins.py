@@ -103,7 +103,7 @@ class StandIn:
         """Run a function between two iterations, as an unknown client would, and return when it is done."""
         done = threading.Event()
         self._between.put((action, done))
-        assert done.wait(10.0)
+        assert done.wait(30.0)
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
@@ -115,7 +115,7 @@ class StandIn:
             resumed.wait(30.0)
 
         self._between.put((wait, threading.Event()))
-        waits.wait(10.0)
+        assert waits.wait(30.0)
         try:
             yield
         finally:
