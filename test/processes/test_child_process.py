@@ -28,12 +28,12 @@ def module(tmp_path, monkeypatch):
 
     def make(source):
         (tmp_path / "child_program.py").write_text(source)
-        return ProcessSpec(role="test", module="child_program", arguments=())
+        return ProcessSpec(role="test", module="child_program", arguments=(), grace_s=30.0)
 
     return make
 
 
-def wait_for(condition, timeout_s=15.0):
+def wait_for(condition, timeout_s=30.0):
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end

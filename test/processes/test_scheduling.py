@@ -121,13 +121,13 @@ def test_end_may_be_called_from_any_thread():
     def life():
         scheduling.begin()
         begun.set()
-        assert ended.wait(10.0)
+        assert ended.wait(30.0)
         return policy()
 
     found = []
     thread = threading.Thread(target=lambda: found.append(life()))
     thread.start()
-    assert begun.wait(10.0)
+    assert begun.wait(30.0)
     scheduling.end()
     ended.set()
     thread.join()

@@ -23,8 +23,8 @@ def keep(tmp_path):
     """Start a shell script under a supervisor, which is ready once it has created the file ``ready``."""
     started = []
 
-    def start(script, *, before=(), ready=True):
-        command = [*before, *KEEPER, "bash", "-c", script]
+    def start(script, *, before=(), ready=True, grace_s=0.2):
+        command = [*before, *KEEPER[:2], "--grace", str(grace_s), "--", "bash", "-c", script]
         process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
         started.append(process)
         if ready:
@@ -75,7 +75,7 @@ def test_exit_status_is_that_of_the_program_or_128_plus_its_signal(keep, script,
     ],
 )
 def test_a_requested_interruption_is_exit_status_0(keep, script, status):
-    process = keep(script)
+    process = keep(script, grace_s=PATIENCE_S)
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE_S) == status
 
@@ -114,7 +114,7 @@ def test_programs_that_end_together_end_in_their_order(tmp_path, number):
     script = "trap 'sleep 0.2; echo {0} >> ended; exit' INT; touch ready{0}; while true; do sleep 0.05; done"
     keepers = []
     for order in (2, 0, 1):
-        options = ["--starter", str(starter.pid), "--order", str(order), "--grace", "5"]
+        options = ["--starter", str(starter.pid), "--order", str(order), "--grace", str(PATIENCE_S)]
         command = [*KEEPER[:2], *options, "--", "bash", "-c", script.format(order)]
         keepers.append(subprocess.Popen(command, cwd=tmp_path))
     until(lambda: all((tmp_path / f"ready{order}").exists() for order in range(3)))
@@ -169,7 +169,8 @@ def test_program_receives_sigint_in_a_background_shell(keep):
         "-c",
         "import os, signal, sys; signal.signal(2, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])",
     )
-    process = keep("trap 'echo closed; exit 3' INT; touch ready; while true; do sleep 0.05; done", before=deaf)
+    script = "trap 'echo closed; exit 3' INT; touch ready; while true; do sleep 0.05; done"
+    process = keep(script, before=deaf, grace_s=PATIENCE_S)
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE_S) == 3
     assert process.stdout.read() == "closed\n"

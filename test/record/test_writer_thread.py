@@ -27,6 +27,7 @@ from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP, WriterThread
 pytestmark = pytest.mark.realtime
 
 STILL = np.zeros(6)
+PATIENCE_S = 30.0
 
 
 @pytest.fixture
@@ -71,6 +72,7 @@ def test_close_has_a_timeout(gate):
     worker.submit(gate.wait)
     assert not worker.close(lambda: None)
     gate.set()
+    worker._stall_timeout_s = PATIENCE_S
     assert worker.close(lambda: None)
 
 
@@ -78,9 +80,10 @@ def test_wait_idle_waits_until_jobs_are_settled(gate):
     has_run = threading.Event()
     worker = WriterThread(gate.wait, max_jobs=2, stall_timeout_s=0.05)
     worker.submit(has_run.set)
-    assert has_run.wait(5.0)
+    assert has_run.wait(PATIENCE_S)
     assert not worker.wait_idle()
     gate.set()
+    worker._stall_timeout_s = PATIENCE_S
     while not worker.wait_idle():
         time.sleep(0.001)
     assert worker.submit(lambda: None)
@@ -98,7 +101,7 @@ def test_jobs_are_settled_after_the_period_or_for_a_waiter():
     start = time.monotonic()
     for _ in range(5):
         worker.submit(lambda: done.append("job"))
-    assert settled.wait(5.0)
+    assert settled.wait(PATIENCE_S)
     assert time.monotonic() - start >= 0.2
     assert done == ["job"] * 5 + ["settled"]
     assert worker.close(lambda: None)
@@ -128,9 +131,11 @@ def test_stalled_thread_is_waited_for_once(gate):
     worker.submit(gate.wait)
     before = time.monotonic()
     assert not worker.submit(lambda: None)
-    waited = time.monotonic() - before
+    assert time.monotonic() - before >= 0.3
+    worker._stall_timeout_s = PATIENCE_S
+    before = time.monotonic()
     assert [worker.submit(lambda: None) for _ in range(5)] == [False] * 5
-    assert time.monotonic() - before < 2 * waited
+    assert time.monotonic() - before < PATIENCE_S  # not once more
     gate.set()
     while not worker.wait_idle():
         time.sleep(0.001)
@@ -139,10 +144,21 @@ def test_stalled_thread_is_waited_for_once(gate):
 
 
 def test_slow_thread_with_progress_does_not_count_as_stalled():
-    worker = WriterThread(stall_timeout_s=0.3)
-    for _ in range(8):
-        worker.submit(lambda: time.sleep(0.05))
+    worker, waited_s = WriterThread(stall_timeout_s=0.05), []
+
+    class Slow:
+        """The thread, which has run one job in each timeout."""
+
+        def is_alive(self):
+            return len(waited_s) < 8
+
+        def join(self, timeout_s):
+            waited_s.append(timeout_s)
+            worker._progress += 1
+
+    worker._thread, worker._is_closing = Slow(), True
     assert worker.close(lambda: None)
+    assert waited_s == [0.05] * 8
 
 
 def test_close_when_idle_runs_the_queued_jobs():
@@ -346,7 +362,7 @@ def test_garbage_collected_environment_leaves_all_rows_and_no_thread(tmp_path):
     path = env.path
     del env
     gc.collect()
-    end = time.monotonic() + 5.0
+    end = time.monotonic() + PATIENCE_S
     while threading.active_count() > before and time.monotonic() < end:
         time.sleep(0.001)
     assert threading.active_count() == before

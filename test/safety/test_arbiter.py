@@ -118,7 +118,7 @@ def test_failed_send_releases_the_lock(running):
         running.publish()
     thread = threading.Thread(target=running.publish)
     thread.start()
-    thread.join(timeout=5.0)
+    thread.join(timeout=30.0)
     assert not thread.is_alive()
 
 

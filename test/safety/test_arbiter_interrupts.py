@@ -130,7 +130,7 @@ def may_publish_in_another_thread(arbiter):
 
     thread = threading.Thread(target=take, daemon=True)
     thread.start()
-    thread.join(5.0)
+    thread.join(30.0)
     return not thread.is_alive()
 
 

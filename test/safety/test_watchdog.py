@@ -15,6 +15,7 @@ from embodied_env.timing.clock import ManualClock, SteadyClock
 
 pytestmark = pytest.mark.realtime
 
+PATIENCE_S = 30.0
 SPEC = WatchdogSpec(hold_steps=2, stop_steps=10)
 
 
@@ -108,7 +109,7 @@ def test_step_with_the_lock_is_not_overdue(bench):
         bench.watchdog.feed()
         time.sleep(0.05)  # it checks now, and waits
         bench.arbiter.send(bench.gate.judge([0.0, 0.0], reference, dt_s))
-    looking.join(timeout=5.0)
+    looking.join(PATIENCE_S)
     assert len(bench.sent) == 1
     assert bench.gate.latched is None
 
@@ -121,20 +122,20 @@ def test_nothing_is_published_after_disarm(bench):
 
     def slowly(command):
         sending.set()
-        go_on.wait(5.0)
+        go_on.wait(PATIENCE_S)
         return send(command)
 
     bench.arbiter._send = slowly
     looking = threading.Thread(target=bench.watchdog.check)
     looking.start()
-    sending.wait(5.0)
+    assert sending.wait(PATIENCE_S)
     disarming = threading.Thread(target=bench.watchdog.disarm)
     disarming.start()
     time.sleep(0.02)
     assert disarming.is_alive()
     go_on.set()
     for thread in (looking, disarming):
-        thread.join(5.0)
+        thread.join(PATIENCE_S)
     published = len(bench.sent)
     bench.watchdog.check()
     assert len(bench.sent) == published == 1
@@ -162,7 +163,7 @@ def test_unreadable_safety_inputs_are_unknown(bench):
 
 
 def wait_until(condition):
-    end = time.monotonic() + 5.0
+    end = time.monotonic() + PATIENCE_S
     while not condition() and time.monotonic() < end:
         time.sleep(0.002)
     return condition()

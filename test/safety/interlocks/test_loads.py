@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import examples
 from scripted_tasks import JOINTS, PERIOD_NS
+from shipped_contracts import unhurried
 
 import embodied_env
 from embodied_env.contract import parse_contract
@@ -309,7 +310,7 @@ def test_an_overloaded_arm_is_stopped_recorded_replayed_and_explained(tmp_path, 
 @pytest.mark.ros
 @pytest.mark.realtime
 def test_an_overloaded_robot_is_stopped_recorded_and_replayed(domain_id, tmp_path):
-    contract = arm_with(hold=0.5, stop=1.0, duration_s=0.1)
+    contract = unhurried(arm_with(hold=0.5, stop=1.0, duration_s=0.1))
     spec = simulator("-", namespace="/loads", source=contract.source, free_running=True)
     robot = Child(spec, first_line=dump_contract(contract))
     try:
