@@ -444,7 +444,7 @@ def watchdogs():
 
 
 def quick_contract(**changes):
-    """Return a contract with a period of 10 ms, for tests in real time, whose episodes no stall of the machine ends."""
+    """Return a contract with a period of 10 ms, whose episodes no stall of the machine ends."""
     contract = scripted_tasks.contract(control_period_s=0.01, **changes)
     watchdog = dataclasses.replace(contract.safety.watchdog, stop_steps=10_000)
     return dataclasses.replace(contract, safety=dataclasses.replace(contract.safety, watchdog=watchdog))

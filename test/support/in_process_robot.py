@@ -33,7 +33,7 @@ def wait_for(condition, timeout_s=PATIENCE_S):
 
 
 def with_profile(contract=ARM, **keys):
-    """Return the contract with only these profile keys, no settling time of the graph and patience for its discovery."""
+    """Return the contract with these profile keys, and patience for discovery and readings."""
     patient = {"discovery_s": 0.0, "connect_timeout_s": PATIENCE_S, "step_timeout_s": PATIENCE_S}
     return replace(contract, backends={**contract.backends, "real": {**patient, **keys}})
 

@@ -4,6 +4,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -52,12 +53,13 @@ def with_slow_emulator(contract: Contract) -> Contract:
 
 
 def unhurried(contract: Contract) -> Contract:
-    """Return the contract with old readings, late actions and pauses of the agent allowed, as a stall of the machine causes them."""
+    """Return the contract with readings and actions that a stall of the machine may delay."""
     safety = contract.safety
     action = replace(safety.action, max_age_steps=1000)
     watchdog = replace(safety.watchdog, hold_steps=1000, stop_steps=2000)
     sensors = {name: replace(sensor, max_age_s=60.0) for name, sensor in contract.sensors.items()}
-    return replace(contract, sensors=sensors, safety=replace(safety, action=action, watchdog=watchdog))
+    keys: dict[str, Any] = {"action": action, "watchdog": watchdog}
+    return replace(contract, sensors=sensors, safety=replace(safety, **keys))
 
 
 def arm_of(actuator: Mapping[str, object], **changes: object) -> Contract:

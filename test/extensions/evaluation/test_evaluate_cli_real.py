@@ -76,6 +76,7 @@ def test_ctrl_c_to_all_processes_of_a_launch_ends_the_work_then_the_relay_then_t
         *TARGETS["sim"].processes({**given, "free_running": "true"}),
         *TARGETS["real"].processes({**given, **real}),
     ]
+    specs = [replace(spec, grace_s=PATIENCE_S) for spec in specs]
     with joint_speeds() as speeds:
         processes = [subprocess.Popen(spec.supervised_command(), cwd=tmp_path) for spec in specs]
         try:

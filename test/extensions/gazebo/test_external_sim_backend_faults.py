@@ -33,8 +33,9 @@ def stack(lasting_domain):
     """A small simulator, and an environment over it."""
     with lasting_domain() as domain_id, small_simulator(ARM, domain_id) as small:
         contract = dataclasses.replace(ARM, backends={"gazebo": PROFILE})
-        patience = {"step_timeout_s": PATIENCE_S, "reset_timeout_s": PATIENCE_S}
-        env = embodied_env.make(contract, backend="gazebo", domain_id=domain_id, **patience)
+        env = embodied_env.make(
+            contract, backend="gazebo", domain_id=domain_id, step_timeout_s=PATIENCE_S, reset_timeout_s=PATIENCE_S
+        )
         env.reset(seed=0)
         yield small, env
         env.close()

@@ -60,7 +60,7 @@ def surveyed(timeout_s=0.8, arm=ARM, **profile):
 
 
 def surveyed_until(expected, **profile):
-    """Return the checks of the first survey with these failures, as a busy machine may discover a part too late."""
+    """Return the checks of the first survey with these failures, on a busy machine a longer one."""
     for timeout_s in (0.8, 3.0, 20.0):
         checks = surveyed(timeout_s=timeout_s, **profile)
         if failures(checks) == expected:

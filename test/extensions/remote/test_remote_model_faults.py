@@ -6,6 +6,7 @@ The page docs/reference/policy_server_faults.md lists them; `test_remote_model_f
 import re
 import signal
 import time
+from typing import Any
 
 import policy_server_faults
 import pytest
@@ -63,8 +64,9 @@ class Episode:
         self.first, self.missed, self.ended, self.account = len(self.backend.sent), [], "", {}
 
     def set_timeout(self, timeout_s):
-        """Set the limit of the inferences that follow, without a delay of which a stall of the machine would be late."""
-        self.policy.model._timeout_s = timeout_s
+        """Set the time limit of the inferences that follow."""
+        policy: Any = self.policy
+        policy.model._timeout_s = timeout_s
 
     def __enter__(self):
         return self

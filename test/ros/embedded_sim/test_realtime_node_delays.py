@@ -67,13 +67,13 @@ class Observations:
         return np.array([(a.info["source_timestamp"] - stamp_ns(a.message)) / 1e9 for a in self.arrivals[sensor]])
 
     def taken_s(self, number):
-        """Return how long after each command the controller first reported it, or nothing if it never did."""
+        """Return how long after a command the controller took it, in all its messages."""
         sent_ns, values = self.commands[number]
         states = [a.message for a in self.arrivals[STATE] if np.allclose(a.message.position, values, atol=1e-9)]
         return {(stamp_ns(each) - sent_ns) / 1e9 for each in states}
 
     def is_undisturbed(self):
-        """Return whether no stall of the machine delayed the commands, the reset, or half of the messages."""
+        """Return whether no stall delayed the commands, the reset, or half of the messages."""
         waited_s = [max(self.taken_s(number), default=np.inf) - COMMAND_DELAY_S for number in range(2)]
         waited_s.append(abs(stamp_ns(self.after[-1].message) - self.reset.stamp_ns) / 1e9)
         waited_s += [np.median(self.late_s(name)) - delay_s for name, delay_s in MEDIANS_S.items()]

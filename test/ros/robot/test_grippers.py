@@ -102,7 +102,7 @@ class Cell:
         self.gripper = Gripper(self.kind, self.arm, NAMESPACE, self.domain_id)
 
     def begin(self, mode, *, silent_s=PATIENCE_S):
-        """Start an episode at a reached goal, after which the server has `mode` and may be silent for `silent_s`."""
+        """Start an episode at a reached goal, then set the server's `mode` and longest silence."""
         (client,) = self.env.unwrapped.stepper.backend._connection.sink._grippers.values()
         client._gripper = replace(client._gripper, max_silent_s=PATIENCE_S)
         self.gripper.pause.clear()

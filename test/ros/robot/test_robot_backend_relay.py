@@ -186,7 +186,7 @@ def check_it_stopped(monitor):
 
 
 def check_it_stays_at_rest(monitor, *, since_ns, within_s):
-    """Assert that readings stamped later than `since_ns`, of the steady clock, show rest and then no motion."""
+    """Assert that readings later than `since_ns`, of the steady clock, show rest and stay so."""
     limit_ns = since_ns + round(within_s * NS_PER_S) + time.time_ns() - time.monotonic_ns()
 
     def is_still():  # a robot whose process was delayed arrives later
@@ -298,7 +298,7 @@ def make(hosted, close_later):
 
 
 def drive(env, monitor):
-    """Step until the first joint is fast, and reset after a stall of the machine has ended the episode."""
+    """Step until the first joint is fast, and reset where a stall has ended the episode."""
     for _ in range(ATTEMPTS):
         info = {"end_reason": ""}
         with contextlib.suppress(ResetNeededError):

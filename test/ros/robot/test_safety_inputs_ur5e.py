@@ -100,7 +100,7 @@ def switch(node, name, *, on):
 
 
 def wait_for_input(env, name, *, permits):
-    """Wait for the message on the topic of an input, which may arrive after the reply of its switch."""
+    """Wait for the message of an input, which may arrive after the reply of its switch."""
     wait_for(lambda: env.unwrapped.stepper.backend.estops()[name].is_ok is permits)
 
 
@@ -169,7 +169,7 @@ def wait_for(condition):
 
 
 def reset_once_active(env):
-    """Reset, although the message that the program runs may arrive later than the reply of the switch."""
+    """Reset once the message has arrived that the program runs."""
     end = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -92,7 +92,7 @@ def error_of(call, *arguments):
 
 
 def begin_step(control, has_arrived):
-    """Begin a step and receive until `has_arrived`, so that a stall of the machine is not taken for what never arrives."""
+    """Begin a step, receive until `has_arrived`, and have little patience for the rest."""
     control.begin_step(PERIOD_NS, deadline())
     pending = control._begun.pending
     while not has_arrived(pending):
