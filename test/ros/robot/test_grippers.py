@@ -85,7 +85,7 @@ class Cell:
         raise AssertionError(found)
 
     def step_to_the_end(self, goals=(CLOSE,)):
-        """Step until the episode ends, and return the time, s, and the last account before the end."""
+        """Step until the episode ends, and return the time since the change of mode and the last account."""
         started_s, publish_s = time.monotonic(), []
         while not self.info["end_reason"]:
             assert time.monotonic() - started_s < PATIENCE_S
@@ -93,7 +93,7 @@ class Cell:
             self.step(goals[len(publish_s) % len(goals)])
             publish_s.append(self.info["latency"]["publish_s"])
         assert np.median(publish_s) < SILENT_S / 4
-        return time.monotonic() - started_s, before
+        return time.monotonic() - self.changed_s, before
 
     def close_gripper(self):
         self.gripper.close()
@@ -112,7 +112,7 @@ class Cell:
         self.env.reset(seed=0)
         self.step_until(HALF, "reached")
         self.gripper.goals.clear()
-        self.gripper.mode = mode
+        self.changed_s, self.gripper.mode = time.monotonic(), mode
         client._gripper = replace(client._gripper, max_silent_s=silent_s)
         if mode == "mute":
             self.gripper.pause.set()
