@@ -29,7 +29,7 @@ from embodied_env.envs.remedies import warn_of_malformed_action
 from embodied_env.envs.reset_procedure import ResetProcedure
 from embodied_env.envs.stepper_lifecycle import Lifecycle, State, latched_estop, one_at_a_time
 from embodied_env.envs.stepper_state import EpisodeState, PendingStep, SavedStepper
-from embodied_env.envs.transition_builder import Info, TransitionBuilder, copy_action, copy_observation
+from embodied_env.envs.transition_builder import Info, TransitionBuilder, copy_action
 from embodied_env.errors import (
     BackendError,
     BackendLostError,
@@ -84,8 +84,7 @@ class Stepper:
     ) -> None:
         """Connect the parts without starting anything before the first `reset`.
 
-        `filters` are the command filters by name, and `stages` may replace an action before the gate. With
-        `advances_clock` each step advances a virtual clock (robots may share one).
+        `filters` are by name. With `advances_clock` each step advances a virtual clock (robots may share one).
         """
         self.contract, self.backend, self.task, self.clock = contract, backend, task, clock
         self.capabilities = capabilities = backend.capabilities
@@ -150,7 +149,8 @@ class Stepper:
     def begin(self, action: Any) -> None:  # noqa: ANN401 - as an agent
         """Judge `action`, publish the command and start motion, or raise like `EmbodiedEnv.step`."""
         with self._claim:  # of two threads one gets the step
-            if self.lifecycle.state is not State.RUNNING or self._step is not None or self.lifecycle.is_inherited:
+            is_inherited = self._free_running and self.lifecycle.is_inherited
+            if self.lifecycle.state is not State.RUNNING or self._step is not None or is_inherited:
                 self.lifecycle.check_open("step")
                 raise ResetNeededError(f"{self._problem_of_step()}; nothing was published")
             step = self._step = PendingStep(action=action, target_ns=0, deadline_ns=0)
@@ -304,19 +304,18 @@ class Stepper:
         if was_running and self._free_running:
             self.lifecycle.brake("reset() during an episode")
         self._arbiter.end_motion()  # a lost backend did not receive the braking
-        self._step, self.epoch = None, self.epoch + 1
+        self._step = None
+        self.epoch += 1
         self._episode_index = 0 if seeded else self._episode_index + 1
         entered_ns = self.clock.now_ns()
         self.lifecycle.open()
         snapshot = self._resets.run(request, checked_instruction(self.contract, options), start)
         self._start_episode(snapshot, is_played=start is not None)
         episode = self._episode
-        builder, seen = self.transition_builder, (episode.history, episode.step_index, episode.applied, episode.sampled)
-        info = builder.reset_info(episode, self.clock.now_ns() - entered_ns)
-        observation = builder.observations.observe(*seen)
+        observation, info = self.transition_builder.at_reset(episode, self.clock.now_ns() - entered_ns)
         self.ledger.is_marked = False
         self.ledger.returned_ns = episode.returned_ns = self.clock.now_ns()
-        return copy_observation(observation), cast("Info", info)
+        return observation, info
 
     def _start_episode(self, snapshot: Snapshot, *, is_played: bool) -> None:
         self.ledger.is_first, self.ledger.observed_ns = True, self.clock.now_ns()
@@ -413,7 +412,8 @@ class Stepper:
 
     def begin_idle(self) -> None:
         """Brake for one tick after the episode, while other robots of the world continue."""
-        target_ns, deadline_ns = self._episode.snapshot.now_ns + self._period_ns, self.clock.now_ns() + self._timeout_ns
+        target_ns = self._episode.snapshot.now_ns + self._period_ns
+        deadline_ns = self.clock.now_ns() + self._timeout_ns
         if self._follows_measured:
             self._follow_measured()
         self.lifecycle.brake("episode ended")

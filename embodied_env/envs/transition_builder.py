@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,8 +108,12 @@ class TransitionBuilder:
         if self._odometry is not None:
             self._odometry.begin()
 
-    def reset_info(self, episode: EpisodeState, duration_ns: int) -> ResetInfo:
-        """Return the info of the reset that started `episode`."""
+    def at_reset(self, episode: EpisodeState, duration_ns: int) -> tuple[Observation, Info]:
+        """Return the observation and the info of the reset that started `episode`."""
+        seen = self.observations.observe(episode.history, episode.step_index, episode.applied, episode.sampled)
+        return copy_observation(seen), cast("Info", self._reset_info(episode, duration_ns))
+
+    def _reset_info(self, episode: EpisodeState, duration_ns: int) -> ResetInfo:
         report, origin = reset_report(episode.snapshot), self.origin
         info: ResetInfo = {
             "wrapper_version": origin["wrapper_version"],
