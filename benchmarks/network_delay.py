@@ -148,7 +148,7 @@ def measure(
             elif taken.report.disposition < Severity.HOLD:
                 ages_ms.append((taken.stamps_ns["published"] - begun_ns(policy.begun_ns, account)) / 1e6)
     periods = (now_ns - began_ns) / contract.control_period_ns
-    return ages_ms, 100.0 * max(0.0, 1.0 - len(ages_ms) / periods)
+    return ages_ms, 100.0 * max(0.0, 1.0 - len(ages_ms) / max(periods, 1.0))
 
 
 def begun_ns(begun: Sequence[int], account: Mapping[str, Any] | None) -> float:

@@ -284,9 +284,9 @@ class Rig:
         assert self.robot.exit_code is None, self.robot.stderr_tail()
         self.chaos.set_faults()
         self.monitor.publish_safe_inputs()
-        self.env.unwrapped.clear_estop()
         backend = self.env.unwrapped.stepper.backend
         wait_for(lambda: all(backend.estops()[name].is_ok for name in ESTOPS))
+        self.env.unwrapped.clear_estop()
         return Episode(self.env, self.monitor)
 
     def close_env(self):

@@ -70,7 +70,7 @@ def test_the_world_moves_while_the_policy_computes(env):
     env.reset(seed=1)
     for _ in range(40):  # a busy machine holds some
         before, *_, earlier = env.step(FORWARD)
-        if before["joints_velocity"][0] > 0.1:
+        if before["joints_velocity"][0] > 0.4:
             break
     overruns = env.unwrapped.stepper.backend.pacer.overruns
     time.sleep(1.6 * ARM.control_period_s)
