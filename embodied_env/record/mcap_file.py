@@ -36,7 +36,7 @@ _MOST_RECORDS = 1000  # without an index, such as channels
 class MessageEnd(NamedTuple):
     """End of a message in a file.
 
-    It is `end` bytes after the start of the file or of the content of the chunk at `chunk`.
+    It is `end` bytes after the start of the content of the chunk at `chunk`, or of the file outside of chunks.
     """
 
     chunk: int | None

@@ -23,7 +23,7 @@ class _IndexedChunk(NamedTuple):
 
 
 class IndexCheck:
-    """Receives a file's records in order, and raises ValueError for a wrong index.
+    """Receives a file's records in order, and raises ValueError for a wrong index or a message outside of chunks.
 
     A definition that disagrees raises the same error. A file that was cut off may lack an index, but one with an index
     has no other messages than those in it.
@@ -37,7 +37,6 @@ class IndexCheck:
         self._open: _IndexedChunk | None = None  # the last chunk, whose index follows
         self._entries: dict[int, array[int]] = {}  # log time and offset of its messages, by channel
         self._indexed: set[int] = set()  # starts of the chunks that the summary has
-        self._has_bare_messages = False
         self._summary_start = 0
         self._checks: dict[str, Callable[[Any, int, int], None]] = {
             "MessageIndex": self._check_entries,
@@ -57,8 +56,9 @@ class IndexCheck:
             self._open = _IndexedChunk(start, end - start, *sizes, *times, {}, 0)
         elif kind in self._checks:
             self._checks[kind](record, start, end)
+        elif kind == "Message":
+            raise ValueError(f"a message outside of chunks, at {start}")
         else:
-            self._has_bare_messages |= kind == "Message"
             self._count(kind, record)
 
     def add_in_chunk(self, kind: str, record: Any, offset: int) -> None:  # noqa: ANN401 - of mcap
@@ -122,5 +122,5 @@ class IndexCheck:
     def _check_footer(self, record: Any, start: int, end: int) -> None:  # noqa: ANN401, ARG002 - of mcap
         if record.summary_start not in (0, self._summary_start):
             raise ValueError(f"the summary is at {self._summary_start} (expected {record.summary_start} of the footer)")
-        if self._indexed and (self._has_bare_messages or len(self._indexed) < len(self._chunks)):
+        if self._indexed and len(self._indexed) < len(self._chunks):
             raise ValueError("messages that the index lacks")

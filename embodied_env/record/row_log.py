@@ -271,11 +271,10 @@ class LogReader:
 class _Arrays:
     """The arrays of one file, which is searched once and whose newest chunks read are kept.
 
-    Attributes: places: offset of the chunk, or None, and offset and size of the bytes of each array, by their hash.
+    Attributes: places: offset of the chunk, and in it offset and size of the bytes of each array, by their hash.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._chunk = functools.lru_cache(_DECODED_CHUNKS)(functools.partial(read_chunk, path))
         self.places: dict[str, tuple[int | None, int, int]] = {}
         for stored in McapRecords(path).messages():
@@ -287,8 +286,4 @@ class _Arrays:
     def read(self, sha256: str) -> bytes:
         """Return the bytes of an array, or raise OSError, ValueError or KeyError."""
         chunk, start, size = self.places[sha256]
-        if chunk is not None:
-            return self._chunk(chunk)[start : start + size]
-        with self._path.open("rb") as file:
-            file.seek(start)
-            return file.read(size)
+        return self._chunk(chunk)[start : start + size]

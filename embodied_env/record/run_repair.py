@@ -44,7 +44,7 @@ class RepairReport:
 
     path: Path
     problem: str  # why the run was not sound before, and still is not; "" for a sound run
-    files: tuple[RepairedFile, ...]  # those that were not indexed, or not complete
+    files: tuple[RepairedFile, ...]  # those that were not complete
 
 
 def repair_run(path: str | Path) -> RepairReport:
@@ -74,9 +74,9 @@ def repair_run(path: str | Path) -> RepairReport:
 
 
 def _repair_file(path: Path) -> RepairedFile | None:
-    """Copy the whole messages of a file that is incomplete or has messages outside of chunks, else return None."""
+    """Copy the whole messages of a file that is incomplete, or return None for a complete one."""
     found = _Content(path)
-    if not found.records.problem and not found.has_bare_messages:
+    if not found.records.problem:
         return None
     new, damaged = path.with_name(f".{path.name}.new"), path.with_suffix(f".damaged{path.suffix}")
     try:
@@ -113,13 +113,12 @@ class _Content:
     """Count and hash of the whole messages of a file, which are copied to `target` if given."""
 
     def __init__(self, path: Path, target: McapFile | None = None) -> None:
-        self.records, self.count, self.has_bare_messages = McapRecords(path), 0, False
+        self.records, self.count = McapRecords(path), 0
         digest = hashlib.sha256()
         copied: dict[int, tuple[Any, int]] = {}  # channel and schema of the file, and the number in the target
         schemas: dict[tuple[str, bytes], int] = {}
         for stored in self.records.messages():
             self.count += 1
-            self.has_bare_messages |= stored.place.chunk is None
             digest.update(b"%b %d\n" % (stored.channel.topic.encode(), len(stored.record.data)))
             digest.update(stored.record.data)
             if target is None:

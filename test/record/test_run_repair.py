@@ -1,16 +1,15 @@
-"""Repair of runs that ended uncleanly, and runs of earlier versions of the log."""
+"""Repair of runs that ended uncleanly."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +17,7 @@ import pytest
 from evidence import assert_finds, assert_sound
 from mcap.data_stream import RecordBuilder
 from mcap.reader import make_reader
-from mcap.records import Channel, Header, Message, Schema
+from mcap.records import Channel, Chunk, DataEnd, Schema
 from mcap.stream_reader import StreamReader
 from mcap.writer import MCAP0_MAGIC
 from run_files import with_a_chunk_per_row
@@ -31,8 +30,6 @@ from embodied_env.record import run_repair as repair
 from embodied_env.record.mcap_file import McapRecords
 from embodied_env.record.mcap_writer import McapFile
 from embodied_env.record.row_log import LogReader
-
-OLD_RUNS = Path(__file__).parents[1] / "support" / "data" / "runs_before_chunks.tar.xz"
 
 
 def found_in(path):
@@ -63,51 +60,6 @@ def recorded(tmp_path_factory):
 @pytest.fixture
 def run(recorded, tmp_path):
     return SimpleNamespace(**{name: shutil.copytree(path, tmp_path / name) for name, path in vars(recorded).items()})
-
-
-# -------------------------------------------------------------------------------------------------------- older runs
-
-
-@pytest.fixture
-def old(tmp_path):
-    """Return runs with unchunked logs, one of a killed writer, and one rewritten with images of Foxglove's schema."""
-    with tarfile.open(OLD_RUNS) as archive:
-        archive.extractall(tmp_path, filter="data")
-    return SimpleNamespace(**{path.name: path for path in (tmp_path / "runs_before_chunks").iterdir()})
-
-
-def images_of(run):
-    return [run.array(row["observation"][key]) for row in run.rows() for key in ("camera_image", "depth_image")]
-
-
-@pytest.mark.parametrize("name", ["journal", "rewritten", "killed"])
-def test_run_of_an_earlier_version_is_read(old, name):
-    run = read_run(getattr(old, name))
-    assert run.problem == (
-        "transitions.mcap: truncated, because its writer was stopped (4 complete rows)" if name == "killed" else ""
-    )
-    assert [row["row"] for row in run.rows()] == [0, 1, 2, 3]
-    assert [image.shape for image in images_of(run)] == [(96, 96, 3), (64, 64, 1)] * 4
-
-
-@pytest.mark.parametrize("name", ["journal", "rewritten"])
-def test_run_of_an_earlier_version_is_sound(old, name):
-    assert_sound(getattr(old, name))
-
-
-@pytest.mark.parametrize("name", ["journal", "killed"])
-def test_unchunked_log_is_indexed_by_repair(old, name):
-    path = getattr(old, name)
-    before, images = list(read_run(path).rows()), [image.tobytes() for image in images_of(read_run(path))]
-    (file,) = repair_run(path).files
-    assert (file.count, file.kept) == (6, "")
-    assert found_in(path / "transitions.mcap") == {"array": 2, "reset": 2, "transition": 2}
-    assert list(read_run(path).rows()) == before
-    assert [image.tobytes() for image in images_of(read_run(path))] == images
-    assert not repair_run(path).files
-    if name == "journal":
-        assert_sound(path)
-        assert "repaired" not in read_run(path).manifest
 
 
 # ------------------------------------------------------------------------------------------------------- unclean runs
@@ -196,21 +148,23 @@ def test_run_that_is_closed_during_its_repair_stays_sound(run, monkeypatch):
     assert (run.cut / "manifest.json").read_bytes() == closed
 
 
-def test_channels_that_are_repeated_are_copied_once(old):
-    log = old.journal / "transitions.mcap"
+def test_channels_that_are_repeated_are_copied_once(run):
+    log = run.closed / "transitions.mcap"
     with log.open("rb") as file:
-        records = [record for record in StreamReader(file).records if type(record) in (Schema, Channel, Message)]
-    repeated = [record for record in records if not isinstance(record, Message)]
-    with log.open("wb") as file:
-        builder = RecordBuilder()
-        Header(profile="", library="").write(builder)
-        for message in (record for record in records if isinstance(record, Message)):
-            for record in (*repeated, message):
-                record.write(builder)
-        file.write(MCAP0_MAGIC + builder.end())
-    repair_run(old.journal)
+        data = itertools.takewhile(
+            lambda record: not isinstance(record, DataEnd), StreamReader(file, emit_chunks=True).records
+        )
+        records = list(data)
+    definitions = [record for record in records if isinstance(record, (Schema, Channel))]
+    builder = RecordBuilder()
+    for record in records:
+        for each in (*definitions, record) if isinstance(record, Chunk) else (record,):
+            each.write(builder)
+    log.write_bytes(MCAP0_MAGIC + builder.end())
+    repair_run(run.closed)
     with log.open("rb") as file:
-        assert len(make_reader(file).get_summary().channels) == 3
+        summary = make_reader(file).get_summary()
+    assert len(summary.channels) + len(summary.schemas) == len(definitions)
 
 
 def test_reader_finds_arrays_after_a_repair(run):
@@ -271,14 +225,13 @@ def test_kill_during_the_repair_leaves_the_file(run):
     assert not list(run.cut.glob(".*"))
 
 
-def test_repair_verb_reports_each_run(run, old, capsys):
+def test_repair_verb_reports_each_run(run, capsys):
     assert main(["repair", str(run.cut), str(run.closed), "--json"]) == 0
     cut, closed = json.loads(capsys.readouterr().out)
     assert (len(cut["files"]), closed["files"]) == (1, [])
-    assert main(["repair", str(run.cut), str(old.journal)]) == 0
+    assert main(["repair", str(run.cut)]) == 0
     printed = capsys.readouterr().out
     assert f"{run.cut}: nothing to repair\n{run.cut}: still not sound: " in printed
-    assert f"{old.journal}: transitions.mcap repaired, 6 messages\n" in printed
     (run.cut / "transitions.mcap").unlink()
     assert main(["repair", str(run.cut), str(run.closed)]) == 1
     assert "transitions.mcap cannot be repaired: FileNotFoundError: " in capsys.readouterr().err
