@@ -51,6 +51,6 @@ class MovingBackend(DelayedFake):
 def moving(contract, *, clock):
     """Return the scripted backend of an entry point."""
     delays = FakeDelays(driver_s=DRIVER_S, transport_s=0.001, actuation_s=ACTUATION_S)
-    backend = MovingBackend(contract, clock=clock, faults=SCRIPT.faults, delays=delays)
+    backend = MovingBackend(contract, clock=clock, faults=SCRIPT.faults, delays=delays, step_timeout_s=5.0)
     SCRIPT.made.append(backend)
     return backend
