@@ -44,6 +44,7 @@ print("moving", flush=True)
 
 @pytest.fixture(scope="module")
 def programs():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # of a shell that ignores it, before `interruptible`
     with forked_programs(IMPORTS) as started:
         yield started
 
