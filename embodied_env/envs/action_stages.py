@@ -38,11 +38,15 @@ class ActionStages:
     def reset(self) -> None:
         """Begin an episode in every stage.
 
-        Raises UsageError for a stage that raises.
+        Raises UsageError for a stage that raises, or like `check_live`.
         """
+        self.check_live()
         for name, stage in self._stages.items():
             with foreign_code(_error_of(f"action stage {name!r} failed in reset()")):
                 stage.reset()
+
+    def check_live(self) -> None:
+        """Raise UsageError where the stages cannot act in an episode without a recorded start."""
 
     def apply(self, action: Any, snapshot: Snapshot, commanded: CommandState) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
         """Return the action for the gate, and the account of the stages that acted.
@@ -90,7 +94,7 @@ class PlayedStages(ActionStages):
         super().__init__({})
         self.names = tuple(names)
 
-    def reset(self) -> None:
+    def check_live(self) -> None:
         """Raise UsageError, since an episode without a recorded start needs the stages."""
         problem = f"action stages not made: {', '.join(self.names)} (expected start_from() before this reset)"
         raise UsageError(f"{problem}; omit action_stages=None")

@@ -246,6 +246,8 @@ class EmbodiedEnv(StepperEnv):
         """
         self._begun = False
         check_seed(seed)
+        if self._stages is not None and self._start is None:
+            self._stages.check_live()
         self.stepper.check_reset(options)  # a rejected reset draws no seed
         self._scheduling.begin()
         if self.pacing == "realtime":

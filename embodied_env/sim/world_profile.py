@@ -63,7 +63,7 @@ class Contact:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Source of a sensor's readings, exactly one of `KINDS` (none: a JointState), and errors."""
+    """Source of a sensor's readings, exactly one of `KINDS` (none for a JointState), and errors."""
 
     site: str | None = None  # pose of a site in the world frame, or in that of `relative_to`
     distance: tuple[str, str] | None = None  # distance between two sites, for a `Range`

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from distributions import install
-from gymnasium import spaces
+from repeating_stage import RepeatingStage
 from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.action_stage import StagedAction
 from embodied_env.core.policy import (
     BatchPolicy,
     FunctionPolicy,
@@ -280,19 +279,8 @@ def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
 def test_random_draws_from_the_space_of_an_action_stage(tmp_path):
     from embodied_env.extensions.evaluation.evaluation import evaluate
 
-    class Pair:
-        action_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
-
-        def reset(self):
-            pass
-
-        def apply(self, action, snapshot, commanded):
-            return StagedAction(action=np.repeat(action, 3))
-
-        def close(self):
-            pass
-
-    path = evaluate(ARM, "random", backend="fake", episodes=1, record=tmp_path, action_stages=[Pair()]).results[0].path
+    options = {"backend": "fake", "episodes": 1, "record": tmp_path, "action_stages": [RepeatingStage()]}
+    path = evaluate(ARM, "random", **options).results[0].path
     row = next(read_run(path).transitions())
     assert np.shape(row["action"]) == (2,)
     assert row["inner"]["report"]["requested"] == np.repeat(row["action"], 3).tolist()
