@@ -95,10 +95,7 @@ class UsageError(EmbodiedEnvError, ValueError):
 
 
 class UnknownOptionError(UsageError, TypeError):
-    """A call has an unexpected keyword argument, which is a TypeError in Python.
-
-    Some libraries look for its text.
-    """
+    """A call has an unexpected keyword argument, with the text that some libraries look for."""
 
 
 class MissingDependencyError(EmbodiedEnvError, ImportError):
@@ -111,10 +108,7 @@ class MissingDependencyError(EmbodiedEnvError, ImportError):
 
 
 def install_command(package: str) -> str:
-    """Return the command that installs an optional package.
-
-    An example is ``pip install "embodied_env[sim]"``.
-    """
+    """Return the command that installs an optional package, ``pip install "embodied_env[sim]"``."""
     return f'pip install "embodied_env[{EXTRAS[package]}]"'
 
 
@@ -123,10 +117,7 @@ class InternalFaultError(EmbodiedEnvError):
 
 
 class ResetNeededError(EmbodiedEnvError, gymnasium.error.ResetNeeded):
-    """`step` was called before `reset` or after the end of the episode.
-
-    Nothing was published.
-    """
+    """`step` was called outside an episode, so that nothing was published."""
 
 
 class SlotEndedError(ResetNeededError, AssertionError):
@@ -142,10 +133,7 @@ class PolicyError(EmbodiedEnvError):
 
 
 class TaskError(EmbodiedEnvError):
-    """A task raised an error or returned a wrong result, with `why` in ``end_reason``.
-
-    The end reason is ``task_error:<why>``.
-    """
+    """A task raised an error or returned a wrong result, which ends with ``task_error:<why>``."""
 
     def __init__(self, message: str, *, why: str = "wrong_result") -> None:
         """Describe the error, where `why` is the class of the task's own error."""
@@ -166,10 +154,7 @@ class BackendNotReadyError(BackendError, TimeoutError):
 
 
 class BackendLostError(BackendError):
-    """The world stopped responding during an episode, with `why` in ``end_reason``.
-
-    The end reason is ``backend_lost:<why>``.
-    """
+    """The world stopped responding in an episode, which ends with ``backend_lost:<why>``."""
 
     def __init__(self, why: str, detail: str) -> None:
         """Describe the loss by its reason `why` and `detail`."""
@@ -192,10 +177,7 @@ def described(error: BaseException) -> str:
 
 
 def did_you_mean(value: object, names: Iterable[str], meant: str = "") -> str:
-    """Return a hint at `meant` if it is a name, else at the name that is closest to `value`.
-
-    The hint is "" if no name is close. Its form is "; did you mean 'NAME'?".
-    """
+    """Return "; did you mean 'NAME'?" for `meant` or the closest name, or "" without one."""
     known = list(names)
     if meant not in known:
         meant = "" if value in known else "".join(difflib.get_close_matches(str(value), known, n=1))  # most checks hold

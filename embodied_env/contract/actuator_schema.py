@@ -43,10 +43,7 @@ _Velocities: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class JointLimits:
-    """Limits of one joint or twist axis in `unit`, unit/s and unit/s^2.
-
-    Without `position` its position is unlimited.
-    """
+    """Limits of one joint or twist axis in `unit`, unit/s and unit/s^2."""
 
     # low and high; null: unlimited (not for `position` commands); a twist axis has none and may leave it out
     position: Within[Range | None]
@@ -114,10 +111,7 @@ class EffectiveLimits:
         return np.maximum(-self.velocity_low, self.velocity_high)
 
     def vectors(self) -> dict[str, FloatArray]:
-        """Return the limits by name, as records have them.
-
-        `velocity` is the highest. The lowest is its opposite, or has the key `velocity_low`.
-        """
+        """Return the limits by name, with `velocity_low` only where it is not minus `velocity`."""
         found = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "joints"}
         low = found.pop("velocity_low")
         named = {"velocity" if name == "velocity_high" else name: vector for name, vector in found.items()}
@@ -197,7 +191,6 @@ class ActuatorSpec(FrozenFields):
         return conversion_of([*units, *units[:1] * len(self.mimic)], self._with_fingers(self.centres))
 
     def _with_fingers(self, values: Sequence[float]) -> list[float]:
-        """Return the values of joints, followed by those of a gripper's further fingers."""
         return [*values, *(multiplier * values[0] for multiplier in self.mimic.values())]
 
     @property
@@ -208,10 +201,7 @@ class ActuatorSpec(FrozenFields):
         return [np.nan if each.position is None else sum(each.position) / 2.0 for each in self.joints.values()]
 
     def to_driver(self, values: FloatArray) -> FloatArray:
-        """Return the message values of a command in the driver's units.
-
-        There is one for each of `published_joints`.
-        """
+        """Return the message values of `published_joints` for a command, in the driver's units."""
         if self.mimic:
             values = np.array(self._with_fingers(values.tolist()))
         return values if self.conversion is None else self.conversion.to_driver(values)
@@ -225,18 +215,12 @@ class ActuatorSpec(FrozenFields):
         return command if np.allclose(values, self._with_fingers(command.tolist()), rtol=0.0, atol=_FINGERS) else None
 
     def turns(self, joint: str) -> bool:
-        """Return whether a joint turns without limits.
-
-        Its reading may then differ by whole turns.
-        """
+        """Return whether a joint turns without limits, so that its reading may differ by whole turns."""
         limits = self.joints[joint]
         return limits.unit == "rad" and limits.position is None and not self.is_velocity
 
     def as_topic(self) -> ActuatorSpec:
-        """Return the actuator of a simulator in lockstep.
-
-        There a topic carries the goals of an action server.
-        """
+        """Return the actuator of a simulator in lockstep, where a topic carries the goals."""
         return replace(self, type="std_msgs/msg/Float64") if self.is_action else self
 
     def in_si(self) -> ActuatorSpec:
@@ -244,18 +228,11 @@ class ActuatorSpec(FrozenFields):
         return replace(self, joints={name: replace(limits, driver=None) for name, limits in self.joints.items()})
 
     def margins_of(self, joint: str, margins: Margins, name: str) -> tuple[float, float, float]:
-        """Return the margins of position, velocity and acceleration of a joint.
-
-        `name` is that of this actuator. Without its own, a gripper has no margin of position, since its ends are
-        contacts.
-        """
+        """Return the margins of position (0 for a gripper without its own), velocity and acceleration."""
         return margins.of(name, joint, position=None if self.gripper is None else 0.0)
 
     def limits(self, margins: Margins, name: str = "") -> EffectiveLimits:
-        """Return the limits that the gate enforces.
-
-        Where the actuator `name` has margins of its own, they apply.
-        """
+        """Return the limits that the gate enforces, after the margins of the actuator `name`."""
         joints = tuple(self.joints.values())
         shares = [self.margins_of(joint, margins, name) for joint in self.joints]
         inset, speed, change = np.array(shares).reshape(-1, 3).T

@@ -48,7 +48,6 @@ def _check_actuator(name: str, actuator: ActuatorSpec) -> None:
 
 
 def _check_between_steps(name: str, actuator: ActuatorSpec, contract: ContractFields) -> None:
-    """Check how the motion of an actuator continues between the steps."""
     path, rate_hz, steps = f"actuators.{name}", actuator.setpoint_rate_hz, actuator.trajectory_steps
     topics = [other for other in contract.actuators.values() if not other.is_action]
     is_same = actuator.is_action or len({(each.setpoint_rate_hz, each.trajectory_steps) for each in topics}) == 1
@@ -81,10 +80,7 @@ def _check_joint(
     measured: Mapping[str, str],
     seen: dict[str, str],
 ) -> None:
-    """Check one joint of the actuator `name`.
-
-    `seen` has the actuator of each joint that was checked before.
-    """
+    """Check a joint of the actuator `name`, where `seen` has the actuators of those before."""
     actuator, path = contract.actuators[name], f"actuators.{name}.joints.{joint}"
     own = f"{name}.{joint}" if actuator.command == "twist" and contract.task.type == EACH_ITS_OWN else joint
     allow(own not in seen, path, f"{joint!r} is also driven by {seen.get(own)}", "one actuator per joint")

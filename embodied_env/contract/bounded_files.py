@@ -30,10 +30,7 @@ def read_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def read_text_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> str:
-    """Return the content of a regular file as UTF-8.
-
-    Raises OSError like `read_file`, or UnicodeDecodeError.
-    """
+    """Return the content of a regular file, or raise OSError or UnicodeDecodeError."""
     return read_file(path, most_bytes=most_bytes).decode("utf-8")
 
 

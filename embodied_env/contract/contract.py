@@ -15,10 +15,7 @@ from embodied_env.contract.spaces import action_space, observation_space
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Contract(ContractFields):
-    """A robot and task with its spaces, limits, timing, safety and backend profiles.
-
-    Every construction validates it, `dataclasses.replace` included.
-    """
+    """A validated robot and task with its spaces, limits, timing, safety and backend profiles."""
 
     def __post_init__(self) -> None:
         """Freeze the fields and validate every rule, or raise ContractError."""
@@ -40,10 +37,7 @@ class Contract(ContractFields):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of everything that affects the meaning of a result.
-
-        Backend profiles are no part of it.
-        """
+        """SHA-256 (hex) of everything that affects the meaning of a result in any backend."""
         return sha256_of(meaning(self))
 
     @property
@@ -52,10 +46,7 @@ class Contract(ContractFields):
         return f"embodied_env/{''.join(part.capitalize() for part in self.name.split('_'))}-v0"
 
     def backend_fingerprint(self, backend: str) -> str:
-        """Return the SHA-256 (hex) of the profile of `backend`, with its files by content.
-
-        The files are its model and its identified parameters.
-        """
+        """Return the SHA-256 (hex) of the profile of `backend`, with its files by content."""
         profile = to_plain(self.backends.get(backend, {}))
         if "model_sha256" in profile:
             profile.pop("model", None)

@@ -40,10 +40,7 @@ _LONGEST_SHOWN = 400  # characters of an argument in a message
 
 
 def config_folders() -> Iterator[Path]:
-    """Yield the folders of shipped contracts.
-
-    They are the checkout, ament share folders and the Python prefix.
-    """
+    """Yield the folders of shipped contracts, in the checkout, ament prefixes and Python prefix."""
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / "package.xml").is_file():  # first: an editable install has copies in the other folders
         yield checkout / "config"
@@ -84,10 +81,7 @@ def _check_unique(robot: str) -> None:
 
 
 def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: str = "") -> Path:
-    """Return the file of a contract or team by path or name.
-
-    Raises ContractError with the known names.
-    """
+    """Return the file of a contract or team by path or name, or raise ContractError."""
     text = str(name_or_path)
     is_path = text.endswith((".yaml", ".yml")) or os.sep in text
     if is_path and os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
@@ -116,10 +110,7 @@ def read_contract_file(file: Path) -> str:
 
 
 def read_document(text: str, kind: str, source: str, *, schema: str = SCHEMA) -> dict[str, Any]:
-    """Return the YAML mapping of a ``contract`` or ``team`` without its schema.
-
-    Raises ContractError for any other document.
-    """
+    """Return the YAML mapping of a ``contract`` or ``team``, or raise ContractError."""
     document = read_yaml(text, source)
     if not isinstance(document, dict):
         found = "empty" if document is None else type(document).__name__
@@ -193,16 +184,12 @@ def parse_contract(
 
 
 def load_robot_file(name: str, *, source: str = "") -> tuple[Path, RobotFile]:
-    """Return the robot file `name`, or raise ContractError.
-
-    It is a name, or a path relative to the contract `source`.
-    """
+    """Return a robot file by name or path relative to `source`, or raise ContractError."""
     file, _, _, robot = _read_robot_file(name, source)
     return file, robot
 
 
 def _with_robot_file(document: Mapping[str, Any], source: str, *, trusted: bool) -> tuple[RobotFile, dict[str, Any]]:
-    """Return the robot file that a contract names, and the contract merged over it."""
     name: str = document["robot"]
     if not trusted:
         problem = f"robot file not opened: {name!r}, named by the contract of a run (expected a resolved contract)"
@@ -247,7 +234,6 @@ def _limited_by_robot(contract: Contract, robot: RobotFile) -> Contract:
 
 
 def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
-    """Tighten the limits of `contract` to those of the robot's URDF."""
     from embodied_env.contract.urdf import parse_urdf, tightened  # noqa: PLC0415 - only where there is one
 
     if contract.trusted and not contract.files:
@@ -270,10 +256,7 @@ def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
 
 
 def dump_contract(contract: Contract) -> str:
-    """Return `contract` as one line of JSON.
-
-    `parse_contract` builds an equal contract from it.
-    """
+    """Return `contract` as one line of JSON, from which `parse_contract` builds an equal one."""
     plain = to_plain(contract)
     for own in RESERVED:
         del plain[own]
@@ -326,10 +309,7 @@ def unpack_files(packed: object) -> dict[str, bytes]:
 
 
 def backend_profile(contract: Contract, backend: str) -> Mapping[str, Any]:
-    """Return the profile ``backends.<backend>`` of `contract`.
-
-    Raises ContractError without one.
-    """
+    """Return the profile ``backends.<backend>`` of `contract`, or raise ContractError."""
     if backend in contract.backends:
         return contract.backends[backend]
     problem = f"no profile in the contract for backend {one_of(backend, contract.backends)}"

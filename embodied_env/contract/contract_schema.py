@@ -30,7 +30,7 @@ PROVENANCE = ("robot", "override_robot_limits", "chosen", "confirmed", "unknown"
 """Keys about the origin of a contract's values; not part of the fingerprint."""
 
 SHAPE = "safety.workspace"
-"""The key of `Contract.files` for the robot's shape as read from a MuJoCo model (`contract.recorded_shapes`)."""
+"""The key of `Contract.files` for the robot's shape as read from a MuJoCo model (`contract.forward_kinematics`)."""
 
 TIME_REMAINING = "time_remaining"
 APPLIED_ACTIONS = "applied_actions"
@@ -105,10 +105,7 @@ class ResetOption:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec(FrozenFields):
-    """The task's class or function, its instruction, and its own parameters.
-
-    The instruction is for a language-conditioned policy.
-    """
+    """The task's class or function, its instruction, and its own parameters."""
 
     # name of a task of this package or of another (entry point `embodied_env.tasks`), or a class or function:
     # `module:NAME`, or `FILE.py:NAME` relative to the contract
@@ -143,10 +140,7 @@ class RobotSource(FrozenFields):
 
 @dataclass(frozen=True, kw_only=True)
 class ContractFields(FrozenFields):
-    """The fields of a contract without validation.
-
-    Validation, spaces and fingerprint read them.
-    """
+    """The fields of a contract, for validation, spaces and fingerprint."""
 
     name: Name  # name of the contract
     version: Count  # revision of the contract
@@ -196,10 +190,7 @@ class ContractFields(FrozenFields):
 
     @property
     def fingers(self) -> Mapping[str, tuple[str, float]]:
-        """The fingers that follow the joint of a gripper.
-
-        Each has this joint and the multiplier of its position.
-        """
+        """The fingers that follow a gripper's joint, each with the joint and the multiplier."""
         return {
             finger: (joint, factor)
             for actuator in self.actuators.values()
@@ -220,17 +211,11 @@ class ContractFields(FrozenFields):
 
     @cached_property
     def trajectory_steps(self) -> int | None:
-        """The most actions that follow the command in a trajectory.
-
-        None without `trajectory_steps`.
-        """
+        """The most actions that follow the command in a trajectory, or None."""
         return next((a.trajectory_steps for a in self.actuators.values() if a.trajectory_steps is not None), None)
 
     def resolve_path(self, file: str) -> Path:
-        """Return the path of a file that a trusted contract names, or raise ContractError.
-
-        A relative path is one from the folder of the contract.
-        """
+        """Return the path of a file that a trusted contract names, or raise ContractError."""
         if not self.trusted:
             problem = f"file not opened: {file!r}, named by the contract of a run; give the contract's own file instead"
             raise ContractError("", problem, source=self.source)

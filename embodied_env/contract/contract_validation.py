@@ -34,16 +34,12 @@ _NO_ACCELERATION = 1000.0  # rad/s^2 or m/s^2
 
 
 def validate_contract(contract: ContractFields) -> None:
-    """Validate every rule of a contract.
-
-    Raises ContractError for the first broken one, with the `others`.
-    """
+    """Validate every rule, or raise ContractError for the first broken one with the `others`."""
     check_types(ContractFields, contract, source=contract.source)
     check_all(_checks(contract), contract.source)
 
 
 def _checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
-    """Yield the independent checks of a contract, in order."""
     for name, sensor in contract.sensors.items():
         yield functools.partial(check_sensor, name, sensor)
     yield lambda: check_keys(contract)

@@ -23,10 +23,7 @@ _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)  # twice the error of a conver
 
 @dataclass(frozen=True, kw_only=True)
 class DriverUnits:
-    """Units of a driver.
-
-    Its `value` in `unit` is ``offset + sign * scale * value`` in the contract.
-    """
+    """Units of a driver, whose `value` is ``offset + sign * scale * value`` in the contract."""
 
     # `si`: as in the contract; `deg`: degrees, or degrees/s where the contract has rad/s; `percent`: 100 % is 1
     unit: Literal["si", "deg", "percent"] = "si"
@@ -67,10 +64,7 @@ class Conversion:
 
 
 def conversion_of(units: Sequence[DriverUnits | None], centres: Sequence[float] = (math.nan,)) -> Conversion | None:
-    """Return the conversion of values with these units.
-
-    Return None if all are those of the contract.
-    """
+    """Return the conversion of values with these units, or None if all are the contract's."""
     lines = [line_of(each) for each in units]
     if all(line == (0.0, 1.0) for line in lines):
         return None

@@ -38,7 +38,7 @@ class _Part:
 def check_messages(sensors: Mapping[str, SensorSpec], source: str = "") -> None:
     """Check sensors against their message types, or raise ContractError.
 
-    Without ROS it raises MissingDependencyError.
+    Raises MissingDependencyError without ROS.
     """
     check_all((check for name, sensor in sensors.items() for check in _checks(name, sensor)), source)
 
@@ -61,10 +61,7 @@ def has_header(kind: Any) -> bool:  # noqa: ANN401 - a generated type
 
 
 def wire_dtype(sensor: SensorSpec, spec: FieldSpec) -> np.dtype[Any] | None:
-    """Return the dtype of a field in the message if it may differ.
-
-    Return None when the package of the message is not installed.
-    """
+    """Return a field's dtype in the message if it may differ and the message is installed."""
     if spec.path is None:
         return np.dtype(bool) if sensor.type == "std_msgs/msg/Bool" else None
     try:

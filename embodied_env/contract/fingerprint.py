@@ -18,10 +18,7 @@ SEMANTICS = 2
 
 
 def to_plain(value: Any, *, with_defaults: bool = True) -> Any:  # noqa: ANN401 - any value of a contract
-    """Convert a value of a contract to JSON types with equal text for equal numbers.
-
-    Without defaults, keys with their default value are left out, so that a new optional key changes no fingerprint.
-    """
+    """Convert a value of a contract to JSON types, optionally without default values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             f.name: to_plain(getattr(value, f.name), with_defaults=with_defaults)
@@ -59,10 +56,7 @@ These tasks are loaded without trust.
 
 
 def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
-    """Return the fingerprinted part of the task.
-
-    That is its type, its parameters, and the version of a shipped one.
-    """
+    """Return the fingerprinted part of the task: type, parameters and a shipped one's version."""
     plain: dict[str, Any] = to_plain(contract.task, with_defaults=with_defaults)
     plain.pop("instruction", None)  # a condition of an episode
     if ".py:" in contract.task.type:  # a file by its name, in any folder; its content has a hash of its own

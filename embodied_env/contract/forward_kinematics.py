@@ -1,4 +1,4 @@
-"""Kinematics and shape of a robot as a `KinematicModel` of joints and capsules.
+"""Kinematics and shape of a robot as a `KinematicModel` of joints and capsules, also as JSON.
 
 It is pure numpy and accepts batches of joint positions. `embodied_env.sim.mujoco_kinematics` builds one from MJCF,
 `embodied_env.contract.urdf` from URDF. Frames are homogeneous transforms of shape (4, 4).
@@ -6,6 +6,7 @@ It is pure numpy and accepts batches of joint positions. `embodied_env.sim.mujoc
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,12 @@ from numpy.typing import NDArray
 
 from embodied_env.contract.actuator_schema import FloatArray
 from embodied_env.contract.contract_schema import SHAPE
+from embodied_env.contract.typed_values import parse_as
 from embodied_env.contract.value_checks import allow
-from embodied_env.errors import UsageError
+from embodied_env.errors import ContractError, UsageError
+
+_Point = tuple[float, float, float]
+_Line = tuple[float, float, float, float]
 
 MOST_LEVERS = 20_000_000
 """Maximum size of the motion bounds of one robot: 160 MB."""
@@ -55,10 +60,7 @@ class MotionBounds:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TreeJoint:
-    """A joint that rotates about or slides along the unit vector `axis`.
-
-    The axis goes through the origin of its frame.
-    """
+    """A joint that rotates about or slides along the unit vector `axis` through its origin."""
 
     parent: int  # the index of an earlier joint, or WORLD
     frame: FloatArray  # its frame at value zero in that of the parent
@@ -72,10 +74,7 @@ class TreeJoint:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TreeShape:
-    """One capsule of a link, with its ends, shape (2, 3), in the frame of `joint`.
-
-    `joint` is an index or WORLD.
-    """
+    """One capsule of a link, with its ends, shape (2, 3), in the frame of `joint`."""
 
     link: str
     joint: int
@@ -84,10 +83,7 @@ class TreeShape:
 
 
 class KinematicModel:
-    """The joints of a robot, each after its parent, and the capsules that they carry.
-
-    `joints` are the names in the order of joint positions, and `tree` also contains mimicking joints.
-    """
+    """The joints of a robot, in `tree` each after its parent, and the capsules they carry."""
 
     def __init__(
         self,
@@ -102,10 +98,7 @@ class KinematicModel:
         self._adjacent = adjacent
 
     def capsules(self, joint_positions: FloatArray) -> Capsules:
-        """Return the shape for joint positions of shape (n,) or (k, n).
-
-        Raises UsageError for positions of another shape.
-        """
+        """Return the shape for joint positions (n,) or (k, n), or raise UsageError."""
         positions = self._checked(joint_positions, 1, 2)
         carriers, ends, radii = self._outline
         placed = (self._frames(np.atleast_2d(positions))[:, carriers, :3] @ ends).swapaxes(-1, -2)
@@ -137,10 +130,7 @@ class KinematicModel:
 
     @cached_property
     def adjacent(self) -> frozenset[frozenset[str]]:
-        """The pairs of links that touch by construction and are not checked.
-
-        They are fixed to each other or joined by a joint, skipping links without a shape.
-        """
+        """The pairs of links that touch by construction, fixed to each other or joined by a joint."""
         links: dict[int, set[str]] = {}
         for shape in self.shapes:
             links.setdefault(shape.joint, set()).add(shape.link)
@@ -171,7 +161,6 @@ class KinematicModel:
         return frames.swapaxes(0, 1)
 
     def _chain(self, joint: int) -> list[int]:
-        """Return `joint` and its ancestors, from the tip to the root."""
         chain = []
         while joint != WORLD:
             chain.append(joint)
@@ -219,10 +208,7 @@ class KinematicModel:
 
 
 def make_transform(position_m: Iterable[float], rotation: FloatArray | None = None) -> FloatArray:
-    """Return the transform of shape (4, 4) with this origin and rotation matrix.
-
-    None is the identity rotation.
-    """
+    """Return the transform (4, 4) with this origin and rotation matrix, by default the identity."""
     frame = np.eye(4)
     frame[:3, 3] = list(position_m)
     if rotation is not None:
@@ -277,3 +263,70 @@ def transform_points(frame: FloatArray, ends_m: FloatArray) -> FloatArray:
     """Transform points of shape (k, 3) by `frame`."""
     moved: FloatArray = ends_m @ frame[:3, :3].T + frame[:3, 3]
     return moved
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Joint:
+    """A `TreeJoint`, unlimited if `travel_m` is None."""
+
+    parent: int
+    frame: tuple[_Line, _Line, _Line, _Line]
+    axis: _Point
+    slides: bool
+    column: int
+    ratio: float
+    offset: float
+    travel_m: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Capsule:
+    link: str
+    joint: int
+    ends_m: tuple[_Point, _Point]
+    radius_m: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shape:
+    joints: tuple[str, ...]
+    adjacent: tuple[tuple[str, ...], ...]
+    tree: tuple[_Joint, ...]
+    capsules: tuple[_Capsule, ...]
+
+
+def dump_shape(model: KinematicModel) -> bytes:
+    """Return the shape of a robot as JSON, from which `parse_shape` restores it bit for bit."""
+    value = {
+        "joints": model.joints,
+        "adjacent": sorted(sorted(pair) for pair in model.adjacent),
+        "tree": [
+            {**vars(joint), "travel_m": joint.travel_m if math.isfinite(joint.travel_m) else None}
+            for joint in model.tree
+        ],
+        "capsules": list(map(vars, model.shapes)),
+    }
+    return json.dumps(value, default=lambda item: item.tolist()).encode()  # numpy's arrays and numbers
+
+
+def parse_shape(content: bytes) -> KinematicModel:
+    """Return the shape dumped by `dump_shape`, or raise ContractError for any other content."""
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ContractError(SHAPE, f"not JSON: {error}") from None
+    allow(isinstance(data, dict), SHAPE, type(data).__name__, "a mapping")
+    shape = parse_as(_Shape, data, path=SHAPE)
+    for index, joint in enumerate(shape.tree):
+        is_valid = WORLD <= joint.parent < index and 0 <= joint.column < len(shape.joints)
+        allow(is_valid, f"{SHAPE}.tree[{index}]", f"parent {joint.parent}, column {joint.column}", "existing ones")
+    for index, capsule in enumerate(shape.capsules):
+        is_valid = WORLD <= capsule.joint < len(shape.tree)
+        allow(is_valid, f"{SHAPE}.capsules[{index}]", f"joint {capsule.joint}", f"below {len(shape.tree)}")
+    joints = []
+    for joint in shape.tree:
+        travel_m = math.inf if joint.travel_m is None else joint.travel_m
+        arrays = {"frame": np.array(joint.frame), "axis": np.array(joint.axis)}
+        joints.append(TreeJoint(**{**vars(joint), **arrays, "travel_m": travel_m}))
+    capsules = [TreeShape(**{**vars(capsule), "ends_m": np.array(capsule.ends_m)}) for capsule in shape.capsules]
+    return KinematicModel(shape.joints, joints, capsules, adjacent=frozenset(map(frozenset, shape.adjacent)))

@@ -11,10 +11,7 @@ V = TypeVar("V")
 
 
 class FrozenDict(Mapping[K, V]):
-    """A read-only mapping that keeps its order, and pickles, copies and hashes.
-
-    The order counts between two of them.
-    """
+    """A read-only mapping that pickles and hashes, and equals another in the same order."""
 
     __slots__ = ("_data",)
 

@@ -32,10 +32,7 @@ class JsonMessage:
     place: ClassVar[str]  # topic or service, for errors
 
     def to_text(self) -> str:
-        """Return the message as JSON, in which floats keep every bit.
-
-        NaN and infinities in arrays are text.
-        """
+        """Return JSON in which floats keep every bit, and NaN and infinities in arrays are text."""
         return json.dumps(self.as_mapping(), default=_to_json, allow_nan=False)
 
     def as_mapping(self) -> dict[str, Any]:
@@ -49,9 +46,9 @@ class JsonMessage:
 
 
 def read_message(text: str, where: str, kind: type[T]) -> T:
-    """Parse an untrusted JSON object and return the `kind` that it represents.
+    """Return the `kind` that an untrusted JSON object represents, or raise ValueError.
 
-    Raises ValueError, one line with `where` (the topic or service), the field, its value and what is expected.
+    The error is one line with `where` (the topic or service), the field, its value and what is expected.
     """
     try:
         value = parse_json(text, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH)
@@ -79,7 +76,6 @@ def _regular_array(value: object) -> NDArray[np.float64]:
 
 
 def _shape(value: object) -> tuple[int, ...] | None:
-    """Return the shape of nested lists of numbers, or None if they are ragged or not numbers."""
     if not isinstance(value, list):
         return () if isinstance(value, int | float) and not isinstance(value, bool) else None
     shapes = {_shape(each) for each in value} or {()}

@@ -93,7 +93,6 @@ def _plain(hint: Any) -> Any:  # noqa: ANN401 - a type hint
 
 
 def _metadata(hint: Any) -> list[Any]:  # noqa: ANN401 - a type hint
-    """Return the annotations of a type, with intervals split into their ends."""
     found = []
     for each in getattr(hint, "__metadata__", ()):
         found += list(each) if hasattr(each, "__iter__") else [each]
@@ -101,7 +100,6 @@ def _metadata(hint: Any) -> list[Any]:  # noqa: ANN401 - a type hint
 
 
 def _options(hint: Any) -> list[Any]:  # noqa: ANN401 - a type hint
-    """Return the alternatives of a union, or the type itself, without None and annotations."""
     plain = _plain(hint)
     is_union = typing.get_origin(plain) in (typing.Union, types.UnionType)
     return [_plain(each) for each in (typing.get_args(plain) if is_union else (plain,)) if each is not type(None)]
@@ -112,14 +110,12 @@ def _is_mapping(option: Any) -> bool:  # noqa: ANN401 - a type hint
 
 
 def _step_text(hint: Any) -> str:  # noqa: ANN401 - a type hint
-    """Return the text between a key and a key inside it in a path."""
     if any(map(_is_mapping, _options(hint))):
         return ".<name>."
     return "[]." if any(typing.get_origin(option) is tuple for option in _options(hint)) else "."
 
 
 def _type_text(hint: Any) -> str:  # noqa: ANN401 - a type hint
-    """Return a type with its bounds in words."""
     plain = _plain(hint)
     is_union = typing.get_origin(plain) in (typing.Union, types.UnionType)
     options = typing.get_args(plain) if is_union else (hint,)

@@ -44,10 +44,7 @@ def with_model_hashes(contract: C) -> C:
 
 
 def model_sha256(file: Path) -> str:
-    """Return the SHA-256 (hex) of a model's files by content, or raise OSError.
-
-    Devices, FIFOs and files beyond the limit of size are refused.
-    """
+    """Return the SHA-256 (hex) of a model's regular files by content, or raise OSError."""
     digest = hashlib.sha256()
     for each in model_files(file):
         digest.update(hashlib.sha256(read_file(each, most_bytes=MOST_DATA_BYTES)).digest())

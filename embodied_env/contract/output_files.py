@@ -7,17 +7,9 @@ from pathlib import Path
 
 
 def write_file(path: str | Path, content: str | bytes, *, replace: bool = True) -> None:
-    """Write a file, whose name has its whole content at once.
+    """Write a file whole or not at all, where `replace` allows an existing one.
 
-    A reader gets the old file or the new one, and an interrupted write leaves the old one.
-
-    Args:
-        path: file to write.
-        content: its bytes, or a text, in which a lone surrogate becomes "?".
-        replace: replace a file that exists, instead of raising FileExistsError.
-
-    Raises:
-        OSError: if the file cannot be written.
+    In a text, a lone surrogate becomes "?". Raises OSError, and FileExistsError without `replace`.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")

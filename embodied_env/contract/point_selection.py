@@ -42,7 +42,6 @@ def count_padding(points: NDArray[Any], spec: PointsSpec) -> NDArray[np.intp]:
 
 
 def _first_in_voxels(points: NDArray[Any], voxel_m: float) -> NDArray[np.intp]:
-    """Return the indices of the first point in each voxel, in order."""
     cells = np.floor(points / points.dtype.type(voxel_m))
     if not (np.abs(cells) < _MOST_VOXELS).all():
         raise ValueError(f"points farther than {_MOST_VOXELS * voxel_m:g} m, {_MOST_VOXELS} voxels")

@@ -37,10 +37,7 @@ def default_required(sensors: Mapping[str, SensorSpec], commanded: AbstractSet[s
 
 
 def required_sensors(contract: ContractFields) -> tuple[str, ...]:
-    """Return the sensors that every action needs a valid reading of, each once.
-
-    These are the sensors that the contract requires, or else `default_required`, and those that interlocks read.
-    """
+    """Return the sensors of which every action needs a valid reading, those of interlocks too."""
     needed = contract.safety.observation.required
     if needed is None:
         needed = default_required(contract.sensors, commanded_joint_names(contract.actuators))
@@ -49,10 +46,7 @@ def required_sensors(contract: ContractFields) -> tuple[str, ...]:
 
 
 def sort_by_stop(contract: ContractFields) -> tuple[list[str], dict[str, str]]:
-    """Return the sensors without which the robot stops, and the agent's others.
-
-    The others have the reason why the robot goes on without them.
-    """
+    """Return the sensors without which the robot stops, and why it goes on without the others."""
     required = required_sensors(contract)
     stops, others = [], {}
     for name, sensor in contract.sensors.items():
@@ -74,10 +68,7 @@ def describe_stops(stops: Iterable[str], others: Mapping[str, str]) -> str:
 
 
 def can_expire(sensor: SensorSpec) -> bool:
-    """Return whether a reading can become too old, unlike one with a placeholder age.
-
-    ``contract init`` writes such a placeholder.
-    """
+    """Return whether a reading can become too old, unlike one with a placeholder age."""
     return sensor.max_age_s < PLACEHOLDER_AGE_S
 
 

@@ -62,10 +62,7 @@ _FILES = (
 
 
 def rules_of(cls: type) -> dict[str, IsAsTight]:
-    """Return the rules of the keys of `cls` and of its groups.
-
-    Raises TypeError for a key without one.
-    """
+    """Return the rules of the keys of `cls` and its groups, or raise TypeError without one."""
     found: dict[str, IsAsTight] = {}
     for key, hint in hints_of(cls).items():
         rule = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Rule)), None)
@@ -88,10 +85,7 @@ SAFETY_RULES = rules_of(Safety)
 
 @functools.cache
 def rules_with_defaults(cls: type) -> dict[str, tuple[Any, IsAsTight]]:
-    """Return the default and the rule of each key of a profile.
-
-    A profile is a mapping in a contract.
-    """
+    """Return the default and the rule of each key of a profile, a mapping in a contract."""
     rules = rules_of(cls)
     return {key: (value, rules[key]) for key, value in to_plain(cls()).items()}
 
@@ -118,18 +112,9 @@ def rebase_robot(robot: Document, folder: Path, target: Path) -> Document:
 
 
 def merge_robot(document: Document, robot: Document, text: str) -> Document:
-    """Merge a contract over its robot file.
+    """Merge a contract over its robot file from `rebase_robot`, whose text is `text`.
 
-    Args:
-        document: the contract's mapping, with the keys ``robot`` and, optionally, ``remove``.
-        robot: the robot file's mapping, from `rebase_robot`; paths are removed from it.
-        text: the robot file's text.
-
-    Returns:
-        The resolved contract; its key ``robot`` is a `RobotSource` as a mapping.
-
-    Raises:
-        ContractError: for a path under ``remove`` or ``confirmed`` that does not exist.
+    Raises ContractError for a path under ``remove`` that does not exist.
     """
     base = {key: robot[key] for key in _MERGED if isinstance(robot.get(key), dict)}
     own = {key: value for key, value in document.items() if key not in ("robot", "remove")}
@@ -394,13 +379,11 @@ def _is_same_topic(one: ActuatorSpec | SensorSpec, other: ActuatorSpec | SensorS
 
 
 def _is_same_source(one: SensorSpec, other: SensorSpec) -> bool:
-    """Return whether two sensors give the agent the same values."""
     keys = ("type", "fields", "visibility")
     return _is_same_topic(one, other) and all(getattr(one, key) == getattr(other, key) for key in keys)
 
 
 def _measured(sensors: Mapping[str, SensorSpec]) -> set[str]:
-    """Return the joints whose positions the agent sees."""
     seen = [sensor.fields.get("position") for sensor in sensors.values() if sensor.visibility == "agent"]
     return {joint for position in seen if position is not None for joint in position.joints or ()}
 
@@ -412,13 +395,11 @@ def _shape(spec: RobotFile | ContractFields) -> Any:  # noqa: ANN401 - a value o
 
 
 def _place(sensor: SensorSpec, field: str) -> tuple[str, str, str | None]:
-    """Return where the values of a field come from."""
     spec = sensor.fields.get(field)
     return sensor.topic, sensor.type, None if spec is None else spec.path
 
 
 def _joints_of(sensor: SensorSpec, field: str) -> list[str]:
-    """Return the joints whose values a field has."""
     spec = sensor.fields.get(field)
     return [] if spec is None else list(spec.joints or ())
 

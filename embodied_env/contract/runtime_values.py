@@ -19,10 +19,7 @@ _LONGEST_INSTRUCTION = 1000  # characters, as in a contract
 
 
 def checked_instruction(contract: Contract, options: Mapping[str, Any] | None) -> str:
-    """Return the prompt of an episode from the reset options or the contract.
-
-    Raises UsageError for an invalid one.
-    """
+    """Return the prompt of the reset options or the contract, or raise UsageError."""
     if isinstance(options, Mapping) and options.get(INSTRUCTION) is not None:
         return check_instruction(options[INSTRUCTION])
     return contract.task.instruction or ""
@@ -38,10 +35,7 @@ def check_instruction(text: object) -> str:
 
 
 def checked_options(contract: Contract, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
-    """Return reset options as arrays.
-
-    Raises UsageError for an unknown one, or a value that cannot be drawn.
-    """
+    """Return reset options as arrays, or raise UsageError for one that cannot be drawn."""
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(f"invalid options={options!r} (expected a mapping of reset options, or None)")
     known = contract.reset_options
@@ -100,10 +94,7 @@ def are_equal(some: EffectiveLimits, others: EffectiveLimits) -> bool:
 
 
 def is_tighter(wanted: EffectiveLimits, in_force: EffectiveLimits) -> bool:
-    """Return whether obeying `wanted` implies obeying `in_force` from every state.
-
-    That needs equal accelerations.
-    """
+    """Return whether obeying `wanted` implies obeying `in_force` from every state."""
     return bool(
         (wanted.position_low >= in_force.position_low).all()
         and (wanted.position_high <= in_force.position_high).all()

@@ -130,20 +130,14 @@ class Margins(FrozenFields):
 
 @dataclass(frozen=True, kw_only=True)
 class Nonfinite:
-    """Response to a malformed action, which is HOLD, then STOP.
-
-    Such an action has NaN, infinity, or a wrong shape or type.
-    """
+    """HOLD, then STOP, after an action with NaN, infinity, or a wrong shape or type."""
 
     stop_after: AtMost[Count] = 3  # consecutive malformed actions before STOP
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchdogSpec:
-    """Timeouts of the in-process watchdog of free-running worlds.
-
-    They are in control periods without a step.
-    """
+    """Timeouts of the watchdog of free-running worlds, in control periods without a step."""
 
     hold_steps: AtMost[Count] = 2  # real time: control periods without a step before HOLD
     stop_steps: AtMost[Count] = 10  # real time: control periods without a step before STOP, above `hold_steps`
@@ -151,10 +145,7 @@ class WatchdogSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationAge:
-    """Sensors that must be valid and younger than ``max_age_s``.
-
-    Without them an action leads to HOLD, then STOP.
-    """
+    """Sensors without a valid, recent reading of which an action leads to HOLD, then STOP."""
 
     # sensors that must be valid and younger than `max_age_s`; null: those that report the commanded joints, and for an
     # actuator without them, such as a twist, each odometry, pose and velocity without a mask, or if there is none that
@@ -169,10 +160,7 @@ class ObservationAge:
 
 @dataclass(frozen=True, kw_only=True)
 class Intervention:
-    """Fraction of recent steps in which the gate may change the action.
-
-    Beyond it the gate warns, or stops.
-    """
+    """Share of recent steps in which the gate may change the action before it warns or stops."""
 
     window_steps: Fixed[Count] = 50  # steps in which interventions are counted
     warn_share: AtMost[Share] = 0.5  # larger share of changed actions that is reported (`rate.intervention`)
@@ -181,10 +169,7 @@ class Intervention:
 
 @dataclass(frozen=True, kw_only=True)
 class Safety(*(each.keys for each in reversed(built_in_classes("interlocks"))), FrozenFields):  # type: ignore[misc] # typed there
-    """Settings of the safety gate, to which each interlock adds its own keys.
-
-    The file of the interlock declares them.
-    """
+    """Settings of the safety gate, with the keys that each interlock declares."""
 
     # `monitor` reports limits without applying them; malformed actions still brake
     mode: Annotated[Literal["enforce", "monitor"], towards("enforce")] = "enforce"

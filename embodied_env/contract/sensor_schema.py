@@ -45,10 +45,7 @@ class AngleRange:
 
 @dataclass(frozen=True, kw_only=True)
 class ResampleSpec:
-    """Fixed angles for a LaserScan whose number of rays varies.
-
-    They follow from the angles that each message declares.
-    """
+    """Fixed angles for a LaserScan, from the angles that each message declares."""
 
     # fixed angles of the observation: a number of them all around, from 0 (ahead) counter-clockwise, or a range
     angles: Annotated[int, Interval(ge=1, le=MAX_VALUES)] | AngleRange
@@ -69,10 +66,7 @@ class ResizeSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class PointsSpec:
-    """A fixed number of points for a PointCloud2 whose number varies.
-
-    Points of NaN or +inf are not chosen.
-    """
+    """A fixed number of the measured points of a PointCloud2."""
 
     count: Annotated[int, Interval(ge=1, le=MAX_VALUES // 3)]  # number of points in the observation
     # x, y and z of missing points, at the end: `low` or `high` of the field. A cloud with such a point is invalid, so
@@ -100,10 +94,7 @@ Rate: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class FieldSpec:
-    """One field of a sensor message, with `low` and `high` in `unit`.
-
-    They are scalars or, for a vector, one value each.
-    """
+    """One field of a sensor message, with `low` and `high` in `unit`, for all or by component."""
 
     unit: str | tuple[str, ...]  # unit of values and bounds; one per joint for mixed joints: `[rad, m]`
     # lower bound of the space; a list has one number per component. `-.inf` where nothing bounds the value, which no
@@ -185,8 +176,5 @@ class SensorSpec(FrozenFields):
 
     @property
     def pixels(self) -> str | None:
-        """The encoding of an image in the observation.
-
-        It is that of the message, or rgb8 if it is converted.
-        """
+        """The encoding of an image in the observation, rgb8 for one that is converted."""
         return "rgb8" if self.encoding and ENCODINGS[self.encoding].to_rgb else self.encoding

@@ -54,10 +54,7 @@ def check_keys(contract: ContractFields) -> None:
 
 
 def check_topics_differ(sensors: Mapping[str, SensorSpec], actuators: Mapping[str, ActuatorSpec]) -> None:
-    """Check that the topics differ from each other and from those of the embedded simulator.
-
-    Joint states of different joints may share a topic.
-    """
+    """Check that topics differ, except those of joint states of different joints."""
     owners = {"clock": "simulated time"}
     seen: dict[str, set[str]] = {}  # topic of joint states -> their joints
     of_sensors = {f"sensors.{name}": sensor.topic for name, sensor in sensors.items()}
@@ -82,7 +79,6 @@ def check_qos(path: str, qos: Qos) -> None:
 
 
 def _check_type(path: str, sensor: SensorSpec) -> None:
-    """Check the type, and the keys that only some types have."""
     known = SENSOR_MESSAGES.get(sensor.type)
     by_path = all(spec.path is not None for spec in sensor.fields.values())
     is_known = known is not None or (by_path and _TYPE.fullmatch(sensor.type) is not None)
@@ -138,10 +134,7 @@ def _check_field(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> N
 
 
 def check_limit_in_range(path: str, limit: float, sensor: SensorSpec, field: str, *, is_norm: bool = False) -> None:
-    """Check that readings can exceed a limit of a field, unless the sensor saturates.
-
-    The limit is one of magnitudes, or of their norm.
-    """
+    """Check that readings can exceed a limit of magnitudes or norms, unless they saturate."""
     if not message_field(sensor, field, sensor.fields[field]).saturates:
         return
     (layout,) = (each for each in field_layouts("", sensor) if each.field == field)

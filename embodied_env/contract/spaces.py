@@ -24,10 +24,7 @@ from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 
 @dataclass(frozen=True, kw_only=True)
 class FieldLayout:
-    """A field of a sensor with its key in the observation, shape, precision and bounds.
-
-    `raw_shape` is the shape before `resample` or `resize`. `history` is the number of readings in the observation.
-    """
+    """A field's key, shape, precision and bounds, with its shape before `resample` or `resize`."""
 
     sensor: str
     field: str
@@ -73,10 +70,7 @@ def _spread(bound: float | tuple[float, ...], dtype: np.dtype[Any], shape: tuple
 
 
 def observation_space(contract: ContractFields) -> spaces.Dict:
-    """Return the Dict of Boxes that the agent receives.
-
-    It has ``<sensor>_<field>``, masks, reset options, and so on.
-    """
+    """Return the Dict of Boxes that the agent receives."""
     boxes: dict[str, spaces.Space[Any]] = {}
     for name, sensor in contract.sensors.items():
         if sensor.visibility == "evaluator":
@@ -130,10 +124,7 @@ class ActionScale:
         return np.array(self.each_from_si(si.tolist()))
 
     def each_to_si(self, action: list[float]) -> list[float]:
-        """Map an action to SI units joint by joint.
-
-        Floats are faster than arrays for so few values.
-        """
+        """Map an action to SI units joint by joint, in floats, which are faster for so few."""
         mapped = []
         rows = zip(action, self._joints, strict=True)
         for x, (offset, span, span_below, low, high, si_low, si_high, threshold) in rows:
@@ -268,10 +259,7 @@ class ActionLayout:
         self.high = np.where(self.high > self.scale.high, down, self.high)
 
     def driver_values(self, si: FloatArray) -> dict[str, Any]:
-        """Return commands of shape (..., n_joints) in driver units by joint.
-
-        Joints without driver units are left out.
-        """
+        """Return commands (..., n_joints) by joint, of those with driver units."""
         values = si if self.conversion is None else self.conversion.to_driver(si)
         rows = values.T if values.ndim > 1 else values.tolist()
         return {name: each for name, each in zip(self.joints, rows, strict=True) if name in self.in_driver_units}

@@ -28,10 +28,7 @@ class Rule:
 
 
 def velocity_range(velocity: float | tuple[float, float] | list[float]) -> tuple[float, float]:
-    """Return the lowest and the highest velocity of a limit.
-
-    The limit is [low, high], or one speed for both directions.
-    """
+    """Return the lowest and the highest velocity of a limit, one speed or [low, high]."""
     if isinstance(velocity, (tuple, list)):
         low, high = velocity
         return low, high

@@ -123,9 +123,9 @@ def check_types(cls: type, instance: object, *, source: str = "") -> None:
 
 
 def check_value(value: object, where: str, kind: Any) -> Any:  # noqa: ANN401 - a type, and its value
-    """Return the `kind` that `value`, in JSON types, represents.
+    """Return the `kind` that `value`, in JSON types, represents, or raise ValueError.
 
-    Raises ValueError, one line with `where`, the path of the value, the value and what is expected.
+    The error is one line with `where`, the path of the value, the value and what is expected.
     """
     valid, misfits = _validate(_validator(kind), value)
     if misfits:
@@ -134,10 +134,7 @@ def check_value(value: object, where: str, kind: Any) -> Any:  # noqa: ANN401 - 
 
 
 def find_misfits(value: object, kind: Any, *, required: frozenset[str] = frozenset()) -> list[Misfit]:  # noqa: ANN401
-    """Return the misfits of `value` in JSON types.
-
-    The `required` keys are required wherever `kind` has them.
-    """
+    """Return the misfits of `value` in JSON types, with `required` keys wherever `kind` has them."""
     return _validate(_validator(kind, required), value)[1]
 
 
@@ -148,7 +145,6 @@ def hints_of(cls: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a class
 
 
 def _validate(validator: Any, value: object) -> tuple[Any, list[Misfit]]:  # noqa: ANN401 - pydantic's
-    """Return the value that `value` represents, or its misfits."""
     from pydantic_core import ValidationError  # noqa: PLC0415 - heavy
 
     try:
@@ -194,8 +190,6 @@ def _validator(kind: Any, required: frozenset[str] = frozenset(), *, is_built: b
 
 
 class _Schemas:
-    """Makes pydantic's schemas of types."""
-
     def __init__(self, required: frozenset[str], *, is_built: bool) -> None:
         from pydantic_core import core_schema  # noqa: PLC0415 - heavy
 
@@ -304,7 +298,6 @@ def _constraints(metadata: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _unwrapped(hint: Any) -> tuple[Any, list[Any]]:  # noqa: ANN401 - types
-    """Return a type without its annotations, and these, the innermost first."""
     metadata: list[Any] = []
     while typing.get_origin(hint) in (Annotated, NotRequired):
         if typing.get_origin(hint) is Annotated:
@@ -353,7 +346,6 @@ def _misfits(errors: list[Any]) -> Iterator[Misfit]:
 
 
 def _branches(errors: list[Any]) -> dict[tuple[Any, ...], Counter[str]]:
-    """Return the number of errors of each branch of the unions, by place."""
     found: dict[tuple[Any, ...], Counter[str]] = {}
     for each in errors:
         for index, part in enumerate(each["loc"]):
@@ -368,7 +360,6 @@ def _shortened(text: str) -> str:
 
 
 def _expected(error: Mapping[str, Any]) -> str:
-    """Return what pydantic expected, in terms of YAML and JSON."""
     for limit, value in error.get("ctx", {}).items():
         if limit in _LIMITS:
             noun = " characters" if "string" in error["type"] else " values"

@@ -38,10 +38,7 @@ MOVABLE = ("revolute", "continuous", "prismatic")
 
 @dataclass(frozen=True, kw_only=True)
 class UrdfJoint:
-    """One joint with limits in rad or m, or None where the file has none.
-
-    `position` includes the soft limits.
-    """
+    """One joint with its limits, soft ones included, in rad or m, or None without them."""
 
     name: str
     kind: str
@@ -120,9 +117,9 @@ def parse_urdf(
 
 
 def read_joints(text: str | bytes) -> tuple[dict[str, UrdfJoint], dict[str, str]]:
-    """Return the joints of a URDF and the problems of unreadable ones by name.
+    """Return the joints of a URDF, whose tree may be incomplete, and problems by name.
 
-    Raises ContractError for a text that is no URDF. Unlike `parse_urdf` it does not need a complete tree.
+    Raises ContractError for a text that is no URDF.
     """
     joints, problems = {}, {}
     for name, element in _named_elements(read_xml(text, path="urdf", root="robot"), "joint").items():
@@ -286,7 +283,6 @@ def _resolve_mimic(spec: UrdfJoint, specs: Mapping[str, UrdfJoint]) -> tuple[str
 
 
 def _read_shapes(name: str, link: ET.Element, joint: int, offset: FloatArray) -> tuple[list[TreeShape], int]:
-    """Return the capsules that enclose the collision geometry of a link, and the number of meshes."""
     shapes, meshes = [], 0
     for collision in link.findall("collision"):
         path = f"urdf.link[{name}].collision"
@@ -336,7 +332,6 @@ def _read_geometry(element: ET.Element, path: str) -> tuple[FloatArray, float]:
 
 
 def _named_elements(root: ET.Element, tag: str) -> dict[str, ET.Element]:
-    """Return the elements by name, which is mandatory and unique."""
     found: dict[str, ET.Element] = {}
     elements = root.findall(tag)
     allow(len(elements) <= MOST_LINKS, f"urdf.{tag}", f"{len(elements)} {tag}s", f"at most {MOST_LINKS}")
@@ -357,7 +352,6 @@ def _child_attribute(element: ET.Element, tag: str, key: str, path: str) -> str:
 
 
 def _read_number(element: ET.Element, key: str, path: str) -> float | None:
-    """Return a finite number, or None without the attribute."""
     text = element.get(key)
     if text is None:
         return None

@@ -19,10 +19,7 @@ _Bound: TypeAlias = float | tuple[float, ...]
 
 
 def one_of(value: object, allowed: Iterable[str]) -> str:
-    """Return the problem of a `value` that is not `allowed`.
-
-    It has a suggestion when one is close.
-    """
+    """Return the problem of a `value` that is not `allowed`, with a suggestion if one is close."""
     names = sorted(allowed)
     expected = f"expected one of: {', '.join(names)}" if names else "none is declared"
     return f"{value!r} ({expected}){did_you_mean(value, names)}"
@@ -49,10 +46,7 @@ def allow(holds: bool, path: str, value: object, expected: str) -> None:  # noqa
 
 
 def check_all(checks: Iterable[Callable[[], None]], source: str = "") -> None:
-    """Run independent checks.
-
-    Raises ContractError for the first broken one, with the `others`.
-    """
+    """Run independent checks, or raise ContractError for the first broken one, with the `others`."""
     errors: list[ContractError] = []
     for check in checks:
         try:
@@ -119,10 +113,7 @@ def check_magnitude(path: str, value: float, *, least: float = 1e-9) -> None:
 
 
 def check_bounds(path: str, low: _Bound, high: _Bound, size: int | None, *, infinite: bool = False) -> None:
-    """Check that bounds are finite, have `size` components, and low < high in each.
-
-    With `infinite` they may be infinite, and without `size` they may have any number of components.
-    """
+    """Check that bounds are finite unless `infinite`, of `size` components if any, and low < high."""
     for key, bound, end in (("low", low, "-.inf"), ("high", high, ".inf")):
         is_bound = np.isfinite(bound) | (infinite & np.equal(bound, float(end.replace(".", ""))))
         allow(bool(np.all(is_bound)), f"{path}.{key}", bound, f"finite numbers{f' or {end}' * infinite}")

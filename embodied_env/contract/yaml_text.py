@@ -56,10 +56,7 @@ def read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
 
 
 def dump_yaml(value: Any, *, flow: bool | None = None, width: int = 120) -> str:  # noqa: ANN401 - YAML types
-    """Return `value` as YAML, on one line with `flow`.
-
-    By default only innermost collections are in flow style.
-    """
+    """Return `value` as YAML, on one line with `flow`, by default innermost collections only."""
     import yaml  # noqa: PLC0415
 
     text = yaml.dump(value, Dumper=_dumper(), sort_keys=False, default_flow_style=flow, width=width)
@@ -72,10 +69,7 @@ def comment(text: str) -> str:
 
 
 def checked_text(text: str, document: Mapping[str, Any] | list[Any]) -> str:
-    """Return `text` written for `document`.
-
-    Raises ContractError unless it reads as `document`, with printable names.
-    """
+    """Return `text`, or raise ContractError unless it reads as `document`, with printable names."""
     _check_printable("", document)
     if json.dumps(read_yaml(text, "the written file")) != json.dumps(document):
         raise ContractError("", "the written file reads as another document; report this with its sources")

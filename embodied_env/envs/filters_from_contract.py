@@ -7,7 +7,7 @@ from typing import cast
 
 from embodied_env.contract import Contract, KinematicModel
 from embodied_env.contract.contract_schema import SHAPE
-from embodied_env.contract.recorded_shapes import dump_shape, parse_shape
+from embodied_env.contract.forward_kinematics import dump_shape, parse_shape
 from embodied_env.contract.safety_schema import WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ContractError

@@ -60,10 +60,7 @@ class CommandMessage(CommandType):
         raise NotImplementedError
 
     def read(self, message: Message, target: Target) -> Setpoints | None:
-        """Return the setpoints in the order of the joints, or None for those of other joints.
-
-        The caller checks that they are finite and as many as the joints.
-        """
+        """Return the setpoints in the order of the joints, not checked, or None for other joints."""
         raise NotImplementedError
 
 

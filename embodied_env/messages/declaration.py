@@ -111,10 +111,7 @@ class MessageField:
         return self.rotation or self.ranging or field.resample is not None or field.resize is not None
 
     def accept(self, field: Field, values: NDArray[Any], window: Window) -> NDArray[Any]:  # noqa: ARG002 - subclasses
-        """Return the reading of values in the message, which it may change in place.
-
-        Raises InvalidReadingError for values that the contract does not allow.
-        """
+        """Return the reading of values, which may change in place, or raise InvalidReadingError."""
         return values
 
     def write(self, message: Message, name: str, value: NDArray[Any] | None, content: Content) -> None:

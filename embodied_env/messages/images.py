@@ -5,8 +5,9 @@ from __future__ import annotations
 import array
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,11 @@ from embodied_env.messages.declaration import (
     packed,
     settle,
 )
-from embodied_env.messages.pixel_conversion import Convert, bayer, nv12, yuv422
 from embodied_env.messages.ranges import check_rows
+
+Bytes = NDArray[np.uint8]
+Convert = Callable[[Bytes], Bytes]
+"""Returns a new image in RGB, shape (height, width, 3), of the rows of a message, shape (rows, bytes in a row)."""
 
 _CODECS = {"jpeg": "JPEG", "jpg": "JPEG", "png": "PNG"}
 _MODES = {"rgb8": "RGB", "mono8": "L"}  # encoding -> mode of Pillow
@@ -51,8 +55,53 @@ class Encoding:
     half_rows: int = 2
 
 
+# YUV: the integers of OpenCV (`modules/imgproc/src/color_yuv.simd.hpp`), which cv_bridge uses, for ITU-R BT.601 with Y
+# from 16 to 235. Bayer: the mean of the two or four nearest samples of a colour, halves up, as in OpenCV
+# (`modules/imgproc/src/demosaicing.cpp`), with mirrored samples at the border.
+
+
+def _from_422(rows: Bytes, *, order: str) -> Bytes:
+    """Convert YUV422 with the samples of two pixels in this order, such as ``yuyv``."""
+    luma, u, v = map(order.index, "yuv")
+    return _from_yuv(rows[:, luma::2], rows[:, u::4].repeat(2, axis=1), rows[:, v::4].repeat(2, axis=1))
+
+
+def _from_nv12(rows: Bytes) -> Bytes:
+    """Convert NV12, the rows of Y followed by those of alternating U and V at half the resolution."""
+    height = rows.shape[0] * 2 // 3
+    chroma = rows[height:].repeat(2, axis=0)
+    return _from_yuv(rows[:height], chroma[:, 0::2].repeat(2, axis=1), chroma[:, 1::2].repeat(2, axis=1))
+
+
+def _from_yuv(luma: Bytes, blue: Bytes, red: Bytes) -> Bytes:
+    y = 1220542 * np.maximum(luma.astype(np.int32) - 16, 0) + (1 << 19)
+    u, v = blue.astype(np.int32) - 128, red.astype(np.int32) - 128
+    colours = np.stack([y + 1673527 * v, y - 852492 * v - 409993 * u, y + 2116026 * u], axis=-1)
+    pixels: Bytes = np.clip(colours >> 20, 0, 255).astype(np.uint8)
+    return pixels
+
+
+def _from_bayer(rows: Bytes, *, pattern: str) -> Bytes:
+    """Convert a Bayer pattern given by two colours in even and two in odd rows, such as ``rggb``."""
+    mirrored: NDArray[Any] = np.pad(rows, 1, mode="reflect").astype(np.uint16)
+    image = np.empty((*rows.shape, 3), np.uint8)
+    for channel, colour in enumerate("rgb"):
+        own = np.zeros_like(mirrored)
+        for place in (place for place, found in enumerate(pattern) if found == colour):
+            part = slice(1 - place // 2, None, 2), slice(1 - place % 2, None, 2)  # after the mirrored row and column
+            own[part] = mirrored[part]
+        middle, beside = own[1:-1], own[:-2] + own[2:]
+        if colour == "g":
+            four = 4 * middle[:, 1:-1] + middle[:, :-2] + middle[:, 2:] + beside[:, 1:-1]
+        else:
+            three = 2 * middle + beside
+            four = 2 * three[:, 1:-1] + three[:, :-2] + three[:, 2:]
+        image[..., channel] = (four + 2) >> 2
+    return image
+
+
 def _yuv422(order: str) -> Encoding:
-    return Encoding(channels=3, to_rgb=yuv422(order), divisor=(1, 2), row_bytes=2)
+    return Encoding(channels=3, to_rgb=partial(_from_422, order=order), divisor=(1, 2), row_bytes=2)
 
 
 ENCODINGS: Mapping[str, Encoding] = {
@@ -66,9 +115,9 @@ ENCODINGS: Mapping[str, Encoding] = {
     "uyvy": _yuv422("uyvy"),
     "yuv422_yuy2": _yuv422("yuyv"),
     "yuyv": _yuv422("yuyv"),
-    "nv12": Encoding(channels=3, to_rgb=nv12, divisor=(2, 2), half_rows=3),
+    "nv12": Encoding(channels=3, to_rgb=_from_nv12, divisor=(2, 2), half_rows=3),
     **{
-        f"bayer_{pattern}8": Encoding(channels=3, to_rgb=bayer(pattern), divisor=(2, 2))
+        f"bayer_{pattern}8": Encoding(channels=3, to_rgb=partial(_from_bayer, pattern=pattern), divisor=(2, 2))
         for pattern in ("rggb", "bggr", "gbrg", "grbg")
     },
     "32FC1": Encoding(channels=1, dtype="float32", metres_per_unit=1.0),
@@ -192,10 +241,7 @@ def _check_size(field: Field, width: int, height: int) -> None:
 
 
 def _codec(text: str) -> str:
-    """Return the codec of a format written by image_transport.
-
-    Examples of formats are ``png`` and ``rgb8; jpeg compressed bgr8``.
-    """
+    """Return the codec of a format of image_transport, ``png`` or ``rgb8; jpeg compressed bgr8``."""
     words = text.rpartition(";")[2].split()
     if not words or words[0] not in _CODECS or (len(words) > 1 and words[1] != "compressed"):
         raise InvalidReadingError(f"format is {text!r} (expected jpeg or png)")

@@ -40,8 +40,6 @@ class _JointValues(MessageField):
 
 @dataclass(frozen=True, kw_only=True)
 class _PointValues(_JointValues):
-    """One value per joint of the last point of a trajectory."""
-
     def reader(self, field: Field) -> Read:
         pick, get = _picker(field), attrgetter(self.place)
 

@@ -71,8 +71,6 @@ def _resampled(field: Field, values: NDArray[Any], window: Window) -> NDArray[An
 
 @dataclass(frozen=True, kw_only=True)
 class _Range(Number):
-    """The distance of a Range."""
-
     units: tuple[str, ...] | None = ("m",)
     dtype: str = "float32"
     ranging: bool = True
@@ -82,8 +80,6 @@ class _Range(Number):
 
 @dataclass(frozen=True, kw_only=True)
 class _Rays(Series):
-    """The distances or intensities of the rays of a LaserScan."""
-
     dtype: str = "float32"
     column: Column = "rays"
 
@@ -147,8 +143,6 @@ class _Points(MessageField):
 
 @dataclass(frozen=True, kw_only=True)
 class _RangeMessage(SensorMessage):
-    """A type with limits of its distances."""
-
     limits: tuple[str, str]
 
     def window(self, message: Message) -> Window:
@@ -187,7 +181,6 @@ def check_rows(name: str, step: int, least: int, rows: int, size: int) -> None:
 
 
 def _point_dtype(message: Message) -> np.dtype[Any]:
-    """Return the dtype of x, y and z within a point."""
     if message.is_bigendian:
         raise InvalidReadingError("is_bigendian is set (expected little-endian points)")
     offsets = []

@@ -34,8 +34,6 @@ _ROUNDING = 1e-9  # relative asymmetry and negative eigenvalues that are attribu
 
 @dataclass(frozen=True, kw_only=True)
 class _Vector(MessageField):
-    """A point or a vector x, y, z."""
-
     shape: Shape | None = (3,)
     column: Column = "vector"
 
@@ -52,8 +50,6 @@ class _Vector(MessageField):
 
 @dataclass(frozen=True, kw_only=True)
 class _Rotation(_Vector):
-    """A unit quaternion x, y, z, w."""
-
     shape: Shape | None = (4,)
     column: Column = "rotation"
     units: tuple[str, ...] | None = ("1",)
@@ -106,8 +102,6 @@ class _Covariance(MessageField):
 
 
 class _WithCovariance(SensorMessage):
-    """A type with the covariance of a pose."""
-
     def write(self, message: Message, content: Content) -> None:
         super().write(message, content)
         covariance = content.values.get("covariance", content.extras.get("covariance"))

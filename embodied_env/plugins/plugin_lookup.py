@@ -55,10 +55,7 @@ def find_plugin(kind: str, name: str) -> Plugin | None:
 
 
 def get_plugin(kind: str, name: str, *, error: Callable[[str], EmbodiedEnvError] = UsageError) -> Plugin:
-    """Return the plug-in of a name.
-
-    Raises `error` with the known names for an unknown or ambiguous one.
-    """
+    """Return the plug-in of a name, or raise `error` for an unknown or ambiguous one."""
     try:
         found = find_plugin(kind, name)
     except UsageError as ambiguous:

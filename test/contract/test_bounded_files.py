@@ -25,8 +25,7 @@ from embodied_env.contract.contract_loader import (
     save_contract,
 )
 from embodied_env.contract.contract_schema import SHAPE
-from embodied_env.contract.forward_kinematics import KinematicModel, TreeJoint, TreeShape
-from embodied_env.contract.recorded_shapes import dump_shape, parse_shape
+from embodied_env.contract.forward_kinematics import KinematicModel, TreeJoint, TreeShape, dump_shape, parse_shape
 from embodied_env.contract.safety_schema import BoxSpec, WorkspaceSpec
 from embodied_env.contract.urdf import MOST_LINKS, parse_urdf
 from embodied_env.envs.registration import make

@@ -67,10 +67,7 @@ class Joint:
 
 @dataclass(kw_only=True)
 class Draft:
-    """Draft of a contract.
-
-    `comments` are by path. `gaps` are pairs of what is unknown and where to find it.
-    """
+    """Draft of a contract, with comments by path, and gaps as what is unknown and where to look."""
 
     name: str
     robot: str | None = None
@@ -96,10 +93,7 @@ class Draft:
         self.chosen.setdefault(path, []).append(reason)
 
     def ask(self, path: str, question: str, where: str) -> None:
-        """Mark the value at `path` as unknown, unless the user gave it.
-
-        A wrong one moves the robot wrongly.
-        """
+        """Mark the value at `path`, which could move the robot wrongly, unless the user gave it."""
         if not self.answers.is_known(path):
             self.unknown.setdefault(path, []).append(question)
             self.gap(question, f"{where}; if what is written is right: contract init --known {path}")
@@ -116,10 +110,7 @@ class Draft:
 
 
 def add_urdf(draft: Draft, text: str | bytes, source: str) -> None:
-    """Add the joints of a URDF and their limits.
-
-    Raises ContractError for a text that is no URDF.
-    """
+    """Add the joints of a URDF and their limits, or raise ContractError."""
     found, problems = read_joints(text)
     for name, problem in problems.items():
         draft.gap(f"joint {name} of {source} is unreadable: {problem}", "correct the URDF, or process it with xacro")
@@ -140,10 +131,7 @@ def add_urdf(draft: Draft, text: str | bytes, source: str) -> None:
 
 
 def check_joint(name: str, joint: Joint) -> None:
-    """Raise ContractError unless the name of a joint is valid.
-
-    Its numbers must be those of a real joint.
-    """
+    """Raise ContractError unless name and numbers are those of a real joint."""
     path = f"joint {name}"
     check_text(path, name)
     low, high = joint.position or (-1.0, 1.0)
@@ -264,10 +252,7 @@ def assume_actuator(draft: Draft) -> list[str]:
 
 
 def ask_order(draft: Draft, name: str, topic: str, joints: list[str], assumed: str) -> None:
-    """Ask for the joints of a message without names.
-
-    In another order even a hold moves them.
-    """
+    """Ask for the joints of a message without names, as in another order even a hold moves them."""
     where = f"the parameter `joints` of the controller, or the driver's documentation; set actuators.{name}.joints"
     draft.ask(f"actuators.{name}.joints", f"joints of {topic}: {', '.join(joints)} ({assumed} written)", where)
 
@@ -311,10 +296,7 @@ def finish_draft(draft: Draft) -> None:
 def add_base(
     draft: Draft, topic: str, kind: str, limits: Mapping[str, Document], *, moves_sideways: bool | None = None
 ) -> None:
-    """Add a mobile base with the known `limits` by axis, and conservative ones for the others.
-
-    `moves_sideways` is None if that is unknown.
-    """
+    """Add a mobile base, whose limits are the known ones by axis or else conservative."""
     is_sideways = moves_sideways or draft.moves_sideways
     axes = [axis for axis in AXES if axis != "linear.y" or is_sideways]
     joints = {axis: {**AXES[axis], **limits.get(axis, {})} for axis in axes}
@@ -352,15 +334,11 @@ def _add_world(draft: Draft) -> None:
 
 
 def _down(value: float) -> float:
-    """Round down to six digits."""
     return math.floor(value * 1e6 + 1e-3) / 1e6
 
 
 def control_period_s(draft: Draft) -> float:
-    """Return the control period for the actuators and the joint states.
-
-    It is a multiple of Gazebo's physics step.
-    """
+    """Return the control period, for Gazebo a multiple of its physics step."""
     is_base = bool(draft.actuators) and all(each.get("command") == "twist" for each in draft.actuators.values())
     fastest = BASE_PERIOD_S if is_base else PERIOD_S
     period_s = fastest if draft.slowest_hz is None else max(fastest, round(1.0 / draft.slowest_hz + 0.004, 2))
@@ -439,5 +417,4 @@ def _render(document: Document, comments: Mapping[str, list[str]], path: str = "
 
 
 def _flow(value: Any) -> str:  # noqa: ANN401 - YAML types
-    """Return a value in the flow style of YAML, on one line."""
     return dump_yaml([value], flow=True, width=2**31 - 1).strip()[1:-1]  # in a list, as a value alone ends a document

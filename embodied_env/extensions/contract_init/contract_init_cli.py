@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import keyword
 import os
 import re
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.verb_arguments import add_force, check_new
-from embodied_env.contract import parse_contract
+from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.argument_checks import checked_path, checked_seconds
 from embodied_env.contract.bounded_files import read_file
 from embodied_env.contract.bounded_xml import MOST_BYTES
@@ -21,6 +22,7 @@ from embodied_env.contract.contract_loader import load_robot_file
 from embodied_env.contract.contract_validation import suspected_degrees
 from embodied_env.contract.output_files import write_file
 from embodied_env.contract.robot_files import RobotFile
+from embodied_env.contract.spaces import field_layouts
 from embodied_env.contract.urdf import slowed
 from embodied_env.core.terminal import say
 from embodied_env.errors import ContractError, UsageError
@@ -36,7 +38,6 @@ from embodied_env.extensions.contract_init.contract_draft import (
 from embodied_env.extensions.contract_init.driver_answers import Answers, parse_units
 from embodied_env.extensions.contract_init.graph_topics import Graph, Topic, topics_of_robot
 from embodied_env.extensions.contract_init.robot_graph import add_graph
-from embodied_env.extensions.contract_init.task_template import function_name, task_template
 
 _UNIT_HELP = (
     "unit of the commands of an actuator or actuator/joint: si, deg or percent, with :FACTOR to m or rad and :OFFSET, "
@@ -44,6 +45,28 @@ _UNIT_HELP = (
 )
 _STATE_UNIT_HELP = "unit of the joint states of a joint, in the same form, such as '*=deg'; repeatable (default: si)"
 _KNOWN_HELP = "path under `unknown` whose written value is right; repeatable (default: none)"
+_TEMPLATE = '''"""The task of {contract}: the reward of a step, and whether the step succeeds.
+
+`task.type` of the contract names this function; its keyword-only parameters are further keys of `task:`.
+"""
+
+from embodied_env.contract import FloatArray
+from embodied_env.tasks import Snapshot, is_fresh
+
+
+def {name}(
+    previous: Snapshot,  # the readings before the step
+    current: Snapshot,  # the readings after it
+    applied: FloatArray,  # the action that the safety gate let through, one value per joint
+    *,
+    sensor: str = "{sensor}",
+    target: float = 0.5,
+    tolerance: float = 0.05,
+) -> tuple[float, bool]:
+    """Return minus the distance from the target, and whether a new reading is within the tolerance."""
+    distance = abs(float(current.samples[sensor].values["{field}"].flat[0]) - target)
+    return -distance, distance <= tolerance and is_fresh(current, sensor)
+'''
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +174,6 @@ def _report(draft: Draft, text: str, out: Path | None, problem: str | None, args
 
 
 def _draft(args: argparse.Namespace, out: Path | None) -> Draft:
-    """Read the sources, those of the limits first."""
     stem = (out and out.stem) or args.robot or args.mjcf or args.urdf or args.from_sdf or "my_robot"
     name = args.name or re.sub(r"[^a-z0-9_]", "_", Path(stem).stem.lower()).lstrip("_0123456789") or "my_robot"
     units = parse_units("--unit", args.unit), parse_units("--state-unit", args.state_unit)
@@ -259,3 +281,16 @@ def _follow_topics(draft: Draft, robot: RobotFile, topics: list[Topic], root: st
             seen = "".join(other) or (f"; of this type: {', '.join(fitting)}" if fitting else "")
             where = f"set {group}.{name}.{'type' if other else 'topic'}, or remove: [{group}.{name}]"
             draft.gap(f"no {end} of {wanted} ({spec.type}), {group}.{name}{seen}", where)
+
+
+def function_name(file: Path) -> str:
+    """Return the name of the function in a task file, the file's own as an identifier."""
+    name = re.sub(r"\W", "_", file.stem).lstrip("_0123456789") or "task"
+    return name + "_" * keyword.iskeyword(name)
+
+
+def task_template(contract: Contract, name: str) -> str:
+    """Return the source of a task `name` that reads the first position or value."""
+    layouts = [layout for key, sensor in contract.sensors.items() for layout in field_layouts(key, sensor)]
+    read = min(layouts, key=lambda layout: layout.field != "position")
+    return _TEMPLATE.format(contract=contract.name, name=name, sensor=read.sensor, field=read.field)

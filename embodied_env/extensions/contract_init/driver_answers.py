@@ -16,10 +16,7 @@ _FORM = "NAME=si|deg|percent[:FACTOR[:OFFSET]], such as gripper=percent:0.04 or 
 
 @dataclass(kw_only=True)
 class Answers:
-    """Answers of the user to the questions of a draft.
-
-    They are units by pattern, and the paths at which the written value is right.
-    """
+    """Units by pattern and paths of right values, as the user answers the questions of a draft."""
 
     commands: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # actuator, or actuator/joint
     readings: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # joint

@@ -1,30 +1,26 @@
-"""Find the topics that command joints and a base, by controllers, parameters and states."""
+"""Find what commands joints, a base and grippers, by controllers, parameters, states and actions."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from embodied_env.core.controller_joints import controller_of, declared_joints
+from embodied_env.errors import ContractError
 from embodied_env.extensions.contract_init.contract_draft import (
     AXES,
     Document,
+    Draft,
     add_base,
     add_joint_actuator,
     ask_order,
     assume_actuator,
 )
-from embodied_env.extensions.contract_init.graph_grippers import (
-    GRIPPER,
-    add_ends,
-    add_gripper_actions,
-    ask_unit,
-    fingers_of,
-    note_trajectory_actions,
-)
 from embodied_env.extensions.contract_init.graph_topics import (
     BASE_LIMITS,
     BY_JOINT,
+    FEEDBACK,
     ODOMETRY,
     TIMEOUTS,
     TWISTS,
@@ -34,12 +30,20 @@ from embodied_env.extensions.contract_init.graph_topics import (
     namespace_of,
     nodes_of,
 )
-from embodied_env.messages.commands import COMMAND_MESSAGES
+from embodied_env.messages.commands import COMMAND_GOALS, COMMAND_MESSAGES
 from embodied_env.messages.message_types import TRAJECTORY
 
 _VELOCITY = re.compile(r"veloc|(?<![a-z])vel(?![a-z])")
 _EFFORT = re.compile(r"effort|torque")
 _SIDEWAYS = re.compile(r"mecanum_|omni_")
+_GRIPPER = re.compile(r"gripper|finger|hand|jaw|knuckle|(left|right)_carriage", re.IGNORECASE)
+
+_TRAJECTORY = "control_msgs/action/FollowJointTrajectory"
+_REMEDY = (
+    "load a controller with a topic, such as position_controllers/JointGroupPositionController, in its place: "
+    "ros2 control load_controller --set-state active forward_position_controller"
+)
+_NEAR = 0.05  # of its range: how far a finger may be from the one that it seems to mimic
 _LEG, _FOUR = re.compile(r"(FL|FR|RL|RR|LF|RF|LH|RH|HL|HR)(?![a-z])", re.IGNORECASE), 4
 
 
@@ -47,9 +51,9 @@ def add_commands(reading: GraphReading) -> None:
     """Add the actuators, or the conventional one where no topic takes commands."""
     for topic in sorted((t for t in reading.commands if t.type in BY_JOINT), key=lambda topic: _rank(reading, topic)):
         _add_joints(reading, topic)
-    add_gripper_actions(reading)
+    _add_gripper_actions(reading)
     _add_base(reading)
-    note_trajectory_actions(reading)
+    _note_trajectory_actions(reading)
     if not reading.draft.actuators:
         reading.claimed |= dict.fromkeys(assume_actuator(reading.draft), "")
 
@@ -62,10 +66,7 @@ def _rank(reading: GraphReading, topic: Topic) -> tuple[bool, bool, int, str]:
 
 
 def _parameter(reading: GraphReading, topic: Topic, *keys: str) -> Any:  # noqa: ANN401 - parameter types
-    """Return the first of the parameters `keys` of the topic's subscribers, or None without one.
-
-    For a base the subscribers of its other topics count too, such as a controller behind a multiplexer.
-    """
+    """Return the first parameter of `keys` of a topic's subscribers, or of all twists for a base."""
     others = [each for each in reading.commands if each.type in TWISTS and topic.type in TWISTS]
     subscribers = [node.node for each in (topic, *others) for node in each.subscribers]
     for node in (controller_of(topic.name), *subscribers):
@@ -137,20 +138,20 @@ def _require_controller(reading: GraphReading, topic: Topic, name: str) -> None:
 def _draft_actuator(reading: GraphReading, topic: Topic, kind: str, joints: list[str]) -> str:
     """Add an actuator for these joints, as one for two fingers that move alike, and return its name."""
     draft = reading.draft
-    is_gripper = all(map(GRIPPER.search, joints)) or (bool(GRIPPER.search(topic.name)) and len(joints) < 3)
+    is_gripper = all(map(_GRIPPER.search, joints)) or (bool(_GRIPPER.search(topic.name)) and len(joints) < 3)
     kind_of = "gripper" if is_gripper else joints[0] if COMMAND_MESSAGES[topic.type].joints == 1 else "arm"
     name = reading.unique(kind_of, topic, draft.actuators)
     reading.claimed |= dict.fromkeys(joints, topic.name)
     command = "velocity" if kind == "velocity" else "position_delta"
     spec = {"topic": reading.local(topic), "type": topic.type, "command": command, **draft_command_qos(topic)}
-    mimic = fingers_of(draft, joints) if is_gripper and kind == "position" else None
+    mimic = _fingers_of(draft, joints) if is_gripper and kind == "position" else None
     if mimic is not None:
         spec |= {"command": "position", "scale": "binary"}
         add_joint_actuator(draft, name, spec, joints[:1])
-        add_ends(draft, name, mimic)
+        _add_ends(draft, name, mimic)
         return name
     if kind == "position":
-        _note_fingers(reading, name, joints if is_gripper else [joint for joint in joints if GRIPPER.search(joint)])
+        _note_fingers(reading, name, joints if is_gripper else [joint for joint in joints if _GRIPPER.search(joint)])
     add_joint_actuator(draft, name, spec, joints)
     return name
 
@@ -161,7 +162,7 @@ def _note_fingers(reading: GraphReading, actuator: str, fingers: list[str]) -> N
         what = f"whether {', '.join(fingers)} may close on an object; until then that is a tracking error"
         where = f"set actuators.{actuator}.gripper for a topic of its own, else safety.tracking.joints"
         reading.draft.gap(what, where)
-        ask_unit(reading.draft, actuator, fingers)
+        _ask_unit(reading.draft, actuator, fingers)
 
 
 def _joints_of(reading: GraphReading, topic: Topic) -> tuple[list[str], str]:
@@ -176,13 +177,13 @@ def _joints_of(reading: GraphReading, topic: Topic) -> tuple[list[str], str]:
         return declared, ""
     pool = _pool(reading, topic)
     free = [joint for joint in pool if joint not in reading.claimed]
-    fingers = [joint for joint in free if GRIPPER.search(joint)]
+    fingers = [joint for joint in free if _GRIPPER.search(joint)]
     others = [joint for joint in free if joint not in fingers]
     candidates = (each.name for each in reading.topics if each in reading.commands or "/_action/" in each.name)
-    if GRIPPER.search(topic.name):
+    if _GRIPPER.search(topic.name):
         free = fingers or [joint for joint in others if reading.draft.joints[joint].unit == "m"] or free
-    elif topic.type == TRAJECTORY or "arm" in topic.name or any(map(GRIPPER.search, candidates)):
-        free = fingers if all(map(GRIPPER.search, pool)) else others
+    elif topic.type == TRAJECTORY or "arm" in topic.name or any(map(_GRIPPER.search, candidates)):
+        free = fingers if all(map(_GRIPPER.search, pool)) else others
     if COMMAND_MESSAGES[topic.type].joints == 1:
         if named := [joint for joint in pool if _names(topic.name, joint)]:
             return [max(named, key=len)], ""
@@ -270,3 +271,98 @@ def _note_others(reading: GraphReading, topic: Topic, path: str) -> None:
 def _names(topic: str, joint: str) -> bool:
     """Return whether a topic has the name of a joint in it, as whole words."""
     return re.search(rf"(?<![^\W_]){re.escape(joint)}(?![^\W_])", topic) is not None
+
+
+def _add_gripper_actions(reading: GraphReading) -> None:
+    """Add an actuator for each action server of a gripper, unless a topic commands its joint."""
+    draft = reading.draft
+    for action in _actions(reading):
+        if action.type not in COMMAND_GOALS:
+            continue
+        declared, fingers = _joint_parameter(reading, action), _free_fingers(reading, action)
+        joint = next(iter(declared or fingers), None)
+        if joint is None or draft.joints[joint].is_continuous or joint in reading.claimed:
+            what = f"joint of {action.name} ({action.type}), left out"
+            used = f"used instead: {reading.claimed[joint]}" if joint in reading.claimed else ""
+            draft.gap(what, used or "the parameter `joint` of its controller, and a URDF with its limits")
+            continue
+        name = reading.unique("gripper", action, draft.actuators)
+        reading.claimed[joint] = action.name
+        spec = {"topic": reading.local(action), "type": action.type, "command": "position", "scale": "binary"}
+        add_joint_actuator(draft, name, spec, [joint])
+        draft.comment(f"actuators.{name}", f"Action of {nodes_of(action.subscribers)}.")
+        _add_ends(draft, name)
+        if not declared:
+            draft.ask(f"actuators.{name}.joints", f"joint of {action.name} ({joint} written)", "its parameter `joint`")
+
+
+def _add_ends(draft: Draft, name: str, mimic: Document | None = None) -> None:
+    """Add a gripper's ends and the fingers that mimic its joint, as assumptions."""
+    ((joint, limits),) = draft.actuators[name]["joints"].items()
+    low, high = limits["position"]
+    draft.actuators[name]["gripper"] = {"open": high, "closed": low, **({"mimic": mimic} if mimic else {})}
+    together = f"; {', '.join(mimic)} moves with {joint}" if mimic else ""
+    question = f"which end of {joint} is open (the upper one written){together}"
+    draft.ask(f"actuators.{name}.gripper", question, "open it, and echo its joint states")
+    _ask_unit(draft, name, [joint])
+
+
+def _ask_unit(draft: Draft, name: str, fingers: list[str]) -> None:
+    """Ask for the unit of commands of fingers, for which many drivers take 0 to 1 or percent."""
+    for finger in fingers:
+        if draft.answers.command_units(name, finger) is None:
+            where = f"contract init --unit {name}/{finger}=percent:STROKE, see docs/howto/grippers.md"
+            draft.ask(f"actuators.{name}.joints.{finger}.driver", f"unit of the commands of {finger}", where)
+
+
+def _fingers_of(draft: Draft, joints: list[str]) -> Document | None:
+    """Return how the second of two fingers mimics the first by limits and positions, or None."""
+    first, second = (draft.joints[joint] for joint in joints) if len(joints) == 2 else (None, None)
+    if first is None or second is None or first.unit != second.unit or first.position is None:
+        return None
+    low, high = first.position
+    for factor, limits in ((1.0, (low, high)), (-1.0, (-high, -low))):
+        off = (second.measured or 0.0) - factor * (first.measured or 0.0)
+        if second.position == limits and abs(off) <= _NEAR * (high - low):
+            return {joints[1]: factor}
+    return None
+
+
+def _note_trajectory_actions(reading: GraphReading) -> None:
+    """Report actions that only take whole trajectories.
+
+    Raises ContractError if the robot has no other commands.
+    """
+    for action in _actions(reading):
+        is_alone = not any(command.name.startswith(namespace_of(action.name)) for command in reading.commands)
+        if action.type != _TRAJECTORY or not is_alone:
+            continue
+        joints = ", ".join(_joint_parameter(reading, action)) or "its joints"
+        what = f"{action.name} ({_TRAJECTORY}) is the only interface of {joints}: a goal is a whole motion, "
+        what += "of which no step can be limited or replaced"
+        if not reading.commands:
+            raise ContractError("", f"{what}; {_REMEDY}; then contract init again")
+        reading.draft.gap(f"{what}; left out", _REMEDY)
+
+
+def _actions(reading: GraphReading) -> Iterator[Topic]:
+    """Yield the actions as topics with their names and types, whose subscribers are the servers."""
+    for topic in reading.topics:
+        name, found, _ = topic.name.partition(FEEDBACK)
+        if found and topic.publishers:
+            yield Topic(name=name, type=topic.type.removesuffix("_FeedbackMessage"), subscribers=topic.publishers)
+
+
+def _joint_parameter(reading: GraphReading, action: Topic) -> list[str]:
+    for server in action.subscribers:
+        parameters = reading.graph.parameters.get(server.node, {})
+        named = parameters.get("joint") or parameters.get("joints") or []
+        return [joint for joint in ([named] if isinstance(named, str) else named) if joint in reading.draft.joints]
+    return []
+
+
+def _free_fingers(reading: GraphReading, action: Topic) -> list[str]:
+    """Return the fingers without a command on the side of the action, or all of them if it has no side."""
+    moving = [joint for joint, known in reading.draft.joints.items() if known.moves and joint not in reading.claimed]
+    side = reading.side_of(action)
+    return [joint for joint in moving if _GRIPPER.search(joint) and side in joint.lower()]

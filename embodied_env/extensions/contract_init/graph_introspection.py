@@ -56,10 +56,7 @@ _MODES = {"RGB": "rgb8", "L": "mono8"}  # mode of Pillow -> encoding
 
 
 def read_graph(listen_s: float, *, domain_id: int | None = None) -> Graph:
-    """Listen for `listen_s` seconds and return the graph.
-
-    Raises BackendNotReadyError without ROS 2.
-    """
+    """Listen for `listen_s` seconds and return the graph, or raise BackendNotReadyError."""
     ros = RosNode(NODE, namespace="/", clock=SteadyClock(), domain_id=domain_id)
     try:
         reader = _GraphReader(ros, listen_s)
@@ -178,7 +175,6 @@ class _GraphReader:
         allow(count <= MOST_JOINTS, topic, f"{count} joint names", f"at most {MOST_JOINTS}")
 
     def _controllers(self) -> tuple[dict[str, Document], tuple[str, ...]]:
-        """Return the controllers by node, and the managers that could not be read."""
         found: dict[str, Document] = {}
         unread = []
         for service, types in self._ros.receiver.services().items():
@@ -221,7 +217,6 @@ def _class_of(kind: str) -> Any:  # noqa: ANN401 - a generated type
 
 
 def _sample(kind: str, message: Any, before: Document) -> Document:  # noqa: ANN401, PLR0911 - generated types
-    """Return what a draft needs from the messages of a topic."""
     if kind == JOINT_SENSOR:
         names = list(dict.fromkeys([*before.get("names", ()), *message.name]))
         position = {**before.get("position", {}), **_finite(message.name, message.position)}

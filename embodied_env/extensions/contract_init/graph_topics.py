@@ -214,10 +214,7 @@ def sensor_keys(topic: Topic) -> Document:
 
 
 def last_angle_rad(sample: Document) -> float:
-    """Return the largest angle of a LaserScan.
-
-    It is `angle_max`, or that of the last ray, if the increment ends before.
-    """
+    """Return the largest angle of a LaserScan, by the increment if that ends before `angle_max`."""
     first: float = sample.get("angle_min", math.nan)
     last: float = sample.get("angle_max", math.nan)
     increment: float = sample.get("angle_increment", 0.0)
@@ -312,10 +309,7 @@ class GraphReading:
         return ""
 
     def unique(self, name: str, topic: Topic, taken: Mapping[str, Any]) -> str:
-        """Return `name` as a unique identifier.
-
-        It has its side or namespace if others are alike, and once more where it is taken.
-        """
+        """Return `name` as an identifier that is not taken, with side or namespace where needed."""
         name, number, side = identifier(name), 2, self.side_of(topic)
         space = self.local(topic).split("/")[0]
         if side and side not in name.split("_"):

@@ -48,7 +48,6 @@ def add_mjcf(draft: Draft, file: Path, *, folder: Path) -> None:
 
 
 def _add_joint(draft: Draft, model: Any, index: int, unit: str, source: str) -> Joint:  # noqa: ANN401 - no type stubs
-    """Add a hinge or slide joint with its range, and return it."""
     low, high = map(float, model.jnt_range[index])
     known = draft.joints.setdefault(model.joint(index).name, Joint())
     known.unit = unit

@@ -63,10 +63,7 @@ _CONTROLLERS: Mapping[str, tuple[str, str, str]] = {
 
 
 def add_world(draft: Draft, file: Path, model_name: str | None) -> None:
-    """Add a model of an SDF world, and the YAML of its bridge.
-
-    By default it is the only one with commands.
-    """
+    """Add a model of an SDF world, by default the only one with commands, and its bridge."""
     world = read_world(file)
     model = _choose_model(world, model_name)
     draft.gazebo = {"world": world.name, "step_s": world.step_s or STEP_S, "reset": "world"}
@@ -114,7 +111,6 @@ def _has_commands(model: SdfModel) -> bool:
 
 
 def _ros_name(topic: str) -> str:
-    """Return the relative name in ROS 2 of a topic of Gazebo."""
     return re.sub(r"(^|/)(?=[0-9])", r"\1_", re.sub(r"[^A-Za-z0-9_/]", "_", topic).strip("/"))
 
 
@@ -138,7 +134,6 @@ def _unique(name: str, taken: Mapping[str, Any]) -> str:
 
 
 def _account(interface: SdfInterface) -> str:
-    """Return where an interface and its values come from, for a comment."""
     rate = "at every physics step" if interface.rate_hz is None else f"{interface.rate_hz:g} Hz"
     parts = [interface.origin, *([] if interface.is_command else [rate])]
     assumed = f"; {' and '.join(interface.assumed)} by default of the plug-in" if interface.assumed else ""
@@ -201,7 +196,6 @@ def _add_controllers(draft: Draft, world: SdfWorld, plugin: ET.Element) -> Itera
 
 
 def _parameters(document: Any, node: str) -> Document:  # noqa: ANN401 - YAML types
-    """Return the parameters of a node below any namespace, or {} without any."""
     for key, value in document.items() if isinstance(document, dict) else ():
         if not isinstance(value, dict):
             continue
@@ -337,7 +331,6 @@ def _finish_profile(draft: Draft, world: SdfWorld, *, has_control: bool) -> None
 
 
 def _list_missing(draft: Draft, world: SdfWorld, model: SdfModel) -> None:
-    """Report what lockstep needs and the world does not have, with the line to add."""
     factor = REAL_TIME_FACTOR if world.real_time_factor is None else world.real_time_factor
     if factor > 0.0:
         source = "the default of SDF" if world.real_time_factor is None else "found"

@@ -81,10 +81,7 @@ _WIDTH, _HEIGHT, _RAYS, _FAR_M = 320, 240, 640, 10.0  # defaults of sdformat
 
 @dataclass(kw_only=True)
 class SdfInterface:
-    """A topic of a model.
-
-    `rate_hz` is None at every physics step. `assumed` are its values that are defaults.
-    """
+    """A topic of a model, without `rate_hz` at every physics step, and what is `assumed` of it."""
 
     name: str  # name of the sensor or actuator in a contract
     origin: str  # plug-in or sensor, as in comments
@@ -184,7 +181,6 @@ def _add_plugin(interfaces: SdfInterfaces, model: SdfModel, plugin: ET.Element) 
 
 
 def _make(name: str, origin: str, gz_type: str, element: ET.Element, key: str, default: str) -> SdfInterface:
-    """Return an interface whose topic is the child `key` of the plug-in or sensor, or else `default`."""
     given = text_of(element, key)
     made = SdfInterface(name=name, origin=origin, topic=valid_topic(given or default), gz_type=gz_type)
     made.assumed += [] if given else ["topic"]
@@ -202,7 +198,6 @@ def _set_rate(made: SdfInterface, element: ET.Element, key: str, default: float 
 
 
 def _joints(model: SdfModel, plugin: ET.Element) -> tuple[str, ...]:
-    """Return the joints that a plug-in names, or else all that move by themselves."""
     named = [(each.text or "").strip() for each in plugin.findall("joint_name")]
     return tuple(named or (name for name, joint in model.joints.items() if joint.moves))
 

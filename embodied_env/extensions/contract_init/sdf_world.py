@@ -63,10 +63,7 @@ class SdfModel:
 
 @dataclass(kw_only=True)
 class SdfWorld:
-    """A world of an SDF file.
-
-    `step_s` and `real_time_factor` are None where the file has none. `gaps` are the parts that could not be read.
-    """
+    """A world of an SDF file, with None for missing values and `gaps` for unreadable parts."""
 
     name: str
     folder: Path
@@ -78,10 +75,7 @@ class SdfWorld:
 
 
 def read_world(file: Path) -> SdfWorld:
-    """Read the first world of an SDF file.
-
-    Raises ContractError for no world or one beyond the limits.
-    """
+    """Read the first world of an SDF file, or raise ContractError."""
     reader = _SdfReader()
     root = reader.read(file)
     world = root.find("world")
@@ -219,7 +213,6 @@ class _SdfReader:
 
 
 def _model_file(path: Path | None) -> Path | None:
-    """Return the SDF file of an included file or folder, or None without one."""
     if path is None or not path.is_dir():
         return None if path is None else path.resolve()
     names = sorted(path.glob("*.sdf"))
